@@ -1,4 +1,4 @@
-"""What happens in the agent: a line in the log and a count for each kind, in one table.
+"""The agent's log and metrics: a line in the log and a count for each kind of event, in one table.
 
 `FAMILIES` lists the metrics, which `status_port` writes.
 """
@@ -33,7 +33,7 @@ PHASES: Final = {
     Phase.PREPARED: (logging.INFO, "is prepared"),
     Phase.APPROVED: (logging.INFO, "is approved"),
 }
-"""What is logged of an event that enters a phase."""
+"""The log line of an event that enters a phase."""
 
 
 PREFIX: Final = "forewarn_agent_"
@@ -64,7 +64,7 @@ UNANSWERED: Final = (("reason", "unanswered"),)
 
 
 class Activity:
-    """Logs what happens, with the event's id and its rule, and counts it.
+    """Logs everything that happens, with the event's id and its rule, and counts it.
 
     In a dry run no end of an action is logged. The deciding thread owns it; `live_page` touches
     nothing of it.
@@ -91,7 +91,7 @@ class Activity:
         did."""
 
     def settled(self, decider: Decider) -> None:
-        """Log what an input has led to, after all its outputs."""
+        """Log the results of an input, after all its outputs."""
         started = {key for key, event in decider.events.items() if event.started}
         for key in sorted(started - self._started):
             _log(key, f"{key} has started")
@@ -107,7 +107,7 @@ class Activity:
         self._retried = None
 
     def _peers_answered(self, answered: PeersAnswered) -> None:
-        """Log which peers are not prepared, if they are others than before."""
+        """Log the peers that are not prepared, if they are others than before."""
         asked = self._asked
         if asked is None or asked.round != answered.round:
             return  # a late answer of an older round

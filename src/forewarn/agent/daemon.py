@@ -1,9 +1,9 @@
-"""The agent as a process: the decider, and what surrounds it.
+"""The agent as a process: the decider, and the threads around it.
 
-One thread decides and owns the decider, the journal and what is logged and counted; all
-other threads (the poller, actions, peers, approvals) and signals send it inputs through one queue.
-The records that an input leads to are on the disk, by one sync, before anything else that it leads
-to is carried out. For the status port it publishes immutable pages, which any thread reads.
+One thread decides and owns the decider, the journal, the log and the counts; all other threads (the
+poller, actions, peers, approvals) and signals send it inputs through one queue. The records of an
+input are on the disk, by one sync, before any of its other outputs is carried out. For the status
+port it publishes immutable pages, which any thread reads.
 """
 
 import contextlib
@@ -36,17 +36,17 @@ from forewarn.status_port import TEXT, StatusServer
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
 FAULT_SECONDS: Final = 1.0
-"""Before the next look after a fault of our own: as long as between two polls."""
+"""The pause before the next look after a fault of our own: as long as between two polls."""
 
 APPROVAL_SECONDS: Final = 10.0
-"""How long to try one approval; then the decider asks the peers again."""
+"""The time for one approval; then the decider asks the peers again."""
 
 
 class Poller:
     """Watches one endpoint, and approves there.
 
-    Beside the client's `watch`, which tells change after change, the agent takes whole documents:
-    what supersedes an event must be seen before that event's end is acted on.
+    Beside the client's `watch`, which reports change after change, the agent takes whole documents:
+    an event that supersedes another must be seen before that one's end is acted on.
 
     The watching thread writes the attributes, others read them: each is one value. Without an
     endpoint it looks for one, without a machine it asks for the name. An invalid one is a Misuse.
@@ -61,7 +61,7 @@ class Poller:
         known: Iterable[Event] = (),
     ) -> None:
         self.trouble = ""
-        """Why no good answer comes; `""` while they do."""
+        """The reason why no good answer comes; `""` while they do."""
         self._client = Client(endpoint, name=machine)
         self._tell = tell
         self._known = tuple(known)
@@ -74,17 +74,17 @@ class Poller:
 
     @property
     def answered_at(self) -> float | None:
-        """When the last good answer came, by the monotonic clock; None before the first."""
+        """Time of the last good answer, by the monotonic clock; None before the first."""
         return self._documents.answered_at
 
     @property
     def looks(self) -> int:
-        """How many good answers came."""
+        """The number of good answers."""
         return self._documents.looks
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last look was answered."""
+        """True if the last look was answered."""
         return self.answered_at is not None and not self.trouble
 
     def start(self) -> None:
@@ -92,12 +92,12 @@ class Poller:
         self._thread.start()
 
     def approve(self, output: decider.ApproveEvent) -> None:
-        """Approve an event in a thread of its own; the answer is told."""
+        """Approve an event in a thread of its own; the answer becomes an input."""
         if status.start_thread(self._approve, output) is None:
             self._tell(decider.ApprovalAnswered(output.request, None))
 
     def report(self, word: tuple[str, str]) -> None:
-        """Tell Forewarn how the machine fares, in a thread of its own; the latest word counts."""
+        """Report the machine's state to Forewarn, in a thread of its own; the latest one counts."""
         self._word = word
         status.start_thread(self._say)
 
@@ -153,30 +153,30 @@ class Poller:
 JSON: Final = "application/json; charset=utf-8"
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-"""random(4): another with each boot."""
+"""random(4): different after each boot."""
 
 ALIVE_SECONDS: Final = 30.0
-"""How long the deciding thread, which wakes up every ten seconds, may be silent."""
+"""The longest silence of the deciding thread, which wakes up every ten seconds."""
 
 IDLE_SECONDS: Final = 10.0
 """The longest that the deciding thread waits for an input."""
 
 RETRY_SECONDS: Final = 1.0
-"""Before the next try to write a record."""
+"""The pause before the next try to write a record."""
 
 LAST_TRIES: Final = 3
-"""How often an agent that is to end still tries that."""
+"""The number of further tries of an agent that is to end."""
 
 PUBLISH_SECONDS: Final = 0.5
 """The longest between two renderings of the port's pages while one input follows another: with a
 thousand events each takes as long as many inputs."""
 
 SHORTEN_SECONDS: Final = 60.0
-"""Before the next try to shorten the journal."""
+"""The pause before the next try to shorten the journal."""
 
 
 def boot_id() -> str:
-    """Return what names this boot of the machine; `""` where the platform does not tell."""
+    """Return the id of this boot of the machine; `""` where the platform has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -187,8 +187,8 @@ class Daemon:
     """One agent.
 
     Without a journal it is a dry run, which remembers nothing and does nothing. `reload` reads the
-    rules again, and raises SettingsError if it cannot use them. With `once` it ends when everything
-    that the first document asks for is done. An invalid address or name is a Misuse.
+    rules again, and raises SettingsError if it cannot use them. With `once` it ends when all work
+    for the first document is done. An invalid address or name is a Misuse.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Daemon:
     def listen(self) -> None:
         """Open the status port, if there is to be one; `run` closes it. It may be free later only.
 
-        Whoever sees it open may send signals, so handle them before.
+        A process that sees it open may send signals, so handle them before.
         """
         self._publish()  # a probe finds its pages from the first moment on
         listen = self._settings.status.listen
@@ -267,9 +267,9 @@ class Daemon:
             LOGGER.warning(message, listen, why)
 
     def run(self) -> None:
-        """Run until it is told to end, and then until its actions have ended.
+        """Run until a request to end, and then until its actions have ended.
 
-        It raises JournalError if it is told to end while it cannot write the journal.
+        It raises JournalError if it is to end while it cannot write the journal.
         """
         self._publish()
         self._handle(decider.AgentStarted(boot_id()))
@@ -436,7 +436,7 @@ class Daemon:
                 self._peers.ask(output)
 
     def _append(self, journal: Journal, records: Sequence[state.AnyRecord]) -> None:
-        """Write records, however often it takes: nothing may follow what is not in the journal."""
+        """Write records, however often it takes: nothing may follow that is not in the journal."""
         tries = 0
         while True:
             try:
@@ -464,7 +464,7 @@ class Daemon:
                 self._end_told.get(timeout=seconds)
 
     def _publish(self) -> None:
-        """Render what the port shows: any thread reads it, each attribute a value by itself."""
+        """Render the port's answers: any thread reads them, each attribute a value by itself."""
         now = clock.monotonic()
         self._publish_at = now + PUBLISH_SECONDS
         self._told = MappingProxyType(status.report(self._decider, now, dry=self._dry))

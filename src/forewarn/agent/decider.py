@@ -1,9 +1,9 @@
 """The agent's decider: inputs and the time in, outputs out; no I/O, no clock, no chance.
 
 `Decider.handle` takes one input and the time, and returns outputs that the shell carries out in
-their order, each record durable before what follows it. So a kill between any two of them leaves a
-journal that says at most too much: that an action was begun. `Approvals` decides who approves an
-event, and when.
+their order, each record durable before the outputs after it. So a kill between any two of them
+leaves a journal that says at most too much: that an action was begun. `Approvals` decides who
+approves an event, and when.
 
 Time is the machine's monotonic clock in seconds, as `Event.starts_by` has it: setting the wall
 clock neither cuts nor prolongs anything.
@@ -25,7 +25,7 @@ from forewarn.vocabulary import EventStatus
 
 
 class Input(msgspec.Struct, frozen=True):
-    """What the decider is told."""
+    """An input of the decider."""
 
 
 class AgentStarted(Input, frozen=True):
@@ -43,7 +43,7 @@ class DocumentSeen(Input, frozen=True):
 
 
 class FactsFound(Input, frozen=True):
-    """An action has noted how things are, and waits to change them."""
+    """An action has noted the state of things, and waits to change them."""
 
     run: int
     facts: dict[str, Any]
@@ -56,11 +56,11 @@ class ActionFinished(Input, frozen=True):
     outcome: ActionOutcome
     text: str = ""
     final: bool = False
-    """Whether doing it again may do twice what must be done once."""
+    """True if a retry may do something twice that must be done once."""
 
 
 class ApprovalAnswered(Input, frozen=True):
-    """What became of an approval."""
+    """The answer to an approval."""
 
     request: int
     taken: bool | None
@@ -76,17 +76,17 @@ class PeersAnswered(Input, frozen=True):
 
 
 class Reloaded(Input, frozen=True):
-    """An operator has reloaded the agent: what is held or stuck is tried again.
+    """An operator has reloaded the agent: held and stuck work is tried again.
 
     A held event is prepared for by the rule that took it.
     """
 
     rules: tuple[Rule, ...] | None
-    """The rules for other events; None to keep those of before."""
+    """The rules for other events; None to keep the earlier ones."""
 
 
 class ShutdownRequested(Input, frozen=True):
-    """The agent is to end: what runs has `stop_seconds` to finish, and nothing more begins."""
+    """The agent is to end: actions have `stop_seconds` to finish, and nothing more begins."""
 
 
 class TimePassed(Input, frozen=True):
@@ -94,7 +94,7 @@ class TimePassed(Input, frozen=True):
 
 
 class BeginAction(msgspec.Struct, frozen=True):
-    """Begin an action, which is told to stop at `until` by the monotonic clock."""
+    """Begin an action, which is stopped at `until` by the monotonic clock."""
 
     run: int
     """The number of this run, in later inputs and outputs."""
@@ -106,7 +106,7 @@ class BeginAction(msgspec.Struct, frozen=True):
     until: float
     attempt: int
     facts: dict[str, Any] | None
-    """What it noted before it was done; None if nothing."""
+    """The facts that it noted before it was done; None for none."""
 
 
 class ProceedAction(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class ProceedAction(msgspec.Struct, frozen=True):
 
 
 class StopAction(msgspec.Struct, frozen=True):
-    """Tell an action to end now."""
+    """Ask an action to end now."""
 
     run: int
 
@@ -129,7 +129,7 @@ class ApproveEvent(msgspec.Struct, frozen=True):
 
 
 class AskPeers(msgspec.Struct, frozen=True):
-    """Ask the peers whether they are prepared for an event."""
+    """Ask the peers if they are prepared for an event."""
 
     round: int
     event_id: str
@@ -137,20 +137,20 @@ class AskPeers(msgspec.Struct, frozen=True):
 
 
 Output: TypeAlias = AnyRecord | BeginAction | ProceedAction | StopAction | ApproveEvent | AskPeers
-"""What the shell does. A record must be durable before anything that follows it."""
+"""A task for the shell. A record must be durable before any output after it."""
 
 PEERS_SECONDS: Final = 1.0
-"""Between two rounds of questions to peers: as often as a client polls."""
+"""The pause between two rounds of questions to peers: as long as a client's between polls."""
 
 PEERS_LIMIT_SECONDS: Final = 10.0
-"""When a round of questions counts as lost, and another begins."""
+"""The time after which a round of questions counts as lost, and another begins."""
 
 APPROVAL_SECONDS: Final = 5.0
-"""Before an approval is sent again whose answer was lost."""
+"""The pause before an approval is sent again whose answer was lost."""
 
 REFUSED_SECONDS: Final = 60.0
-"""Before sending an approval again that the endpoint refused: the cause, such as a missing
-registration, may be mended by then."""
+"""The pause before an approval that the endpoint refused is sent again: the cause, such as a
+missing registration, may be mended by then."""
 
 
 class _Pending(msgspec.Struct):
@@ -163,11 +163,11 @@ class _Pending(msgspec.Struct):
     ask_at: float = 0.0
     """When the next round may begin."""
     agreed: bool = False
-    """Whether all of the others were prepared in one round."""
+    """True if all of the others were prepared in one round."""
     request: int | None = None
     """The approval whose answer is awaited."""
     approve_at: float = 0.0
-    """When the next may be sent. Peers are asked then, and not before."""
+    """The earliest time of the next approval. Peers are asked then, and not before."""
 
 
 def name_of(machine: str) -> str:
@@ -176,12 +176,12 @@ def name_of(machine: str) -> str:
 
 
 def agrees(case: Case) -> bool:
-    """Tell whether this machine agrees to an event's start, as peers are told."""
+    """Return True if this machine agrees to an event's start; peers read this."""
     return case.rule.approve != "never" and case.phase in {Phase.PREPARED, Phase.APPROVED}
 
 
 class Approvals:
-    """Who approves an event, and when; what it knows beside the cases ends with this process.
+    """Decides who approves an event, and when; its knowledge beside the cases is this process's.
 
     An approval counts for every machine of the event. So only the first machine of an event
     approves, and only when all the others say in one round that they are prepared for this very
@@ -194,7 +194,7 @@ class Approvals:
 
     @property
     def busy(self) -> bool:
-        """Whether it waits for an answer."""
+        """True if it waits for an answer."""
         pending = self._pending.values()
         return any(each.round is not None or each.request is not None for each in pending)
 
@@ -210,7 +210,7 @@ class Approvals:
                 each.agreed = each.others <= heard.prepared
 
     def answered(self, answered: ApprovalAnswered, now: float) -> str | None:
-        """Take the endpoint's answer; return the event that is approved by it, None for none."""
+        """Take the endpoint's answer; return the event that it approves, None for none."""
         for event_id, each in self._pending.items():
             if each.request != answered.request:
                 continue
@@ -224,7 +224,7 @@ class Approvals:
     def decide(
         self, case: Case, event: Event, own: str | None, now: float
     ) -> tuple[Output | None, float | None]:
-        """Return what to do about an event's approval now, and when to look again."""
+        """Return the next step of an event's approval, and the time to look again."""
         rule = case.rule
         if (
             case.phase is not Phase.PREPARED
@@ -259,25 +259,25 @@ class Approvals:
 
 
 NAME_SECONDS: Final = 10.0
-"""How long the rules wait for this machine's name: a third of the shortest notice, 30 s."""
+"""The wait of the rules for this machine's name: a third of the shortest notice, 30 s."""
 
 GRACE_SECONDS: Final = 15.0
-"""How long a stopped program may take to end: it has 10 s from SIGTERM to SIGKILL."""
+"""The time for a stopped program to end: it has 10 s from SIGTERM to SIGKILL."""
 
 LEFT_SECONDS: Final = 1.0
-"""How long any other stopped action may: nothing runs that needs an orderly end. What hangs in the
-system, such as a read from a file server that is away, is left behind, and not waited for."""
+"""The time for any other stopped action: nothing runs that needs an orderly end. One that hangs in
+the system, such as a read from a file server that is away, is left behind, and not waited for."""
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """The longest pause between two tries to undo something."""
 
 AT_ONCE: Final = 50
-"""How many actions run at once for events with no more notice than the one that waits: a process
-has a limit of files. Twice as many run in all, so no Preempt waits for fifty reboots."""
+"""The most actions that run at once for events with no more notice than the one that waits: a
+process has a limit of files. Twice as many run in all, so no Preempt waits for fifty reboots."""
 
 OTHERS_AT_ONCE: Final = 20
-"""How many events of other machines that are only logged begin at once: each costs durable records,
-and this machine's own events must not wait for a thousand."""
+"""The most events of other machines, which are only logged, that begin at once: each costs durable
+records, and this machine's own events must not wait for a thousand."""
 
 ENDED_IN_IT: Final = "the agent ended while it ran"
 NO_END: Final = "it went on after it was told to stop"
@@ -291,17 +291,17 @@ class _Run(msgspec.Struct):
     effect: str
     undo: bool
     limit: float
-    """When its own time limit ends."""
+    """The end of its own time limit."""
     grace: float
-    """How long it may go on when it was told to stop."""
+    """The time for it to end once it was stopped."""
     deadline: float = math.inf
-    """When the notice ends, if one limits it."""
+    """The end of the notice, if one limits it."""
     stopped: float | None = None
-    """When it was told to stop; None if it was not."""
+    """The time at which it was stopped; None if it was not."""
     cut: bool = False
-    """Whether it was stopped for another reason than its own limit."""
+    """True if it was stopped for another reason than its own limit."""
     left: bool = False
-    """Whether it was stopped because the agent ends."""
+    """True if it was stopped because the agent ends."""
 
     @property
     def until(self) -> float:
@@ -329,7 +329,7 @@ class Decider:
         self._rules = tuple(own)
         self._margin = margin_seconds
         self.looked = False
-        """Whether a document was seen in this process."""
+        """True if a document was seen in this process."""
         self._closing = self._retry = False
         self._stop_seconds, self._stop_at = stop_seconds, math.inf
         self._number = 0
@@ -344,12 +344,12 @@ class Decider:
 
     @property
     def busy(self) -> bool:
-        """Whether an action, a retry or a question to others is under way or due."""
+        """True if an action, a retry or a question to others is under way or due."""
         waits = bool(self._retries or self._waits) and not self._closing
         return bool(self._runs) or waits or self._approvals.busy
 
     def handle(self, told: Input, now: float) -> list[Output]:
-        """Return what follows from one input; an input that is late or unknown changes nothing."""
+        """Return the outputs of one input; an input that is late or unknown changes nothing."""
         self._out, self._wakes = [], []
         match told:
             case AgentStarted():
@@ -406,7 +406,7 @@ class Decider:
     # What follows from them
 
     def _go_on(self, now: float) -> None:
-        """Do everything that is due, and find out when there will be more."""
+        """Do all work that is due, and find out when there will be more."""
         self._wait_for_name(now)
         self._choose_all(now)
         for event_id in list(self.state.cases):
@@ -456,7 +456,7 @@ class Decider:
         self._wakes += self._waits.values()
 
     def _choose_all(self, now: float) -> None:
-        """Let rules take events: this machine's at once, those of others a few at a time."""
+        """Choose rules for all events: this machine's at once, those of others a few at a time."""
         effects = self.state.effects
         telling = sum(effects[key].action.settings.tells for key in self._runs)
         left = OTHERS_AT_ONCE - telling
@@ -481,7 +481,7 @@ class Decider:
                 self._write(state.EventRetried(event_id=case.event_id, not_before=event.not_before))
 
     def _has_more_notice(self, case: Case, event: Event) -> bool:
-        """Tell whether only the notice was too short for a held event, and it is longer now.
+        """Return True if only the notice was too short for a held event, and it is longer now.
 
         A try is written with its NotBefore, so each NotBefore is tried once.
         """
@@ -497,7 +497,7 @@ class Decider:
         )
 
     def stays_held(self, case: Case, now: float) -> str:
-        """Return why a reload does not prepare again for a held event; `""` if it does."""
+        """Return the reason why a reload does not retry a held event; `""` if it does."""
         event = self.events[case.event_id]
         if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
             return f"it is {event.status}, and its rule lacks even_if_started"
@@ -510,7 +510,7 @@ class Decider:
         return rules.choose(self._rules, event, notice), notice
 
     def _choose(self, event_id: str, event: Event, now: float) -> None:
-        """Let a rule take an event that no acting rule has taken."""
+        """Choose a rule for an event that no acting rule has taken."""
         case = self.state.cases.get(event_id)
         if case is not None and case.phase is not Phase.SEEN:
             return
@@ -524,7 +524,7 @@ class Decider:
             self._wakes.append(now + seconds)
 
     def _deadline(self, case: Case) -> float:
-        """Return when all must be prepared; a started event keeps the deadline that it had."""
+        """Return the deadline of all preparations; a started event keeps the one that it had."""
         event, rule = self.events[case.event_id], case.rule
         if event.starts_by is not None:
             self._deadlines[case.event_id] = event.starts_by - self._margin
@@ -542,7 +542,7 @@ class Decider:
         ]
 
     def _oversee(self, run: _Run, now: float) -> None:
-        """Stop what has run out of time or is not needed, and an undo that is in an event's way."""
+        """Stop a run that is out of time or not needed, and an undo that is in an event's way."""
         effect = self.state.effects[run.effect]
         unneeded = self._is_in_the_way(effect) if run.undo else not self._awaited(effect)
         until = min(run.until, self._stop_at)
@@ -553,7 +553,7 @@ class Decider:
         self._wakes.append(until if run.stopped is None else run.stopped + run.grace)
 
     def _is_in_the_way(self, effect: state.Effect) -> bool:
-        """Tell whether an undo keeps an event waiting, which may have only 30 s."""
+        """Return True if an undo keeps an event waiting, which may have only 30 s."""
         return (
             effect.action.settings.repeatable
             and not self._closing
@@ -583,7 +583,7 @@ class Decider:
         return effect.stuck is None and not self.state.needed(effect)
 
     def _latest(self, run: _Run) -> float:
-        """Return when the last event that waits for an action no longer needs it."""
+        """Return the time at which the last event that waits for an action no longer needs it."""
         if run.undo or self.state.effects[run.effect].action.settings.tells:
             return math.inf
         return max(map(self._deadline, self._waiting(run.effect)), default=run.deadline)
@@ -622,7 +622,6 @@ class Decider:
             return
 
     def _has_room(self, deadline: float) -> bool:
-        """Tell whether one more action may run; otherwise one begins when another has ended."""
         if len(self._runs) >= 2 * AT_ONCE:
             return False
         return sum(run.deadline <= deadline for run in self._runs.values()) < AT_ONCE
@@ -630,7 +629,7 @@ class Decider:
     def _reason_against(
         self, case: Case, index: int, effect: state.Effect | None, now: float
     ) -> ActionOutcome | None:
-        """Return why an action must not begin; None if it may."""
+        """Return the reason not to begin an action; None if it may begin."""
         rule = case.rule
         terms = rule.prepare[index].settings
         if terms.tells:
@@ -684,7 +683,7 @@ class Decider:
         )
 
     def _conclude(self, run: _Run, told: ActionFinished, now: float) -> None:
-        """Record how a run ended, and whether and when it is retried."""
+        """Record the end of a run, and schedule its retry if there is one."""
         outcome, text = told.outcome, told.text
         del self._runs[run.effect]
         effect = self.state.effects[run.effect]
@@ -724,9 +723,9 @@ class Decider:
         )
 
     def _undo(self, now: float) -> None:
-        """Begin to undo what no event needs, the last action first.
+        """Begin to undo effects that no event needs, the last action first.
 
-        An effect that served several events waits for the later actions of each, but for those that
+        An effect that served several events waits for the later actions of each, except those that
         only tell: a chat that is down keeps no machine out of the pool.
         """
         waits: set[str] = set()

@@ -23,11 +23,12 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """The largest journal that is read; it is shortened long before."""
 
 SHORTEN_AT: Final = 1000
-"""How many records a journal may have before it is shortened: an event has about ten."""
+"""The number of records at which the journal is shortened: an event has about ten."""
 
 SHORTEN_BYTES: Final = 8 * 1024 * 1024
-"""How large its records may be by then: an event is written with its texts and its rule. Where the
-state is larger than half of this, the records may be twice as large as the state."""
+"""The size of its records at which it is shortened: an event is written with its texts and its
+rule. Where the state is larger than half of this, the records may be twice as large as the state.
+"""
 
 FORMAT: Final = 1
 """The database's user_version; another is of another release."""
@@ -36,7 +37,8 @@ PAGE_BYTES: Final = 1024
 """A record writes one or two pages: 4.0 ms with these, 5.7 ms with SQLite's 4096 (600 records)."""
 
 LOG_PAGES: Final = 50
-"""How long the write-ahead log grows: syncing is faster while the file keeps its length."""
+"""The length of the write-ahead log, in pages: syncing is faster while the file keeps its length.
+"""
 
 SET_UP: Final = (
     f"PRAGMA page_size = {PAGE_BYTES}",
@@ -50,8 +52,8 @@ SET_UP: Final = (
 class JournalError(Exception):
     """The journal cannot be read, written or locked; the message says why and what to do.
 
-    `for_now` says that the disk could not be used, or that another process has the journal: all may
-    be as it should at the next start.
+    `for_now` says that the disk could not be used, or that another process has the journal: the
+    next start may find everything in order.
     """
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
@@ -85,12 +87,12 @@ class Journal:
         )
         try:
             self.records: tuple[AnyRecord, ...] = self._open()
-            """What it held when it was opened."""
+            """Its records when it was opened."""
         except BaseException:
             self._database.close()
             raise
         self.length = len(self.records)
-        """How many records it holds now."""
+        """The number of its records now."""
 
     def append(self, *records: AnyRecord) -> None:
         """Write records, and return when they are on the disk: all of them, or none.
@@ -118,7 +120,7 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is time to shorten it."""
+        """True if it is time to shorten it."""
         most = max(SHORTEN_BYTES, 2 * self._state_bytes)
         return self.length > SHORTEN_AT or self._bytes > most
 

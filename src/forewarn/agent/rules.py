@@ -1,9 +1,9 @@
-"""Rules and their actions, as the settings have them, and which rule takes an event. Pure.
+"""Rules and their actions, as the settings have them, and the choice of a rule. Pure.
 
 An action has exactly one kind, the one field of `RuleAction` that is given; `actions` implements
 the kinds, and this module loads nothing of it. The first rule that matches takes the event. The
 last one is built in: it takes everything, logs a line and approves nothing, so a Freeze drains no
-machine unless a rule says so. docs/reference/agent-settings.md has what the fields say here.
+machine unless a rule says so. docs/reference/agent-settings.md repeats the fields' docstrings.
 """
 
 import fnmatch
@@ -23,25 +23,25 @@ from forewarn.settings import FieldError
 from forewarn.vocabulary import EventSource, EventType
 
 MAX_TEXT: Final = 64 * 1024
-"""The longest message or body, in characters: what a webhook takes is a tenth of it."""
+"""The longest message or body, in characters: webhooks take a tenth of it."""
 
 VARIABLES: Final = (
     *("event_id", "event_type", "event_status", "event_source", "description", "resources"),
     *("not_before", "duration_seconds", "machine", "phase", "rule"),
 )
-"""What a template may name as `$event_id`, and a command finds as `FOREWARN_EVENT_ID`."""
+"""The variables of templates, such as `$event_id`, and of commands, such as `FOREWARN_EVENT_ID`."""
 
 SAMPLE: Final[Mapping[str, str]] = dict.fromkeys(VARIABLES, 'a "text"') | {"duration_seconds": "-1"}
-"""Values that show whether a body is JSON whatever an event says: only the duration is a number."""
+"""Values that test if a body is JSON for any event: only the duration is a number."""
 
 TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits)
 """The characters of a header's name (RFC 9110, section 5.6.2)."""
 
 NOTIFIED: Final = ("slack", "teams", "webhook", "urls_file")
-"""Where `notify` sends a message to."""
+"""The destinations of `notify`."""
 
 COMMAND_LENGTH: Final = 60
-"""How much of a program's command line is shown, in characters."""
+"""The most characters of a program's command line that are shown."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)]
 Limit = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)]
@@ -59,49 +59,48 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The settings that every action has."""
 
     tells: ClassVar[bool] = False
-    """Whether it only tells somebody: it changes nothing of the machine, and is done for each
-    event by itself."""
+    """True if it only tells somebody: it changes nothing of the machine, and is done for each event
+    by itself."""
     templates: ClassVar[tuple[str, ...]] = ()
     """Its fields that are templates, each a text."""
     undo_field: ClassVar[str] = ""
-    """The field that says how to undo it; `""` for a kind that needs none."""
+    """The field with the way to undo it; `""` for a kind that needs none."""
 
     time_limit_seconds: Limit = 60.0
-    """How long one try may take, to do or to undo the action; each retry has the whole limit again.
+    """The time limit of one try to do or to undo the action; each retry has the whole limit again.
     The end of the notice may end it earlier."""
     needs_seconds: Seconds = 0.0
-    """How much notice must be left to begin it. By default any: an action that is cut may still
+    """The notice that must be left to begin it. By default any: an action that is cut may still
     have done some good."""
     retries: Retries = 0
-    """How often to retry it after a failure or a timeout. By default never: most actions wait by
+    """The number of retries after a failure or a timeout. By default none: most actions wait by
     themselves, and time is short."""
     retry_seconds: Seconds = 1.0
     """The pause before each retry."""
     undo_retries: Retries = 10
-    """How often to retry undoing it, with pauses that double up to a minute. Ten retries take about
-    seven minutes; what still fails then waits for an operator."""
+    """The number of retries to undo it, with pauses that double up to a minute. Ten retries take
+    about seven minutes; an action that still fails then waits for an operator."""
     on_failure: Literal["continue", "hold"] = "hold"
-    """What to do after its last failure: `continue` as if it had been done, or `hold`, which does
-    not approve the event. By default hold: a machine that is not prepared keeps its whole
-    notice."""
+    """The reaction to its last failure: `continue` as if it had been done, or `hold`, which does
+    not approve the event. By default hold: a machine that is not prepared keeps its whole notice.
+    """
     repeatable: bool = False
-    """Whether it may begin again after the agent ended while it ran, and whether its undo stops
-    for an event that needs it done. By default no: only you know whether doing it twice is
-    harmless."""
+    """`true`: it may begin again after the agent ended while it ran, and its undo stops for an
+    event that needs it done. By default no: only you know if doing it twice is harmless."""
     after_boot: Literal["undo", "again", "forget"] = "undo"
-    """What a boot during the event means for it. `undo`, the default: its effect is still there, or
+    """The effect of a boot during the event. `undo`, the default: its effect is still there, or
     undoing it again is harmless, so it is undone when the event is over. `forget`: the boot has
     undone it. `again`: the boot has undone it, and it is done again at once, because the event is
     not over."""
 
     @property
     def effect(self) -> str:
-        """The key of what it does to the machine: actions with equal keys are done once."""
+        """The key of its effect on the machine: actions with equal keys are done once."""
         return ""
 
     @property
     def undoes(self) -> bool:
-        """Whether there is something to undo when the event is over."""
+        """True if there is something to undo when the event is over."""
         return not self.undo_field or bool(getattr(self, self.undo_field))
 
     @property
@@ -110,7 +109,7 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return False
 
     def __post_init__(self) -> None:
-        """Refuse what no type expresses."""
+        """Refuse values that the types allow and no action can have."""
         for name in self.templates:
             _check_template(name, getattr(self, name))
 
@@ -122,11 +121,11 @@ class CommandSettings(ActionSettings, frozen=True, kw_only=True):
 
     run: Argv
     """The program and its arguments; no shell reads them. The program gets the event in variables,
-    and as JSON on standard input: see what an action is told."""
+    and as JSON on standard input: see the table of values."""
     undo: Argv = ()
     """The program that undoes it when the event is over; `[]` for none."""
     shared: bool = True
-    """Whether one run serves all events that need it at the same time. By default yes: a drained
+    """`true`: one run serves all events that need it at the same time. By default yes: a drained
     machine is not drained twice. With `false` it runs for each event."""
 
     @property
@@ -187,8 +186,8 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     signal: str = "SIGTERM"
     """The signal's name."""
     wait: Literal["nothing", "exit", "file"] = "exit"
-    """What to wait for after the signal. `exit`, the default: the end of the process. `file`: a new
-    version of `file`. `nothing`: do not wait."""
+    """The end of the wait after the signal. `exit`, the default: the end of the process. `file`: a
+    new version of `file`. `nothing`: do not wait."""
     file: str = ""
     """With `wait = "file"`: the file that the process writes, such as a checkpoint."""
     undo_signal: str = ""
@@ -219,8 +218,8 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
     """Turns the agent's `/readyz` to 503, so that a balancer's probe takes the machine out."""
 
     wait_seconds: Seconds = 20.0
-    """How long to wait then, for the balancer to notice and for requests to end. 20 s is three
-    probes 5 s apart, and 5 s for requests in progress."""
+    """The wait after that, for the balancer to notice and for requests to end. 20 s is three probes
+    5 s apart, and 5 s for requests in progress."""
     repeatable: bool = True
     """By default yes: it changes only what the agent itself answers."""
 
@@ -242,7 +241,7 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
     server: Name
     """The server, as `backend/server`."""
     wait_sessions: bool = True
-    """Whether to wait until the server's last session has ended. By default yes."""
+    """`true`: wait until the server's last session has ended. By default yes."""
     time_limit_seconds: Limit = 300.0
     """Five minutes, a third of a Reboot's notice, for the longest sessions."""
     repeatable: bool = True
@@ -283,8 +282,8 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     header_files: dict[str, Name] = {}
     """Headers whose values, such as tokens, are read from files at each request."""
     body: Body = ""
-    """A template: see what an action is told. A table is sent as JSON, and its texts are templates.
-    A text counts as JSON if the Content-Type in `headers` says so or, without one, if it parses as
+    """A template: see the table of values. A table is sent as JSON, and its texts are templates. A
+    text counts as JSON if the Content-Type in `headers` says so or, without one, if it parses as
     JSON: the event's values are then escaped for JSON strings."""
     undo_url: str = ""
     """The URL to request when the event is over, with the same headers; `""` for none."""
@@ -293,7 +292,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     undo_body: Body = ""
     """The body for `undo_url`, like `body`."""
     shared: bool = True
-    """Whether one request serves all events that need it at the same time, as for `command`."""
+    """`true`: one request serves all events that need it at the same time, as for `command`."""
     retries: Retries = 2
     """Two: a request that failed often succeeds the next time. A POST or PATCH that may have been
     carried out is sent only once, unless `repeatable` says that a second one is harmless: it is
@@ -321,7 +320,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
                 raise FieldError(name, f"invalid JSON when it is filled in ({fault})")
 
     def is_json(self, body: Body) -> bool:
-        """Tell whether a body is JSON: it is a table, its Content-Type says so, or it reads so."""
+        """Return True if a body is JSON: a table, by its Content-Type, or because it parses."""
         if isinstance(body, dict):
             return True
         kinds = [text for name, text in self.headers.items() if name.lower() == "content-type"]
@@ -434,7 +433,7 @@ class RuleAction(
 
 
 def needs_posix(action: RuleAction) -> str:
-    """Return why Windows cannot do an action; `""` if it can."""
+    """Return the reason why Windows cannot do an action; `""` if it can."""
     if action.service is not None:
         return "needs systemd, which Windows lacks: use command"
     if action.signal is not None:
@@ -448,7 +447,7 @@ KINDS: Final = RuleAction.__struct_fields__
 
 
 def action_name(action: RuleAction) -> str:
-    """Return what an action is, for people; a long program is cut short."""
+    """Return an action's name for people; a long program is cut short."""
     if action.command is not None:
         return f"command {command_line(action.command.run)}"
     if action.http is not None:
@@ -475,12 +474,12 @@ def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
 
 
 def is_header_value(text: str) -> bool:
-    """Tell whether a text may be a header's value."""
+    """Return True if a text may be a header's value."""
     return all((letter.isprintable() or letter == "\t") and ord(letter) < 256 for letter in text)
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a text is a URL of http or https."""
+    """Return True if a text is a URL of http or https."""
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port
@@ -503,7 +502,7 @@ def _mapped(value: Any, change: Callable[[str], object]) -> Any:  # noqa: ANN401
 
 
 def _json_fault(body: Body) -> str:
-    """Return why a body is not JSON once it is filled in; `""` if it is."""
+    """Return the reason why a body is not JSON once it is filled in; `""` if it is."""
     try:
         msgspec.json.decode(filled(body, SAMPLE, json=True))
     except msgspec.DecodeError as error:
@@ -527,7 +526,7 @@ NAME_LENGTH: Final = 100
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an event must be for a rule to take it; each condition that is given must hold."""
+    """The conditions of a rule on an event; each condition that is given must hold."""
 
     types: tuple[EventType, ...] = ()
     """Its type is one of these. `[]`, the default here and in the other lists, matches any."""
@@ -551,41 +550,41 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     has started has none left. Left out: any."""
 
     def __post_init__(self) -> None:
-        """Refuse bounds between which no notice is."""
+        """Refuse bounds without any notice between them."""
         least, most = self.min_notice_seconds, self.max_notice_seconds
         if least is not None and most is not None and least >= most:
             raise FieldError("max_notice_seconds", "must be more than min_notice_seconds")
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to do for the events that match."""
+    """The actions and the approval for the events that match."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH)]
     """Its name, for the log and for a drop-in that replaces it."""
     enabled: bool = True
     """`false` turns the rule off, for example in a drop-in."""
     prepare: Annotated[tuple[RuleAction, ...], msgspec.Meta(max_length=MAX_STEPS)] = ()
-    """What is done, one after the other; undone when the event is over, the last first."""
+    """The actions, done one after the other; undone when the event is over, the last first."""
     approve: Literal["never", "at-once", "when-prepared", "when-all-ready"] = "never"
-    """When to approve the event before its notice is over. `at-once`: when the rule takes it.
+    """The time to approve the event before its notice is over. `at-once`: when the rule takes it.
     `when-prepared`: when `prepare` is done, if the event names only this machine; otherwise like
     `when-all-ready`: when all of the event's machines are prepared, and by the first of them."""
     when_cut: Literal["approve", "hold"] = "hold"
-    """Whether to approve the event although the notice was too short for all of `prepare`. By
-    default no: the actions that were cut may need the rest of the notice."""
+    """`approve`: approve the event although the notice was too short for all of `prepare`. By
+    default `hold`: the actions that were cut may need the rest of the notice."""
     even_if_started: bool = False
-    """Whether to prepare for an event that has already started. By default no: the machine may stop
-    at any moment."""
+    """`true`: prepare for an event that has already started, too. By default no: the machine may
+    stop at any moment."""
     match: Match = Match()
-    """Which events it takes. By default every one that names this machine."""
+    """The events that it takes. By default every one that names this machine."""
 
     @property
     def acts(self) -> bool:
-        """Whether it prepares or approves; one that only tells leaves the event to others."""
+        """True if it prepares or approves; one that only tells leaves the event to others."""
         return self.approve != "never" or not all(action.settings.tells for action in self.prepare)
 
     def __post_init__(self) -> None:
-        """Refuse an approval that does not go with the rest."""
+        """Refuse an approval that contradicts the rest."""
         for number, action in enumerate(self.prepare):
             if self.approve == "at-once" and not action.settings.tells:
                 allowed = "only log and notify go with approve = 'at-once', which waits for nothing"
@@ -610,7 +609,7 @@ def choose(rules: Sequence[Rule], event: Event, notice_seconds: float | None) ->
 
 
 def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
-    """Tell whether a rule takes an event."""
+    """Return True if a rule takes an event."""
     match = rule.match
     least, most = match.min_notice_seconds, match.max_notice_seconds
     longest = match.max_duration_seconds
@@ -628,7 +627,7 @@ def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
 
 
 def next_change_seconds(rules: Iterable[Rule], notice_seconds: float | None) -> float | None:
-    """Return in how many seconds time alone may change the choice; None if it does not."""
+    """Return the seconds until time alone may change the choice; None if it does not."""
     if notice_seconds is None:
         return None
     borders = [
@@ -641,7 +640,7 @@ def next_change_seconds(rules: Iterable[Rule], notice_seconds: float | None) -> 
 
 
 class ActionOutcome(StrEnum):
-    """How one action ended, or why it was never begun."""
+    """The end of one action, or the reason why it was never begun."""
 
     DONE = "done"
     FAILED = "failed"
@@ -655,14 +654,14 @@ class ActionOutcome(StrEnum):
     STARTED = "started"
     """It was not begun: the event had started."""
     SHARED = "shared"
-    """It was not begun: what it does had been done for another event."""
+    """It was not begun: its effect is there, for another event."""
 
     @property
     def good(self) -> bool:
-        """Whether its effect is there."""
+        """True if its effect is there."""
         return self in {ActionOutcome.DONE, ActionOutcome.SHARED}
 
     @property
     def cut(self) -> bool:
-        """Whether the notice was too short for it."""
+        """True if the notice was too short for it."""
         return self in {ActionOutcome.CUT, ActionOutcome.NO_TIME, ActionOutcome.STARTED}

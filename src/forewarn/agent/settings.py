@@ -1,6 +1,6 @@
 """The agent's settings: one TOML file and a folder of drop-ins, checked before anything runs.
 
-docs/reference/agent-settings.md has what the fields say here and in `rules`.
+docs/reference/agent-settings.md repeats the docstrings of the fields here and in `rules`.
 Hidden files beside the drop-ins belong to editors and tools, and are passed over.
 In the order of their names a later drop-in wins: its settings and its rules replace earlier ones of
 the same name; its other rules are tried first, so that the first match is the latest word.
@@ -23,7 +23,7 @@ ENVIRONMENT_PREFIX: Final = "FOREWARN_AGENT_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_AGENT_CONFIG"
 CONFIG_NAME: Final = "agent.toml"
 DROP_INS: Final = ".d"
-"""What the folder of drop-ins has where the file has `.toml`."""
+"""The suffix of the folder of drop-ins, in the place of `.toml`."""
 
 STATE_NAME: Final = "agent"
 """The agent's folder within the state folder, which it may share with the service."""
@@ -33,11 +33,11 @@ MAX_RULES: Final = 1000
 """More of either are no settings that anybody could overlook."""
 
 MACHINE_PLACE: Final = "{machine}"
-"""Where a pattern of peers has the machine's name."""
+"""The place of the machine's name in a pattern of peers."""
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whom the agent asks for events, and as whom."""
+    """The endpoint, and this machine's name there."""
 
     endpoint: str = ""
     """The metadata endpoint, such as `http://169.254.169.254`. `""`, the default: the agent
@@ -47,12 +47,12 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the agent shows of itself by HTTP: `/healthz`, `/readyz`, `/status`, `/metrics`."""
+    """The agent's status by HTTP: `/healthz`, `/readyz`, `/status`, `/metrics`."""
 
     listen: str = "127.0.0.1:8171"
     """An IP address of this machine and a port. The default is on loopback, which no other machine
     reaches: give an address that the balancer and the peers reach. Requests from this machine's own
-    address see what programs printed, which may hold secrets: any local user can send them, and so
+    address see the output of programs, which may hold secrets: any local user can send them, and so
     can anybody through a proxy or a tunnel on this machine. An address that the machine gets later
     works from then on (on Linux). `"off"`: no port."""
 
@@ -63,7 +63,7 @@ class StatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the agent remembers over its own end and over a boot."""
+    """The agent's memory over its own end and over a boot."""
 
     folder: FileName = ""
     """The journal's folder, on a disk that survives a boot. `""` is `agent` in the state folder. A
@@ -74,10 +74,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """All settings of the agent."""
 
     margin_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
-    """How long before NotBefore everything must be prepared: what is not done by then is cut. 5 s
-    is a sixth of the shortest notice, which a Preempt has."""
+    """The time before NotBefore by which everything must be prepared: an action that is not done by
+    then is cut. 5 s is a sixth of the shortest notice, which a Preempt has."""
     stop_seconds: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 60.0
-    """How long running actions may go on after SIGTERM; then they are stopped, within 15 s more. An
+    """The time that running actions have after SIGTERM; then they are stopped, within 15 s more. An
     action that was stopped so is done again after the next start if it is `repeatable`. The default
     and the unit's TimeoutStopSec (90 s) end before a hypervisor takes the power away: Forewarn's
     libvirt connector does so after 120 s."""
@@ -110,11 +110,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings, and where they come from."""
+    """Settings, and their files."""
 
     settings: AgentSettings
     files: tuple[Path, ...]
-    """The files that were read, in their order."""
+    """The files, in the order in which they were read."""
     origins: Mapping[str, Path]
     """The file of each rule, by the rule's name."""
 

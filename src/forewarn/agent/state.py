@@ -1,9 +1,9 @@
-"""What the agent remembers: records of what happened, and the durable state that they make. Pure.
+"""The agent's memory: records of events, and the durable state that they make. Pure.
 
 `AgentState.apply` is the only way in which the state changes: the decider writes a record by
 applying it, and an agent that comes back after a kill or a boot applies the same records again. So
-the two states cannot differ. `TRANSITIONS` is the life of an event; a test
-compares it with the diagram in `docs/internals/agent.md`.
+the two states cannot differ. `TRANSITIONS` is the life of an event; a test compares it with the
+diagram in `docs/internals/agent.md`.
 """
 
 import functools
@@ -20,7 +20,7 @@ from forewarn.client.event import Event
 
 
 class Phase(StrEnum):
-    """How far an event is."""
+    """The progress of an event."""
 
     SEEN = "Seen"
     """It is in the document, and no rule that prepares or approves has taken it."""
@@ -33,11 +33,11 @@ class Phase(StrEnum):
     APPROVED = "Approved"
     """The endpoint has taken the approval."""
     OVER = "Over"
-    """It has left the document: what was done is undone."""
+    """It has left the document: its actions are undone."""
 
 
 class PhaseTrigger(StrEnum):
-    """What moves an event on; `docs/internals/agent.md` says of each what it is."""
+    """The causes of a change of phase; `docs/internals/agent.md` describes each."""
 
     APPEAR = "appear"
     NOTE = "note"
@@ -86,10 +86,10 @@ def next_phase(event_id: str, phase: Phase | None, trigger: PhaseTrigger) -> Pha
 
 
 TEXT_LENGTH: Final = 500
-"""How much of an action's message is kept, in characters."""
+"""The most characters that are kept of an action's message."""
 
 HEAD_LENGTH: Final = 120
-"""How much of that is its beginning, which says what went wrong; the end says why."""
+"""The part of that for the beginning, which names the fault; the end has the cause."""
 
 
 def shortened(text: str) -> str:
@@ -107,7 +107,7 @@ class RuleMatched(Record, frozen=True, kw_only=True):
     """A rule has taken an event."""
 
     event: Event
-    """As it was then, without `starts_by`, which only this boot's clock understands."""
+    """The event at that time, without `starts_by`, which only this boot's clock understands."""
     rule: Rule
     """Whole: an action is undone as the rule said when it began, whatever the files say later."""
 
@@ -119,13 +119,13 @@ class ActionBegun(Record, frozen=True, kw_only=True):
     undo: bool
     event_id: str
     index: int
-    """Of the action in its rule."""
+    """The index of the action in its rule."""
     attempt: int
     """From 1."""
 
 
 class FactsNoted(Record, frozen=True, kw_only=True):
-    """An action has found out how things were before it changes them."""
+    """An action has noted the state of things before it changes them."""
 
     effect: str
     facts: dict[str, Any]
@@ -139,13 +139,13 @@ class ActionEnded(Record, frozen=True, kw_only=True):
     undo: bool
     outcome: ActionOutcome
     final: bool
-    """Whether it is not retried."""
+    """True if it is not retried."""
     text: str = ""
     """Its message for people, shortened."""
 
 
 class ActionSkipped(Record, frozen=True, kw_only=True):
-    """An action is not begun, and why."""
+    """An action is not begun, for the reason in `outcome`."""
 
     event_id: str
     index: int
@@ -171,10 +171,10 @@ class MachineBooted(Record, frozen=True, kw_only=True):
 
 
 class RetryRequested(Record, frozen=True, kw_only=True):
-    """Undoing what is stuck is tried again."""
+    """Undoing stuck effects is tried again."""
 
     interrupted: bool
-    """Whether this also holds for what the agent's own end interrupted: an operator says so."""
+    """True to retry also effects that the agent's own end interrupted: by an operator's order."""
 
 
 class EventRetried(Record, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ class EventRetried(Record, frozen=True, kw_only=True):
 
     event_id: str
     not_before: datetime | None = None
-    """The event's, as it is now."""
+    """The event's current NotBefore."""
 
 
 class Checkpoint(Record, frozen=True, kw_only=True):
@@ -197,12 +197,12 @@ class Case(msgspec.Struct, kw_only=True, dict=True):
     """One event in hand; another rule makes another case."""
 
     event: Event
-    """As it was when a rule took it; its NotBefore as it was at the last try."""
+    """The event when a rule took it; its NotBefore is that of the last try."""
     phase: Phase
     rule: Rule
     """The rule that took it last."""
     results: list[ActionOutcome | None] = []
-    """How each action of the rule ended; None while it has not."""
+    """The outcome of each action of the rule; None before its end."""
     again: list[int] = []
     """The actions that a boot has undone and that are done again, by index."""
     reasons: dict[int, str] = {}
@@ -228,7 +228,7 @@ class Case(msgspec.Struct, kw_only=True, dict=True):
 
 
 class Effect(msgspec.Struct, kw_only=True):
-    """What an action has done to the machine, or is doing, and what was not undone."""
+    """The effect of an action on the machine, complete or under way, that was not undone."""
 
     key: str
     event: Event
@@ -236,23 +236,23 @@ class Effect(msgspec.Struct, kw_only=True):
     rule: str
     action: RuleAction
     index: int
-    """Which action of the rule it is."""
+    """The index of the action in its rule."""
     order: int
     """Effects are undone from the highest order to the lowest."""
     attempt: int
     doing: bool = True
     outcome: ActionOutcome | None = None
-    """How the last attempt to do it ended."""
+    """The outcome of the last attempt to do it."""
     final: bool = False
-    """Whether doing it is not retried for that event."""
+    """True if doing it is not retried for that event."""
     undoing: bool = False
     undo_attempt: int = 0
     stuck: ActionOutcome | None = None
-    """How undoing it failed for good."""
+    """The outcome of the last attempt to undo it, once that has failed for good."""
     interrupted: bool = False
-    """Whether the agent ended while it ran, and it is not repeatable."""
+    """True if the agent ended while it ran, and it is not repeatable."""
     facts: dict[str, Any] | None = None
-    """What the action noted before it changed anything; None if nothing."""
+    """The facts that the action noted before it changed anything; None for none."""
     text: str = ""
     """The message of the last try to do or undo it, if that did not end well; else `""`."""
     served: list[str] = []
@@ -265,7 +265,7 @@ class Effect(msgspec.Struct, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """Whether it is being done or undone."""
+        """True if it is being done or undone."""
         return self.doing or self.undoing
 
 
@@ -285,7 +285,7 @@ AnyRecord = (
 """Every kind of record, as the journal reads them."""
 
 FORGOTTEN: Final = frozenset({"forget", "again"})
-"""What `after_boot` says of an effect that a boot has undone."""
+"""The values of `after_boot` for an effect that a boot has undone."""
 
 
 class AgentState:
@@ -307,11 +307,11 @@ class AgentState:
 
     @property
     def idle(self) -> bool:
-        """Whether no event is in hand and no effect stands."""
+        """True if no event is in hand and no effect stands."""
         return not self.cases and not self.effects
 
     def needed(self, effect: Effect) -> bool:
-        """Tell whether an event in hand needs an effect, done or not."""
+        """Return True if an event in hand needs an effect, done or not."""
         if not effect.action.settings.effect:
             return effect.event_id in self.cases  # one event's own
         return effect.key in self._users
@@ -447,7 +447,7 @@ class AgentState:
             effect.interrupted |= record.outcome is ActionOutcome.INTERRUPTED
 
     def _retry(self, case: Case, not_before: datetime | None) -> None:
-        """Have everything done again that did not end well."""
+        """Repeat every action that did not end well."""
         _move(case, PhaseTrigger.RETRY)
         case.event = msgspec.structs.replace(case.event, not_before=not_before)
         for index, result in enumerate(case.results):
@@ -497,7 +497,6 @@ def _move(case: Case, trigger: PhaseTrigger) -> None:
 
 
 def _settle(case: Case) -> None:
-    """Move a case on when its results say so."""
     if case.phase is not Phase.PREPARING:
         return
     at_once = case.rule.approve == "at-once"  # it waits for nothing
@@ -508,7 +507,7 @@ def _settle(case: Case) -> None:
 
 
 def _holds(case: Case, index: int) -> bool:
-    """Tell whether the result of an action forbids to approve."""
+    """Return True if the result of an action forbids approval."""
     result = case.results[index]
     if result is None or result.good:
         return False

@@ -1,7 +1,7 @@
-"""What the agent shows at `/status`, and what it reads of its peers.
+"""The agent's `/status`, and its questions to its peers'.
 
 Peers read one another's `/status`: `agrees` says that a machine is prepared for an event and that
-the event may start. Each answer of the port comes from what the daemon published last: a probe
+the event may start. Each answer of the port comes from the daemon's last publication: a probe
 neither waits for the deciding thread nor disturbs it.
 """
 
@@ -40,17 +40,17 @@ REASONS: Final[Mapping[ActionOutcome, str]] = MappingProxyType(
         ActionOutcome.INTERRUPTED: "the agent ended while it ran, and it is not repeatable",
     }
 )
-"""Why an action ended so; the others have said it themselves."""
+"""The reasons of outcomes without a message of their own."""
 
 
 def is_ready(decider: Decider) -> bool:
-    """Tell whether the balancer may send requests to this machine."""
+    """Return True if the balancer may send requests to this machine."""
     effects = decider.state.effects.values()
     return not any(effect.action.ready is not None and not effect.undoing for effect in effects)
 
 
 def word(decider: Decider) -> tuple[str, str]:
-    """Return this machine's state, and why (section 10); the most urgent event decides."""
+    """Return this machine's state, and the reason (section 10); the most urgent event decides."""
     state_, cases = decider.state, decider.state.cases.values()
     held = [case for case in cases if case.phase is state.Phase.HELD]
     if held:
@@ -86,7 +86,7 @@ def report(decider: Decider, now: float, *, dry: bool = False) -> dict[str, Any]
 
 
 def without_reasons(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a status for other machines: what programs printed may hold secrets."""
+    """Return a status for other machines: the output of programs may hold secrets."""
 
     def bare(each: Mapping[str, Any]) -> Mapping[str, Any]:
         return each if not each["reason"] else {**each, "reason": ""}
@@ -157,7 +157,7 @@ def _case(case: Case, decider: Decider, now: float, *, dry: bool) -> dict[str, A
 
 
 def _reason(case: Case, index: int, decider: Decider) -> str:
-    """Return why an action is not done, or why its last try failed; `""` if nothing says why."""
+    """Return the reason why an action is not done, or of its last failed try; `""` without one."""
     result = case.results[index]
     if result is not None:
         return REASONS.get(result) or _one_line(case.reasons.get(index, ""))
@@ -169,7 +169,7 @@ def _reason(case: Case, index: int, decider: Decider) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return what an action said in one line without a terminal's control characters."""
+    """Return an action's message in one line without a terminal's control characters."""
     return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
 
 
@@ -190,11 +190,11 @@ MAX_ANSWER: Final = 1024 * 1024
 """The longest status of a peer that is read."""
 
 ANSWER_SECONDS: Final = 2.0
-"""For a peer's whole answer; a slower one is asked again."""
+"""The time limit of a peer's whole answer; a slower one is asked again."""
 
 PATH: Final = "/status"
 MAX_PEERS: Final = 200
-"""How many are asked at once: an update domain of the largest scale set has fewer."""
+"""The most peers that are asked at once: an update domain of the largest scale set has fewer."""
 
 
 class Peers:
@@ -205,7 +205,7 @@ class Peers:
         self._tell = tell
 
     def ask(self, output: AskPeers) -> None:
-        """Ask all at once; tell who is prepared when all have answered or the time is over."""
+        """Ask all at once; report the prepared ones when all have answered or the time is over."""
         if start_thread(self._round, output) is None:
             self._tell(PeersAnswered(output.round, frozenset()))
 
@@ -255,7 +255,7 @@ class _PeerEvent(msgspec.Struct):
 
 
 class _PeerStatus(msgspec.Struct):
-    """What matters of a peer's status; the rest of it is its own business."""
+    """The part of a peer's status that matters here."""
 
     machine: str | None
     events: list[_PeerEvent]

@@ -1,18 +1,18 @@
-"""What a relay knows of its host, which documents it takes, and how old all of it is.
+"""The documents of a relay's host: which ones it accepts, and their age.
 
-A HostDocument comes from a replica that may be of another release, or somebody else. One that does
-not fit is refused: the documents stay as they were, and the relay asks the next replica. So no
-answer of anybody's ever empties a document that a guest reads; only a document that fits does.
+A HostDocument comes from a replica that may be of another release, or from an impostor. One that
+does not fit is refused: the documents stay as they were, and the relay asks the next replica. So no
+bad answer ever empties a document that a guest reads; only a document that fits does.
 
-The documents are as the service has them while a replica holds the relay's request for its host: it
-would have answered. When that request ends without an answer they were so until the path was seen
-to work last: `DARK_SECONDS` before, if the system's probes found it dead, else when the request was
-sent, for a replica that froze answers those probes as well. All times are monotonic.
+The documents are the service's while a replica holds the relay's request for its host: it would
+have answered. When that request ends without an answer they were so until the path was last seen to
+work: `DARK_SECONDS` before, if the system's probes found it dead, else when the request was sent,
+for a replica that froze answers those probes as well. All times are monotonic.
 
 `StateFile` keeps them on the disk, so that after a restart guests are answered from it at once. It
 is one JSON object, replaced with each change before any guest reads that, so that no guest reads an
 older document after a restart; where it cannot be written, it is removed. Its time of modification
-tells how old its documents are: it is moved on for as long as the relay hears of the service.
+is the age of its documents: it is moved on for as long as the relay hears of the service.
 """
 
 import contextlib
@@ -36,21 +36,21 @@ from forewarn.server.relay_feed import (
 V = TypeVar("V")
 
 MAX_MACHINES: Final = 20_000
-"""The most machines of a host that are taken: more than any host has, in 100 MB."""
+"""The most machines of a host that are accepted: more than any host has, in 100 MB."""
 
 SHOWN_SECONDS: Final = 5.0
-"""Guests are told of an age above this: a change of the replica is over by then."""
+"""The least age that guests read: a change of the replica is over by then."""
 
 DARK_SECONDS: Final = 5.0
-"""How long a path that is dead may go unnoticed: the system's probes take as long."""
+"""The time for which a dead path may go unnoticed: the system's probes take as long."""
 
 REVOKED_SECONDS: Final = 5.0
-"""How long every replica must have refused the token before guests are not answered any more: a
+"""The time for which every replica must have refused the token before guests get no more answers: a
 replica may hear of a new token a moment after the others."""
 
 FILE_NAME: Final = "documents.json"
 FORMAT: Final = 2
-"""Of the file; 1 was a journal."""
+"""The format of the file; 1 was a journal."""
 
 MAX_FILE_BYTES: Final = 128 * 1024 * 1024
 """The largest file that is read: twice the longest document."""
@@ -59,15 +59,15 @@ replace = msgspec.structs.replace
 
 
 class DocumentRefused(Exception):  # noqa: N818 - a fault of the sender's, not of ours
-    """A document of a host that is not taken; the message says why, for people."""
+    """A document of a host that is not accepted; the message says why, for people."""
 
 
 class HostDocuments(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the relay knows of its host."""
+    """The relay's knowledge of its host."""
 
     host: str
     etag: str
-    """By which the service knows it."""
+    """The service's ETag for it."""
     rules: GuestRules = GuestRules()
     machines: dict[str, Machine] = {}
     """By key. Replaced with each change, never changed."""
@@ -78,9 +78,9 @@ class HostDocuments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take(held: HostDocuments | None, etag: str, told: HostDocument) -> HostDocuments:
-    """Return what the relay knows by this document; DocumentRefused if it does not fit.
+    """Return the relay's documents by this document; DocumentRefused if it does not fit.
 
-    `held` is what it knew before, None for nothing.
+    `held` are the documents before, None for none.
     """
     if not 0 < len(etag) <= MAX_ETAG:
         raise DocumentRefused(f"its ETag has {len(etag)} characters: expected 1 to {MAX_ETAG}")
@@ -108,18 +108,18 @@ def take(held: HostDocuments | None, etag: str, told: HostDocument) -> HostDocum
 def difference(
     before: Mapping[str, V], after: Mapping[str, V]
 ) -> tuple[tuple[V, ...], tuple[str, ...]]:
-    """Return the values that are new or other than before, and the keys that are gone."""
+    """Return the values that are new or changed, and the keys that are gone."""
     changed = (value for key, value in after.items() if before.get(key) != value)
     return tuple(changed), tuple(before.keys() - after.keys())
 
 
 class Freshness(msgspec.Struct, frozen=True):
-    """What is known of the age of the documents."""
+    """The age of the documents, as far as it is known."""
 
     true_until: float
-    """When they were as the service has them for certain; the past while `is_true`."""
+    """The time at which they certainly were the service's; the past while `is_true`."""
     is_true: bool = False
-    """Whether a replica holds a request for the host, or has just answered one."""
+    """True if a replica holds a request for the host, or has just answered one."""
     refused_since: float | None = None
     """Since when every replica that answers refuses the token; None while none does."""
 
@@ -128,26 +128,26 @@ class Freshness(msgspec.Struct, frozen=True):
         return 0.0 if self.is_true else max(0.0, now - self.true_until)
 
     def shown_age(self, now: float) -> int:
-        """Return the age that guests are told in whole seconds; 0 for none."""
+        """Return the age for guests in whole seconds; 0 for none."""
         age = self.age(now)
         return int(age) if age > SHOWN_SECONDS else 0
 
     def is_revoked(self, now: float) -> bool:
-        """Tell whether the host is no more trusted to know its documents."""
+        """Return True if the host is no longer trusted with its documents."""
         return self.refused_since is not None and now - self.refused_since >= REVOKED_SECONDS
 
     def serves(self, now: float, max_stale_seconds: float) -> bool:
-        """Tell whether guests are answered; `max_stale_seconds` of 0 is no limit."""
+        """Return True if guests are answered; `max_stale_seconds` of 0 is no limit."""
         if self.is_revoked(now):
             return False
         return not max_stale_seconds or self.age(now) <= max_stale_seconds
 
     def heard(self, now: float) -> "Freshness":
-        """Return what is known once a replica has answered, or has taken a request for the host."""
+        """Return the freshness once a replica has answered, or has taken a request for the host."""
         return Freshness(true_until=now, is_true=True)
 
     def lost(self, now: float, asked_at: float, *, is_dark: bool) -> "Freshness":
-        """Return what is known once a request that was sent at `asked_at` ends without an answer.
+        """Return the freshness once a request of `asked_at` has ended without an answer.
 
         `is_dark`: the system ended the connection; else the time for the answer was over.
         """
@@ -157,13 +157,13 @@ class Freshness(msgspec.Struct, frozen=True):
         return replace(self, true_until=max(self.true_until, until), is_true=False)
 
     def refused(self, now: float) -> "Freshness":
-        """Return what is known once every replica that answers has refused the token."""
+        """Return the freshness once every replica that answers has refused the token."""
         since = now if self.refused_since is None else self.refused_since
         until = now if self.is_true else self.true_until
         return replace(self, true_until=until, is_true=False, refused_since=since)
 
     def accepted(self) -> "Freshness":
-        """Return what is known once a replica has taken the token."""
+        """Return the freshness once a replica has accepted the token."""
         return replace(self, refused_since=None)
 
 
@@ -210,16 +210,16 @@ class StateFile:
             return  # a folder that cannot be had cannot be written to either, as `write` says
 
     def unlock(self) -> None:
-        """Let another relay have the folder."""
+        """Release the folder for another relay."""
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
 
     def read(self) -> tuple[HostDocuments, float] | None:
-        """Return what the file holds, and when it was true last, in seconds since 1970.
+        """Return the content of the file, and when it was last true, in seconds since 1970.
 
-        None where there is no file; StateUnusable if it cannot be used. One that cannot be written
-        may be older than what guests have read since, and could not be removed then.
+        None where there is no file; StateUnusable if it cannot be used. A file that cannot be
+        written may be older than what guests have read since, and could not be removed then.
         """
         try:
             with self._path.open("r+b") as file:
@@ -237,7 +237,7 @@ class StateFile:
             raise StateUnusable(f"{self._path} is damaged: {error}") from error
 
     def write(self, known: HostDocuments) -> None:
-        """Replace the file, mode 0600, by one with what the relay knows; OSError if it cannot."""
+        """Replace the file, mode 0600, by one with these documents; OSError if that fails."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._path.with_name(FILE_NAME + ".new")
         new.unlink(missing_ok=True)
@@ -259,5 +259,5 @@ class StateFile:
             os.utime(self._path, (at, at))
 
     def remove(self) -> None:
-        """Remove the file: its documents are not to be read any more; OSError if it stays."""
+        """Remove the file: its documents are not to be read any longer; OSError if it stays."""
         self._path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""What stands behind the relay's guest plane: the service, asked through one of its replicas.
+"""The service behind the relay's guest plane, asked through one of its replicas.
 
-The guest plane submits what guests send, and gets a future; the requests that answer it run on the
-event loop. What a guest approves is approved only by the service, durably: none of it is kept here.
+The guest plane submits guests' requests, and gets a future; the requests that answer it run on the
+event loop. Only the service approves a guest's events, durably: nothing of it is kept here.
 """
 
 import asyncio
@@ -29,27 +29,28 @@ from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 
 APPROVAL_SECONDS: Final = 8.0
-"""For an approval, all replicas together: clients in the field wait 10 s and more."""
+"""The time limit of an approval, all replicas together: clients in the field wait 10 s and more."""
 
 REPLICA_SECONDS: Final = 3.0
-"""For one replica to answer: a write there takes milliseconds, a failover of its database longer,
-and then another replica is as slow."""
+"""The time limit of one replica's answer: a write there takes milliseconds, a failover of its
+database longer, and then another replica is as slow."""
 
 REQUESTS_SECONDS: Final = 8.0
-"""For sightings, and for scopes that were asked for: both come again."""
+"""The time limit of sightings, and of scopes that were asked for: both come again."""
 
 MAX_PENDING: Final = 256
 """Approvals and first requests that wait for an answer at once: guests have a share each, and more
 than these would only pile up before a service that is slow."""
 
 SIGHTING_BEATS: Final = 45
-"""In how many calls of `tell`, a minute, each machine that goes on asking is told again."""
+"""The number of calls of `tell`, a minute, in which each machine that goes on asking is reported
+again."""
 
 CLAIM_SECONDS: Final = 10.0
-"""How long an address that no machine has is not asked for again."""
+"""The time for which an address without a machine is not asked for again."""
 
 CLAIMS_PER_SECOND: Final = 5.0
-"""How often any such address is asked for: networks have strangers, and machines move seldom."""
+"""The most questions for any such address: networks have strangers, and machines move seldom."""
 
 MAX_CLAIMS: Final = 100
 """Addresses that are remembered as asked for."""
@@ -58,11 +59,11 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Claim:
+class _Arrival:
     """An address that the service was asked for."""
 
     until: float
-    """When it may be asked for again, by the clock's monotonic seconds."""
+    """The time from which it may be asked for again, by the clock's monotonic seconds."""
     known: DelayedAnswer
     """Done once the machine is known, or is not."""
 
@@ -75,8 +76,8 @@ class _Claim:
 class Forwarding:
     """Asks the service for the guest plane; used on the event loop alone.
 
-    `age` returns how long ago a time of the service was, in real seconds, and `sighting` what a
-    machine's requests told the relay last.
+    `age` returns the age of a time of the service, in real seconds, and `sighting` the latest
+    requests of a machine to the relay.
     """
 
     def __init__(
@@ -91,20 +92,20 @@ class Forwarding:
         self._sighting = sighting
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._claims: dict[tuple[str, str], _Claim] = {}
+        self._claims: dict[tuple[str, str], _Arrival] = {}
         """By listener and address, the oldest first."""
         self._claim_at = 0.0
         self._found: dict[tuple[str, str], None] = {}
         """Listeners and addresses of machines that were claimed: one replica knows of each."""
         self.approvals: Counter[str] = Counter()
-        """How many approvals had which outcome: `approved`, or an ErrorCode."""
+        """The number of approvals with each outcome: `approved`, or an ErrorCode."""
 
     # What the guest plane asks.
 
     def approve(
         self, scope: str, event_ids: Sequence[str], *, by: str, address: str
     ) -> "Future[None]":
-        """Have the service approve events for a machine, as `GuestApprovals` says."""
+        """Approve events for a machine at the service, as `GuestApprovals` says."""
         del scope  # the service knows it by the machine
         machine = model.key(by)
         seen = self._sighting(machine)
@@ -118,7 +119,7 @@ class Forwarding:
         return self._submit(self._approve(body))
 
     def record_requests(self, scopes: Collection[str]) -> "Future[None]":
-        """Have the service record that machines of these scopes (keys) asked for their events."""
+        """Record at the service that machines of these scopes (keys) asked for their events."""
         return self._submit(self._record(tuple(scopes)))
 
     def _submit(self, asking: Coroutine[Any, Any, None]) -> "Future[None]":
@@ -137,7 +138,7 @@ class Forwarding:
         except asyncio.CancelledError:
             future.set_exception(OutcomeUnknown("the relay is stopping"))
             raise
-        except Exception as error:  # noqa: BLE001 - whoever asked gets it
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             future.set_exception(error)
         else:
             future.set_result(None)
@@ -179,11 +180,12 @@ class Forwarding:
     # Machines that nobody told the relay of.
 
     def arrival(self, source: Source) -> DelayedAnswer | None:
-        """Return what is done once it is known whether a machine has just moved to this address.
+        """Return an answer that is done once the service has looked for a machine at this address.
 
-        None where it is known. The service is asked, once for an address in CLAIM_SECONDS; such a
-        machine is in the next document. Where it knows of none, somebody else may have moved one
-        here, as fleet sync sees a moment later: that is awaited as long.
+        None where nothing is awaited: it has looked, or too many are asked for. It is asked once
+        for an address in CLAIM_SECONDS; a machine that has just moved here is in the next document.
+        Where it knows of none, somebody else may have moved one here, as fleet sync sees a moment
+        later: that is awaited as long.
         """
         now = self._clock.monotonic()
         key = source.listener, source.address
@@ -194,17 +196,19 @@ class Forwarding:
             if now < self._claim_at or len(self._claims) >= MAX_CLAIMS:
                 return None
             self._claim_at = now + 1 / CLAIMS_PER_SECOND
-            claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS))
+            claim = self._claims[key] = _Arrival(
+                now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS)
+            )
             self._start(self._settle_in_time(claim))
             self._start(self._claim(key))
         return None if claim.known.done() else claim.known
 
-    async def _settle_in_time(self, claim: _Claim) -> None:
+    async def _settle_in_time(self, claim: _Arrival) -> None:
         await self._clock.wait(REPLICA_SECONDS, asyncio.Event())
         claim.settle()
 
     async def claim_again(self) -> None:
-        """Claim at another replica what was claimed: it dies with the replica that knew of it."""
+        """Claim at another replica the addresses claimed here: claims die with their replica."""
         for key in [*self._found]:
             await self._claim(key)
 
@@ -214,7 +218,7 @@ class Forwarding:
         task.add_done_callback(self._tasks.discard)
 
     async def _claim(self, key: tuple[str, str]) -> None:
-        """Have the service count a machine that moves, at this listener and address, as here."""
+        """Claim a moving machine, at this listener and address, for this host at the service."""
         asked = UnknownCaller(listener=key[0], address=key[1])
         try:
             reply = await self._upstream.ask(
@@ -232,7 +236,7 @@ class Forwarding:
             self._found.pop(key, None)
 
     def arrived(self, machines: Iterable[Machine]) -> None:
-        """Answer those who asked from the addresses of these machines, which are known now."""
+        """Answer the requests from the addresses of these machines, which are known now."""
         for machine in machines:
             claim = self._claims.pop((machine.listener, machine.address), None)
             if claim is not None:
@@ -241,7 +245,7 @@ class Forwarding:
     # What the relay saw of machines.
 
     async def tell(self, seen: SharedSightings) -> None:
-        """Tell the service what is news of machines; what could not be told is told again."""
+        """Report new sightings of machines to the service; failed reports are repeated."""
         news = seen.news()
         for start in range(0, len(news), relay_feed.MAX_SIGHTINGS):
             some = news[start : start + relay_feed.MAX_SIGHTINGS]
@@ -267,7 +271,7 @@ class Forwarding:
                 return
 
     async def close(self) -> None:
-        """End what is still asked."""
+        """End the requests that are under way."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -276,7 +280,7 @@ class Forwarding:
 
 
 def _error(reply: Reply) -> Exception:
-    """Return what an answer means that is not the one that was wished for."""
+    """Return the error that an unsuccessful answer means."""
     told = upstream.refusal(reply)
     if reply.status == 400 and told.code == ErrorCode.NOT_FOUND:
         return Refused(ErrorCode.NOT_FOUND, told.message, event_id=told.event_id)

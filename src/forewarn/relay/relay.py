@@ -1,8 +1,9 @@
-"""The relay put together: what it knows, who is asked, who is answered, what happens when.
+"""The relay put together: its documents, its upstream, its guests, and the order of events.
 
 Guests are answered as soon as the documents are known: from a replica, or, where none can be
-reached, from the file that the relay before left. They are told how old that is. All memory belongs
-to the event loop's thread; the file is written in a thread of its own, one writing at a time.
+reached, from the file that the relay before left. The answers show how old that is. All memory
+belongs to the event loop's thread; the file is written in a thread of its own, one writing at a
+time.
 """
 
 import asyncio
@@ -38,28 +39,29 @@ from forewarn.status_port import Labels
 from forewarn.version import __version__
 
 BEAT_SECONDS: Final = 0.7
-"""Between two looks at what is due: a stall of the loop seems longer by no more than this. Each
-costs a relay that idles 0.01 % of a core."""
+"""The pause between two looks at due work: a stall of the loop seems longer by no more than this.
+Each costs a relay that idles 0.01 % of a core."""
 
 SIGHTINGS_EVERY: Final = 2
-"""In so many beats, a second or so, the service is told which machines asked."""
+"""The number of beats, a second or so, after which the service gets the machines that asked."""
 
 TOUCH_SECONDS: Final = 30.0
-"""How often the file is noted to be true still: after a crash its documents seem older by no more
-than this."""
+"""The pause between two updates of the file's time: after a crash its documents seem older by no
+more than this."""
 
 FIRST_SECONDS: Final = 2.0
-"""How long a start waits for a replica before guests are answered from the file: what is new is
-then read before any guest asks."""
+"""The wait of a start for a replica before guests are answered from the file: news is then read
+before any guest asks."""
 
 SAVE_SECONDS: Final = 2.0
-"""How long a change waits to be saved before guests read it all the same: a disk may hang."""
+"""The longest that a change waits for the disk before guests read it all the same: a disk may hang.
+"""
 
 SAVE_AGAIN_SECONDS: Final = 10.0
-"""Before the next try to save what could not be saved."""
+"""The pause before the next try to save."""
 
 DRAIN_SECONDS: Final = 1.5
-"""How long guests may take to leave the connections that they keep, before the relay stops."""
+"""The time for guests to leave the connections that they keep, before the relay stops."""
 
 CLOSE_SECONDS: Final = 8.0
 """The longest that `close` takes."""
@@ -95,24 +97,24 @@ _log = structlog.get_logger(__name__)
 
 
 class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `/status` shows: how a relay fares."""
+    """The answer of `/status`."""
 
     version: str
     host: str
     """`""` before the first document."""
     machines: int
     serving: bool
-    """Whether guests are answered."""
     revoked: bool
-    """Whether every replica refuses this host's token."""
+    """True if every replica refuses this host's token."""
     age_seconds: float
-    """How long the documents may have been out of date; 0 while a replica is heard."""
+    """The longest time for which the documents may be out of date; 0 while a replica is connected.
+    """
     replica: str
     """The replica that is asked first."""
     trouble: str
-    """Why no replica is heard; `""` while one is."""
+    """The reason why no replica is connected; `""` while one is."""
     saved: bool
-    """Whether the disk has the documents."""
+    """True if the disk has the documents."""
     process: int
 
     def line(self) -> str:
@@ -138,7 +140,7 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def metrics_page(status: RelayStatus, figures: Figures) -> bytes:
-    """Return all metrics as text; `figures` is what relay and guest plane counted."""
+    """Return all metrics as text; `figures` are the counts of relay and guest plane."""
     families: dict[str, Mapping[Labels, float]] = {
         "serving": {(): int(status.serving)},
         "upstream_up": {(): int(not status.trouble)},
@@ -180,7 +182,7 @@ class GuestClock:
 
 
 class HostRelay:
-    """Everything but the process around it; made and used on the event loop."""
+    """The whole relay without the process around it; made and used on the event loop."""
 
     def __init__(
         self,
@@ -291,12 +293,12 @@ class HostRelay:
             raise Crashed(f"{task.get_name()} has ended by itself") from cause
 
     async def drain(self) -> None:
-        """Have guests leave the connections that they keep, while all are served."""
+        """Ask guests to leave the connections that they keep, while all are served."""
         if self._guests is not None and self._is_open:
             await self._guests.drain(DRAIN_SECONDS)
 
     async def close(self) -> None:
-        """Stop accepting, finish what is under way, and save what is not saved yet.
+        """Stop accepting, finish the work under way, and save unsaved documents.
 
         TimeoutError after CLOSE_SECONDS.
         """
@@ -319,7 +321,7 @@ class HostRelay:
         self._tasks.append(asyncio.create_task(running, name=name))
 
     def reload(self) -> None:
-        """Read again what changes while the relay runs: the proxies' secrets; SecretUnusable."""
+        """Read the files again that may change at run time: proxies' secrets; SecretUnusable."""
         if self._guests is not None:
             self._guests.reload()
 
@@ -365,7 +367,7 @@ class HostRelay:
         self._seen.learn(Changes(removed_machines=gone))
 
     def _await_again(self) -> None:
-        """End the requests that wait of machines which have to ask again, and tell that they do."""
+        """End the waiting requests of machines that have to ask again; their next ones are news."""
         if self._held is not None and self._guests is not None and self._held.awaited:
             self._guests.end_waits(self._held.awaited)
             self._seen.await_again(self._held.awaited)
@@ -374,7 +376,6 @@ class HostRelay:
         return None if self._guests is None else self._guests.seen(machine)
 
     def _age(self, at: datetime) -> float:
-        """Return how long ago a request was, in seconds."""
         return (self._steady.now() - at).total_seconds()
 
     def _arrival(self, source: Source) -> DelayedAnswer | None:
@@ -416,7 +417,7 @@ class HostRelay:
             self._tell()
 
     def _hear(self, machine: str) -> None:
-        """Take news of a machine, and tell it at once: what starts awaits those that are known."""
+        """Take news of a machine, and report it at once: a new operation awaits known machines."""
         self._seen.hear(machine)
         self._tell()
 
@@ -479,7 +480,7 @@ class HostRelay:
         self._known.set()
 
     async def _save(self, known: HostDocuments) -> None:
-        """Save what guests are to read; it is shown to them even if that is not possible."""
+        """Save the next documents of guests; guests get them even if that is not possible."""
         if self._saving is not None:
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
         self._unsaved = known
@@ -545,7 +546,7 @@ class HostRelay:
         self._unreported = max(0.0, self._unreported - state.stalled_seconds)
 
     def status(self, process: int) -> RelayStatus:
-        """Return how the relay fares."""
+        """Return the relay's status."""
         now = self._clock.monotonic()
         known = self._held
         return RelayStatus(

@@ -11,8 +11,8 @@ Its exit statuses:
     10   a socket or a proxies' secret cannot be used
     130  a second SIGINT, 143 a second SIGTERM: it ended at once
 
-SIGHUP has the proxies' secrets read again. The host's token and `upstream.ca_file` are read
-again by themselves whenever they change.
+SIGHUP reads the proxies' secrets again. The host's token and `upstream.ca_file` are read again by
+themselves whenever they change.
 
 It runs as `python -m forewarn.relay.run`, takes the options that the command line has judged, and
 loads nothing of the command line: that would be a third of the relay's memory, on every hypervisor.
@@ -66,14 +66,14 @@ SPARE_FILES: Final = 64
 """Open files beside guests' connections: those to replicas, of the status port and the state."""
 
 START_SECONDS: Final = 60
-"""For how much longer systemd is asked to wait while no document is known yet: a host that boots
-may be up before its network and the service are."""
+"""The extension of systemd's start limit while no document is known yet: a host that boots may be
+up before its network and the service are."""
 
 STATUS_SECONDS: Final = 10.0
-"""How often systemd is told how the relay fares, if that has changed."""
+"""The pause between two status lines for systemd, if the status has changed."""
 
 PAGE_SECONDS: Final = 2.0
-"""How long a probe waits for the event loop."""
+"""The longest wait of a probe for the event loop."""
 
 JSON: Final = "application/json; charset=utf-8"
 
@@ -158,7 +158,7 @@ def _reload(relay: HostRelay) -> None:
 
 
 class _Teller:
-    """Tells systemd that the loop runs, and how the relay fares."""
+    """Reports to systemd that the loop runs, and the relay's status."""
 
     def __init__(self, relay: HostRelay, notifier: systemd.Notifier) -> None:
         self._relay = relay
@@ -225,7 +225,7 @@ def _page(path: str, relay: HostRelay) -> status_port.Page:
 
 
 def check(own: HostRelaySettings) -> int:
-    """Ask each replica for this host, and print what comes of it; return the status."""
+    """Ask each replica for this host, and print the result; return the exit status."""
     process.set_up_logs(own.log)
     return asyncio.run(_check(own))
 

@@ -26,7 +26,7 @@ MAX_URLS: Final = 16
 """Addresses of replicas: more than any service has."""
 
 PORT: Final = 8173
-"""Of a URL that has none: the service's `relay.listen` by default."""
+"""The port of a URL that has none: the service's `relay.listen` by default."""
 
 
 class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,12 +42,12 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ca_file: FileName = ""
     """The file with the certificates that signed the replicas', in PEM. `""`: the system's."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * 3600)] = 0.0
-    """How long guests are still answered while no replica can be reached, at least 10. Then their
-    connections are closed without an answer. 0, the default, is no limit: what a guest read last
-    stays announced, and no maintenance of this host starts meanwhile."""
+    """The time for which guests are still answered while no replica can be reached, at least 10.
+    Then their connections are closed without an answer. 0, the default, is no limit: the events
+    that a guest read last stay announced, and no maintenance of this host starts meanwhile."""
 
     def __post_init__(self) -> None:
-        """Refuse addresses that cannot be asked, and a host that nobody can tell from others."""
+        """Refuse addresses that cannot be used, and a host without a proof of its identity."""
         if not 0 < len(self.urls) <= MAX_URLS:
             raise FieldError("urls", f"expected 1 to {MAX_URLS} URLs of replicas")
         for url in self.urls:
@@ -86,7 +86,7 @@ class RelayStatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 class RelayStateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the relay keeps on the disk."""
+    """The relay's files on the disk."""
 
     folder: FileName = ""
     """The folder with the latest documents, from which the relay answers after a restart while no
@@ -105,7 +105,7 @@ class HostRelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class ReplicaAddress(msgspec.Struct, frozen=True):
-    """Where a replica's relay plane is."""
+    """The address of a replica's relay plane."""
 
     tls: bool
     host: str
@@ -119,7 +119,7 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
 
 
 def replica(url: str) -> ReplicaAddress:
-    """Return where a URL of the settings leads; ValueError if it cannot be used."""
+    """Return the address of a URL in the settings; ValueError if it cannot be used."""
     import ipaddress  # noqa: PLC0415 - for this alone
     import urllib.parse  # noqa: PLC0415 - likewise
 
@@ -150,7 +150,7 @@ def load(path: Path | None, environment: Mapping[str, str]) -> HostRelaySettings
     """Return the settings of a file and the environment, with every place made absolute.
 
     Without a path, the file is the one that `settings.find` finds, if there is one. SettingsError
-    is raised for what is wrong.
+    names the fault.
     """
     chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     tree, sources = settings.gathered(chosen, environment, ENVIRONMENT_PREFIX, HostRelaySettings)

@@ -36,7 +36,7 @@ class HttpStream:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may have another request: neither side has closed it."""
+        """True if it may have another request: neither side has closed it."""
         return not self._writer.transport.is_closing() and not self._reader.at_eof()
 
     async def ask(self, sent: bytes) -> Reply:
@@ -90,8 +90,8 @@ async def connect(
         exchange: A fresh one.
         seconds: For all of it; each address has its share.
         places: The endpoint's addresses.
-        tls: By what it is encrypted; None for plain HTTP.
-        probes: How the system notices that its path is dead.
+        tls: The context that encrypts it; None for plain HTTP.
+        probes: The keepalive that notices a dead path.
     """
     deadline = clock.monotonic() + seconds
     error: OSError = TimeoutError()

@@ -3,10 +3,10 @@
 A replica that answered last is asked first the next time. Each address of a replica's name is tried
 by itself, so that one that is dead does not hold up the others.
 
-`HostReader` has one request wait at a replica, for a minute or so, for whatever changes. Whether
-the path to it still works is the system's to notice: it probes an idle connection, and ends one
-whose probes nobody answers. Where none of them answers, they are asked again after a pause that
-grows and differs from relay to relay: a thousand of them come back to a service that starts.
+`HostReader` keeps one request waiting at a replica, for a minute or so, for any change. The system
+notices if the path to it still works: it probes an idle connection, and ends one whose probes
+nobody answers. Where none of them answers, they are asked again after a pause that grows and
+differs from relay to relay: a thousand of them come back to a service that starts.
 """
 
 import asyncio
@@ -36,24 +36,24 @@ from forewarn.server.secret_files import SecretUnusable
 from forewarn.vocabulary import ErrorCode
 
 CONNECT_SECONDS: Final = 3.0
-"""For a connection to one address, TLS included: three round trips around the world."""
+"""The time for a connection to one address, TLS included: three round trips around the world."""
 
 RESOLVE_SECONDS: Final = 12.0
-"""For the addresses of a name: the system asks the next name server after 5 s, and two may be
-away."""
+"""The time for the addresses of a name: the system asks the next name server after 5 s, and two may
+be away."""
 
 MAX_AT_ONCE: Final = 16
-"""Requests under way at once, beside the one for the host; others wait for their turns. So many
+"""Requests under way at once, beside the one for the host; others wait for their turns. This many
 commit together, and more would cost the service a handshake each when all guests approve."""
 
 IDLE_SECONDS: Final = 20.0
-"""How long one of them is kept: servers close theirs after a minute or more."""
+"""The time for which one of them is kept: servers close theirs after a minute or more."""
 
 ANSWER_SECONDS: Final = relay_feed.IDLE_WAIT_SECONDS + 10.0
-"""For an answer to a request that waits: as long as the service lets it wait, and a slow path."""
+"""The time limit of a request that waits: as long as the service lets it wait, and a slow path."""
 
 FIRST_SECONDS: Final = 10.0
-"""For an answer to a request that does not wait: a host of thousands of machines."""
+"""The time limit of a request that does not wait: a host of thousands of machines."""
 
 FIRST_PAUSE: Final = 0.25
 """Seconds before the replicas are tried again when none of them answered, doubled each time."""
@@ -70,7 +70,7 @@ _log = structlog.get_logger(__name__)
 class UpstreamFailed(Exception):  # noqa: N818 - named for what is the matter
     """No replica answered as it should.
 
-    `maybe_done` says that one may have done what was asked: its answer did not come.
+    `maybe_done` says that one may have done the work: its answer did not come.
     """
 
     def __init__(self, message: str, *, maybe_done: bool = False) -> None:
@@ -79,7 +79,7 @@ class UpstreamFailed(Exception):  # noqa: N818 - named for what is the matter
 
 
 class Credentials:
-    """What the host is known by, and whom it trusts, read again whenever a file has changed."""
+    """The host's credentials, and the certificates that it trusts; read again after a change."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
@@ -88,7 +88,7 @@ class Credentials:
         self._read_at: tuple[tuple[int, int, int], ...] = ()
         self._context: ssl.SSLContext | None = None
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
-        """Of each request."""
+        """The headers of each request."""
 
     def refresh(self) -> None:
         """Read the files if any has changed; UpstreamFailed if one cannot be used."""
@@ -114,7 +114,7 @@ class Credentials:
         self.headers = ((b"Authorization", b"Bearer " + token.encode()),)
 
     def context(self, replica: ReplicaAddress) -> ssl.SSLContext | None:
-        """Return what connections to a replica are encrypted by; None for none."""
+        """Return the TLS context of connections to a replica; None for plain HTTP."""
         return self._context if replica.tls else None
 
 
@@ -124,7 +124,7 @@ class ReplicaConnection:
 
     replica: ReplicaAddress
     context: ssl.SSLContext | None
-    """By what it is encrypted, and shows who we are; None for plain HTTP."""
+    """The context that encrypts it, and shows our certificate; None for plain HTTP."""
     stream: HttpStream
     idle_since: float = 0.0
 
@@ -149,7 +149,7 @@ class Upstream:
     first: int = 0
     """The number of the one that is asked first; relays begin with different ones."""
     _places: dict[ReplicaAddress, Sequence[Place]] = field(default_factory=dict)
-    """The addresses of names, as they were looked up last."""
+    """The addresses of names, as of the last lookup."""
     _idle: list[ReplicaConnection] = field(default_factory=list)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
 
@@ -164,16 +164,16 @@ class Upstream:
         self.close()
 
     def is_current(self, connection: ReplicaConnection) -> bool:
-        """Tell whether a connection is as a new one would be, by the files as they are now."""
+        """Return True if a new connection would be made with the same files as this one."""
         with contextlib.suppress(UpstreamFailed):
             self.credentials.refresh()
         return connection.context is self.credentials.context(connection.replica)
 
     async def connect(self, replica: ReplicaAddress, *, looks_up: bool = True) -> ReplicaConnection:
-        """Return a new connection; UpstreamFailed if no address of the replica takes one.
+        """Return a new connection; UpstreamFailed if no address of the replica accepts one.
 
-        Without `looks_up` the name's addresses are those that are known, if any are; so they are
-        where no name server answers.
+        Without `looks_up` the name's known addresses are used, if there are any; so they are where
+        no name server answers.
         """
         self.credentials.refresh()
         context = self.credentials.context(replica)
@@ -199,8 +199,8 @@ class Upstream:
     async def ask(self, path: str, body: bytes, seconds: float, *, each_seconds: float) -> Reply:
         """POST to one replica after another until one answers, in turn; return its answer.
 
-        An answer of 500 or above is taken for none, but for the last one's. What is asked may so be
-        done twice: it must be something that is the same when done twice.
+        An answer of 500 or above counts as none, except for the last one's. A request may so be
+        carried out twice: it must be idempotent.
 
         It takes `seconds` in all, and `each_seconds` for one replica if there are others.
 
@@ -279,7 +279,7 @@ class Upstream:
 
 
 def spoken(error: Exception | None) -> str:
-    """Return why something failed, for people."""
+    """Describe a failure for people."""
     if isinstance(error, TimeoutError):
         return "it took too long"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -290,7 +290,7 @@ def spoken(error: Exception | None) -> str:
 
 
 def refusal(reply: Reply) -> RelayRefusal:
-    """Return what an answer of 400 or above says; one that says nothing is INTERNAL."""
+    """Return the refusal in an answer of 400 or above; INTERNAL for an unreadable one."""
     try:
         return relay_feed.decode_refusal(reply.body)
     except Unreadable:
@@ -298,15 +298,15 @@ def refusal(reply: Reply) -> RelayRefusal:
 
 
 class TokenRefused(UpstreamFailed):
-    """The replica does not take this host's token."""
+    """The replica does not accept this host's token."""
 
 
 class HostReader:
     """Asks for the host; lives on the event loop.
 
-    `etag` returns what the relay has, `""` for nothing, and `take` takes a document over. `told` is
-    told of a state that the service has heard. `before` is awaited before the first request of each
-    connection.
+    `etag` returns that of the relay's documents, `""` for none, and `take` takes a document over.
+    `told` is called with a state that the service has received. `before` is awaited before the
+    first request of each connection.
     """
 
     def __init__(
@@ -337,13 +337,13 @@ class HostReader:
         self._refusals = 0
         self.freshness = Freshness(true_until=clock.monotonic())
         self.service_time: tuple[datetime, float] | None = None
-        """What the service showed last, and when that came by the monotonic clock."""
+        """The service's latest time of day, and when it came by the monotonic clock."""
         self.trouble = ""
-        """Why no replica is heard of, for people; `""` while one is."""
+        """The reason why no replica is connected, for people; `""` while one is."""
         self.tried = asyncio.Event()
         """Set once a replica has answered, or none of them did."""
         self.rounds_failed = 0
-        """How often in turn no replica answered."""
+        """The number of rounds in a row without an answer."""
         self.failures = 0
         self.answers = 0
 
@@ -389,7 +389,7 @@ class HostReader:
         self._log.warn(f"{what} the host", (where, what, why[:100]), now, replica=where, why=why)
 
     async def _read_on(self) -> None:
-        """Ask the replica that is first until something is wrong with it."""
+        """Ask the replica that is first until it fails."""
         began = self._monotonic()
         try:
             connection = await self._upstream.connect(self._upstream.now_first)
@@ -450,9 +450,9 @@ class HostReader:
         self.tried.set()
 
     def ask_again(self, true_until: float) -> None:
-        """Ask at once, so that the service hears of a stall, and this relay of what it missed.
+        """Ask at once, so that the service hears of a stall, and this relay of missed changes.
 
-        What was known then is certain until `true_until`.
+        The documents of then are certain until `true_until`.
         """
         self.freshness = self.freshness.lost(self._monotonic(), true_until, is_dark=False)
         if self._connection is not None:
@@ -461,7 +461,7 @@ class HostReader:
 
 
 def document_of(reply: Reply) -> tuple[str, HostDocument] | None:
-    """Return the ETag and the document in an answer, None for an answer that it is the same.
+    """Return the ETag and the document in an answer, None for an answer without a change.
 
     UpstreamFailed for any other answer; TokenRefused where the replica does not know this host.
     """

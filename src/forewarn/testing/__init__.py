@@ -1,10 +1,10 @@
-"""What tests of handlers use.
+"""Tools for tests of handlers.
 
 `emulator` is a server of Scheduled Events in the process of a test: `harness` has the rules, store
 and documents, `emulated_service` the guest plane in front of them, `wire` the connections of
-handlers, `faults` what goes wrong on them. `plugin` makes it a pytest fixture, and `operators`
-gives it the operator plane for other languages. `record` has the lines of a recording of a real
-endpoint, which the emulator replays.
+handlers, `faults` the faults on them. `plugin` makes it a pytest fixture, and `operators` gives it
+the operator plane for other languages. `record` has the lines of a recording of a real endpoint,
+which the emulator replays.
 
 `certify` runs a handler through `HandlerScenario`s and judges it: `handler_process` is the handler,
 and `namespace` a network of its own for it.
@@ -42,7 +42,7 @@ _ELSEWHERE = {
     "Refused": "forewarn.maintenance.model",
 }
 _EXTRA = ("httptools", "prometheus_client", "structlog")
-"""What the extra `testing` installs."""
+"""The packages of the extra `testing`."""
 
 if not TYPE_CHECKING:  # a type checker sees every name above, and that there is no other
 

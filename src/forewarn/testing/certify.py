@@ -1,9 +1,9 @@
-"""Runs a handler through scenarios, and judges it by what the wire saw and by its marks.
+"""Runs a handler through scenarios, and judges it by its traffic and by its marks.
 
 The handler is a black box in any language. In each scenario it is a process of its own with an
-emulator of its own; all run at the same time. Nothing is judged by how long something took, but
-that a handler has to react at all: what must not happen is looked for after the handler has asked
-for its events some more times. The verdicts are told as JUnit's XML for CI, too.
+emulator of its own; all run at the same time. Nothing is judged by its duration, except that a
+handler has to react at all: the absence of a reaction is judged after the handler has asked for its
+events some more times. The verdicts are written as JUnit's XML for CI, too.
 """
 
 import json
@@ -27,22 +27,22 @@ from forewarn.testing.handler_process import HandlerProcess
 from forewarn.testing.wire import Exchange
 
 PATIENCE_SECONDS: Final = 30.0
-"""How long a handler has to react: thirty polls of one that polls once a second."""
+"""The time for a handler to react: thirty polls of one that polls once a second."""
 
 LOOK_SECONDS: Final = 0.05
-"""How often the marks are read."""
+"""The pause between two looks at the marks."""
 
 TICK: Final = timedelta(seconds=5)
-"""What passes between two looks where the clock moves on."""
+"""The step of the clock between two looks, where it moves on."""
 
 LONG_NOTICE: Final = "8h"
-"""More than passes so within anybody's patience."""
+"""A notice that is longer than any handler's patience."""
 
 MORE_POLLS: Final = 3
-"""So many more times a handler asks for its events before it counts as having done nothing."""
+"""The number of further polls after which a handler counts as having done nothing."""
 
 IDLE_SECONDS: Final = 3.0
-"""How long a handler is watched that has nothing to do."""
+"""The time for which an idle handler is watched."""
 
 MOST_A_SECOND: Final = 10.0
 """Polls a second: the original answers 429 above 5."""
@@ -52,7 +52,7 @@ ASK_SECONDS: Final = 10.0
 
 EVENTS: Final = "/metadata/scheduledevents"
 ADDRESS: Final = f"http://{namespace.ADDRESS}"
-"""Where a handler in a network namespace finds its events."""
+"""The endpoint of a handler in a network namespace."""
 
 NO_DRAIN: Final = (
     "no drain was seen: the drain must run {drain} or $FOREWARN_DRAIN, or append a line 'drain' "
@@ -71,7 +71,7 @@ NO_WORK: Final = "it did not go back to work again: no further 'undrain' after t
 
 
 class HandlerVerdict(StrEnum):
-    """What a scenario came to."""
+    """The verdicts on a scenario."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -87,13 +87,14 @@ class Result:
     about: str
     verdict: HandlerVerdict
     message: str = ""
-    """What went wrong, in a sentence, or why it was skipped."""
+    """The fault, in a sentence, or the reason for skipping it."""
     exchange: str = ""
     """The request and the answer that show it; `""` for none."""
     output: str = ""
-    """The end of what the handler printed."""
+    """The end of the handler's output."""
     warning: str = ""
-    """What Azure may refuse of what the handler sent, whatever the verdict; `""` for nothing."""
+    """The part of the handler's requests that Azure may refuse, whatever the verdict; `""` for
+    none."""
     seconds: float = 0.0
 
 
@@ -110,7 +111,7 @@ class NotConcerned(Exception):  # noqa: N818 - what a scenario is
 
 
 class Interrupted(Exception):  # noqa: N818 - what happened
-    """Whoever runs the scenarios ends them."""
+    """The caller ends the scenarios."""
 
 
 def real_time(_: Emulator) -> float:
@@ -119,19 +120,19 @@ def real_time(_: Emulator) -> float:
 
 
 PatienceClock: TypeAlias = Callable[[Emulator], float]
-"""The time, in seconds, of which a handler has so much to react; tests count its requests."""
+"""The clock, in seconds, by which a handler's patience is measured; tests count its requests."""
 
 
 @dataclass(frozen=True)
 class HandlerScenario:
-    """What happens to a handler, and what it must do."""
+    """A scenario: the events for a handler, and the reaction that is expected."""
 
     name: str
     about: str
     play: Callable[["Trial"], None]
     fleet: str = '[[machine]]\nname = "web-0"\n'
     machine: str = "web-0"
-    """The one that the handler runs on."""
+    """The handler's own machine."""
 
 
 @dataclass
@@ -143,14 +144,14 @@ class Trial:
     machine: str
     patience_seconds: float
     undrains: bool = True
-    """Whether it has something to undo when an event is over."""
+    """True if it has something to undo when an event is over."""
     is_ticking: bool = False
-    """Whether the clock moves on while something is waited for, as delays need it."""
+    """True if the clock moves on during waits, as delays need it."""
     patience_clock: PatienceClock = real_time
     stop: threading.Event = field(default_factory=threading.Event)
     """Once it is set, each wait raises `Interrupted`."""
     marks_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """The marks that there were when an approval came, by its place among the exchanges."""
+    """The marks at the arrival of each approval, by its place among the exchanges."""
 
     # What happens.
 
@@ -179,7 +180,7 @@ class Trial:
         return self.emulator.schedule(event_type, *named, **how)
 
     def end(self, event: EmulatedEvent) -> None:
-        """Let an event start, be carried out and be over."""
+        """Start an event, carry it out and end it."""
         if event.status == "Scheduled":
             self.emulator.advance("15m")
         if event.status == "Started":
@@ -191,7 +192,7 @@ class Trial:
         self.more_polls(2)  # two looks in a row confirm that an event is over
 
     def end_without_handler(self, event: EmulatedEvent) -> None:
-        """Let an event that has started be over while another program asks for the events."""
+        """End an event that has started while another program asks for the events."""
         self.emulator.finish(event)
         url = f"{self.emulator.endpoint}{EVENTS}?api-version=2020-07-01"
         while event.status == "Returning":
@@ -200,7 +201,7 @@ class Trial:
     # What must follow.
 
     def wait(self, condition: Callable[[], object], instead: str) -> None:
-        """Wait until something holds; complain if it does not in time, or the handler ends."""
+        """Wait for a condition; complain if it does not hold in time, or the handler ends."""
         until = self.patience_clock(self.emulator) + self.patience_seconds
         while not condition():
             if (status := self.handler.status) is not None:
@@ -213,7 +214,7 @@ class Trial:
             self.pause(LOOK_SECONDS)
 
     def pause(self, seconds: float) -> None:
-        """Let real time pass; raise `Interrupted` if the scenario has to end."""
+        """Wait in real time; raise `Interrupted` if the scenario has to end."""
         if self.stop.wait(seconds):
             raise Interrupted
 
@@ -241,7 +242,7 @@ class Trial:
         self.wait(lambda: event.approved_by, f"it did not approve the {event.event_type}")
 
     def expect_work(self, times: int = 1, instead: str = "") -> None:
-        """The handler has to put its machine back to work, if that takes anything."""
+        """The handler has to put its machine back to work, if it undrains at all."""
         self.wait(
             lambda: not self.undrains or self.handler.marks().count("undrain") >= times,
             instead or (NO_UNDRAIN if "undrain" not in self.handler.marks() else NO_WORK),
@@ -278,18 +279,18 @@ class Trial:
         return [each for each in self.emulator.requests if EVENTS in each.target.lower()]
 
     def last_exchange(self) -> Exchange | None:
-        """Return the last request that was answered."""
+        """Return the latest request with an answer."""
         return next((each for each in reversed(self.emulator.requests) if each.status), None)
 
     def note_marks(self, exchange: Exchange) -> None:
-        """Keep the marks that there are as an approval arrives; on the emulator's thread."""
+        """Keep the present marks as an approval arrives; on the emulator's thread."""
         if exchange.method == "POST":
             self.marks_at[id(exchange)] = self.handler.marks()
 
     # What holds in every scenario.
 
     def judge(self) -> None:
-        """Complain of what no handler may do, whatever happens."""
+        """Complain of behaviour that no handler may show, in any scenario."""
         events = {event.event_id: event for event in self.emulator.history()}
         confirmed: set[str] = set()
         told_end = "drained" in self.handler.marks()
@@ -635,24 +636,24 @@ SCENARIOS: Final = (
         _faulty_meanwhile("lower-case", times=4),
     ),
 )
-"""What every handler goes through."""
+"""The scenarios of every handler."""
 
 
 @dataclass(frozen=True)
 class Handler:
-    """How a handler is run."""
+    """A handler's command, and its conditions."""
 
     command: tuple[str, ...]
-    """`handler_process.HandlerProcess` tells what it may contain."""
+    """The program and its arguments, with the placeholders of `handler_process.HandlerProcess`."""
     isolated: tuple[str, ...] = ()
-    """What `handler_process.isolation` returned; `()` leaves it on the host's network."""
+    """The result of `handler_process.isolation`; `()` leaves it on the host's network."""
     ports: tuple[int, ...] = ()
     """The host's ports that an isolated handler reaches at 127.0.0.1."""
     patience_seconds: float = PATIENCE_SECONDS
-    """How long it has to react, by its clock."""
+    """The time for it to react, by its clock."""
     patience_clock: PatienceClock = real_time
     undrains: bool = True
-    """Whether it has something to undo; after a checkpoint, nothing."""
+    """True if it has something to undo; after a checkpoint, it has not."""
 
 
 def run(
@@ -742,7 +743,7 @@ def exchange_text(exchange: Exchange) -> str:
 
 
 def _event_ids(body: bytes) -> list[str]:
-    """Return the ids of an approval's body in upper case; of what is none, none."""
+    """Return the ids of an approval's body in upper case; none for an invalid body."""
     try:
         return [each["EventId"].upper() for each in json.loads(body)["StartRequests"]]
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -786,7 +787,7 @@ def junit(command: Sequence[str], results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return how many scenarios have each verdict, such as `25 passed, 1 skipped`."""
+    """Return the number of scenarios with each verdict, such as `25 passed, 1 skipped`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in _counts(results).items() if count)
 
 
@@ -795,5 +796,5 @@ def _counts(results: Sequence[Result]) -> dict[HandlerVerdict, int]:
 
 
 def _xml(text: str) -> str:
-    """Return a text without what XML cannot hold."""
+    """Return a text without characters that XML cannot hold."""
     return "".join(each for each in text if each.isprintable() or each in "\n\t")

@@ -1,8 +1,8 @@
 """The service of an emulator: the harness's rules, with the guest plane in front of them.
 
 Maintenance that has started lasts as long as the simulated connector's, unless a test ends it
-before. A machine that has asked once is taken to go on asking while the clock is moved: in real
-time it polls a few times at most while fifteen minutes pass. Used on the emulator's thread alone.
+before. A machine that has asked once counts as asking on while the clock is moved: in real time it
+polls a few times at most while fifteen minutes pass. Used on the emulator's thread alone.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from forewarn.testing.wire import WITHOUT_TIMES, Exchange, Wire, WireConnection
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
-"""How long a machine may take to ask again: a test's clock says nothing about a real handler's."""
+"""The time for a machine to ask again: a test's clock says nothing about a real handler's."""
 
 MAX_SECONDS: Final = 100 * 366 * 86_400
 """A hundred years: no maintenance is further off, and dates have an end."""
@@ -48,7 +48,7 @@ EVERY: Final = 10**9
 INSTANT: Final = timedelta(microseconds=1)
 
 FORWARD_BYTES: Final = 64 * 1024
-"""What is passed on at once."""
+"""The bytes that are forwarded at once."""
 
 MAX_STEPS: Final = 100_000
 """The most ends of maintenance that one wait passes; more is a fault of the rules."""
@@ -77,27 +77,27 @@ class EmulatedService(Harness):
     ) -> None:
         self._guests: GuestPlane | None = None
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
-        """What is to be called, and when."""
+        """The scheduled calls, with their times."""
         self._replayed = 0
-        """How often the recorded document was read."""
+        """The number of times that the recorded document was read."""
         self._asked: dict[str, datetime] = {}
-        """When machines asked last, by key."""
+        """Times of the latest requests, by the machine's key."""
         self._ends: dict[str, timedelta] = {}
-        """When what has started ends by itself, by operation."""
+        """Times at which started operations end by themselves, by operation."""
         self._listening: dict[str, datetime] = {}
-        """Until when machines have gone on asking, by key."""
+        """Times until which machines count as asking on, by key."""
         self._on_news = on_news
         self._is_following = False
         self._servers: list[asyncio.Server] = []
         self.fault: BaseException | None = None
-        """What went wrong where nobody waits for an answer."""
+        """An error where nobody waits for an answer."""
         policy = msgspec.structs.replace(rules.policy, back=BACK)
         self._settings = Settings(rules=rules)
         self._chain = 0 if policy.enablement is Enablement.ALWAYS else DELAYED_TURNS
         super().__init__(Fleet(), policy, beginning=beginning, run=run)
 
     async def open(self, port: int) -> int:
-        """Open the port, 0 for any free one; return which it is."""
+        """Open the port, 0 for any free one; return its number."""
         settings = self._settings
         guests = self._guests = GuestPlane(
             listeners=(),
@@ -128,13 +128,13 @@ class EmulatedService(Harness):
         return number
 
     async def listen(self, opened: socket.socket) -> None:
-        """Serve whoever connects to a listening socket."""
+        """Serve the connections to a listening socket."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: WireConnection(self.wire), sock=opened)
         self._servers.append(server)
 
     async def forward(self, opened: socket.socket, port: int) -> None:
-        """Pass what comes to a listening socket on to a port of 127.0.0.1."""
+        """Forward the connections of a listening socket to a port of 127.0.0.1."""
 
         async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ class EmulatedService(Harness):
         await self._guests.close()
 
     async def settle(self) -> None:
-        """Return when all that has changed was told to those who wait for it."""
+        """Wait until all changes have reached the clients that wait for them."""
         assert self._guests is not None
         quiet = 0
         while quiet <= self._chain:
@@ -217,7 +217,7 @@ class EmulatedService(Harness):
         self._follow()
 
     def sighting(self, machine_key: str) -> Sighting | None:
-        """Return what a machine's requests told last.
+        """Return the latest requests of a machine.
 
         A request in the very instant in which maintenance ended came after that: maintenance always
         lasts for a while.
@@ -274,7 +274,7 @@ class EmulatedService(Harness):
             self._ends[name] = operation.started_at + lasts - self.beginning
 
     def end(self, operation: str, outcome: Outcome) -> None:
-        """End what has started, well or not."""
+        """End an operation that has started, with an outcome."""
         self._ends.pop(operation, None)
         self.report(operation, outcome)
 
@@ -295,7 +295,7 @@ class EmulatedService(Harness):
 
     @property
     def tasks_running(self) -> int:
-        """How many operations are being carried out."""
+        """The number of operations that are being carried out."""
         return len(self._ends)
 
     def live(self) -> list[Operation]:
@@ -326,12 +326,12 @@ class EmulatedService(Harness):
         raise Refused(ErrorCode.CONFLICT, message, operation=operation)
 
     def finish(self, operation: str) -> None:
-        """Let an operation take its time and succeed; `""` is for all that have started."""
+        """Advance the clock to an operation's successful end; `""` for all that have started."""
         for name in self.started(operation):
             self.run_until(max(self.elapsed, self._ends.get(name, self.elapsed)))
 
     def fail(self, operation: str, reason: str) -> None:
-        """Let an operation fail now; `""` is for all that have started."""
+        """Fail an operation now; `""` for all that have started."""
         for name in self.started(operation):
             self.end(name, Outcome(succeeded=False, message=reason))
 
@@ -351,15 +351,15 @@ class EmulatedService(Harness):
 
     @property
     def times_read(self) -> int:
-        """How often handlers have read the document that is replayed."""
+        """The number of times that handlers have read the document that is replayed."""
         return self._replayed
 
     def add_faults(self, wanted: list[Fault]) -> None:
-        """Let these go wrong, one after another."""
+        """Add faults, one after another."""
         self.wire.faults.add(wanted)
 
     def work_off(self) -> list[str]:
-        """Carry out what has started, as far as that goes; return what is awaited then."""
+        """Carry out the started operations as far as possible; return what is awaited then."""
         for _ in range(MAX_STEPS):
             live = self.live()
             if not live:

@@ -1,4 +1,4 @@
-"""The emulator: Scheduled Events on a loopback port, with a clock that stands until it is told.
+"""The emulator: Scheduled Events on a loopback port, with a clock that a test moves.
 
     with Emulator() as emulator:
         machine = emulator.machine("web-0")
@@ -49,20 +49,20 @@ Span: TypeAlias = timedelta | float | str
 """A `timedelta`, seconds, or a text such as `90s`, `15m` or `1h30m`."""
 
 IDLE_SECONDS: Final = 10.0
-"""How long `until_idle` and `until` wait, in real seconds: ten polls of a usual handler."""
+"""The time limit of `until_idle` and `until`, in real seconds: ten polls of a usual handler."""
 
 CLOSE_SECONDS: Final = 30.0
-"""How long the end waits for the thread, which only closes sockets then."""
+"""The longest wait of the end for the thread, which only closes sockets then."""
 
 DEFAULT: Final = "127.0.0.1"
 
 
 class NotIdle(TimeoutError):  # noqa: N818 - what it is not
-    """Something that was waited for did not happen in time; the message says what."""
+    """A condition was not met in time; the message says which."""
 
 
 class EmulatedMachine(msgspec.Struct, frozen=True):
-    """A machine, and where its handler finds its events."""
+    """A machine, and the endpoint for its handler."""
 
     name: str
     endpoint: str
@@ -70,7 +70,7 @@ class EmulatedMachine(msgspec.Struct, frozen=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What to set so that clients ask here: Forewarn's, its agent's, and curl's proxies."""
+        """Variables with which clients ask here: Forewarn's, its agent's, and curl's proxies."""
         return {"FOREWARN_ENDPOINT": self.endpoint, "NO_PROXY": DEFAULT, "no_proxy": DEFAULT}
 
 
@@ -84,7 +84,7 @@ class EmulatedApproval(msgspec.Struct, frozen=True):
 
 
 class EmulatedEvent:
-    """An event, always as it is now."""
+    """An event; its properties are always current."""
 
     def __init__(self, emulator: "Emulator", operation: str, event_id: str) -> None:
         self._emulator = emulator
@@ -93,7 +93,7 @@ class EmulatedEvent:
         self.event_id = event_id
 
     def __repr__(self) -> str:
-        """Return what it is and where it is in its life."""
+        """Return its type, its machines and its status."""
         return f"<{self.event_type} of {', '.join(self.machines)}: {self.status}>"
 
     @property
@@ -103,7 +103,7 @@ class EmulatedEvent:
 
     @property
     def status(self) -> str:
-        """Where it is in its life.
+        """Its status.
 
         `Scheduled`, `Started`, `Completed`, `Failed` or `Canceled`; `Queued` before guests see it,
         and `Returning` while they still read Started, until their machines have asked again.
@@ -117,7 +117,7 @@ class EmulatedEvent:
 
     @property
     def not_before(self) -> datetime:
-        """When it starts without an approval."""
+        """The time at which it starts without an approval."""
         return self._now().not_before
 
     @property
@@ -134,7 +134,7 @@ class EmulatedEvent:
 
     @property
     def outcome(self) -> str:
-        """What was said at its end; `""` for nothing."""
+        """The message of its end; `""` for none."""
         return self._now().outcome
 
     def _now(self) -> Operation:
@@ -152,7 +152,7 @@ class Emulator:
     Args:
         rules: Settings of `[rules]`, such as `{"preset": "azure"}`.
         port: The port on 127.0.0.1; 0 is any free one.
-        beginning: What the clock shows at first; None for the time of day.
+        beginning: The clock's first time; None for the time of day.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Emulator:
         self._lock = threading.Lock()
         """Is held while a call, or the order to stop, is handed to the thread."""
         self._is_open = False
-        """Whether the thread takes calls; written with the lock in hand."""
+        """True while the thread takes calls; written with the lock in hand."""
         self._loop: asyncio.AbstractEventLoop
         self._service: EmulatedService
         self._machines: dict[str, EmulatedMachine] = {}
@@ -248,7 +248,7 @@ class Emulator:
                     self._rules, beginning, loop.run_until_complete, self._tell
                 )
                 port = loop.run_until_complete(self._service.open(self._port))
-            except BaseException as error:  # noqa: BLE001 - whoever starts it gets it
+            except BaseException as error:  # noqa: BLE001 - the caller of `start` gets it
                 ready.set_exception(error)
                 return
             self._is_open = True
@@ -269,7 +269,7 @@ class Emulator:
     # The fleet.
 
     def machine(self, name: str, **fields: object) -> EmulatedMachine:
-        """Add a machine of its own, with the fields of a `[[machine]]` of the fleet file."""
+        """Add a machine in its own scope, with the fields of a `[[machine]]` of the fleet file."""
         self.fleet({"machine": [{"name": name, **fields}]})
         return self._machines[key(name)]
 
@@ -277,10 +277,10 @@ class Emulator:
         """Add machines as a fleet file defines them, and return all that there are.
 
         Args:
-            definition: TOML text, the path of a file, or what TOML would be read as.
+            definition: TOML text, the path of a file, or a mapping such as parsed TOML.
 
         Raises:
-            Refused: It is no fleet; the fact `where` is the place in it.
+            Refused: It is not a fleet; the fact `where` is the place in it.
         """
         if isinstance(definition, Path):
             definition = definition.read_text(encoding="utf-8")
@@ -315,11 +315,11 @@ class Emulator:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What to set so that clients ask as the machine that was added first."""
+        """Variables with which clients ask as the machine that was added first."""
         return EmulatedMachine("", self.endpoint).environment
 
     def default(self, machine: EmulatedMachine) -> None:
-        """Take requests whose path names no machine as this one's; at first, the first one's."""
+        """Treat requests whose path names no machine as this one's; at first, the first one's."""
 
         def choose(service: EmulatedService) -> None:
             service.wire.default_machine = key(machine.name)
@@ -327,11 +327,11 @@ class Emulator:
         self.read(choose)
 
     def listen(self, opened: socket.socket, *, forward_to: int | None = None) -> None:
-        """Serve whoever connects to one more listening socket, such as a network namespace's.
+        """Serve the connections to one more listening socket, such as a network namespace's.
 
         Args:
             opened: The emulator closes it.
-            forward_to: A port of 127.0.0.1 that connections are passed on to instead.
+            forward_to: A port of 127.0.0.1 to which connections are forwarded instead.
         """
         service = self._service
         self._call(
@@ -365,13 +365,13 @@ class Emulator:
         Args:
             event_type: `Freeze`, `Reboot`, `Redeploy`, `Preempt` or `Terminate`.
             *machines: Their names.
-            notice: How long until NotBefore; None for the least that the type has.
+            notice: The time until NotBefore; None for the least that the type has.
             scope: All machines of an availability set, a scale set or a cloud service.
             host: All machines on it.
             source: `Platform` or `User`.
-            description: What guests read; None for the usual text.
-            duration_seconds: What guests read; -1 is unknown.
-            no_notice: Whether it has happened already: the event is Started at once.
+            description: The text for guests; None for the usual one.
+            duration_seconds: The expected interruption for guests; -1 is unknown.
+            no_notice: True if it has happened already: the event is Started at once.
 
         Returns:
             Its first event: of several scopes or update domains each has its own in `history`.
@@ -401,10 +401,10 @@ class Emulator:
         return EmulatedEvent(self, *self._change(request))
 
     def finish(self, event: EmulatedEvent | None = None) -> None:
-        """Let what has started take its time and succeed; None is for all that has started.
+        """Complete a started event after its usual duration; None for all that have started.
 
-        The clock moves on by what is left of it. Then the event is gone as soon as its machines
-        have asked again, if they ever asked.
+        The clock moves on by the rest of it. Then the event is gone as soon as its machines have
+        asked again, if they ever asked.
 
         Raises:
             Refused: Nothing has started.
@@ -412,7 +412,7 @@ class Emulator:
         self._change(lambda service: service.finish(_operation_of(event)))
 
     def fail(self, event: EmulatedEvent | None = None, reason: str = "it failed") -> None:
-        """Let what has started fail now; None is for all that has started.
+        """Fail a started event now; None for all that have started.
 
         Raises:
             Refused: Nothing has started.
@@ -420,7 +420,7 @@ class Emulator:
         self._change(lambda service: service.fail(_operation_of(event), reason))
 
     def cancel(self, event: EmulatedEvent | None = None, reason: str = "canceled") -> None:
-        """Cancel what is Scheduled; None is for all that is.
+        """Cancel a Scheduled event; None for all of them.
 
         Raises:
             Refused: It has started, or is over.
@@ -437,14 +437,14 @@ class Emulator:
 
     @property
     def now(self) -> datetime:
-        """What the clock shows."""
+        """The clock's time."""
         return self.read(lambda service: service.clock.now())
 
     def advance(self, by: Span) -> None:
-        """Let time pass.
+        """Advance the clock.
 
-        When this returns, all that is due by then has happened, documents show it, and waiting
-        requests are answered.
+        When this returns, everything that is due by then has happened, documents show it, and
+        waiting requests are answered.
         """
         length = span(by)
 
@@ -463,29 +463,29 @@ class Emulator:
         self._change(lambda service: service.end_waits())
 
     def until_idle(self, seconds: float = IDLE_SECONDS) -> None:
-        """Let handlers work until no maintenance is left.
+        """Wait for handlers until no maintenance is left.
 
-        Handlers read and approve in real time. What has started is carried out at once: the clock
-        moves on by as long as it takes, and never only because a notice is to pass. It is over when
-        its machines have asked again.
+        Handlers read and approve in real time. Started events are carried out at once: the clock
+        moves on by as long as they take, and never only because a notice is to pass. An event is
+        over when its machines have asked again.
 
         Args:
-            seconds: How long to wait for handlers, in real time.
+            seconds: The longest wait for handlers, in real time.
 
         Raises:
-            NotIdle: What is left waits for a handler; the message says for what.
+            NotIdle: The rest waits for a handler; the message says for what.
         """
         self._wait(lambda: self._change(lambda service: service.work_off()), seconds)
 
     def replay(self, file: Path | str, seconds: float = IDLE_SECONDS) -> None:
-        """Give handlers each document of a file of `forewarn record`, in its time and to the byte.
+        """Replay each document of a file of `forewarn record`, in its time and to the byte.
 
         Its machine is added. The next document follows when handlers have read the one before
         twice: a handler may ask again before it believes that an event is gone.
 
         Args:
             file: The recording.
-            seconds: How long to wait for the readers of each document, in real time.
+            seconds: The longest wait for the readers of each document, in real time.
 
         Raises:
             ValueError: It is not a recording.
@@ -506,11 +506,11 @@ class Emulator:
         return [f"document {number} was read {count} times, not 2"] if count < 2 else []
 
     def until(self, condition: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
-        """Wait until a condition holds; it is asked after each answer and each change.
+        """Wait for a condition; it is checked after each answer and each change.
 
         Args:
             condition: Is called in this thread.
-            seconds: How long to wait, in real time.
+            seconds: The longest wait, in real time.
 
         Raises:
             NotIdle: It does not hold in time.
@@ -521,13 +521,13 @@ class Emulator:
         """Wait until a handler has asked for its events some more times, and has its answers.
 
         A handler that works in one thread asks again only when it has dealt with the answer before:
-        after two answers from now on it has approved what is announced now, or never will. Answers
+        after two answers from now on it has approved the present events, or never will. Answers
         that met a fault do not count.
 
         Args:
             machine: The name of the handler's machine.
-            times: How many answers to wait for.
-            seconds: How long to wait, in real time.
+            times: The number of answers to wait for.
+            seconds: The longest wait, in real time.
 
         Raises:
             NotIdle: It does not ask so often in time.
@@ -571,11 +571,11 @@ class Emulator:
     # What goes wrong on the way.
 
     def faults(self, name: str, *, seed: int = 0, **values: object) -> None:
-        """Let something go wrong with the requests to come, beside what is still to go wrong.
+        """Add faults for the requests to come, beside those that are still to come.
 
         Args:
             name: A playbook, such as `azure-bad-day`, or a kind of fault, such as `status`.
-            seed: What a playbook's chance comes from.
+            seed: The seed of a playbook's chance.
             **values: Of a kind, fields of `Fault`, such as `status=503, times=3`; of a playbook
                 only `machine`.
 
@@ -588,7 +588,7 @@ class Emulator:
         self._change(lambda service: service.add_faults(wanted))
 
     def clear_faults(self) -> None:
-        """Let nothing go wrong any more; who is unreachable stays so until its time is over."""
+        """Remove all faults; an UNREACHABLE that has begun lasts until its time is over."""
         self._change(lambda service: service.wire.faults.clear())
 
     # What there is to see.
@@ -629,7 +629,7 @@ class Emulator:
 
     @property
     def warnings(self) -> list[str]:
-        """What handlers send that Azure may refuse, each once; the fixture warns of it."""
+        """Faults of handlers that Azure may refuse, each once; the fixture warns of them."""
         return list(dict.fromkeys(each.warning for each in self.requests if each.warning))
 
     def _operations(self) -> list[Operation]:
@@ -638,7 +638,7 @@ class Emulator:
     # The thread.
 
     def read(self, question: Callable[[EmulatedService], T]) -> T:
-        """Return what the service answers, on its own thread."""
+        """Return the service's answer to a question, on its own thread."""
 
         async def ask() -> T:
             return question(self._service)
@@ -680,6 +680,6 @@ def _operation_of(event: EmulatedEvent | None) -> str:
 
 
 def span(length: Span) -> timedelta:
-    """Read a span; ValueError for what is none, or would set the clock back."""
+    """Read a span; ValueError for an invalid one, or one that would set the clock back."""
     read = times.span(length) if isinstance(length, str) else length
     return EmulatedService.length(read.total_seconds() if isinstance(read, timedelta) else read)

@@ -1,7 +1,8 @@
-"""Faults on demand: what goes wrong between a handler and the endpoint, one request after another.
+"""Faults on demand between a handler and the endpoint, one request after another.
 
-A `Fault` says what is done to which requests, and how often; a playbook is a list of faults with a
-name. `FaultPlan` decides which fault a request meets. Nothing here does I/O: `wire` acts.
+A `Fault` names the effect, the requests that it concerns, and their number; a playbook is a list of
+faults with a name. `FaultPlan` decides which fault a request meets. Nothing here does I/O: `wire`
+acts.
 """
 
 import difflib
@@ -21,7 +22,7 @@ IN_A_ROW: Final = 3
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """The kinds of faults."""
 
     STATUS = "status"
     """An error in JSON, or 429 in plain text: `status`, and Retry-After where `retry_after` is
@@ -68,26 +69,26 @@ class Concerns(StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What goes wrong with some requests."""
+    """A fault of some requests."""
 
     kind: FaultKind
     concerns: Concerns = Concerns.EVENTS
     machine: str = ""
     """The key of the only machine that meets it; `""` for all."""
     after: int = 0
-    """How many of these requests pass before."""
+    """The number of these requests that pass before."""
     times: int = 1
-    """How many of them meet it."""
+    """The number of them that meet it."""
     status: int = 503
-    """Of STATUS: 400 to 599."""
+    """The status of STATUS: 400 to 599."""
     retry_after: int | None = None
-    """Of STATUS, in seconds; None for no such header."""
+    """The Retry-After of STATUS, in seconds; None for no such header."""
     seconds: float = 120.0
-    """Of DELAY and UNREACHABLE, by the emulator's clock: Azure holds a first answer for up to two
-    minutes."""
+    """The duration of DELAY and UNREACHABLE, by the emulator's clock: Azure holds a first answer
+    for up to two minutes."""
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing."""
+        """Refuse values without a meaning."""
         if not (0 <= self.after <= MAX_TIMES and 0 < self.times <= MAX_TIMES):
             raise ValueError(f"after and times must be 0 and 1 to {MAX_TIMES}: {self}")
         if not (400 <= self.status <= 599 and self.seconds > 0):
@@ -166,10 +167,10 @@ REWRITTEN: Final = frozenset(
         FaultKind.DUPLICATES,
     )
 )
-"""What needs the whole document: a handler that has it already gets it all the same."""
+"""Faults that need the whole document: a handler that has it already gets it all the same."""
 
 ENTITY_HEADERS: Final = frozenset((b"if-none-match", b"prefer"))
-"""What keeps a server from sending a whole document at once."""
+"""Headers that keep a server from sending a whole document at once."""
 
 
 def named(name: str, *, seed: int = 0, **values: object) -> list[Fault]:
@@ -210,7 +211,7 @@ class FaultPlan:
         self._sequences: list[_Sequence] = []
 
     def __bool__(self) -> bool:
-        """Whether any fault is still to come."""
+        """Return True if any fault is still to come."""
         return bool(self._sequences)
 
     def add(self, faults: list[Fault]) -> None:
@@ -218,11 +219,11 @@ class FaultPlan:
         self._sequences.append(_Sequence(list(faults)))
 
     def clear(self) -> None:
-        """Let nothing go wrong any more."""
+        """Remove all faults."""
         self._sequences.clear()
 
     def next(self, concerned: Concerns, machine: str) -> Fault | None:
-        """Return what a request meets; None if it passes."""
+        """Return the fault that a request meets; None if it passes."""
         for sequence in self._sequences:
             fault = sequence.faults[0]
             if fault.concerns not in {Concerns.ALL, concerned} or fault.machine not in {
@@ -244,7 +245,7 @@ class FaultPlan:
 
 
 def rewritten(fault: Fault, body: bytes) -> bytes:
-    """Return a document as a fault has it; what is no document stays as it is."""
+    """Return a document with a fault in it; any other body stays as it is."""
     try:
         document = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -275,7 +276,7 @@ HTML: Final = b"<html><head><title>Sign in</title></head><body>Sign in to contin
 
 
 def made_up(fault: Fault, *, keep: bool) -> bytes:
-    """Return the whole answer of a fault that the guest plane is not asked for."""
+    """Return the whole answer of a fault without the guest plane."""
     headers = [b"Server: Microsoft-IIS/10.0", b"Content-Type: application/json; charset=utf-8"]
     status, body = 200, b""
     if fault.kind is FaultKind.STATUS:
@@ -293,7 +294,7 @@ def made_up(fault: Fault, *, keep: bool) -> bytes:
 
 
 def changed(fault: Fault, answer: bytes) -> bytes:
-    """Return a whole answer of the guest plane as a fault has it."""
+    """Return a whole answer of the guest plane with a fault in it."""
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *headers = head.split(b"\r\n")
     if b" 200 " not in first:

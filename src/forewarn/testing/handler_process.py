@@ -1,4 +1,4 @@
-"""A handler under test as a process: its place, its drain programs, and what it leaves behind.
+"""A handler under test as a process: its place, its drain programs, and its traces.
 
 Each has a folder of its own, and a file in which its drain and undrain programs leave marks: a line
 `drain` when it begins, `drained` when it ended well, `undrain` when it puts the machine back to
@@ -23,16 +23,16 @@ from forewarn import clock
 from forewarn.testing import namespace
 
 STOP_SECONDS: Final = 10.0
-"""How long a handler may take to end after SIGTERM, which systemd allows nine times over."""
+"""The time for a handler to end after SIGTERM; systemd allows nine times as much."""
 
 START_SECONDS: Final = 20.0
-"""How long a namespace may take: sudo may ask others."""
+"""The time for a namespace to open: sudo may ask others."""
 
 STOPPED: Final = frozenset({"", "T", "t", "Z", "X"})
-"""The states, as proc(5) has them, in which a process begins no other; `""` is that of none."""
+"""The states, as proc(5) has them, in which a process starts no other; `""` is that of none."""
 
 LOOKS: Final = 2
-"""How often in a row nobody may be found running before all count as stopped."""
+"""The number of looks in a row without a running process after which all count as stopped."""
 
 TAIL: Final = 2000
 """Bytes of its output that are shown."""
@@ -53,7 +53,7 @@ echo "undrain $*" >>"$FOREWARN_DRAIN_LOG"
 _PROGRAMS: Final = {"drain": _DRAIN, "undrain": _UNDRAIN}
 
 PLACEHOLDERS: Final = (*_PROGRAMS, "folder")
-"""What stands in braces in a command."""
+"""The placeholders in a command, in braces."""
 
 
 class CannotIsolate(OSError):  # noqa: N818 - a state of the machine
@@ -61,7 +61,7 @@ class CannotIsolate(OSError):  # noqa: N818 - a state of the machine
 
 
 def isolation() -> tuple[str, ...]:
-    """Return what a command that makes a network namespace begins with.
+    """Return the first arguments of a command that makes a network namespace.
 
     Raises:
         CannotIsolate: Neither this user nor `sudo` may make one.
@@ -90,8 +90,8 @@ class HandlerProcess:
         command: The program and its arguments; `{drain}`, `{undrain}` and `{folder}` stand for the
             programs that leave marks, and for the folder.
         folder: Exists, and is its own.
-        environment: What it has beside this process's own variables.
-        isolated: What `isolation` returned, for a network namespace of its own; `()` for none.
+        environment: Variables beside this process's own.
+        isolated: The result of `isolation`, for a network namespace of its own; `()` for none.
         ports: The host's ports that it reaches at 127.0.0.1 inside.
     """
 
@@ -188,7 +188,7 @@ class HandlerProcess:
         return tuple(line.split()[0] for line in lines if line.split())
 
     def order(self, word: str, *, on: bool) -> None:
-        """Let its drain program `wait` or `fail`, or not any more."""
+        """Make its drain program `wait` or `fail`, or end that."""
         file = self._log.with_name(f"{self._log.name}.{word}")
         if on:
             file.touch()
@@ -196,7 +196,7 @@ class HandlerProcess:
             file.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """End it and all that it began at once, as a crash of its service does."""
+        """Kill it and all that it began at once, as a crash of its service does."""
         process = self._process
         if process is None:
             return

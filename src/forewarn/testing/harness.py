@@ -62,7 +62,7 @@ class Harness:
         self._turn_at: datetime | None = None
         """When the next of them has a turn by time alone."""
         numbers = itertools.count(1)
-        # Letters, too: whoever compares ids with regard to case is to be found out.
+        # Letters, too, to catch code that compares ids with regard to case.
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-abcd-4000-8000-000000000000"
         self.start()
         self.ask(lambda plane: plane.apply_fleet(fleet))
@@ -95,10 +95,10 @@ class Harness:
         self._tick()
 
     def learn(self, changes: Changes) -> None:
-        """Learn of a commit; the documents have been rendered by then."""
+        """Take over the changes of a commit; the documents have been rendered by then."""
 
     def sighting(self, machine_key: str) -> Sighting | None:
-        """Return what a machine's requests told last, None if it has not asked."""
+        """Return the latest requests of a machine, None if it has not asked."""
         del machine_key
         return None
 
@@ -109,7 +109,7 @@ class Harness:
         return answer
 
     def follow_up(self) -> None:
-        """Let the connector claim tasks, look for machines that are back, and take turns."""
+        """Claim tasks for the connector, look for machines that are back, and take turns."""
         self._claim()
         if news := self._returns.take_news():
             self.plane.record_returns(news).result()
@@ -124,7 +124,7 @@ class Harness:
                 self._open.add(maintenance.number)
 
     def _take_turns(self) -> None:
-        """Have the units of maintenances go on that other maintenance was in the way of."""
+        """Advance the units of maintenances that other maintenance was in the way of."""
         changed = True
         while changed:  # what one recalls may have been in the way of another
             changed, self._turn_at = False, None
@@ -135,12 +135,12 @@ class Harness:
                     self._turn_at = min(self._turn_at or at, at)
 
     def report(self, operation: str, outcome: Outcome, attempt: int | None = None) -> None:
-        """Let the connector report a task, the latest attempt unless one is named."""
+        """Report a task as the connector, by the latest attempt unless one is given."""
         number = self._tasks[operation].attempt if attempt is None else attempt
         self.ask(lambda plane: plane.finish(operation, number, outcome))
 
     def run_until(self, moment: timedelta, *, inclusive: bool = True) -> None:
-        """Let time pass to a moment, and tick in it if inclusive."""
+        """Advance the clock to a moment, and tick in it if inclusive."""
         for _ in range(MAX_WAKEUPS):
             due = self._next_wakeup()
             if due is None or due > moment or (due == moment and not inclusive):
@@ -151,7 +151,7 @@ class Harness:
         raise AssertionError(f"the ticker is not done with {moment} after {MAX_WAKEUPS} wake-ups")
 
     def look(self, question: Callable[[Reading], Answer]) -> Answer:
-        """Return what the store answers, as it was committed."""
+        """Return the store's answer to a question, as it was committed."""
         with self.store.read() as reading:
             return question(reading)
 

@@ -3,9 +3,9 @@
     python namespace.py HANDED_TO ENVIRONMENT UID GID PORTS -- COMMAND...
 
 The endpoint's socket, and one for each port of the host that the handler is to reach at 127.0.0.1,
-are opened inside and handed to whoever listens at the Unix socket HANDED_TO; then the process
-becomes the handler. So one emulator outside serves any number of namespaces. The rest of the host's
-network is not there. This file runs by itself, and imports nothing of the package.
+are opened inside and handed to the process that listens at the Unix socket HANDED_TO; then the
+process becomes the handler. So one emulator outside serves any number of namespaces. The rest of
+the host's network is not there. This file runs by itself, and imports nothing of the package.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ def unshare(*, with_user: bool) -> None:
     """Enter a new network namespace; OSError where the system refuses it.
 
     Args:
-        with_user: Whether to enter a new user namespace too, as who has no rights must.
+        with_user: True to enter a new user namespace too, as users without rights must.
     """
     uid, gid = os.getuid(), os.getgid()
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NET | (_NEW_USER if with_user else 0)):
@@ -54,7 +54,7 @@ def open_sockets(ports: Sequence[int]) -> list[socket.socket]:
 
 
 def hand_over(path: str, opened: Sequence[socket.socket]) -> None:
-    """Give the sockets to whoever listens at this path, and keep none."""
+    """Hand the sockets to the process that listens at this path, and keep none."""
     with socket.socket(socket.AF_UNIX) as parent:
         parent.connect(path)
         socket.send_fds(parent, [b"\0"], [each.fileno() for each in opened])
@@ -63,7 +63,7 @@ def hand_over(path: str, opened: Sequence[socket.socket]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Enter the namespace and become the handler; without one, only try whether that can be."""
+    """Enter the namespace and become the handler; without one, only try that."""
     as_root = os.geteuid() == 0
     unshare(with_user=not as_root)
     if not arguments:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
     handed_to, environment, uid, gid, ports, _, *command = arguments
     hand_over(handed_to, open_sockets([int(port) for port in ports.split(",") if port]))
     variables = json.loads(Path(environment).read_text(encoding="utf-8"))
-    if as_root and int(uid) != 0:  # by sudo: the handler runs as whoever started it
+    if as_root and int(uid) != 0:  # by sudo: the handler runs as the user who started it
         os.setgroups([])
         os.setgid(int(gid))
         os.setuid(int(uid))

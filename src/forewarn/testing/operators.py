@@ -38,39 +38,39 @@ from forewarn.version import __version__
 from forewarn.vocabulary import AccessRole, ErrorCode
 
 NAME: Final = "emulator"
-"""Of the one replica that there is, and of the account of whoever asks."""
+"""The name of the only replica, and of every caller's account."""
 
 MAX_BODY: Final = 64 * 1024
 """The most bytes of a request to the emulator: a few short values."""
 
 MAX_WAIT_SECONDS: Final = 3600.0
-"""The longest that a request waits for a handler: as long as a test may run."""
+"""The longest wait of a request for a handler: as long as a test may run."""
 
 UntilAsked: TypeAlias = Callable[[str, int, float], None]
 """`Emulator.until_asked`, with all its arguments."""
 
 
 class AdvanceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far the clock goes."""
+    """The distance by which the clock moves."""
 
     seconds: float
 
 
 class EndRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ends: an operation that has started, `""` for all of them."""
+    """The operation to end, one that has started; `""` for all of them."""
 
     operation: str = ""
     reason: str = "it failed"
-    """Why, where it fails."""
+    """The reason of a failure."""
 
 
 class AskedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often a handler is to ask for its events, as in `Emulator.until_asked`."""
+    """The number of polls to wait for, as in `Emulator.until_asked`."""
 
     machine: str
     times: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXCHANGES)] = 2
     seconds: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS)] = 10.0
-    """How long to wait, in real time."""
+    """The longest wait, in real time."""
 
 
 class Operators:
@@ -169,7 +169,7 @@ class _NoDrains(HostDrains):
 
 
 class _EmulatorApi:
-    """The requests that only an emulator has, before the service's own API."""
+    """The requests of an emulator alone, before the service's own API."""
 
     def __init__(
         self, application: auth.Application, service: EmulatedService, until_asked: UntilAsked

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def forewarn_emulator() -> Iterator["Emulator"]:
-    """A server of Scheduled Events on a loopback port, with a clock that stands until told."""
+    """A server of Scheduled Events on a loopback port, with a clock that the test moves."""
     from forewarn.testing import Emulator  # noqa: PLC0415 - runs that do not use it start sooner
 
     with Emulator() as emulator:

@@ -1,9 +1,9 @@
 """Recordings of a real endpoint: JSON lines whose documents are replayed to the byte.
 
 The first line has the name of the machine, each other an answer. `Recording` turns answers into
-such lines; whoever asks the endpoint writes them. Names and EventIds are replaced by made-up ones,
-the same for the same, unless they are to be kept: nothing else of a document changes. Nothing here
-does I/O.
+such lines; its caller asks the endpoint and writes them. Names and EventIds are replaced by made-up
+ones, the same for the same, unless they are to be kept: nothing else of a document changes. Nothing
+here does I/O.
 """
 
 import json
@@ -16,7 +16,7 @@ import msgspec
 from forewarn.protocol import codec
 
 OWN_NAME: Final = "vm-0"
-"""What the machine is called in a recording without names, and where its name is not known."""
+"""The machine's name in a recording without names, and where its name is not known."""
 
 KEPT_HEADERS: Final = frozenset(("content-type", "date", "etag", "server"))
 """Headers that a handler may read. The others name connections and requests that are over."""
@@ -114,10 +114,10 @@ class Recording:
         Args:
             body: Of an answer with status 200, to the byte.
             headers: Of the same answer.
-            at: When it came.
+            at: The time when it came.
 
         Raises:
-            ValueError: It is no document.
+            ValueError: It is not a document.
         """
         if body == self._latest:
             return b""

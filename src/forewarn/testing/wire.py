@@ -1,10 +1,10 @@
 """The emulator's connections: each request passes here before the guest plane has it.
 
 A connection reads requests one at a time, exactly as the guest plane does, and hands each whole one
-to a connection of the guest plane, whose answer it passes on. So every exchange is recorded. What
-HTTP itself refuses is handed over as it came, and what took too long as far as it came: the times
-of a peer are kept here, for the guest plane sees only whole requests. All of it runs on the
-emulator's thread.
+to a connection of the guest plane, whose answer it passes on. So every exchange is recorded. A
+request that HTTP itself refuses is handed over as it came, and one that took too long as far as it
+came: the times of a peer are kept here, for the guest plane sees only whole requests. All of it
+runs on the emulator's thread.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ MAX_EXCHANGES: Final = 10_000
 _INTERIM: Final = CONTINUE.partition(b"\r\n")[0]
 
 _SECONDS: Final = {Stage.BODY: "body_seconds", Stage.IDLE: "idle_seconds"}
-"""By what is awaited of a peer, its limit; else it is `head_seconds`."""
+"""The limit for each stage of a peer; else it is `head_seconds`."""
 WITHOUT_TIMES: Final = dict.fromkeys(("head_seconds", *_SECONDS.values()), 86_400.0)
-"""These limits of a guest plane that knows whole requests only: longer than any test."""
+"""The limits of a guest plane that gets whole requests only: longer than any test."""
 
 
 class Exchange(msgspec.Struct, kw_only=True):
@@ -58,17 +58,17 @@ class Exchange(msgspec.Struct, kw_only=True):
     headers: tuple[tuple[str, str], ...]
     body: bytes
     status: int = 0
-    """Of the answer; 0 while there is none."""
+    """The status of the answer; 0 while there is none."""
     answer: bytes = b""
     """The body of the answer."""
     fault: str = ""
     """The kind of the fault that it met; `""` for none."""
     was_read: bool = False
-    """Whether the endpoint has read it; not if a fault kept it away."""
+    """True if the endpoint has read it; False if a fault kept it away."""
 
     @property
     def concerns(self) -> Concerns:
-        """What it asks for."""
+        """The kind of its request."""
         asked = exchange.read_target(self.target.encode("latin-1"))
         if asked is None or asked.resource is not exchange.Resource.EVENTS:
             return Concerns.INSTANCE
@@ -76,7 +76,7 @@ class Exchange(msgspec.Struct, kw_only=True):
 
     @property
     def warning(self) -> str:
-        """What Azure may refuse although it is taken here; `""` for nothing."""
+        """A fault that Azure may refuse although it is accepted here; `""` for none."""
         said = [value for name, value in self.headers if name.lower() == "metadata"]
         values = [each.strip() for value in said for each in value.split(",")]
         is_taken = any(value.lower() == "true" for value in values)
@@ -90,7 +90,7 @@ class Entrance(Protocol):
 
 
 class Wire:
-    """What all connections share: the record of their exchanges, and the machine by default.
+    """The state that all connections share: the record of their exchanges, and the default machine.
 
     `enter` returns a connection of the guest plane, which may refuse a request by its head.
     `on_answer` is called when an answer is there, before it goes out; and when a request begins to
@@ -100,7 +100,7 @@ class Wire:
     observe: Callable[[Exchange], None] | None = None
     """Called with each request before it is answered."""
     default_machine = ""
-    """The key of the machine that asks where the path names none."""
+    """The key of the machine that sends requests whose path names none."""
 
     def __init__(
         self,
@@ -120,13 +120,14 @@ class Wire:
         self.call_later = call_later
         self.faults = FaultPlan()
         self.replay: Callable[[Exchange], bytes] | None = None
-        """What answers requests for events, and approvals, in place of the guest plane."""
+        """The source of answers to requests for events, and approvals, in place of the guest plane.
+        """
         self.is_away = False
-        """Whether every connection is closed at once."""
+        """True if every connection is closed at once."""
         self.exchanges: deque[Exchange] = deque(maxlen=MAX_EXCHANGES)
         self.open: set[WireConnection] = set()
         self.pending = 0
-        """What is about to go out."""
+        """The number of answers that are about to go out."""
 
     def later(self, act: Callable[[], None]) -> None:
         """Do something towards a handler after all that the guest plane does now, in this order."""
@@ -186,27 +187,27 @@ class WireConnection(asyncio.Protocol):
         self._wire = wire
         self._reader = RequestReader(wire.limits)
         self._taken = b""
-        """What has come of the request that is not complete."""
+        """The received part of a request that is not complete."""
         self._ahead = b""
-        """What came behind it."""
+        """The bytes received behind it."""
         self._exchange: Exchange | None = None
         """The one that waits for its answer."""
         self._is_broken = False
-        """Whether something came that is no HTTP: the rest is handed over as it comes."""
+        """True once bytes came that are not HTTP: the rest is handed over as it comes."""
         self._continued = False
         self._at_end = False
         self._has_ended = False
-        """Whether the guest plane knows that the peer has ended."""
+        """True if the guest plane knows that the peer has ended."""
         self._is_lost = False
         self._fault: Fault | None = None
-        """What the answer that is waited for meets."""
+        """The fault of the answer that is awaited."""
         self._stage: Stage | None = None
-        """What is awaited of the peer; None for nothing."""
+        """The stage of the request that the peer is to send; None for nothing."""
         self._late: asyncio.TimerHandle | None = None
 
     @property
     def is_reading(self) -> bool:
-        """Return whether what the peer sends is taken."""
+        """Return True if the peer's bytes are read."""
         return self._outer.is_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -247,7 +248,7 @@ class WireConnection(asyncio.Protocol):
         self._read_on()
 
     def eof_received(self) -> bool:
-        """Note that the peer sends no more; it still gets its answers."""
+        """Note that the peer has ended; it still gets its answers."""
         self._at_end = True
         self._end()
         return True
@@ -300,7 +301,7 @@ class WireConnection(asyncio.Protocol):
             self._outer.resume_reading()
 
     def _await(self, stage: Stage | None) -> None:
-        """Give the peer its time; it gets no more for what it was sending already."""
+        """Start the time limit of a stage; the peer gets no more time for bytes under way."""
         if stage is self._stage:
             return
         self._stage = stage
@@ -311,7 +312,7 @@ class WireConnection(asyncio.Protocol):
             self._late = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        """Have the guest plane end what took too long."""
+        """End a request that took too long, by the guest plane."""
         self._is_broken = True
         if self._taken:
             self._inner.data_received(self._taken)
@@ -381,7 +382,7 @@ class WireConnection(asyncio.Protocol):
             self._wire.on_answer(exchange)
 
     def take_answer(self, data: bytes) -> None:
-        """Pass an answer of the guest plane on, once all that follows from it has happened."""
+        """Forward an answer of the guest plane, once all its consequences have happened."""
         if data.startswith(_INTERIM):
             if not self._continued:
                 self._outer.write(data)
@@ -409,7 +410,7 @@ class WireConnection(asyncio.Protocol):
 
 
 class _Inward(asyncio.Transport):
-    """What a connection of the guest plane writes to: its answers go by the wire."""
+    """The transport of a guest plane's connection: its answers go to the wire."""
 
     def __init__(
         self,
@@ -425,9 +426,9 @@ class _Inward(asyncio.Transport):
         self._read_on = read_on
         self._is_closing = False
         self.is_paused = False
-        """Whether the guest plane takes no more for now."""
+        """True if the guest plane takes no more for now."""
         self.has_ended = False
-        """Whether nothing more is to be written."""
+        """True if nothing more is to be written."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         answer = bytes(data)

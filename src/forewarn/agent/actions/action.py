@@ -1,4 +1,4 @@
-"""Runs actions, each in a thread of its own: what one gets, how it ends, and how it is stopped.
+"""Runs actions, each in a thread of its own: the input of one, its end, and a stop before that.
 
 The two kinds that only concern the agent itself are here too: `ready` and `log`.
 """
@@ -27,7 +27,7 @@ EVENT_LOGGER: Final = logging.getLogger("forewarn.agent.event")
 LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 MAX_FILE: Final = 64 * 1024
-"""The most that is read of a file, in bytes."""
+"""The most bytes that are read of a file."""
 
 S = TypeVar("S", bound=ActionSettings)
 
@@ -35,7 +35,7 @@ S = TypeVar("S", bound=ActionSettings)
 class ActionEnd(Exception):  # noqa: N818 - an outcome, not a fault of the code
     """The action has ended otherwise than well; the text says why, for people.
 
-    With `final` it is not retried: it may have done what must not be done twice.
+    With `final` it is not retried: it may have done something that must not be done twice.
     """
 
     def __init__(self, text: str = "", *, final: bool = False) -> None:
@@ -48,7 +48,7 @@ class ActionFailed(ActionEnd):
 
 
 class ActionStopped(ActionEnd):
-    """The action was told to stop before it was done."""
+    """The action was stopped before it was done."""
 
 
 class ActionRun:
@@ -64,7 +64,7 @@ class ActionRun:
         self.begun = begun
         """The action, its event and what it noted before it was done."""
         self.seconds_left = max(0.0, begun.until - now)
-        """How much time it has; after that it is told to stop."""
+        """Seconds that it has; after that it is stopped."""
         self._machine = machine
         self._tell = tell
         self._stopped = threading.Event()
@@ -74,11 +74,11 @@ class ActionRun:
 
     @property
     def stopped(self) -> bool:
-        """Whether the agent told it to stop."""
+        """True if the agent has stopped it."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Tell the action to end now; any thread may call it."""
+        """Ask the action to end now; any thread may call it."""
         with self._guard:
             self._stopped.set()
             callbacks = list(self._on_stop)
@@ -87,24 +87,24 @@ class ActionRun:
             callback()
 
     def wait(self, seconds: float) -> None:
-        """Wait; raise ActionStopped if it is told to stop before the time is over."""
+        """Wait; raise ActionStopped if the run is stopped before the time is over."""
         if self._stopped.wait(seconds):
             raise ActionStopped
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Have facts written into the journal, and return when they are on the disk."""
+        """Write facts into the journal, and return when they are on the disk."""
         self._tell(decider.FactsFound(self.begun.run, facts))
         self._may_proceed.wait()
         if self.stopped:
             raise ActionStopped
 
     def proceed(self) -> None:
-        """Let the action go on: its facts are in the journal."""
+        """Release the action from `note`: its facts are in the journal."""
         self._may_proceed.set()
 
     @contextlib.contextmanager
     def on_stop(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback`, which ends this block soon, if the action is told to stop within it.
+        """Call `callback`, which ends this block soon, if the run is stopped within it.
 
         Another thread calls it, perhaps just when the block ends by itself.
         """
@@ -119,7 +119,7 @@ class ActionRun:
                 self._on_stop.remove(callback)
 
     def variables(self) -> dict[str, str]:
-        """Return what templates may name, by name."""
+        """Return the variables of templates, by name."""
         return event.facts(self.begun.event) | {
             "machine": self._machine,
             "phase": "undo" if self.begun.undo else "prepare",
@@ -146,7 +146,7 @@ class ActionRun:
 class Action(abc.ABC, Generic[S]):
     """Does one action, once; the methods return a word for the log.
 
-    They raise ActionFailed, or ActionStopped if it is told to stop before it is done.
+    They raise ActionFailed, or ActionStopped if the run is stopped before it is done.
     """
 
     def __init__(self, run: ActionRun, settings: S) -> None:
@@ -214,7 +214,7 @@ def load(run: ActionRun) -> Action[Any]:
 
 
 def contents(file: str) -> bytes:
-    """Return what a file of the settings holds, 64 KiB at most: a secret, addresses, a number.
+    """Return a settings file's content, 64 KiB at most: a secret, addresses, a number.
 
     The mark that editors on Windows put before UTF-8 is no part of it.
     """
@@ -226,14 +226,14 @@ def contents(file: str) -> bytes:
 
 
 def hang_up(connection: socket.socket | None) -> None:
-    """End what waits for an answer, from another thread: a close alone would not wake it."""
+    """End a wait for an answer, from another thread: a close alone would not wake it."""
     if connection is not None:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
 class ActionRunner:
-    """Runs actions, and always tells their end; in a dry run it only logs them.
+    """Runs actions, and always reports their end; in a dry run it only logs them.
 
     The deciding thread owns an entry of `_runs` until that run's thread starts, which removes it at
     its end. `stop` and `proceed` may come too late, and then find nothing.
@@ -259,12 +259,12 @@ class ActionRunner:
             self._end(run, ActionOutcome.FAILED, str(error))
 
     def proceed(self, number: int) -> None:
-        """Let an action go on whose facts are in the journal."""
+        """Continue an action whose facts are in the journal."""
         if (run := self._runs.get(number)) is not None:
             run.proceed()
 
     def stop(self, number: int) -> None:
-        """Tell an action to end now."""
+        """Ask an action to end now."""
         if (run := self._runs.get(number)) is not None:
             run.stop()
 

@@ -15,26 +15,26 @@ from forewarn.agent.rules import HaproxySettings
 from forewarn.client import transport
 
 ANSWER_SECONDS: Final = 5.0
-"""For one answer: HAProxy gives it at once, or is in trouble."""
+"""The time limit of one answer: HAProxy gives it at once, or is in trouble."""
 
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 """The longest answer that is read: the statistics of ten thousand servers."""
 
 LOOK_SECONDS: Final = 0.5
-"""Between two looks at the sessions that are left, or at a server that is to come up."""
+"""The pause between two looks at the sessions that are left, or at a server that is to come up."""
 
 READY: Final = "ready"
 MAINT: Final = "maint"
 MAINTENANCE: Final = 0x01
 DRAINED: Final = 0x08
-"""Of a server's administrative state: what an administrator forced by the API or the page."""
+"""Bits of a server's administrative state: set by an administrator with the API or the page."""
 
 UP: Final = frozenset({"1", "2"})
-"""Of a server's operational state: starting or running. Without checks it always is."""
+"""Values of a server's operational state: starting or running. Without checks it always is."""
 
 
 class HaproxyAction(Action[HaproxySettings]):
-    """Notes how a server is, drains it, and waits for its last session."""
+    """Notes a server's state, drains it, and waits for its last session."""
 
     def prepare(self) -> str:
         row = self._row()
@@ -74,7 +74,7 @@ class HaproxyAction(Action[HaproxySettings]):
             raise ActionStopped(f"HAProxy's checks still find {self.settings.server} down") from cut
 
     def _row(self) -> dict[str, str]:
-        """Return what `show servers state` says of the server."""
+        """Return the server's line of `show servers state`, by column."""
         backend, _, server = self.settings.server.partition("/")
         lines = self._ask(f"show servers state {backend}").splitlines()
         names = next((line[2:].split() for line in lines if line.startswith("# ")), [])
@@ -119,7 +119,7 @@ class HaproxyAction(Action[HaproxySettings]):
 
 
 def _state(row: dict[str, str]) -> str:
-    """Return what a server is set to: `ready`, `drain` or `maint`."""
+    """Return a server's administrative state: `ready`, `drain` or `maint`."""
     admin = int(row["srv_admin_state"])
     return MAINT if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
 

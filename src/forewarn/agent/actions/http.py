@@ -29,17 +29,17 @@ from forewarn.client import proxies, transport
 from forewarn.client.transport import RequestFailed
 
 ANSWER_SECONDS: Final = 30.0
-"""For one whole answer, where the action has more time than that."""
+"""The time limit of one whole answer, where the action has more time than that."""
 
 NOT_SENT: Final = "no-connection"
 NOT_NOW: Final = frozenset({429, 503})
 """Answers of a server that has done nothing, and asks for another try."""
 
 CARD_VERSION: Final = "1.4"
-"""Of Adaptive Cards: what every client of Teams draws."""
+"""The version of Adaptive Cards that every client of Teams draws."""
 
 SHOWN: Final = 200
-"""How much of an answer is shown, in characters."""
+"""The most characters of an answer that are shown."""
 
 
 def send(
@@ -52,7 +52,7 @@ def send(
     shown: str = "",
     once: bool = False,
 ) -> str:
-    """Send one request; return what to log. Any status but 2xx raises ActionFailed.
+    """Send one request; return a word for the log. Any status but 2xx raises ActionFailed.
 
     `shown` stands for the URL in messages, where it is a secret. With `once` a failure is final if
     the server may have carried the request out.
@@ -127,7 +127,7 @@ MISSING: Final = "notify's urls_file needs the extra 'notify': pip install '.[no
 
 
 def installed() -> bool:
-    """Tell whether apprise is there, without loading it."""
+    """Return True if apprise is installed, without loading it."""
     return importlib.util.find_spec("apprise") is not None
 
 
@@ -201,7 +201,6 @@ if __name__ == "__main__":
 
 
 def _slack(text: str) -> bytes:
-    """Return the body for an incoming webhook of Slack."""
     # What is between < and > is a link or a mention to Slack.
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return msgspec.json.encode({"text": escaped})

@@ -1,6 +1,6 @@
 """Programs, systemd units that are stopped or started, and processes that get a signal.
 
-A program that is told to stop ends with everything that it started.
+A program that is stopped ends with everything that it started.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from forewarn.agent.logs import LOGGER
 from forewarn.agent.rules import CommandSettings, ServiceSettings, SignalSettings
 
 GRACE_SECONDS: Final = 10.0
-"""Between SIGTERM and SIGKILL: a program's time to put things in order."""
+"""The time between SIGTERM and SIGKILL, for a program to put things in order."""
 
 TAIL_BYTES: Final = 4096
-"""How much of the end of a program's output is kept."""
+"""The most bytes that are kept of the end of a program's output."""
 
 SYSTEMCTL: Final = "systemctl"
 RUNNING: Final = frozenset({"active", "activating", "reloading", "refreshing"})
 
 LOOK_SECONDS: Final = 0.2
-"""Between two looks at the process or file: a checkpoint takes seconds."""
+"""The pause between two looks at the process or file: a checkpoint takes seconds."""
 
 READ_BYTES: Final = 65536
 LEFT_OVER_SECONDS: Final = 1.0
-"""How long to read on after a program has ended: another may hold its pipe open for ever. If that
+"""The time to read on after a program has ended: another may hold its pipe open for ever. If that
 one writes after this, the pipe is closed, as it is when the agent ends."""
 
 AGENT_ONLY: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
@@ -80,7 +80,7 @@ def execute(
         )
     except OSError as error:
         raise ActionFailed(f"cannot run {program}: {error.strerror}") from error
-    group = _Group(process)
+    group = _ProcessGroup(process)
     assert process.stdin is not None
     assert process.stdout is not None
     tail, over = bytearray(), threading.Event()
@@ -115,7 +115,7 @@ def execute(
     return status, bytes(tail).decode("utf-8", "replace").strip()
 
 
-class _Group:
+class _ProcessGroup:
     """A process and all that it started, as far as they stay in its group.
 
     The system may give a process's number to another as soon as the process was waited for, and
@@ -136,7 +136,7 @@ class _Group:
             self._process.wait()
 
     def close(self) -> int:
-        """End what is left, and return the leader's exit status; nothing is sent after that."""
+        """End the processes that are left, and return the leader's status; no signal follows."""
         self.send("SIGKILL")
         with self._lock:
             self._closed = True
@@ -165,7 +165,7 @@ def _write(pipe: IO[bytes], data: bytes) -> None:
 
 
 class ServiceAction(Action[ServiceSettings]):
-    """Notes whether a unit runs, then stops or starts it; undoing leaves it as it was."""
+    """Notes if a unit runs, then stops or starts it; undoing leaves it as it was."""
 
     def prepare(self) -> str:
         unit, start = self.settings.unit, bool(self.settings.start)
@@ -268,7 +268,7 @@ def _ended(descriptor: int) -> bool:
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """Return what tells one version of a file from another; None if it does not exist."""
+    """Return the identity of a file's version; None if the file does not exist."""
     if not file:
         return None
     try:
