@@ -198,13 +198,12 @@ def streaming(door: Door, cookie: str) -> Iterator[HTTPResponse]:
     connection.close()
 
 
-def test_an_open_page_is_told_nothing_more_once_its_token_is_revoked(door: Door) -> None:
+def test_the_stream_of_an_open_page_ends_once_its_token_is_revoked(door: Door) -> None:
     with streaming(door, door.cookie()) as stream:
         (name,) = door.tokens()
         assert door.root.ask("DELETE", f"/v1/tokens?name={name}").status == 200
-        for _ in range(20):  # the pages are told of changes by the real clock
-            door.root.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
-        assert stream.read().count(b"event:") <= 1  # of what had changed before
+        door.root.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
+        stream.read()  # to its end
 
 
 def test_an_open_page_ends_with_the_time_of_the_token_that_made_its_own(door: Door) -> None:
