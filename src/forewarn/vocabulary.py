@@ -116,6 +116,8 @@ class AgentStatus(StrEnum):
 class AccessRole(StrEnum):
     """What an operator's account may do; each role may do all that those before it may."""
 
+    RELAY = "relay"
+    """Be the relay of a host, and nothing else."""
     METRICS = "metrics"
     """Read the metrics, and nothing else."""
     VIEWER = "viewer"
@@ -123,7 +125,7 @@ class AccessRole(StrEnum):
     OPERATOR = "operator"
     """Change the fleet and maintenance, and read the audit log."""
     ADMIN = "admin"
-    """Make and revoke tokens, and trust the clock."""
+    """Make and revoke tokens."""
 
     def allows(self, needed: "AccessRole") -> bool:
         """Return whether this role may do what needs another."""
@@ -132,12 +134,14 @@ class AccessRole(StrEnum):
 
 
 class TokenAudience(StrEnum):
-    """The part of the operator plane that accepts a token."""
+    """The part of the service that accepts a token."""
 
     API = "api"
     """Programs, which send it as a bearer token."""
     PAGE = "page"
     """A browser, which sends it in a cookie."""
+    RELAY = "relay"
+    """The relay of a host, at `relay.listen`."""
 
 
 class ErrorCode(StrEnum):

@@ -36,7 +36,7 @@ from forewarn.maintenance.model import (
     Refused,
     Stay,
 )
-from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.relays import Relay, new_token
 from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -257,7 +257,7 @@ def test_a_drain_with_a_reboot_ends_where_it_began(site: Site) -> None:
 def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
     site: Site,
 ) -> None:
-    token = RelayToken(digest="d", host="h1", created_by="ann", created_at=NOW)
+    token = new_token("h1", "d", by="ann", at=NOW)
 
     def hear() -> None:
         now = site.clock.now()

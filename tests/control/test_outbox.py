@@ -13,15 +13,18 @@ import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome
-from forewarn.control import maintenances, outbox
+from forewarn.control import accounts, maintenances, outbox
+from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, Known, difference
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import Work, world_of
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance import news
+from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
+    HoldKind,
     Machine,
     Operation,
     Policy,
@@ -30,7 +33,7 @@ from forewarn.maintenance.model import (
     Scope,
 )
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.relays import RelayToken
+from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
@@ -45,7 +48,7 @@ from forewarn.store.port import (
     Transaction,
 )
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 from store.shared import SharedStore, lost_tail
 from store.wrapped import Wrapped
 
@@ -586,14 +589,44 @@ def test_a_row_decodes_to_what_was_encoded() -> None:
     assert msgspec.json.decode(row.body, type=list[Changes]) == saved
 
 
-def test_what_was_read_again_tells_which_tokens_of_relays_are_valid() -> None:
-    def token(digest: str, used_at: datetime | None = None) -> RelayToken:
-        return RelayToken(
-            digest=digest, host="h1", created_by="ann", created_at=NOW, used_at=used_at
+@pytest.mark.parametrize("again", [None, "another digest"])
+def test_a_token_that_another_replica_revoked_or_replaced_changes_nothing(
+    pair: Pair, again: str | None
+) -> None:
+    def token(digest: str) -> Token:
+        return Token(
+            name="ann",
+            role=AccessRole.OPERATOR,
+            digest=digest,
+            created_by="root",
+            created_at=NOW,
+            expires_at=None,
         )
 
-    before = Known(relay_tokens={"a": token("a"), "b": token("b"), "c": token("c")})
-    after = Known(relay_tokens={"b": token("b", NOW), "c": token("c"), "d": token("d")})
+    first, second = pair
+    made = first.plane.order(accounts.create_token, token("d")).result()
+    ann = OperatorRequest(by="ann", role=made.role, address="", action="", request="", token=made)
+    plane = first.plane.audited(ann, lambda _: "")
+    plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann").result()
+    second.plane.order(accounts.revoke_tokens, ["ann"]).result()
+    if again is not None:
+        second.plane.order(accounts.create_token, token(again)).result()
+    with pytest.raises(Refused) as caught:  # the first has not heard of it yet
+        plane.release(HoldKind.EVERYTHING, "").result()
+    assert caught.value.code is ErrorCode.UNAUTHORIZED
+    first.is_whole()
+
+
+def test_what_was_read_again_tells_which_tokens_are_valid() -> None:
+    def token(digest: str, used_at: datetime | None = None) -> Token:
+        return msgspec.structs.replace(new_token("h1", digest, by="ann", at=NOW), used_at=used_at)
+
+    def known(*tokens: Token) -> Known:
+        return Known(tokens={each.name: each for each in tokens})
+
+    before = known(token("a"), token("b"), token("c"))
+    after = known(token("b", NOW), token("c"), token("d"))
     changes = difference(before, after, {})
-    assert changes.relay_tokens == (token("b", NOW), token("d"))
-    assert changes.void_relay_tokens == ("a",)
+    assert changes.tokens == (token("b", NOW), token("d"))
+    assert set(changes.revoked_tokens) >= {token("a").name}
+    assert token("c").name not in changes.revoked_tokens

@@ -33,7 +33,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.news import NewsType, decode
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayToken
+from forewarn.maintenance.relays import HEARSAY, LATE, Relay, new_token
 from forewarn.maintenance.transitions import Decision
 from forewarn.store.port import Store, StoreUnavailable, Transaction
 from forewarn.store.sqlite import InMemoryStore
@@ -98,7 +98,7 @@ class RelayReplica:
         feed.subscribe(self.watch.learn)
         self.follower = follower
         with store.read() as reading:
-            self.watch.learn(Changes(relay_tokens=tuple(reading.relay_tokens().values())))
+            self.watch.learn(Changes(tokens=tuple(reading.tokens().values())))
             self.watch.settle()
             follower.begin(reading.position())
 
@@ -112,7 +112,7 @@ class RelayReplica:
         run(self.watch.look())
 
     def token(self, digest: str = "d0", host: str = "h0") -> None:
-        made = RelayToken(digest=digest, host=host, created_by="ann", created_at=NOW)
+        made = new_token(host, digest, by="ann", at=NOW)
         done(self.plane.order(relay_watch.create_token, made))
 
     def ask(self, machine: str = "web-0") -> None:
@@ -274,7 +274,7 @@ def test_a_token_is_noted_at_its_first_use_and_the_older_one_is_void(
     replica: RelayReplica,
 ) -> None:
     assert replica.watch.host_of("d0") == "h0"
-    assert replica.watch.tokens["d0"].used_at is not None
+    assert replica.watch.tokens["relay/h0/d0"].used_at is not None
     replica.token("d1")
     assert replica.watch.host_of("d0") == "h0"
     assert replica.watch.host_of("d1") == "h0"

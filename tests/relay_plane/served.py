@@ -71,7 +71,7 @@ class Served(Running):
     def token_states(self, host: str) -> list[bool]:
         """Of each valid token of a host, the oldest first: whether it was used."""
         with self._store.read() as reading:
-            tokens = reading.relay_tokens().values()
+            tokens = sorted(reading.tokens().values(), key=lambda token: token.created_at)
         return [token.used_at is not None for token in tokens if token.host == host]
 
     def _metric(self, name: str) -> float:

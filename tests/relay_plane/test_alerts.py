@@ -39,7 +39,7 @@ def test_a_relay_that_is_away_is_told_of_unless_its_host_reboots() -> None:
         reached=ReachedLimits("relay"),
     )
     with store.read() as reading:
-        plane.learn(Changes(relay_tokens=tuple(reading.relay_tokens().values())))
+        plane.learn(Changes(tokens=tuple(reading.tokens().values())))
         plane.begin(1)
     clock.advance(SETTLE)
     for host in ("h0", "h1"):

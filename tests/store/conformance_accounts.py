@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forewarn.maintenance import relays
 from forewarn.maintenance.accounts import DONE, AuditRecord, Token
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import AuditQuery, Store
@@ -115,12 +116,13 @@ class Accounts:
         with store.read() as reading:
             assert reading.tokens() == {"ann": again}
 
-    def test_a_second_token_of_a_name_is_a_mistake(self, store: Store) -> None:
-        save(store, Changes(tokens=(token("ann"),)))
-        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
-            save(store, Changes(tokens=(token("ann", role=AccessRole.ADMIN),)))
-        with store.read() as reading:
-            assert reading.tokens()["ann"].role is AccessRole.VIEWER
+    def test_a_token_of_a_relay_that_was_used_replaces_itself(self, store: Store) -> None:
+        made = relays.new_token("h1", "0123456789", by="ann", at=NOW)
+        used = msgspec.structs.replace(made, used_at=NOW)
+        for each in (made, used):
+            save(store, Changes(tokens=(each,)))
+            with store.read() as reading:
+                assert reading.tokens() == {"relay/h1/01234567": each}
 
     def test_records_are_numbered_in_the_order_of_commits(self, store: Store) -> None:
         write(store, record("ann"), record("bob"))

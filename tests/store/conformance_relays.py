@@ -1,4 +1,4 @@
-"""What every store must keep of relays: their tokens, and what was heard of each."""
+"""What every store must keep of relays: what was heard of each."""
 
 from datetime import datetime
 
@@ -7,23 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.maintenance.model import Changes, Refused
-from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.model import Refused
+from forewarn.maintenance.relays import Relay
 from forewarn.store.port import Store, Transaction
-from store.conformance import assert_rolled_back, save
+from store.conformance import assert_rolled_back
 from store.engines import NewStore
 from store.values import MINUTE, NOW
 
 TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=20)
 MOMENTS = st.integers(0, 10**6).map(lambda minutes: NOW + minutes * MINUTE)
-TOKENS = st.builds(
-    RelayToken,
-    digest=TEXTS,
-    host=TEXTS,
-    created_by=TEXTS,
-    created_at=MOMENTS,
-    used_at=st.none() | MOMENTS,
-)
 RELAYS = st.builds(
     Relay,
     host=TEXTS,
@@ -36,11 +28,6 @@ RELAYS = st.builds(
     machines=st.integers(0, 10**6),
     held_for=st.none() | MOMENTS,
 )
-
-
-def token(digest: str, host: str = "h1", **fields: object) -> RelayToken:
-    known = {"created_by": "ann", "created_at": NOW}
-    return msgspec.convert(known | fields | {"digest": digest, "host": host}, RelayToken)
 
 
 def relay(host: str = "h1", heard_at: datetime = NOW, **fields: object) -> Relay:
@@ -61,44 +48,15 @@ def known(store: Store) -> dict[str, Relay]:
 
 
 class Relays:
-    """Tokens come, are used and go; of a relay the latest that was heard counts."""
+    """Of a relay the latest that was heard counts."""
 
     @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-    @given(TOKENS, RELAYS)
-    def test_tokens_and_relays_are_read_back_exactly(
-        self,
-        new: NewStore,
-        made: RelayToken,
-        heard: Relay,
-    ) -> None:
+    @given(RELAYS)
+    def test_relays_are_read_back_exactly(self, new: NewStore, heard: Relay) -> None:
         store = new()
-        save(store, Changes(relay_tokens=(made,)))
         store.hear([heard])
         with store.read() as reading:
-            assert reading.relay_tokens() == {made.digest: made}
             assert reading.relays() == {heard.host: heard}
-
-    def test_tokens_are_listed_the_oldest_first_and_go_when_void(self, store: Store) -> None:
-        late, early = token("a", created_at=NOW + MINUTE), token("b")
-        save(store, Changes(relay_tokens=(late, early)))
-        with store.read() as reading:
-            assert list(reading.relay_tokens().values()) == [early, late]
-        save(store, Changes(void_relay_tokens=("b", "nobody's")))
-        with store.read() as reading:
-            assert reading.relay_tokens() == {"a": late}
-
-    def test_tokens_are_found_by_their_hosts(self, store: Store) -> None:
-        save(store, Changes(relay_tokens=(token("a"), token("b", "h2"), token("c", "h3"))))
-        with store.read() as reading:
-            assert set(reading.relay_tokens(["h1", "h3", "h9"])) == {"a", "c"}
-            assert reading.relay_tokens([]) == {}
-
-    def test_a_token_that_was_used_replaces_itself(self, store: Store) -> None:
-        save(store, Changes(relay_tokens=(token("a"),)))
-        used = token("a", used_at=NOW + MINUTE)
-        save(store, Changes(relay_tokens=(used,)))
-        with store.read() as reading:
-            assert reading.relay_tokens() == {"a": used}
 
     def test_of_a_relay_the_latest_that_anybody_heard_counts(self, store: Store) -> None:
         store.hear([relay("h2"), relay("h1", NOW + MINUTE)])

@@ -69,7 +69,7 @@ token = group(
             option(
                 "--role ROLE",
                 "metrics, viewer, operator or admin.",
-                Choice(AccessRole),
+                Choice(role for role in AccessRole if role is not AccessRole.RELAY),
                 required=True,
             ),
             option("--expires TIME expires_at", "RFC 3339 with a zone, or from now, such as +90d."),

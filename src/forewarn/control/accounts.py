@@ -116,7 +116,10 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     if token.name in known:
         message = f"there is a token {token.name!r} already: revoke it first, or name another"
         raise Refused(ErrorCode.CONFLICT, message, token=token.name)
-    _judge_room(len(known))
+    if token.role is AccessRole.RELAY:
+        message = "at role: 'forewarn relay token HOST' makes the token of a relay"
+        raise Refused(ErrorCode.INVALID, message, where="role")
+    _judge_room(sum(not each.host for each in known.values()))
     if token.expired(unit.now):
         message = "at expires_at: expected a time in the future"
         raise Refused(ErrorCode.INVALID, message, where="expires_at")
@@ -132,7 +135,7 @@ def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     own.sort(key=attrgetter("created_at"))
     over = {each.name for each in known if each.expired(unit.now)}
     over.update(each.name for each in own[: max(0, len(own) - MAX_PAGE_TOKENS + 1)])
-    _judge_room(len(tokens) - len(over))
+    _judge_room(sum(not each.host for each in tokens) - len(over))
     return Work(token, Changes(tokens=(token,), revoked_tokens=tuple(sorted(over))))
 
 
@@ -141,7 +144,7 @@ def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Work
     if unit.tokens().get(token.name) != token:
         raise spent_link()
     renewed = msgspec.structs.replace(token, digest=digest)
-    return Work(renewed, Changes(tokens=(renewed,), revoked_tokens=(token.name,)))
+    return Work(renewed, Changes(tokens=(renewed,)))
 
 
 def spent_link() -> Refused:
@@ -155,7 +158,7 @@ def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[t
 
     The tokens for the page of an account with such a name go too, also where it has no other token.
     """
-    known = unit.tokens().values()
+    known = [token for token in unit.tokens().values() if not token.host]
     revoked = tuple(token for token in known if {token.name, token.account} & {*names})
     found = {name for token in revoked for name in (token.name, token.account)}
     if missing := [name for name in names if name not in found]:

@@ -136,7 +136,7 @@ def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:
     names = {key(guest.name) for guest in its.guests}
     operations = unit.operations([f"{number}.1" for number in its.maintenances])
     relay = unit.store.relays([host]).get(host)
-    made = [token.created_at for token in unit.store.relay_tokens([host]).values()]
+    made = [token.created_at for token in unit.world.tokens_of(host)]
     if relay is not None and not relays.is_guarded(relay, min(made, default=None)):
         relay = None
     return DrainView(

@@ -38,7 +38,6 @@ from forewarn.maintenance.model import (
     Operation,
     Scope,
 )
-from forewarn.maintenance.relays import RelayToken
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.store.port import (
     ChangeRecord,
@@ -141,7 +140,6 @@ class Known(msgspec.Struct, frozen=True):
     tokens: Mapping[str, Token] = {}
     maintenances: Mapping[int, Maintenance] = {}
     """Those that are open."""
-    relay_tokens: Mapping[str, RelayToken] = {}
     holds: Mapping[tuple[HoldKind, str], Hold] = {}
 
 
@@ -160,7 +158,6 @@ def known_of(reading: Reading) -> Known:
         reading.drains(),
         reading.tokens(),
         reading.open_maintenances(),
-        reading.relay_tokens(),
         {(hold.kind, hold.name): hold for hold in reading.holds()},
     )
 
@@ -196,8 +193,6 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
         revoked_tokens=tuple(
             name for name, token in before.tokens.items() if after.tokens.get(name) != token
         ),
-        relay_tokens=_new(before.relay_tokens, after.relay_tokens),
-        void_relay_tokens=tuple(before.relay_tokens.keys() - after.relay_tokens.keys()),
         holds=_new(before.holds, after.holds),
         released=tuple(hold for name, hold in before.holds.items() if name not in after.holds),
     )

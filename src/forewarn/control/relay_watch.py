@@ -21,8 +21,9 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import commands, notice, relays
+from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Changes, Hold, HoldKind, HostState, Refused
-from forewarn.maintenance.relays import Relay, RelayHolds, RelayTerms, RelayToken
+from forewarn.maintenance.relays import Relay, RelayHolds, RelayTerms
 from forewarn.maintenance.transitions import Transitions
 from forewarn.store.port import Store, StoreError
 from forewarn.vocabulary import ErrorCode
@@ -83,11 +84,12 @@ class RelayWatch(Rounds):
         self._replica = replica
         self._has_all = has_all
         self._on_void = on_void
-        self.tokens: dict[str, RelayToken] = {}
-        """By digest."""
+        self.tokens: dict[str, Token] = {}
+        """Those of relays, by name."""
+        self._by_digest: dict[str, Token] = {}
         self.relays: dict[str, Relay] = {}
         """The latest report of each, here or elsewhere, by host."""
-        self._of_host: dict[str, dict[str, RelayToken]] = {}
+        self._of_host: dict[str, dict[str, Token]] = {}
         """The same tokens by host."""
         self._oldest: dict[str, datetime] = {}
         """When the oldest valid token of each host was made."""
@@ -96,7 +98,7 @@ class RelayWatch(Rounds):
         self._coming_back: set[str] = set()
         """The hosts that a drain reboots: each waits for its relay before its machines return."""
         self._using: set[str] = set()
-        """Digests of tokens whose first use is being written down."""
+        """Names of tokens whose first use is being written down."""
         self._unsaved: set[str] = set()
         self._stalls: list[tuple[str, timedelta]] = []
         """Those that could not be recorded: the store was away."""
@@ -109,25 +111,20 @@ class RelayWatch(Rounds):
 
     def learn(self, changes: Changes) -> None:
         """Follow changes."""
-        for digest in changes.void_relay_tokens:
-            if (token := self.tokens.pop(digest, None)) is not None:
-                del self._of_host[token.host][digest]
-                self._date(token.host)
-                self._using.discard(digest)
-                self._on_void(token.host)
-                if token.host not in self._of_host:
-                    self.relays.pop(token.host, None)
+        for name in changes.revoked_tokens:
+            self._drop(name)
         for drain in changes.drains:
             if drain.state in {HostState.REBOOTING, HostState.BACK}:
                 self._coming_back.add(drain.host)
             else:
                 self._coming_back.discard(drain.host)
-        for token in changes.relay_tokens:
-            self._put(token)
-            if token.used_at is not None:
-                self._using.discard(token.digest)
+        for token in changes.tokens:
+            if token.host:
+                self._put(token)
+                if token.used_at is not None:
+                    self._using.discard(token.name)
 
-    def tokens_of(self, host: str) -> list[RelayToken]:
+    def tokens_of(self, host: str) -> list[Token]:
         """Return the valid tokens of a host's relay, the oldest first."""
         own = self._of_host.get(host, {}).values()
         return sorted(own, key=lambda token: token.created_at)
@@ -136,18 +133,18 @@ class RelayWatch(Rounds):
 
     def host_of(self, digest: str) -> str | None:
         """Return the host of a valid token, and note its use; None for any other token."""
-        token = self.tokens.get(digest)
+        token = self._by_digest.get(digest)
         if token is None:
             return None
-        if token.used_at is None and digest not in self._using:
-            self._using.add(digest)
-            used = self._plane.order(use_token, token)
-            used.add_done_callback(lambda done: self._used(digest, done.exception()))
+        if token.used_at is None and token.name not in self._using:
+            self._using.add(token.name)
+            used = self._plane.order(use_token, token.name)
+            used.add_done_callback(lambda done: self._used(token.name, done.exception()))
         return token.host
 
-    def _used(self, digest: str, error: BaseException | None) -> None:
+    def _used(self, name: str, error: BaseException | None) -> None:
         if error is not None:  # on the writer's thread: its next use tries again
-            self._using.discard(digest)
+            self._using.discard(name)
 
     def hear(
         self, host: str, *, version: str, age_seconds: float, machines: int, etag: str
@@ -354,10 +351,21 @@ class RelayWatch(Rounds):
             behind=self._behind,
         )
 
-    def _put(self, token: RelayToken) -> None:
-        self.tokens[token.digest] = token
-        self._of_host.setdefault(token.host, {})[token.digest] = token
+    def _put(self, token: Token) -> None:
+        self.tokens[token.name] = self._by_digest[token.digest] = token
+        self._of_host.setdefault(token.host, {})[token.name] = token
         self._date(token.host)
+
+    def _drop(self, name: str) -> None:
+        token = self.tokens.pop(name, None)
+        if token is None:
+            return
+        del self._by_digest[token.digest], self._of_host[token.host][name]
+        self._date(token.host)
+        self._using.discard(name)
+        self._on_void(token.host)
+        if token.host not in self._of_host:
+            self.relays.pop(token.host, None)
 
     def _date(self, host: str) -> None:
         made = [token.created_at for token in self._of_host[host].values()]
@@ -384,22 +392,25 @@ def _about(relay: Relay) -> str:
 # What `Plane.order` does in a transaction; it looks again at what the store has by then.
 
 
-def create_token(unit: UnitOfWork, _: Decide, token: RelayToken) -> Work[RelayToken]:
+def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     """Give a host's relay a new token, beside the one that it uses."""
     made = replace(token, created_at=unit.now)
-    void = relays.issue(unit.store.relay_tokens([made.host]).values(), made)
-    return Work(made, Changes(relay_tokens=(made,), void_relay_tokens=void))
+    void = relays.issue(unit.world.tokens_of(made.host))
+    return Work(made, Changes(tokens=(made,), revoked_tokens=_names(void)))
 
 
-def use_token(unit: UnitOfWork, _: Decide, token: RelayToken) -> Work[None]:
+def use_token(unit: UnitOfWork, _: Decide, name: str) -> Work[None]:
     """Note that a token was used first: the one that it replaces is void."""
-    known = unit.store.relay_tokens([token.host])
-    stored = known.get(token.digest)
-    if stored is None or stored.used_at is not None:
+    known = unit.tokens().get(name)
+    if known is None or known.used_at is not None:
         return Work(None)
-    used = replace(stored, used_at=unit.now)
-    void = relays.use(known.values(), used)
-    return Work(None, Changes(relay_tokens=(used,), void_relay_tokens=void))
+    used = replace(known, used_at=unit.now)
+    void = relays.use(unit.world.tokens_of(known.host), used)
+    return Work(None, Changes(tokens=(used,), revoked_tokens=_names(void)))
+
+
+def _names(tokens: Iterable[Token]) -> tuple[str, ...]:
+    return tuple(token.name for token in tokens)
 
 
 def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
@@ -407,13 +418,13 @@ def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
 
     The answer is how many there were.
     """
-    void = tuple(unit.store.relay_tokens([host]))
+    void = _names(unit.world.tokens_of(host))
     if not void:
         message = f"the relay of host {host!r} has no token: see 'forewarn host list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
     changes = _released(unit, decided, host)
     unit.store.forget_relay(host)
-    return Work(len(void), replace(changes, void_relay_tokens=void))
+    return Work(len(void), replace(changes, revoked_tokens=void))
 
 
 def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Work[Relay]:

@@ -51,9 +51,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
-_BESIDE = ("tokens", "revoked_tokens", "relay_tokens", "void_relay_tokens")
-"""The fields of Changes that no decision looks at: they are saved at once."""
-
 
 class Work(msgspec.Struct, Generic[T], frozen=True):
     """The result of a job: the answer, and the changes to save."""
@@ -73,6 +70,7 @@ def world_of(reading: Reading) -> World:
         tombstones=reading.tombstones(),
         retired=tombstones.scopes(reading),
         drains=reading.drains(),
+        tokens=reading.tokens(),
     )
 
 
@@ -238,9 +236,9 @@ class UnitOfWork:
 
     # Everything else.
 
-    def tokens(self) -> dict[str, Token]:
-        """Return the tokens of operators, by name; new ones are saved at once."""
-        return self._transaction.tokens()
+    def tokens(self) -> Mapping[str, Token]:
+        """Return all tokens, by name."""
+        return self.world.tokens
 
     def next_maintenance_number(self) -> int:
         """Return the number of the next maintenance; it is taken when that is saved."""
@@ -260,10 +258,6 @@ class UnitOfWork:
         numbers = (one.number for one in changes.maintenances)
         self._last_number = max(self._last_number, *numbers, 0)
         self.world.take(changes)
-        beside = {name: value for name in _BESIDE if (value := getattr(changes, name))}
-        if beside:
-            self.save()
-            self._save(Changes(**beside))
 
     def note(self, record: AuditRecord) -> None:
         """Add a record to the audit log, which is saved together with its subject."""
@@ -324,9 +318,8 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
         world.machines,
         unit.live_operations(),
         world.drains,
-        store.tokens(),
+        world.tokens,
         world.maintenances,
-        store.relay_tokens(),
         world.holds,
     )
     known = Known(*(dict(table) for table in msgspec.structs.astuple(known)))

@@ -16,7 +16,7 @@ TOKEN_FILE: Final = "token-file"  # noqa: S105 - an account's name
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An operator's credential. Its secret is shown once, and kept nowhere."""
+    """The credential of an operator or of a host's relay. Its secret is shown once, never kept."""
 
     name: str
     """Unique, case and all; history and the audit log show it unless a browser has the token."""
@@ -30,6 +30,10 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The time from which it is refused; None for never."""
     parent: str = ""
     """Digest of the token that made it, without which it lets nobody in; `""` for none."""
+    host: str = ""
+    """The host of a relay, as the fleet spells it; `""` for a token of an operator."""
+    used_at: datetime | None = None
+    """The first use by a relay; None before, and for a token of an operator."""
 
     @property
     def account(self) -> str:

@@ -18,7 +18,6 @@ import msgspec
 
 from forewarn import vocabulary
 from forewarn.maintenance.accounts import Token
-from forewarn.maintenance.relays import RelayToken
 from forewarn.maintenance.units import (
     CONFIRM,
     CheckProgress,
@@ -702,10 +701,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...] = ()
     revoked_tokens: tuple[str, ...] = ()
     """Names."""
-    relay_tokens: tuple[RelayToken, ...] = ()
-    """New ones, and those that were used first."""
-    void_relay_tokens: tuple[str, ...] = ()
-    """Digests."""
 
     def __bool__(self) -> bool:
         """Return True if anything changed."""

@@ -14,6 +14,9 @@ from typing import Final
 
 import msgspec
 
+from forewarn.maintenance.accounts import Token
+from forewarn.vocabulary import AccessRole, TokenAudience
+
 BY: Final = "relay"
 """The author of these holds and releases, as history shows it."""
 
@@ -27,18 +30,6 @@ two seconds and this one reads it within two, if both have their turns."""
 
 MAX_TOKENS: Final = 2
 """The most valid tokens of a host: the one that is used, and the one that replaces it."""
-
-
-class RelayToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The record of the token of a host's relay; the token itself is shown once."""
-
-    digest: str
-    """The SHA-256 of the token, in hex."""
-    host: str
-    """As the fleet spells it."""
-    created_by: str
-    created_at: datetime
-    used_at: datetime | None = None
 
 
 class Relay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -90,26 +81,36 @@ class RelayHolds(msgspec.Struct, frozen=True):
 # The tokens.
 
 
-def issue(known: Iterable[RelayToken], new: RelayToken) -> tuple[str, ...]:
-    """Return the digests of the tokens that become void when a host is given a new one.
+def new_token(host: str, digest: str, *, by: str, at: datetime) -> Token:
+    """Return the token of a host's relay, of which only the secret's digest is known."""
+    return Token(
+        name=f"relay/{host}/{digest[:8]}",
+        role=AccessRole.RELAY,
+        digest=digest,
+        audience=TokenAudience.RELAY,
+        created_by=by,
+        created_at=at,
+        expires_at=None,
+        host=host,
+    )
+
+
+def issue(own: Iterable[Token]) -> tuple[Token, ...]:
+    """Return the tokens of a host that become void when it is given a new one.
 
     The one that its relay uses stays valid, so that the new one can be brought there; of those
-    that were never used, none does.
+    that were never used, the newest does.
     """
-    own = [token for token in known if token.host == new.host]
+    own = [*own]
     used = [token for token in own if token.used_at is not None]
-    keep = max(used or own, key=lambda token: (token.created_at, token.digest), default=None)
-    return tuple(token.digest for token in own if token is not keep)
+    keep = max(used or own, key=lambda token: (token.created_at, token.name), default=None)
+    return tuple(token for token in own if token is not keep)
 
 
-def use(known: Iterable[RelayToken], used: RelayToken) -> tuple[str, ...]:
-    """Return the digests of the tokens that become void when a token is used first: older ones."""
+def use(own: Iterable[Token], used: Token) -> tuple[Token, ...]:
+    """Return the tokens of a host that become void when one is used first: the older ones."""
     return tuple(
-        token.digest
-        for token in known
-        if token.host == used.host
-        and token.digest != used.digest
-        and token.created_at <= used.created_at
+        token for token in own if token.name != used.name and token.created_at <= used.created_at
     )
 
 

@@ -1,8 +1,9 @@
 """All live state, as values in memory, with its indexes.
 
 A decision looks at the World and nothing else, so it cannot miss what nobody thought of reading. It
-has every scope, machine, hold and drain; the operations that are live, and the maintenance that is
-open. The rest is history: a command that names such a value recalls it until the transaction ends.
+has every scope, machine, hold, drain and token; the operations that are live, and the maintenance
+that is open. The rest is history: a command that names such a value recalls it until the
+transaction ends.
 
 Each table notes in one journal the values that a change replaces, so that a decision or a whole
 transaction can be undone. A World belongs to one thread. The order of its values and names means
@@ -16,6 +17,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
+from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -134,7 +136,7 @@ class Table(dict[K, V]):
 class World:
     """All live state."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each kind
         self,
         *,
         scopes: Mapping[str, Scope] = NOTHING,
@@ -145,6 +147,7 @@ class World:
         tombstones: Mapping[str, Tombstone] = NOTHING,
         retired: Mapping[str, int] = NOTHING,
         drains: Mapping[str, Drain] = NOTHING,
+        tokens: Mapping[str, Token] = NOTHING,
     ) -> None:
         self._journal: list[tuple[Table[Any, Any], Any, Any] | None] = []
         self._recalled: dict[str, Operation] = {}
@@ -170,6 +173,9 @@ class World:
         self.retired: Table[str, int] = self._table("retired")
         """The last incarnations of removed scopes that ever had an event."""
         self.drains: Table[str, Drain] = self._table("drains")
+        self.tokens_of_host = Index()
+        """The names of relays' tokens by host."""
+        self.tokens: Table[str, Token] = self._table("tokens", self._index_token)
         filled: tuple[tuple[Table[Any, Any], Mapping[Any, Any]], ...] = (
             (self.scopes, scopes),
             (self.machines, machines),
@@ -179,6 +185,7 @@ class World:
             (self.tombstones, tombstones),
             (self.retired, retired),
             (self.drains, drains),
+            (self.tokens, tokens),
         )
         for table, values in filled:
             table.fill(values)
@@ -201,6 +208,10 @@ class World:
     def machines_on(self, host: str) -> list[Machine]:
         """Return the machines on a host; `""` finds those whose host is unknown."""
         return [self.machines[name] for name in self.on_host.of(host)]
+
+    def tokens_of(self, host: str) -> list[Token]:
+        """Return the tokens of a host's relay."""
+        return [self.tokens[name] for name in self.tokens_of_host.of(host)]
 
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations whose time has come, the earliest first."""
@@ -295,6 +306,9 @@ class World:
             self.tombstones[tombstone.key] = tombstone
         for drain in changes.drains:
             self.drains[drain.host] = drain
+        _remove(self.tokens, changes.revoked_tokens)
+        for token in changes.tokens:
+            self.tokens[token.name] = token
         _remove(self.machines, changes.removed_machines)
         for name in changes.removed_scopes:
             if (gone := self.scopes.get(name)) is not None:
@@ -344,6 +358,12 @@ class World:
             self.members.add(new.scope, new.key)
             self.on_host.add(new.host, new.key)
 
+    def _index_token(self, old: Token | None, new: Token | None) -> None:
+        if old and old.host:
+            self.tokens_of_host.drop(old.host, old.name)
+        if new and new.host:
+            self.tokens_of_host.add(new.host, new.name)
+
     def _index_operation(self, old: Operation | None, new: Operation | None) -> None:
         one = new or old
         assert one is not None
@@ -380,6 +400,7 @@ _GONE: Final = {
     "machines": "removed_machines",
     "holds": "released",
     "tombstones": "revived",
+    "tokens": "revoked_tokens",
 }
 """The field of Changes for removed values of each table."""
 

@@ -563,7 +563,6 @@ class Service:
             dict(self._guests.machines),
             dict(self._inventory.operations),
             dict(self._hosts.drains),
-            relay_tokens=dict(self._relays.watch.tokens) if self._relays is not None else {},
             tokens=dict(self._door.accounts.tokens),
             maintenances=dict(self._maintenances.open),
             holds=dict(self._inventory.holds),

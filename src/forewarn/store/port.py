@@ -22,7 +22,7 @@ from forewarn.maintenance.model import (
     Sighting,
     Tombstone,
 )
-from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -252,9 +252,6 @@ class Reading(Protocol):
 
     def webhooks(self) -> dict[str, Webhook]:
         """Return the webhooks by name, in the order of names."""
-
-    def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
-        """Return the valid tokens of these hosts' relays, or of all, by digest, oldest first."""
 
     def relays(
         self, hosts: Collection[str] | None = None, since: datetime | None = None

@@ -16,7 +16,7 @@ from forewarn.maintenance.model import (
     Scope,
     Tombstone,
 )
-from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import schema
 from forewarn.store.connections import DatabaseConnection, Row
@@ -215,16 +215,6 @@ class SqlReading:
 
     def webhooks(self) -> dict[str, Webhook]:
         return dict(sorted(self._state("webhook").items()))
-
-    def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
-        bodies = "SELECT body FROM relay_tokens"
-        if hosts is None:
-            rows = self._run(bodies)
-        else:
-            rows = self._among(f"{bodies} WHERE host {{among}}", hosts)
-        found: list[RelayToken] = values_of("relay_token", rows)
-        found.sort(key=lambda token: (token.created_at, token.digest))
-        return {token.digest: token for token in found}
 
     def relays(
         self, hosts: Collection[str] | None = None, since: datetime | None = None

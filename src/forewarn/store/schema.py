@@ -10,7 +10,6 @@ engines take the same texts: PostgreSQL has its own words for a number and for h
     maintenances  likewise, and which are open
     changes, news the changes of each transaction, and their news for outsiders
     audit         the requests of operators
-    relay_tokens  found by the host of their relay
     replicas, sightings, relays
                   facts that no decision has made: the latest reports and sightings
 """
@@ -22,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from forewarn.maintenance import accounts, model
-from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import Replica, StoreUnusable
 
@@ -74,7 +73,6 @@ TABLES: Final[dict[str, tuple[str, ...]]] = {
         version TEXT NOT NULL, agent TEXT NOT NULL, reason TEXT NOT NULL""",
         "(saved)",
     ),
-    "relay_tokens": ("digest TEXT PRIMARY KEY, host TEXT NOT NULL, body TEXT NOT NULL", "(host)"),
     "relays": (
         """host TEXT PRIMARY KEY, heard INTEGER NOT NULL, due INTEGER NOT NULL, held INTEGER,
         body TEXT NOT NULL""",
@@ -146,7 +144,6 @@ _decoders = {
         ("maintenance", model.Maintenance),
         ("audit", accounts.AuditRecord),
         ("relay", Relay),
-        ("relay_token", RelayToken),
         ("replica", Replica),
     )
 }

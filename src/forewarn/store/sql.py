@@ -16,7 +16,7 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
 )
-from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import schema
 from forewarn.store.connections import ROWS_AT_ONCE, C, DatabaseConnection, Pool, Row
@@ -64,7 +64,6 @@ _PUT_OPERATION: Final = _upsert(
 )
 _NAME: Final = "INSERT INTO names (name, operation) {rows} ON CONFLICT DO NOTHING"
 _PUT_MAINTENANCE: Final = _upsert("maintenances", "number, open, key, body", "number")
-_PUT_RELAY_TOKEN: Final = _upsert("relay_tokens", "digest, host, body", "digest")
 _AUDIT: Final = "INSERT INTO audit (number, at, by, done, body) {rows}"
 _PUT_REPLICA: Final = _upsert("replicas", "name, beat, body", "name")
 _AGENT_SAID: Final = "CASE WHEN excluded.agent = '' THEN sightings.{0} ELSE excluded.{0} END"
@@ -107,24 +106,22 @@ class SqlTransaction(SqlReading):
         self._remove("hold", map(_hold_key, changes.released))
         self._remove("tombstone", changes.revived)
         self._remove("token", changes.revoked_tokens)
-        self._among("DELETE FROM relay_tokens WHERE digest {among}", changes.void_relay_tokens)
         put: dict[tuple[str, str], object] = {}
         for kind, key_of, values in (
             ("scope", attrgetter("key"), changes.scopes),
             ("machine", attrgetter("key"), changes.machines),
             ("tombstone", attrgetter("key"), changes.tombstones),
             ("drain", attrgetter("host"), changes.drains),
+            ("token", attrgetter("name"), changes.tokens),
         ):
             put |= {(kind, key_of(one)): one for one in values}
         self._put(put)
         # A second one of a name is a mistake of ours.
         self._put({("hold", _hold_key(one)): one for one in changes.holds}, _ADD)
-        self._put({("token", one.name): one for one in changes.tokens}, _ADD)
         if changes.maintenances:
             self._save_maintenances(changes.maintenances)
         if changes.operations:
             self._save_operations({one.id: one for one in changes.operations})
-        self._put_relay_tokens(changes.relay_tokens)
         self._remove("machine", changes.removed_machines)
         self._remove("scope", changes.removed_scopes)
         if changes.removed_machines:
@@ -223,14 +220,14 @@ class SqlTransaction(SqlReading):
         for table, name, by_row in _SET_BACK:
             to = micros(at if by_row else now)
             self._run(f"UPDATE {table} SET {name} = ? WHERE {name} > ?", to, to)
-        dated = []
-        for token in self.relay_tokens().values():
+        dated = {}
+        for name, token in self.tokens().items():
             used_at = None if token.used_at is None else min(token.used_at, now)
             made_at = min(token.created_at, now)
             set_back = msgspec.structs.replace(token, created_at=made_at, used_at=used_at)
-            if set_back != token:
-                dated.append(set_back)
-        self._put_relay_tokens(dated)
+            if token.host and set_back != token:
+                dated["token", name] = set_back
+        self._put(dated)
 
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
         held = None if held_for is None else micros(held_for)
@@ -271,11 +268,6 @@ class SqlTransaction(SqlReading):
     def _put(self, values: Mapping[tuple[str, str], object], how: str = _PUT) -> None:
         rows = ((*name, _body(value)) for name, value in values.items())
         self._connection.write(how, rows)
-
-    def _put_relay_tokens(self, tokens: Iterable[RelayToken]) -> None:
-        by_digest = {one.digest: one for one in tokens}
-        rows = ((digest, one.host, _body(one)) for digest, one in by_digest.items())
-        self._connection.write(_PUT_RELAY_TOKEN, rows)
 
     def _remove(self, kind: str, keys: Iterable[str]) -> None:
         self._connection.write(

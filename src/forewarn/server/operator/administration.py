@@ -14,10 +14,9 @@ from starlette.responses import Response
 from forewarn.control import accounts, relay_watch
 from forewarn.control import webhooks as orders
 from forewarn.control.accounts import OperatorRequest
-from forewarn.maintenance import model, news
+from forewarn.maintenance import model, news, relays
 from forewarn.maintenance import webhooks as rules
 from forewarn.maintenance.accounts import Token
-from forewarn.maintenance.relays import RelayToken
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.server import secret_files
 from forewarn.server.operator import (
@@ -49,8 +48,9 @@ _log = structlog.get_logger(__name__)
 @API.route("GET", "/v1/tokens", AccessRole.ADMIN, table.ACCOUNTS)
 async def list_tokens(backend: Backend) -> schemas.TokenList:
     """List the operators' tokens; what they are is kept nowhere."""
-    tokens = await backend.read(lambda reading: reading.tokens())
-    return schemas.TokenList(tokens=views.tokens(tokens.values(), backend.now()))
+    found = (await backend.read(lambda reading: reading.tokens())).values()
+    own = [token for token in found if not token.host]
+    return schemas.TokenList(tokens=views.tokens(own, backend.now()))
 
 
 @API.route("POST", "/v1/tokens", AccessRole.ADMIN, table.ACCOUNTS, status=201)
@@ -214,12 +214,8 @@ async def create_relay_token(
     The token that the relay uses stays valid until the new one is used.
     """
     host, token = one_line(data.host, "host"), backend.make_token()
-    made = RelayToken(
-        digest=secret_files.digest(token.encode()),
-        host=host,
-        created_by=caller.by,
-        created_at=backend.now(),
-    )
+    digest = secret_files.digest(token.encode())
+    made = relays.new_token(host, digest, by=caller.by, at=backend.now())
     plane = backend.changing(caller, host)
     made = await backend.done(plane.order(relay_watch.create_token, made))
     _log.info("an operator made a token for a relay", host=host, by=made.created_by)

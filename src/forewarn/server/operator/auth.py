@@ -192,11 +192,12 @@ class Accounts:
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""
-        for name in changes.revoked_tokens:
+        for name in (*changes.revoked_tokens, *(token.name for token in changes.tokens)):
             if (token := self.tokens.pop(name, None)) is not None:
                 del self._by_digest[token.digest]
         for token in changes.tokens:
-            self.tokens[token.name] = self._by_digest[token.digest] = token
+            if not token.host:
+                self.tokens[token.name] = self._by_digest[token.digest] = token
 
     def let_in_by_file(self, token: str) -> None:
         """Let in whoever has the token of the token's file, in place of the one before."""
