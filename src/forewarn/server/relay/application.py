@@ -1,7 +1,7 @@
-"""What relays reach: a plain ASGI application, which knows five requests, and its socket.
+"""The relay plane: a plain ASGI application, which knows five requests, and its socket.
 
-Who has no valid token learns nothing, and no token is ever logged. The token tells the host; a
-request is about that host's machines alone, as the hub knows them now.
+A client without a valid token learns nothing, and no token is ever logged. The token tells the
+host; a request is about that host's machines alone, as the hub knows them now.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ MAX_PARAMETERS: Final = 10
 """The most query parameters of a request: a relay sends one."""
 
 RETRY_SECONDS: Final = 5
-"""When to come back after 503."""
+"""The advice for the time to come back after 503."""
 
 PROBES: Final = transport.Probes(silent_seconds=10, between_seconds=2, most=3)
-"""A relay whose host is cut off is away soon after, whatever its request waits for. A probe costs
+"""A relay whose host is cut off is away soon after, even while its request waits. A probe costs
 this process nothing, and of ten thousand relays the system sends a thousand a second."""
 
 CUT_OFF: Final = "this replica does not reach the database: ask another one"
@@ -79,10 +79,10 @@ class _Refused(Exception):  # noqa: N818 - an answer, not an error
 class RelayApplication:
     """The application; used on the event loop alone.
 
-    `saw` is told what a machine's requests told a relay, by the machine's key. `on_stranger` is
-    called with a host whose relay got a request from an unknown address. `waits` is how long a
-    request for the host waits, in real seconds: while an operation of the host is Scheduled or a
-    drain reboots it, and otherwise.
+    `saw` is called with a machine's key and its latest requests to a relay. `on_stranger` is called
+    with a host whose relay got a request from an unknown address. `waits` are the real seconds that
+    a request for the host waits: while an operation of the host is Scheduled or a drain reboots it,
+    and otherwise.
     """
 
     def __init__(
@@ -296,9 +296,9 @@ async def _done(job: "Future[Any]") -> None:
 
 
 class RelayPlane:
-    """What relays reach. Made and used on the event loop.
+    """The relay plane: hub, watch and socket. Made and used on the event loop.
 
-    `whole` returns a scope's whole document, as the guest plane has it. `epoch` returns what
+    `whole` returns a scope's whole document, as the guest plane has it. `epoch` returns a text that
     changes whenever the store may have lost changes.
     """
 
@@ -343,7 +343,7 @@ class RelayPlane:
         """The encryption of new connections; None for plain HTTP."""
 
     def learn(self, changes: model.Changes) -> None:
-        """Follow what changed, after the guest plane."""
+        """Follow changes, after the guest plane."""
         self.hub.learn(changes)
         self.watch.learn(changes)
 
@@ -353,7 +353,7 @@ class RelayPlane:
         self.watch.settle()
 
     def open(self) -> tuple[str, Coroutine[Any, Any, None]]:
-        """Open the socket; return its address, and what serves it.
+        """Open the socket; return its address, and the coroutine that serves it.
 
         SocketUnusable, or SecretUnusable for the certificate, if that is not possible.
         """
@@ -391,14 +391,14 @@ class RelayPlane:
                 self.hub.wake_all()
 
     async def drain(self, seconds: float) -> None:
-        """Send relays to another replica, and have them leave their connections."""
+        """Send relays to another replica, and end the connections that they keep."""
         self._application.unavailable = STOPPING
         self.hub.wake_all()
         if self._server is not None:
             await self._server.drain(seconds)
 
     def stop(self) -> None:
-        """End what `open` returned, and the watch."""
+        """End the coroutine of `open`, and the watch."""
         self._application.unavailable = STOPPING
         self.hub.wake_all()
         self.watch.stop()
@@ -406,7 +406,7 @@ class RelayPlane:
             self._server.should_exit = True
 
     def alerts(self) -> Iterator[Alert]:
-        """Yield the relays that are away, but for those of hosts that a drain reboots."""
+        """Yield the relays that are away, except those of hosts that a drain reboots."""
         for relay in self.watch.relays.values():
             if self.watch.is_away(relay) and not self.watch.is_coming_back(relay.host):
                 message = (
