@@ -82,7 +82,7 @@ class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     published: int
     """The scope's incarnation that first showed it."""
-    event: versions.Event
+    event: versions.ScheduledEvent
 
 
 class ScopeDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):

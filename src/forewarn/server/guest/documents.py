@@ -34,10 +34,10 @@ MAX_EMPTY: Final = 1024
 of either. When there are more, all are rendered again."""
 
 
-def shown(operation: Operation, event: model.Event) -> versions.Event:
+def shown(operation: Operation, event: model.OperationEvent) -> versions.ScheduledEvent:
     """Return an operation's event as guests read it; the operation is visible."""
     scheduled = operation.status is EventStatus.SCHEDULED
-    return versions.Event(
+    return versions.ScheduledEvent(
         event_id=event.id,
         status=EventStatus.SCHEDULED if scheduled else EventStatus.STARTED,
         event_type=operation.event_type,
@@ -59,21 +59,21 @@ class RenderedDocument(msgspec.Struct):
     and its connection ends."""
 
 
-class _Live(msgspec.Struct):
+class _ScopeEvents(msgspec.Struct):
     """A scope's visible events, and its document in the versions that were asked for."""
 
-    events: dict[str, tuple[int, versions.Event]] = {}
+    events: dict[str, tuple[int, versions.ScheduledEvent]] = {}
     """By id: the incarnation that first showed it, and the event for guests."""
     rendered: dict[str, RenderedDocument] = {}
     """By version's name."""
 
 
-class Documents:
+class DocumentCache:
     """Every scope's document, always as of the last change; used on the event loop alone."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, Scope] = {}
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _ScopeEvents] = {}
         self._empty: dict[tuple[int, str], RenderedDocument] = {}
 
     def learn(self, changes: Changes) -> None:
@@ -98,7 +98,7 @@ class Documents:
             self._scopes[key] = whole.scope
             events = {one.event.event_id: (one.published, one.event) for one in whole.events}
             if events:
-                self._live[key] = _Live(events)
+                self._live[key] = _ScopeEvents(events)
             else:
                 self._live.pop(key, None)
         for key in removed_scopes:
@@ -121,7 +121,7 @@ class Documents:
             live = self._live.get(event.scope)
             if operation.status.visible and event not in operation.dropped:
                 if live is None:
-                    live = self._live[event.scope] = _Live()
+                    live = self._live[event.scope] = _ScopeEvents()
                 live.events[event.id] = (event.published, shown(operation, event))
                 live.rendered.clear()
             elif live is not None:
@@ -150,7 +150,7 @@ class Documents:
         if page is None:
             if len(self._empty) >= MAX_EMPTY:
                 self._empty.clear()
-            body = codec.encode_document(versions.Document(incarnation=incarnation), version)
+            body = codec.encode_document(versions.EventsDocument(incarnation=incarnation), version)
             page = self._empty[incarnation, version.name] = RenderedDocument(incarnation, body)
         return page
 
@@ -162,13 +162,13 @@ def _key(scope: Scope) -> str:
 
 
 # By publication, then by EventId (protocol.md section 4): the same at each replica.
-def _order(live: _Live) -> list[str]:
+def _order(live: _ScopeEvents) -> list[str]:
     return sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
 
 
-def _render(scope: Scope, live: _Live, version: Version) -> RenderedDocument:
+def _render(scope: Scope, live: _ScopeEvents, version: Version) -> RenderedDocument:
     body = codec.encode_document(
-        versions.Document(
+        versions.EventsDocument(
             incarnation=scope.incarnation,
             events=tuple(live.events[event_id][1] for event_id in _order(live)),
             cloud_service=scope.kind is ScopeKind.CLOUD_SERVICE,
@@ -209,7 +209,7 @@ class DelayedAnswer(Future[Any]):
 class Enabler:
     """Turns scopes on, and notes their requests; made and used on the event loop."""
 
-    documents: Documents
+    documents: DocumentCache
     save_scopes: Save
     policy: Policy
     delay_seconds: float

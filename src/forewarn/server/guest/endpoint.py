@@ -50,7 +50,7 @@ from forewarn.protocol.exchange import (
 )
 from forewarn.protocol.message import HttpRequest, Reply, shown
 from forewarn.server.guest import http, machines
-from forewarn.server.guest.documents import DelayedAnswer, Documents, Enabler
+from forewarn.server.guest.documents import DelayedAnswer, DocumentCache, Enabler
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Reason
 from forewarn.server.guest.machines import Caller, LastRequest, Registry, Source
@@ -189,7 +189,7 @@ class GuestEndpoint:
     """Answers requests from memory, and passes approvals on; used on the event loop alone."""
 
     registry: Registry
-    documents: Documents
+    documents: DocumentCache
     approvals: GuestApprovals
     rules: Rules
     clock: Clock
@@ -517,7 +517,7 @@ class Polls:
     """Remembers polls; used on the event loop alone."""
 
     registry: Registry
-    documents: Documents
+    documents: DocumentCache
     limiter: Limiter
     writer: AnswerWriter
     enabler: Enabler | None = None

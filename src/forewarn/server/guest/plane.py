@@ -20,7 +20,7 @@ from forewarn.server.guest import endpoint
 from forewarn.server.guest import listener as listening
 from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.connections import Connections
-from forewarn.server.guest.documents import DelayedAnswer, Documents, Enabler
+from forewarn.server.guest.documents import DelayedAnswer, DocumentCache, Enabler
 from forewarn.server.guest.endpoint import Counters, Figures, GuestEndpoint, Polls
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
@@ -74,7 +74,7 @@ class GuestPlane:
         self._proxies = tuple(_proxies(each) for each in self._given)
         self._counters = Counters()
         self._registry = Registry(proxied=any(self._proxies))
-        self._documents = Documents()
+        self._documents = DocumentCache()
         self._loop = asyncio.get_running_loop()
         limiter = Limiter(Rate())
         self._endpoint = GuestEndpoint(
