@@ -11,12 +11,12 @@ from forewarn.maintenance import commands, fleet_file, invariants, planner
 from forewarn.maintenance.model import (
     Approval,
     Changes,
-    Event,
     Hold,
     HoldKind,
     Machine,
     Maintenance,
     Operation,
+    OperationEvent,
     Policy,
     Queueing,
     Scope,
@@ -259,7 +259,7 @@ class Bench:
     def operation(self, operation_id: str) -> Operation:
         return self.snapshot.operations[operation_id]
 
-    def event(self, operation_id: str) -> Event:
+    def event(self, operation_id: str) -> OperationEvent:
         (event,) = self.operation(operation_id).events
         return event
 

@@ -29,7 +29,7 @@ def answer(request: HttpRequest, address: str) -> Reply:
     if asked.machine is None and address not in CALLERS:
         return exchange.unknown_caller(address)
     assert isinstance(asked, GetDocument)
-    body = codec.encode_document(versions.Document(incarnation=0), asked.version)
+    body = codec.encode_document(versions.EventsDocument(incarnation=0), asked.version)
     return exchange.document_reply(asked, 0, body)
 
 

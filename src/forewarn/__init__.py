@@ -1,20 +1,21 @@
 """Forewarn: notice of maintenance for virtual machines, and their approval.
 
-Azure's Scheduled Events protocol on any platform. The rooms of this package, top to bottom; a
-room imports only from lines below its own, and rooms on one line are strangers (the import
-contracts in pyproject.toml keep this):
+Azure's Scheduled Events protocol on any platform. The rooms of this package, top to bottom; a room
+imports only from lines below its own, and rooms on one line are strangers (the import contracts in
+pyproject.toml keep this):
 
     __main__                   `python -m forewarn` is the command line
-    cli                        what people type; the only place that wires rooms together
+    cli                        the commands that people type; the only place that wires rooms
+                               together
     relay                      answers the guests of one hypervisor in the service's place
-    server | agent             the two planes: guests' metadata endpoint, operators' API; what
-                               prepares a machine and approves
+    server | agent             the two planes: guests' metadata endpoint, operators' API; the
+                               program that prepares a machine and approves
     control | client           the plane, the ticker, the executor, the feed; the client library
-    store | connectors         the memory; what carries maintenance out
+    store | connectors         the memory; the programs that carry maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them
-    status_port                where agents and relays show their status and metrics
+    status_port                the status and metrics of agents and relays
     vocabulary | clock         the enums that every room shares; the only reader of a clock
-    settings | systemd         settings files, and their errors; what systemd is told
+    settings | systemd         settings files, and their errors; messages to and from systemd
     times                      times and spans as people type and read them
 """
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
         Document,
         Event,
         Gone,
-        Machine,
+        MachineIdentity,
         Misuse,
-        Refused,
+        RequestRefused,
         Started,
         Trouble,
         Unreachable,
@@ -57,10 +58,10 @@ __all__ = [
     "Documents",
     "Event",
     "Gone",
-    "Machine",
+    "MachineIdentity",
     "Misuse",
     "Pace",
-    "Refused",
+    "RequestRefused",
     "Started",
     "Trouble",
     "Unreachable",
@@ -73,8 +74,8 @@ _ROOMS = {
     "aio": ("AsyncClient", "AsyncDocuments", "AsyncWatch"),
     "event": (
         *("Appeared", "Change", "Document", "Event", "Gone"),
-        *("Machine", "Started", "Trouble", "Updated"),
-        *("BadAnswer", "ClientError", "Misuse", "Refused", "Unreachable"),
+        *("MachineIdentity", "Started", "Trouble", "Updated"),
+        *("BadAnswer", "ClientError", "Misuse", "RequestRefused", "Unreachable"),
     ),
     "session": ("Pace",),
     "sync": ("Client", "Documents", "Watch"),

@@ -19,7 +19,7 @@ monotonic = time.monotonic
 
 
 class Clock(Protocol):
-    """Tells the time and waits for it."""
+    """Knows the time and waits for it."""
 
     def now(self) -> datetime:
         """Return the time of day, aware and in UTC."""
@@ -58,7 +58,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that shows its start until it is told otherwise: for tests and simulations."""
+    """A clock that shows its start until a test or a simulation moves it."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start
@@ -72,7 +72,7 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass, and end the waits that are over by then; `jump` sets a clock back."""
+        """Advance the clock, and end the waits that are over by then; `jump` sets a clock back."""
         assert by >= timedelta(0)
         self._now += by
         self._monotonic += by.total_seconds()

@@ -37,7 +37,7 @@ FileName = Annotated[str, msgspec.Meta(extra={"is_file": True})]
 """A file or a folder; `placed` makes it absolute."""
 Tree: TypeAlias = Mapping[str, Any]
 Source: TypeAlias = tuple[str, Tree]
-"""Where settings come from, a file or a variable, and the tree that it gives."""
+"""The origin of settings, a file or a variable, and the tree that it gives."""
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -53,10 +53,10 @@ class SettingsError(Exception):
 
 @functools.cache
 def prepare_types() -> None:
-    """Have msgspec look at each struct now, before there are threads.
+    """Make msgspec inspect each struct now, before there are threads.
 
-    It looks at one when it is first decoded. Of one with an enumeration, another thread may then
-    use what is half made, and the process ends by SIGSEGV (msgspec 0.22.0).
+    It inspects one when it is first decoded. Of one with an enumeration, another thread may then
+    use a half-made one, and the process ends by SIGSEGV (msgspec 0.22.0).
     """
     kinds: list[type[msgspec.Struct]] = [msgspec.Struct]
     for kind in kinds:
@@ -75,12 +75,12 @@ class FieldError(ValueError):
 
 
 class Mistake(NamedTuple):
-    """What is wrong with a tree."""
+    """A mistake in a tree."""
 
     where: str
     """The path, such as `guest.listener[0].port`; `""` is the top."""
     what: str
-    """What was expected, and what to write instead."""
+    """The expected value, and the remedy."""
 
     def __str__(self) -> str:
         """Return both, as a message has them."""
@@ -88,7 +88,7 @@ class Mistake(NamedTuple):
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a process says on its standard error."""
+    """The log of a process on its standard error."""
 
     format: Literal["auto", "console", "json"] = "auto"
     """`auto` is `console` on a terminal and `json`, one object a line, otherwise."""
@@ -99,7 +99,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def open_file(path: Path) -> BinaryIO:
     """Open a file that an operator wrote; OSError unless it is an ordinary one.
 
-    A FIFO would hold up whoever reads it, for ever: it is opened without waiting, and refused.
+    A FIFO would block its reader for ever: it is opened without waiting, and refused.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
     opened = os.fdopen(os.open(path, flags), "rb")
@@ -211,7 +211,7 @@ def _placed(value: Any, kind: Any, base: Path) -> Any:  # noqa: ANN401 - of any 
 
 
 def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
-    """Return what msgspec's first error says, with its path and with what to write instead.
+    """Return msgspec's first error, with its path and with the remedy.
 
     Settings files and request bodies are both explained here; `shape` is what was expected.
     """
@@ -237,7 +237,7 @@ def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or the list of what is known if nothing is similar."""
+    """Return ` (did you mean 'x'?)`, or the list of known names if none is similar."""
     by_case = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_case, n=1)
     if near:
@@ -246,7 +246,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """Return where a process keeps its state if no setting says where.
+    """Return the folder of a process's state if no setting names one.
 
     `STATE_DIRECTORY` (which systemd sets), else `/var/lib/forewarn` for root, else `forewarn` in
     `$XDG_STATE_HOME` or `~/.local/state`.

@@ -1,7 +1,7 @@
-"""The port where a process shows how it fares: pages by their paths, and the text of metrics.
+"""The port for a process's status: pages by their paths, and the text of metrics.
 
 For the small processes that run everywhere, the agent and the relay: each probe is answered by a
-thread of its own from what the process published last, so it neither waits for the process nor
+thread of its own from the process's last publication, so it neither waits for the process nor
 disturbs it. Metrics are plain text made here: prometheus-client would cost half of a small
 process's start again (docs/internals/decisions/0010).
 """
@@ -20,21 +20,21 @@ import h11
 from forewarn import clock
 
 CONNECTIONS: Final = 64
-"""At once: probes and peers take milliseconds."""
+"""Connections at once: probes and peers take milliseconds."""
 
 SHARE: Final = 16
-"""Of these for one address. One more ends that address's oldest, and one more than CONNECTIONS the
-oldest of the address that has most: nobody keeps a balancer's probe out by connecting and saying
-nothing, nor by asking and not reading."""
+"""The most of these for one address. One more ends that address's oldest, and one more than
+CONNECTIONS the oldest of the address that has most: nobody keeps a balancer's probe out by
+connecting and saying nothing, nor by asking and not reading."""
 
 PLACE_SECONDS: Final = 0.1
 """The longest wait for the end of that connection's thread; then the new connection is closed."""
 
 CLOSE_SECONDS: Final = 1.0
-"""How long the thread may take to see that the port is closed."""
+"""The time for the thread to see that the port is closed."""
 
 SECONDS: Final = 5.0
-"""For a whole request and its answer."""
+"""The time limit of a whole request and its answer."""
 
 HEAD_BYTES: Final = 16 * 1024
 """The longest request."""
@@ -43,10 +43,10 @@ IP_FREEBIND: Final = 15
 """ip(7), for both families; the socket module has no name for it."""
 
 AGAIN_SECONDS: Final = 1.0
-"""Before the next try to listen where the system refuses it."""
+"""The pause before the next try to listen where the system refuses it."""
 
 NO_FILES_SECONDS: Final = 0.1
-"""Before the next try to accept a connection when the process has no file left for it."""
+"""The pause before the next try to accept a connection when the process has no file left for it."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 Page: TypeAlias = tuple[int, str, bytes]
@@ -77,7 +77,7 @@ class StatusServer:
         self._when_free = when_free
         self._socket: socket.socket | None = None
         self.is_late = False
-        """Whether the machine lacks the address so far."""
+        """True while the machine lacks the address."""
         self.waits_for = ""
         """Why it could not listen at once; `""` if it could."""
         try:
@@ -241,7 +241,8 @@ METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 DECIMALS: Final = 3
-"""Of fractions, milliseconds. No digit before the point is left out, for rates of counters."""
+"""The decimals of fractions: milliseconds. No digit before the point is left out, for rates of
+counters."""
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 

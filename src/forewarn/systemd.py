@@ -1,4 +1,4 @@
-"""What this process and the systemd that started it tell one another.
+"""The messages between this process and the systemd that started it.
 
 sd_notify(3) sends lines in a datagram to NOTIFY_SOCKET; JOURNAL_STREAM names the stream that
 journald reads (systemd.exec(5)); LISTEN_FDS is how many sockets were opened for this process
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, TextIO
 
 ANSWER_SECONDS: Final = 1.0
-"""How long a datagram may wait for room in the manager's queue; then it is dropped."""
+"""The longest wait of a datagram for room in the manager's queue; then it is dropped."""
 
 FIRST_LISTENING_FILE: Final = 3
 """The number of the first file that is handed over, SD_LISTEN_FDS_START."""
@@ -58,7 +58,7 @@ def listening_files(environment: Mapping[str, str]) -> range:
 
 
 def reads(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Tell whether journald reads a stream of this process.
+    """Return True if journald reads a stream of this process.
 
     The variable alone is not enough: child processes inherit it, whose output may go elsewhere.
     """

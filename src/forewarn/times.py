@@ -14,7 +14,7 @@ _MOMENT = re.compile(
 )
 
 
-class InvalidTime(ValueError):  # noqa: N818 - a mistake of whoever typed it
+class InvalidTime(ValueError):  # noqa: N818 - a mistake of the person who typed it
     """A text is not a time or a span; the message says what was expected."""
 
 

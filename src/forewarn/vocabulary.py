@@ -11,7 +11,7 @@ RESOURCE_TYPE: Final = "VirtualMachine"
 
 
 class EventType(StrEnum):
-    """What happens to a machine (protocol.md section 6)."""
+    """The kinds of maintenance of a machine (protocol.md section 6)."""
 
     FREEZE = "Freeze"
     """Paused for seconds; memory and open files stay."""
@@ -26,10 +26,11 @@ class EventType(StrEnum):
 
 
 class EventStatus(StrEnum):
-    """Where an operation, and so each of its events, is in its life (protocol.md section 6)."""
+    """The status of an operation, and so of each of its events (protocol.md section 6)."""
 
     QUEUED = "Queued"
-    """Not announced: another update domain of a scope of it is down, or announced to go down."""
+    """Not announced: another update domain of one of its scopes is down, or announced to go down.
+    """
     SCHEDULED = "Scheduled"
     STARTED = "Started"
     RETURNING = "Returning"
@@ -40,12 +41,12 @@ class EventStatus(StrEnum):
 
     @property
     def visible(self) -> bool:
-        """Whether guests see an event of this status, as Scheduled or Started."""
+        """True if guests see an event of this status, as Scheduled or Started."""
         return self in _VISIBLE
 
     @property
     def over(self) -> bool:
-        """Whether nothing can follow this status."""
+        """True if nothing can follow this status."""
         return self in _OVER
 
 
@@ -54,24 +55,24 @@ _OVER: Final = frozenset({EventStatus.COMPLETED, EventStatus.FAILED, EventStatus
 
 
 class TargetKind(StrEnum):
-    """What an operator asked maintenance for."""
+    """The kinds of targets that an operator can name."""
 
     MACHINES = "machines"
     SCOPE = "scope"
     HOST = "host"
     MIXED = "mixed"
-    """Of a maintenance alone: units of several of these."""
+    """For a maintenance alone: units of several of these."""
 
 
 class EventSource(StrEnum):
-    """Who asked for the event (protocol.md section 4)."""
+    """The party that asked for the event (protocol.md section 4)."""
 
     PLATFORM = "Platform"
     USER = "User"
 
 
 class ScopeKind(StrEnum):
-    """What makes machines share one document (protocol.md section 7)."""
+    """The reason why machines share one document (protocol.md section 7)."""
 
     MACHINE = "machine"
     """A standalone machine."""
@@ -81,14 +82,14 @@ class ScopeKind(StrEnum):
 
 
 class Priority(StrEnum):
-    """How firmly a machine holds its capacity: only a low-priority one can be preempted."""
+    """The priority of a machine's capacity: only a low-priority one can be preempted."""
 
     REGULAR = "regular"
     LOW = "low"
 
 
 class ApproverKind(StrEnum):
-    """Who approved an event (protocol.md sections 5 and 6)."""
+    """The party that approved an event (protocol.md sections 5 and 6)."""
 
     GUEST = "guest"
     """A machine of the event's scope, at the metadata endpoint."""
@@ -99,7 +100,7 @@ class ApproverKind(StrEnum):
 
 
 class AgentStatus(StrEnum):
-    """What an agent does about its machine's events (protocol.md section 10)."""
+    """The state of an agent's work on its machine's events (protocol.md section 10)."""
 
     PREPARING = "preparing"
     """It drains, or checkpoints, before it approves."""
@@ -108,13 +109,13 @@ class AgentStatus(StrEnum):
     HELD = "held"
     """It could not prepare and does not approve."""
     RECOVERING = "recovering"
-    """The event is over, and it undoes what it prepared."""
+    """The event is over, and it undoes its preparations."""
     BACK = "back"
     """The machine works as usual."""
 
 
 class AccessRole(StrEnum):
-    """What an operator's account may do; each role may do all that those before it may."""
+    """The rights of an operator's account; each role includes those of the ones before it."""
 
     RELAY = "relay"
     """Be the relay of a host, and nothing else."""
@@ -125,10 +126,10 @@ class AccessRole(StrEnum):
     OPERATOR = "operator"
     """Change the fleet and maintenance, and read the audit log."""
     ADMIN = "admin"
-    """Make and revoke tokens."""
+    """Manage operators' tokens, relays' tokens and webhooks."""
 
     def allows(self, needed: "AccessRole") -> bool:
-        """Return whether this role may do what needs another."""
+        """Return True if this role may do everything that another may."""
         order = list(AccessRole)
         return order.index(self) >= order.index(needed)
 
@@ -145,12 +146,12 @@ class TokenAudience(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """Why something was refused: a metric label, an HTTP body's `code`, an exit status."""
+    """The reason of a refusal: a metric label, an HTTP body's `code`, an exit status."""
 
     INVALID = "invalid"
-    """The input is not what was expected."""
+    """The input is not as expected."""
     NOT_FOUND = "not-found"
-    """What the input names does not exist."""
+    """The input names something that does not exist."""
     CONFLICT = "conflict"
     """Something live is in the way; the message names it."""
     NOTICE_TOO_SHORT = "notice-too-short"
@@ -170,6 +171,6 @@ class ErrorCode(StrEnum):
     UNAVAILABLE = "unavailable"
     """The store is unavailable; nothing was changed."""
     UNKNOWN_OUTCOME = "unknown-outcome"
-    """The database did not say whether it took the change: look, and ask again."""
+    """The database did not confirm the change: look, and ask again."""
     INTERNAL = "internal"
     """Forewarn's own fault; the log has the details."""

@@ -37,12 +37,12 @@ SECTIONS = {
     ),
     "Values": (
         *("Change", "Appeared", "Started", "Updated", "Gone"),
-        *("Event", "Document", "Machine", "Trouble"),
+        *("Event", "Document", "MachineIdentity", "Trouble"),
     ),
-    "Errors": ("ClientError", "Unreachable", "BadAnswer", "Refused", "Misuse"),
+    "Errors": ("ClientError", "Unreachable", "BadAnswer", "RequestRefused", "Misuse"),
 }
 
-SHARED = {"_Answers"}
+SHARED = {"_Answers", "_AsyncAnswers"}
 """Bases whose public names count as the class's own."""
 
 
@@ -65,7 +65,7 @@ def _of_class(name: str) -> Iterator[str]:
     shared = [_node(each).body for each in kind.__mro__[1:] if each.__name__ in SHARED]
     body = [*node.body, *itertools.chain(*shared)]
     signature = next((_arguments(each) for each in body if _is_function(each, "__init__")), "")
-    made_by_callers = name in {"Client", "AsyncClient", "Refused"}
+    made_by_callers = name in {"Client", "AsyncClient", "RequestRefused"}
     yield f"### `{name}{signature if made_by_callers else ''}`\n"
     yield _prose(ast.get_docstring(node) or "", skip_args=not made_by_callers)
     if base in {"Change", "ClientError"}:

@@ -16,7 +16,7 @@ import patience
 from client.scripted import QUICK, Silent, document, losing, message, serving
 from client.world import EVENT_ID, listed
 from forewarn.client.aio import AsyncClient, AsyncWatch
-from forewarn.client.event import Change, Misuse, Refused, Trouble
+from forewarn.client.event import Change, Misuse, RequestRefused, Trouble
 from forewarn.client.sync import SocketConnection
 from forewarn.testing import Emulator
 
@@ -328,7 +328,7 @@ def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(cloud: Emu
             await client.report("preparing")
             with pytest.raises(Misuse):
                 await client.report("asleep")
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 await client.approve(EVENT_ID)
             await client.approve(event)
         assert event.event_id == ours.event_id

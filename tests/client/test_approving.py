@@ -8,7 +8,7 @@ import pytest
 
 from client.scripted import Asked, document, message, serving
 from client.world import EVENT_ID, listed
-from forewarn.client.event import BadAnswer, Misuse, Refused
+from forewarn.client.event import BadAnswer, Misuse, RequestRefused
 from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
@@ -106,7 +106,7 @@ def test_an_approval_that_is_refused_is_not_tried_again(connect: Connect, status
         return message(status, b'{"error":"never published"}')
 
     with serving(answers) as server:
-        with pytest.raises(Refused, match="never published") as caught:
+        with pytest.raises(RequestRefused, match="never published") as caught:
             connect(server.url, name="web-0").approve(EVENT_ID)
         assert (caught.value.status, caught.value.text) == (status, "never published")
     assert next(posts) == 1

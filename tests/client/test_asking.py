@@ -9,7 +9,7 @@ from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
 from forewarn.client import session, watch
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import Misuse, Refused
+from forewarn.client.event import Misuse, RequestRefused
 from forewarn.client.session import Attempt, Pace
 
 STARTED = {"EventStatus": "Started"}
@@ -448,5 +448,5 @@ def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
     for message in run.messages:  # of the name and of the events
         assert cause in message
     for ask in (session.document, session.machine):
-        with pytest.raises(Refused, match=re.escape(cause)):
+        with pytest.raises(RequestRefused, match=re.escape(cause)):
             ask(run.session, lambda _: Attempt(reply(403), world.at(), 0.5), world.at())

@@ -17,7 +17,7 @@ import patience
 from client.scripted import QUICK, Asked, Scripted, Silent, Talk, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn.client import transport
-from forewarn.client.event import BadAnswer, Misuse, Refused, Trouble, Unreachable
+from forewarn.client.event import BadAnswer, Misuse, RequestRefused, Trouble, Unreachable
 from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
@@ -354,7 +354,7 @@ def test_a_document_that_cannot_be_had_is_an_error_of_theirs(connect: Connect, f
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None:
     with serving(lambda *_: message(status, b'{"error":"Forbidden."}')) as server:
-        with pytest.raises(Refused, match="proxy") as caught:
+        with pytest.raises(RequestRefused, match="proxy") as caught:
             connect(server.url, name="web-0").document()
         assert (caught.value.status, caught.value.text) == (status, "Forbidden.")
         assert server.connections == 1
@@ -362,7 +362,7 @@ def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None
 
 def test_a_refusal_with_400_has_no_cause_but_what_the_server_said(connect: Connect) -> None:
     with serving(lambda *_: message(400, b'{"error":"Bad request."}')) as server:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             connect(server.url, name="web-0").document()
         assert str(caught.value).rstrip("'").endswith("Bad request.")
 

@@ -13,7 +13,7 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, HoldKind, Policy, Queueing
 from forewarn.maintenance.planner import Request
-from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.documents import DocumentCache
 from forewarn.vocabulary import EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -138,7 +138,7 @@ def test_a_host_is_maintained_without_whoever_had_no_notice_of_it(
 def test_a_guest_whose_machine_has_left_the_host_reads_nothing_of_it_any_more(
     house: House,
 ) -> None:
-    documents = Documents()
+    documents = DocumentCache()
     house.feed.subscribe(documents.learn)
     with house.store.read() as reading:
         documents.learn(Changes(scopes=tuple(reading.scopes().values())))

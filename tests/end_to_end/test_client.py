@@ -18,7 +18,7 @@ import patience
 from end_to_end.agents import until
 from end_to_end.running import Running, lasting
 from forewarn.client.aio import AsyncClient
-from forewarn.client.event import Change, Refused
+from forewarn.client.event import Change, RequestRefused
 from forewarn.client.session import Pace
 from server.running import Client
 
@@ -125,7 +125,7 @@ def test_ten_lines_drain_and_approve(
     (other,) = connect(service.url("m0-1")).events()
     assert other.concerns_me is False
     assert connect(service.url("m0-1")).events(mine=True) == ()
-    with pytest.raises(Refused, match="never published"):
+    with pytest.raises(RequestRefused, match="never published"):
         client.approve("AAAAAAAA-0000-4000-8000-000000000000")
     service.hold()
     client.approve(appeared.event)

@@ -14,9 +14,9 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import (
     Changes,
     Enablement,
-    Event,
     Machine,
     Operation,
+    OperationEvent,
     Policy,
     Refused,
     Scope,
@@ -25,7 +25,7 @@ from forewarn.protocol.exchange import Rules
 from forewarn.server.guest import listener
 from forewarn.server.guest.connection import REFUSAL_SECONDS, Connection
 from forewarn.server.guest.connections import Connections
-from forewarn.server.guest.documents import Documents, Enabler
+from forewarn.server.guest.documents import DocumentCache, Enabler
 from forewarn.server.guest.endpoint import Counters, GuestEndpoint, Polls
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate
@@ -63,7 +63,7 @@ def scope(name: str, **facts: Any) -> Scope:
     return Scope(**(defaults | facts))
 
 
-def operation(*events: Event, **facts: Any) -> Operation:
+def operation(*events: OperationEvent, **facts: Any) -> Operation:
     defaults: dict[str, Any] = {
         "id": "1.1",
         "maintenance": 1,
@@ -81,7 +81,7 @@ def operation(*events: Event, **facts: Any) -> Operation:
     return Operation(**(defaults | facts))
 
 
-def event(event_id: str = EVENT_ID, **facts: Any) -> Event:
+def event(event_id: str = EVENT_ID, **facts: Any) -> OperationEvent:
     defaults: dict[str, Any] = {
         "id": event_id,
         "scope": "web",
@@ -89,7 +89,7 @@ def event(event_id: str = EVENT_ID, **facts: Any) -> Event:
         "machines": ("web-0",),
         "published": 2,
     }
-    return Event(**(defaults | facts))
+    return OperationEvent(**(defaults | facts))
 
 
 SCOPES = [
@@ -203,7 +203,7 @@ class Room:
         self.watch = ServiceClock(self.clock)
         self.counters = Counters()
         self.registry = Registry(proxied=True)
-        self.documents = Documents()
+        self.documents = DocumentCache()
         self.approvals = BookedApprovals()
         known = Changes(
             scopes=tuple(SCOPES), machines=tuple(MACHINES), operations=(operation(event()),)

@@ -10,7 +10,7 @@ import pytest
 from forewarn.maintenance.model import Changes
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, Version
 from forewarn.server.guest import documents
-from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.documents import DocumentCache
 from forewarn.vocabulary import EventStatus, EventType, ScopeKind
 from guest import room
 
@@ -18,15 +18,15 @@ PREVIEW = VERSION_BY_NAME["2017-03-01"]
 NEWEST = NEWEST_VERSION
 
 
-def filled(*operations: Any, **facts: Any) -> Documents:
-    kept = Documents()
+def filled(*operations: Any, **facts: Any) -> DocumentCache:
+    kept = DocumentCache()
     scope = room.scope("web", kind=ScopeKind.AVAILABILITY_SET, incarnation=2)
     scopes = (msgspec.structs.replace(scope, **facts), room.scope("bastion"))
     kept.learn(Changes(scopes=scopes, operations=operations))
     return kept
 
 
-def read(kept: Documents, version: Version = NEWEST, scope: str = "web") -> Any:
+def read(kept: DocumentCache, version: Version = NEWEST, scope: str = "web") -> Any:
     page = kept.page(scope, version)
     incarnation, body = page.incarnation, page.body
     content = json.loads(body)
@@ -34,7 +34,7 @@ def read(kept: Documents, version: Version = NEWEST, scope: str = "web") -> Any:
     return content["Events"]
 
 
-def ids(kept: Documents) -> list[str]:
+def ids(kept: DocumentCache) -> list[str]:
     return [event["EventId"] for event in read(kept)]
 
 
@@ -103,7 +103,7 @@ def test_an_operation_shows_in_each_of_its_scopes_its_own_event() -> None:
 
 
 def test_scopes_without_events_share_their_bytes_and_keep_none_of_their_own() -> None:
-    kept = Documents()
+    kept = DocumentCache()
     kept.learn(Changes(scopes=(room.scope("a"), room.scope("b"))))
     assert kept.page("a", NEWEST) is kept.page("b", NEWEST)
     for incarnation in range(documents.MAX_EMPTY + 10):
@@ -145,7 +145,7 @@ def test_a_whole_document_reads_elsewhere_as_it_does_here(version: Version) -> N
         room.operation(room.event("C", published=2), room.event("A", published=2)),
         room.operation(room.event("B", published=1), id="2.1", status=EventStatus.STARTED),
     )
-    other = Documents()
+    other = DocumentCache()
     for _ in range(2):  # taken twice it changes nothing
         other.replace([kept.whole("web"), kept.whole("bastion")])
         for scope in ("web", "bastion"):
@@ -155,7 +155,7 @@ def test_a_whole_document_reads_elsewhere_as_it_does_here(version: Version) -> N
 
 def test_a_whole_document_takes_the_place_of_the_one_before() -> None:
     kept = filled(room.operation(room.event("A")))
-    other = Documents()
+    other = DocumentCache()
     other.replace([kept.whole("web")])
     kept.learn(Changes(operations=(room.operation(room.event("A"), status=EventStatus.CANCELED),)))
     kept.learn(Changes(operations=(room.operation(room.event("B"), id="2.1"),)))
@@ -172,7 +172,7 @@ def test_a_whole_document_takes_the_place_of_the_one_before() -> None:
 def test_a_whole_document_is_the_same_in_whatever_order_its_events_came() -> None:
     events = [room.event(f"{n}" * 8, published=2 + n % 2) for n in range(4)]
     operations = [room.operation(each, id=f"1.{each.id}") for each in events]
-    one, other = Documents(), Documents()
+    one, other = DocumentCache(), DocumentCache()
     for kept, learned in ((one, operations), (other, [*reversed(operations)])):
         kept.learn(Changes(scopes=tuple(room.SCOPES), operations=tuple(learned)))
     assert one.whole("web") == other.whole("web")

@@ -80,7 +80,7 @@ def test_whole_documents_are_read_until_others_take_their_place(run: Play) -> No
     async def play() -> None:
         async with opened(GuestRules()) as made:
             assert (await made.ask(get())).body == b'{"DocumentIncarnation":2,"Events":[]}'
-            kept = room.Documents()
+            kept = room.DocumentCache()
             operation = room.operation(room.event())
             kept.learn(Changes(scopes=tuple(room.SCOPES), operations=(operation,)))
             whole = kept.whole("web")

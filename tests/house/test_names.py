@@ -25,9 +25,6 @@ PHRASES = re.compile(
 )
 """What plain English has other words for, as far as a search finds it."""
 
-SHARED = {"Document", "Documents", "Event", "Machine", "Refused"}
-"""What the wire names: the client has types of its own, as it must not import the service's."""
-
 
 def package() -> list[Path]:
     return [path for path in tree.python_files("src") if "versions" not in path.parts]
@@ -37,11 +34,9 @@ def test_a_class_name_stands_for_one_thing() -> None:
     places = defaultdict(list)
     for path in package():
         for node in tree.definitions(path):
-            if not node.is_function and not node.name.startswith("_"):
-                places[node.name].append(f"{tree.shown(path)}:{node.line}")
-    assert not {
-        name: found for name, found in places.items() if len(found) > 1 and name not in SHARED
-    }
+            if not node.is_function:
+                places[node.name.lstrip("_")].append(f"{tree.shown(path)}:{node.line}")
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_no_module_has_a_retired_name() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forewarn.maintenance.model import Approval, Event, Operation, StartCause
+from forewarn.maintenance.model import Approval, Operation, OperationEvent, StartCause
 from forewarn.vocabulary import (
     ApproverKind,
     EventSource,
@@ -39,7 +39,7 @@ def operation(
     if status is EventStatus.FAILED:
         given["awaited"] = machines
     approval = more.pop("approval", None)
-    event = Event(
+    event = OperationEvent(
         id=f"00000000-0000-4000-8000-{number:012X}",
         scope=scope,
         update_domain=domain,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forewarn.protocol.instance import Instance
-from forewarn.protocol.versions import Document, Event
+from forewarn.protocol.versions import EventsDocument, ScheduledEvent
 from forewarn.vocabulary import EventSource, EventStatus, EventType, ScopeKind
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,9 +40,9 @@ def scheduled(
     names: str,
     not_before: datetime,
     said: tuple[str, EventSource, int],
-) -> Event:
+) -> ScheduledEvent:
     description, source, duration_seconds = said
-    return Event(
+    return ScheduledEvent(
         event_id=event_id,
         status=EventStatus.SCHEDULED,
         event_type=event_type,
@@ -56,9 +56,9 @@ def scheduled(
 
 def started(
     event_id: str, event_type: EventType, names: str, said: tuple[str, EventSource, int]
-) -> Event:
+) -> ScheduledEvent:
     description, source, duration_seconds = said
-    return Event(
+    return ScheduledEvent(
         event_id=event_id,
         status=EventStatus.STARTED,
         event_type=event_type,
@@ -82,15 +82,15 @@ SECTION_4_EVENT = scheduled(
     at(2016, 9, 19, "18:29:47"),
     (asked_for("restarted"), USER, -1),
 )
-SECTION_4 = Document(incarnation=2, events=(SECTION_4_EVENT,))
-EMPTY = Document(incarnation=0)
+SECTION_4 = EventsDocument(incarnation=2, events=(SECTION_4_EVENT,))
+EMPTY = EventsDocument(incarnation=0)
 
 
 def a(number: str) -> str:
     return f"A{number}000000-0000-4000-8000-00000000000F"
 
 
-AVAILABILITY_SET = Document(
+AVAILABILITY_SET = EventsDocument(
     incarnation=31,
     events=(
         scheduled(
@@ -123,7 +123,7 @@ def c(number: str) -> str:
     return f"C{number}000000-0000-4000-8000-00000000000F"
 
 
-CLOUD_SERVICE = Document(
+CLOUD_SERVICE = EventsDocument(
     incarnation=7,
     cloud_service=True,
     events=(
@@ -174,7 +174,7 @@ def s(number: str) -> str:
     return f"5{number}000000-0000-4000-8000-0000000000FF"
 
 
-SCALE_SET = Document(
+SCALE_SET = EventsDocument(
     incarnation=4294967296,
     events=(
         started(s("A"), TERMINATE, "batch_12", ('Größe "klein" / café \\ 2', USER, -1)),

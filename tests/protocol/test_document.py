@@ -5,15 +5,15 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from forewarn.protocol.versions import Document, Event
+from forewarn.protocol.versions import EventsDocument, ScheduledEvent
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 from protocol import cases
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def event(status: EventStatus, not_before: datetime | None) -> Event:
-    return Event(
+def event(status: EventStatus, not_before: datetime | None) -> ScheduledEvent:
+    return ScheduledEvent(
         event_id="E",
         status=status,
         event_type=EventType.FREEZE,
@@ -30,7 +30,9 @@ def test_an_event_says_nothing_more_than_it_was_given() -> None:
 
 
 def test_a_document_is_empty_and_of_no_cloud_service_by_default() -> None:
-    assert Document(incarnation=0) == Document(incarnation=0, events=(), cloud_service=False)
+    assert EventsDocument(incarnation=0) == EventsDocument(
+        incarnation=0, events=(), cloud_service=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_a_document_is_empty_and_of_no_cloud_service_by_default() -> None:
 def test_what_no_guest_may_see_is_never_an_event_of_a_document(
     status: EventStatus, not_before: datetime | None
 ) -> None:
-    with pytest.raises(ValueError, match=r"Event\(event_id='E', "):
+    with pytest.raises(ValueError, match=r"ScheduledEvent\(event_id='E', "):
         event(status, not_before)
 
 

@@ -11,7 +11,7 @@ from forewarn.protocol import codec, exchange
 from forewarn.protocol.codec import Listed, Listing, Malformed
 from forewarn.protocol.exchange import Peer, Rules
 from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.protocol.versions import VERSIONS, Document, Event, Version
+from forewarn.protocol.versions import VERSIONS, EventsDocument, ScheduledEvent, Version
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 from protocol import world
 from protocol.world import HEADER, World
@@ -24,9 +24,9 @@ MOMENTS = st.integers(-2_208_988_800, 253_402_214_400).map(  # the years 1900 to
 
 
 @st.composite
-def events(draw: st.DrawFn) -> Event:
+def events(draw: st.DrawFn) -> ScheduledEvent:
     status = draw(st.sampled_from([EventStatus.SCHEDULED, EventStatus.STARTED]))
-    return Event(
+    return ScheduledEvent(
         event_id=str(draw(st.uuids())).upper(),
         status=status,
         event_type=draw(st.sampled_from(EventType)),
@@ -39,14 +39,14 @@ def events(draw: st.DrawFn) -> Event:
 
 
 DOCUMENTS = st.builds(
-    Document,
+    EventsDocument,
     incarnation=st.integers(0, 2**53),
     events=st.lists(events(), max_size=5, unique_by=lambda event: event.event_id).map(tuple),
     cloud_service=st.booleans(),
 )
 
 
-def as_shown(document: Document, version: Version) -> Listing:
+def as_shown(document: EventsDocument, version: Version) -> Listing:
     """Return what the version can show of it, and nothing more."""
     unknown = {"description": None, "source": None, "duration_seconds": None}
     forgotten = {name: value for name, value in unknown.items() if name not in version.fields}
@@ -66,7 +66,7 @@ def as_shown(document: Document, version: Version) -> Listing:
 
 @given(DOCUMENTS, SOME_VERSION)
 def test_what_a_version_can_show_is_what_a_client_reads(
-    document: Document, version: Version
+    document: EventsDocument, version: Version
 ) -> None:
     body = codec.encode_document(document, version)
     assert codec.decode_listing(body) == as_shown(document, version)
@@ -83,7 +83,7 @@ FIRST_SHOWN = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
 
 @given(DOCUMENTS, SOME_VERSION)
 def test_no_version_shows_a_field_or_a_type_that_came_later(
-    document: Document, version: Version
+    document: EventsDocument, version: Version
 ) -> None:
     content = json.loads(codec.encode_document(document, version))
     assert list(content) == ["DocumentIncarnation", "Events"]
@@ -96,7 +96,9 @@ def test_no_version_shows_a_field_or_a_type_that_came_later(
 
 
 @given(DOCUMENTS)
-def test_incarnation_ids_and_their_order_are_the_same_in_every_version(document: Document) -> None:
+def test_incarnation_ids_and_their_order_are_the_same_in_every_version(
+    document: EventsDocument,
+) -> None:
     ids = [event.event_id for event in document.events]
     for version in VERSIONS:
         read = codec.decode_listing(codec.encode_document(document, version))
@@ -107,7 +109,7 @@ def test_incarnation_ids_and_their_order_are_the_same_in_every_version(document:
 
 
 @given(DOCUMENTS)
-def test_names_differ_by_the_previews_underscore_alone(document: Document) -> None:
+def test_names_differ_by_the_previews_underscore_alone(document: EventsDocument) -> None:
     preview, later = (
         json.loads(codec.encode_document(document, version))["Events"] for version in VERSIONS[:2]
     )

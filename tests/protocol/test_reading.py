@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.protocol import codec
-from forewarn.protocol.versions import VERSIONS, Document, Event, Version
+from forewarn.protocol.versions import VERSIONS, EventsDocument, ScheduledEvent, Version
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 MOMENT = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC)
@@ -28,7 +28,7 @@ def only(**facts: Any) -> codec.Listed:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_every_published_version_is_read(version: Version) -> None:
-    event = Event(
+    event = ScheduledEvent(
         event_id=EVENT["EventId"],
         status=EventStatus.SCHEDULED,
         event_type=EventType.FREEZE,
@@ -38,7 +38,7 @@ def test_every_published_version_is_read(version: Version) -> None:
         source=EventSource.PLATFORM,
         duration_seconds=9,
     )
-    document = Document(incarnation=7, events=(event,))
+    document = EventsDocument(incarnation=7, events=(event,))
     listing = codec.decode_listing(codec.encode_document(document, version))
     (seen,) = listing.events
     assert listing.incarnation == 7

@@ -3,7 +3,13 @@
 import pytest
 
 from forewarn.protocol.instance import INSTANCE_VERSIONS
-from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, VERSIONS, Event, Version
+from forewarn.protocol.versions import (
+    NEWEST_VERSION,
+    VERSION_BY_NAME,
+    VERSIONS,
+    ScheduledEvent,
+    Version,
+)
 from forewarn.vocabulary import EventType
 from protocol import cases
 
@@ -50,7 +56,7 @@ def test_only_the_preview_has_the_previews_ways(version: Version) -> None:
 def test_every_field_of_the_table_is_an_events_own() -> None:
     for field in FIELDS:
         assert hasattr(cases.SECTION_4_EVENT, field)
-    assert set(Event.__struct_fields__) == set(FIELDS) - {"resource_type"}
+    assert set(ScheduledEvent.__struct_fields__) == set(FIELDS) - {"resource_type"}
 
 
 def test_the_instance_service_has_its_own_versions_in_order() -> None:

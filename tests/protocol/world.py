@@ -15,7 +15,7 @@ from forewarn.maintenance.model import Changes, Operation
 from forewarn.protocol import codec, exchange
 from forewarn.protocol.exchange import Peer, Rules
 from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.protocol.versions import Document
+from forewarn.protocol.versions import EventsDocument
 from forewarn.server.guest.endpoint import LongPoll, PendingApproval
 from forewarn.server.guest.limits import UNLIMITED, Rate
 from forewarn.server.guest.machines import Proxies, Source
@@ -51,7 +51,7 @@ class World:
         self,
         *,
         peer: Peer = GUEST,
-        document_shown: Document = cases.SECTION_4,
+        document_shown: EventsDocument = cases.SECTION_4,
         over_the_rate_for_seconds: int = 0,
         store_is_away: bool = False,
     ) -> None:
@@ -118,7 +118,7 @@ def source_of(peer: Peer) -> Source:
     return Source(**msgspec.structs.asdict(peer), proxies=proxies if peer.trusted_proxy else None)
 
 
-def operations_of(document: Document) -> list[Operation]:
+def operations_of(document: EventsDocument) -> list[Operation]:
     """Return operations that show a document's events, in their order."""
     return [
         room.operation(

@@ -14,9 +14,9 @@ import h11
 
 from forewarn.maintenance.model import Changes, Machine
 from forewarn.protocol import codec
-from forewarn.protocol.versions import Event
+from forewarn.protocol.versions import ScheduledEvent
 from forewarn.server import relay_feed
-from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.documents import DocumentCache
 from forewarn.server.relay_feed import GuestRules, HostDocument, RelayRefusal, RelayState
 from guest import room
 
@@ -38,9 +38,9 @@ class Request:
 class StandIn:
     """One replica."""
 
-    def __init__(self, host: str = "h1", documents: Documents | None = None) -> None:
+    def __init__(self, host: str = "h1", documents: DocumentCache | None = None) -> None:
         self.host = host
-        self.documents = documents or Documents()
+        self.documents = documents or DocumentCache()
         self.machines: dict[str, Machine] = {}
         self.version = 1
         """Of what it has: its ETag."""
@@ -213,6 +213,6 @@ async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Request |
             return None
 
 
-def event_of(whole: relay_feed.ScopeDocument) -> Event:
+def event_of(whole: relay_feed.ScopeDocument) -> ScheduledEvent:
     (one,) = whole.events
     return one.event

@@ -14,7 +14,7 @@ from guest import room
 
 
 def held(incarnation: int = 2) -> HostDocuments:
-    kept = room.Documents()
+    kept = room.DocumentCache()
     scope = room.scope("web", incarnation=incarnation)
     kept.learn(Changes(scopes=(scope,), operations=(room.operation(room.event()),)))
     whole = kept.whole("web")

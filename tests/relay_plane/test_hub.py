@@ -21,7 +21,7 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.server import relay_feed
-from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.documents import DocumentCache
 from forewarn.server.relay import hub as relay_hub
 from forewarn.server.relay.hub import NO_TAG, RelayHub, tag_of
 from forewarn.server.relay_feed import GuestRules, HostDocument, ScopeDocument
@@ -49,7 +49,7 @@ class HubReplica:
         self.store = store
         self.lost = ""
         self.machines: dict[str, Machine] = {}
-        self.documents = Documents()
+        self.documents = DocumentCache()
         self.feed = Changefeed()
         self.follower = Follower(store, self.feed, clock, replica=name)
         self.plane = Plane(InlineWriter(store, clock, self.feed, self.follower), mint(name))

@@ -26,7 +26,7 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import Changes, Machine, Operation, Sighting
 from forewarn.protocol.versions import Version
 from forewarn.server import settings
-from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.documents import DocumentCache
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.operator.table import Route
 from forewarn.server.service import Opened, Service, clock_of
@@ -48,7 +48,7 @@ class Sightings:
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.sightings: dict[str, Sighting] = {}
-        self.documents = Documents()
+        self.documents = DocumentCache()
         self.asked_again: list[str] = []
         self.learned: list[Changes] = []
         self.closed = False

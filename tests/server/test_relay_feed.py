@@ -34,7 +34,7 @@ SCOPE = ScopeDocument(
     events=(
         PublishedEvent(
             published=3,
-            event=versions.Event(
+            event=versions.ScheduledEvent(
                 event_id="C7061BAC-AFDC-4513-B24B-AA5F13A16123",
                 status=EventStatus.SCHEDULED,
                 event_type=EventType.REBOOT,

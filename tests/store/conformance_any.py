@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from forewarn.maintenance.model import (
     Approval,
     Changes,
-    Event,
     Hold,
     HoldKind,
     HostState,
     Machine,
     Operation,
+    OperationEvent,
     StartCause,
     Tombstone,
 )
@@ -63,7 +63,7 @@ def operations(draw: st.DrawFn) -> Operation:
     started = status not in {EventStatus.SCHEDULED, EventStatus.CANCELED}
     approval = Approval(kind=ApproverKind.OPERATOR, by="ops", at=NOW)
     shown = [
-        Event(
+        OperationEvent(
             id=f"{id_}-{letter}",
             scope=scope,
             update_domain=draw(st.integers(0, 2)),

@@ -12,13 +12,13 @@ from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
     DrainOptions,
-    Event,
     Hold,
     HoldKind,
     HostState,
     Machine,
     Maintenance,
     Operation,
+    OperationEvent,
     Profile,
     Queueing,
     Scope,
@@ -88,12 +88,12 @@ def maintenance(
     )
 
 
-def event(id_: str, scope: str = "web", *machines: str, **fields: Any) -> Event:
+def event(id_: str, scope: str = "web", *machines: str, **fields: Any) -> OperationEvent:
     known: dict[str, Any] = {"update_domain": 0, "published": 1}
-    return Event(id=id_, scope=scope, machines=machines, **(known | fields))
+    return OperationEvent(id=id_, scope=scope, machines=machines, **(known | fields))
 
 
-def operation(id_: str, *events: Event, **fields: Any) -> Operation:
+def operation(id_: str, *events: OperationEvent, **fields: Any) -> Operation:
     known: dict[str, Any] = {
         "event_type": EventType.REBOOT,
         "source": EventSource.USER,
@@ -182,7 +182,7 @@ SCOPES = every(
 )
 APPROVALS = every(Approval, kind=st.sampled_from(ApproverKind), at=MOMENTS)
 EVENTS = every(
-    Event,
+    OperationEvent,
     id=NAMES,
     update_domain=INT32,
     machines=st.lists(SOME, max_size=4).map(tuple),

@@ -429,7 +429,7 @@ def test_a_machine_that_is_preempted_is_gone(emulator: Emulator) -> None:
         emulator.advance("30s")
         emulator.finish()
         assert (event.status, event.machines) == ("Completed", ("spot",))
-        with pytest.raises(forewarn.Refused):
+        with pytest.raises(forewarn.RequestRefused):
             client.document()
 
 

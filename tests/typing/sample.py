@@ -46,7 +46,7 @@ async def awaited() -> None:
             await client.approve(change.event, within_seconds=5.0)
         assert_type(await client.document(), forewarn.Document)
         assert_type(await client.events(mine=True), tuple[forewarn.Event, ...])
-        assert_type(await client.machine(), forewarn.Machine)
+        assert_type(await client.machine(), forewarn.MachineIdentity)
         async with client.watch() as other:
             assert_type(other, forewarn.AsyncWatch)
         async with client.documents() as documents:
@@ -79,7 +79,7 @@ def told(trouble: forewarn.Trouble) -> None:
 def caught(client: forewarn.Client) -> None:
     try:
         client.approve("C1BF8322")
-    except forewarn.Refused as refused:
+    except forewarn.RequestRefused as refused:
         assert_type(refused.status, int)
         assert_type(refused.text, str)
     except (forewarn.Unreachable, forewarn.BadAnswer, forewarn.Misuse) as error:

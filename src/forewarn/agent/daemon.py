@@ -27,7 +27,7 @@ from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
-from forewarn.client.event import ClientError, Event, Misuse, Refused, Trouble
+from forewarn.client.event import ClientError, Event, Misuse, RequestRefused, Trouble
 from forewarn.client.sync import Client
 from forewarn.client.watch import NO_NAME
 from forewarn.settings import OFF
@@ -141,7 +141,7 @@ class Poller:
         try:
             self._client.approve(output.event, within_seconds=APPROVAL_SECONDS)
             taken = True
-        except Refused as refused:
+        except RequestRefused as refused:
             taken = False
             LOGGER.warning("approving %s was refused: %s", output.event.event_id, refused)
         except (ClientError, OSError) as error:  # OSError: the process has no files left

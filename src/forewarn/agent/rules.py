@@ -105,7 +105,7 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def runs_programs(self) -> bool:
-        """Whether it runs a program, which has some time to end when it is stopped."""
+        """True if it runs a program, which has some time to end when it is stopped."""
         return False
 
     def __post_init__(self) -> None:

@@ -67,7 +67,7 @@ class AsyncClient:
         """Report this machine's state to Forewarn, as `Client.report`."""
         await self._run(partial(session.report, status=status, reason=reason))
 
-    async def machine(self) -> event.Machine:
+    async def machine(self) -> event.MachineIdentity:
         """Return this machine's names and place, as `Client.machine`."""
         return await self._run(session.machine)
 
@@ -110,7 +110,7 @@ class AsyncClient:
             return await _Call(lambda: connection.run(ask)).result(connection.close)
 
 
-class _Answers(AsyncIterator[T]):
+class _AsyncAnswers(AsyncIterator[T]):
     def __init__(self, answers: sync._Answers[T]) -> None:
         self._answers = answers
         self._call: _Call[Any] | None = None
@@ -159,7 +159,7 @@ class _Answers(AsyncIterator[T]):
         self.close()
 
 
-class AsyncWatch(_Answers[event.Change]):
+class AsyncWatch(_AsyncAnswers[event.Change]):
     """Changes as they happen; made by `AsyncClient.watch`."""
 
     async def done(self) -> None:
@@ -168,7 +168,7 @@ class AsyncWatch(_Answers[event.Change]):
             self._answers._report(trouble)
 
 
-class AsyncDocuments(_Answers[event.Document]):
+class AsyncDocuments(_AsyncAnswers[event.Document]):
     """Documents as they change; made by `AsyncClient.documents`."""
 
     @property

@@ -98,7 +98,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """In the server's order; those of `documents` in the order of their appearance."""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MachineIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """This machine's names and place; `""` where the server leaves one out."""
 
     name: str
@@ -196,7 +196,7 @@ class Misuse(ClientError):  # noqa: N818 - named for what is the matter
     """The caller's fault: an invalid argument, or a client that is closed."""
 
 
-class Refused(ClientError):  # noqa: N818 - named for what is the matter
+class RequestRefused(ClientError):  # noqa: N818 - named for what is the matter
     """The server refuses the request (400, 401 or 403): sending it again would not help.
 
     Args:

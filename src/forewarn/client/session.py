@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from forewarn.client import event
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import BadAnswer, ClientError, Misuse, Refused, Unreachable
+from forewarn.client.event import BadAnswer, ClientError, Misuse, RequestRefused, Unreachable
 from forewarn.protocol import codec, refusals
 from forewarn.protocol.codec import AgentReport, Listed, Listing
 from forewarn.protocol.message import Reply, ascii_upper, shown
@@ -121,7 +121,7 @@ class FailedAnswer(msgspec.Struct, frozen=True, kw_only=True):
         """Return it as an exception for the caller, its message after a prefix."""
         message = prefix + self.message
         if self.status in REFUSALS:
-            return Refused(message, status=self.status or 0, text=self.text)
+            return RequestRefused(message, status=self.status or 0, text=self.text)
         return BadAnswer(message) if self.answered else Unreachable(message)
 
 
@@ -194,7 +194,9 @@ listing_of = functools.partial(_content, codec.decode_listing, of_name=False)
 name_in = functools.partial(_content, codec.decode_machine_name)
 """Return the machine's name in a response for its leaf, or the reason why there is none."""
 
-machine_in = functools.partial(_content, lambda body: event.Machine(**codec.decode_compute(body)))
+machine_in = functools.partial(
+    _content, lambda body: event.MachineIdentity(**codec.decode_compute(body))
+)
 """Return the machine in a response for `compute`, or the reason why there is none."""
 
 
@@ -542,7 +544,7 @@ def learn_name(session: Session, do: Do, at: ClockReading) -> FailedAnswer | Non
     return None
 
 
-def machine(session: Session, do: Do, at: ClockReading) -> event.Machine:
+def machine(session: Session, do: Do, at: ClockReading) -> event.MachineIdentity:
     """Ask for this machine's names and place."""
     found, _, _ = _answer(
         session, do, at, session.instance_question, machine_in, seconds=float("inf")

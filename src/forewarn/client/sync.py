@@ -87,7 +87,7 @@ class Client:
             Unreachable: No answer came, after some tries within the pace's
                 `first_answer_seconds`.
             BadAnswer: The answer is not a document.
-            Refused: The server refuses the question.
+            RequestRefused: The server refuses the question.
             Misuse: The client is closed.
         """
         return self._run(session.document)
@@ -99,7 +99,7 @@ class Client:
             mine: True to leave out events that concern other machines only.
 
         Raises:
-            Unreachable, BadAnswer, Refused, Misuse: As for `document`.
+            Unreachable, BadAnswer, RequestRefused, Misuse: As for `document`.
         """
         return listed(self.document(), mine=mine)
 
@@ -114,7 +114,7 @@ class Client:
             within_seconds: The time for all tries; None for the pace's `approve_seconds`.
 
         Raises:
-            Refused: The server refuses it, for example an id that it never published.
+            RequestRefused: The server refuses it, for example an id that it never published.
             Unreachable, BadAnswer: It was not confirmed in time.
             Misuse: There is nothing to approve, or the client is closed.
         """
@@ -136,11 +136,11 @@ class Client:
         """
         self._run(partial(session.report, status=status, reason=reason))
 
-    def machine(self) -> event.Machine:
+    def machine(self) -> event.MachineIdentity:
         """Return this machine's names and place.
 
         Raises:
-            Unreachable, BadAnswer, Refused, Misuse: As for `document`.
+            Unreachable, BadAnswer, RequestRefused, Misuse: As for `document`.
         """
         return self._run(session.machine)
 

@@ -230,7 +230,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 return self.name in map(key, operation.machines)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class OperationEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An operation as one scope sees it: machines of one update domain."""
 
     id: str
@@ -292,7 +292,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     """While it is Queued: the earliest time to announce it, and its place in the queue."""
     not_before: datetime
     """In whole seconds; nothing starts before it without approval."""
-    events: tuple[Event, ...]
+    events: tuple[OperationEvent, ...]
     start_cause: StartCause | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -302,7 +302,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     """The host that maintenance was asked for; `""` where it was not asked for a host."""
     arrived: tuple[str, ...] = ()
     """Machines that came to that host, and keep it from starting: nothing announces them next."""
-    dropped: tuple[Event, ...] = ()
+    dropped: tuple[OperationEvent, ...] = ()
     """Its events whose machines all left that host before it started; no guest sees them."""
     to_host: str = ""
     """Where its machines move to; `""`: the connector chooses."""
@@ -367,7 +367,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
         return int(self.id.partition(".")[2])
 
     @property
-    def all_events(self) -> tuple[Event, ...]:
+    def all_events(self) -> tuple[OperationEvent, ...]:
         """Its events, and those whose machines all left its host."""
         return (*self.events, *self.dropped)
 

@@ -304,7 +304,7 @@ def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host
     return ""
 
 
-def has_event(other: model.Operation, event: model.Event, name: str) -> model.Refused:
+def has_event(other: model.Operation, event: model.OperationEvent, name: str) -> model.Refused:
     """Return the refusal (CONFLICT) of another operation on a machine that has a live event."""
     message = (
         f"{name} already has a live event: {other.event_type} {event.id} of operation "

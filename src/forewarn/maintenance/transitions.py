@@ -213,7 +213,7 @@ class Transitions:
             unit=step.unit,
             hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
             events=tuple(
-                model.Event(
+                model.OperationEvent(
                     id=self.mint().upper(),
                     scope=scope,
                     update_domain=members[0].update_domain,
@@ -635,7 +635,7 @@ class Transitions:
 
     def conflicting(
         self, step: planner.PlannedOperation
-    ) -> tuple[model.Operation, model.Event, str] | None:
+    ) -> tuple[model.Operation, model.OperationEvent, str] | None:
         """Return a live operation that shares a machine with a step, its event, and the name.
 
         Of several it is the first by start order, so that the store's order does not decide.

@@ -25,7 +25,7 @@ from msgspec import UNSET
 from forewarn.protocol import refusals
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.message import ascii_lower, ascii_upper, shown
-from forewarn.protocol.versions import Document, Version
+from forewarn.protocol.versions import EventsDocument, Version
 from forewarn.vocabulary import RESOURCE_TYPE, AgentStatus, EventSource, EventStatus, EventType
 
 PREVIEW_PREFIX: Final = "_"
@@ -75,7 +75,7 @@ _encoder: Final = msgspec.json.Encoder()
 _error_decoder: Final = msgspec.json.Decoder(_WireError)
 
 
-def encode_document(document: Document, version: Version) -> bytes:
+def encode_document(document: EventsDocument, version: Version) -> bytes:
     """Return the body of a GET: the events that the version shows, in the order given."""
     prefix = PREVIEW_PREFIX if version.prefixed_names and not document.cloud_service else ""
     names = [(EVENT_NAMES[attribute], attribute) for attribute in version.fields]

@@ -11,7 +11,7 @@ UNKNOWN_DURATION: Final = -1
 """DurationInSeconds where it is unknown or does not apply (protocol.md section 4)."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event as the newest version shows it; older ones show less of it."""
 
     event_id: str
@@ -43,12 +43,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return RESOURCE_TYPE
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EventsDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The document that every machine of a scope reads."""
 
     incarnation: int
     """0 for a scope that never had an event; moves with every change of the events."""
-    events: tuple[Event, ...] = ()
+    events: tuple[ScheduledEvent, ...] = ()
     """In the order of the document: by publication, then by EventId."""
     cloud_service: bool = False
     """True if the machines are role instances, whose names the preview does not change."""
@@ -60,7 +60,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """As in a request, such as `2020-07-01`."""
     fields: tuple[str, ...]
-    """The attributes of `Event` that it shows, in their order."""
+    """The attributes of `ScheduledEvent` that it shows, in their order."""
     event_types: frozenset[EventType]
     """The types that it shows; its document leaves out other events."""
     prefixed_names: bool = False

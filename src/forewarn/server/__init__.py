@@ -1,13 +1,13 @@
 """The service as a process: two planes over one control plane, in one event loop.
 
-    guest     what machines reach: the metadata endpoint
-    operator  what people and their tools reach: the API
+    guest     the plane of machines: the metadata endpoint
+    operator  the plane of people and their tools: the API
     page      the same for browsers
-    relay     what relays on hosts reach
-    relay_feed  what the service and the relays on hosts say to each other
+    relay     the plane of relays on hosts
+    relay_feed  the messages between the service and the relays on hosts
     checks          runs the programs that let units of a maintenance go on
     settings  one TOML file, checked whole before anything starts
-    sockets   the operators' sockets, and why an address cannot be listened on
+    sockets   the operators' sockets, and the reasons why an address cannot be listened on
     secret_files  the operators' token and the proxies' secrets
     process   signals, open files, the event loop and the log of such a process
     service   puts the rooms below together, starts and stops them in order

@@ -20,14 +20,14 @@ from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.server.settings import UnitCheck
 
 GRACE_SECONDS: Final = 2.0
-"""How long a program has after SIGTERM: it only looks, and has nothing to put in order."""
+"""The time of a program after SIGTERM: it only looks, and has nothing to put in order."""
 
 MAX_SAID: Final = 200
 """Characters that are quoted of a program's output."""
 
 
 class CheckOwner(NamedTuple):
-    """What a check's program is run for, as `command` names it."""
+    """The owner of a check's runs, as `command` names it."""
 
     operation: str
     attempt: int
@@ -55,11 +55,11 @@ class ProgramChecks:
 
     @property
     def names(self) -> frozenset[str]:
-        """What a policy may name."""
+        """The checks that a policy may name."""
         return frozenset(self._checks)
 
     async def run(self, run: CheckRun) -> CheckResult:
-        """Run a check to its end; what goes wrong has failed."""
+        """Run a check to its end; an error counts as a failure."""
         check = self._checks.get(run.name)
         if check is None:
             return _failed(f"no check named {run.name!r} in the settings")
@@ -67,7 +67,7 @@ class ProgramChecks:
         return await self._run(check, run, seconds)
 
     async def _run(self, check: UnitCheck, run: CheckRun, seconds: float) -> CheckResult:
-        """Run a program; exit status 0 has passed."""
+        """Run a program; it passes by exit status 0."""
         found = shutil.which(check.program[0], path=self._environment.get("PATH"))
         if found is None:
             return _failed(f"no executable program {check.program[0]}")
@@ -100,7 +100,7 @@ class ProgramChecks:
         return _failed(f"{how}: {said[-MAX_SAID:]}".removesuffix(": "))
 
     def _opened(self) -> TaskRuns:
-        """Return the folder of the runs, without what earlier processes left."""
+        """Return the folder of the runs, without those of earlier processes."""
         if self._runs is None:
             self._runs = TaskRuns(self._state)
             self._runs.sweep(())

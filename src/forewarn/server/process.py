@@ -1,9 +1,9 @@
-"""What processes that answer guests do alike: signals, open files, the event loop, memory, logs.
+"""The common parts of processes that answer guests: signals, open files, event loop, memory, logs.
 
-What a process says is written by structlog, on standard error; the libraries' own loggers join in.
-On a terminal in a form for people, otherwise one JSON object a line, with the same keys. Its own
-lines do not go through the standard library's logging, which takes as long for each as the rest of
-the line: every change is logged on the event loop.
+structlog writes the log, on standard error; the libraries' own loggers join in. On a terminal in a
+form for people, otherwise one JSON object a line, with the same keys. Its own lines do not go
+through the standard library's logging, which takes as long for each as the rest of the line: every
+change is logged on the event loop.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from forewarn.settings import Log
 L = TypeVar("L", bound=Limits)
 
 BY_SIGNAL: Final = 128
-"""And the signal's number, as shells count it."""
+"""Added to the signal's number, as shells count it."""
 
 YOUNG_OBJECTS: Final = 10_000
-"""How many containers are made before the collector looks at the new ones, 700 by default: circles
-are rare here, and each look at the old ones stops every answer."""
+"""The number of new containers before the collector looks at them, 700 by default: circles are rare
+here, and each look at the old ones stops every answer."""
 
 SWITCH_SECONDS: Final = 0.0005
-"""How long the loop's thread waits for the interpreter while another computes, in each round: the
+"""The wait of the loop's thread for the interpreter while another computes, in each round: the
 writer, the page, an operator's question. Python's default is 5 ms."""
 
 LIBRARIES = {
@@ -48,11 +48,11 @@ warnings; `operator.connections` counts and logs these, once a minute."""
 
 
 LOG_SECONDS: Final = 60.0
-"""How long nothing more is logged of an address that was turned away for the same reason."""
+"""The time for which nothing more is logged of an address that was refused for the same reason."""
 
 MAX_LOGGED: Final = 256
 """Addresses and reasons that are logged within LOG_SECONDS: a guest with a /64 of its own has more
-addresses than any memory. What goes over is told as a number."""
+addresses than any memory. The surplus is logged as a number."""
 
 
 class Crashed(Exception):  # noqa: N818 - what happened to it
@@ -82,7 +82,7 @@ def handed_over(wanted: Collection[str], unit: str) -> HandedOver:
 
 
 def raise_open_files(needed: int) -> int:
-    """Raise the process's soft limit of open files as far as needed, and return what it is then."""
+    """Raise the process's soft limit of open files as far as needed, and return the new one."""
     try:
         import resource  # noqa: PLC0415 - there is none on Windows, nor such a limit
     except ImportError:
@@ -96,10 +96,10 @@ def raise_open_files(needed: int) -> int:
 
 
 def connections_within(setting: str, wanted: int, may_open: int, spare: int) -> int:
-    """Return how many connections there may be where the process may open so many files.
+    """Return the number of connections for a process that may open so many files.
 
     A connection that finds no file left is not refused: it waits unseen, and everybody with it, so
-    `spare` files stay free for what else the process opens. `setting` names the limit in the log.
+    `spare` files stay free for other uses of the process. `setting` names the limit in the log.
     """
     most = max(may_open - spare, may_open // 4, 1)
     if wanted <= most:
@@ -126,10 +126,10 @@ def within_files(guest: L, may_open: int, spare: int) -> L:
 
 
 def answer_soon() -> None:
-    """Have nothing that this process does beside its answers hold these up for long.
+    """Keep the collector and busy threads from holding answers up for long.
 
-    The collector never looks again at what start-up made: that would stop every answer for 60 ms
-    with 100,000 machines. A thread that computes gives way to the loop's within SWITCH_SECONDS.
+    The collector never looks again at the objects of the start: that would stop every answer for 60
+    ms with 100,000 machines. A thread that computes gives way to the loop's within SWITCH_SECONDS.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
@@ -179,7 +179,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def set_up_logs(settings: Log, stream: TextIO | None = None) -> None:
-    """Send all that is logged to one stream (None: standard error), in one form."""
+    """Send all log lines to one stream (None: standard error), in one form."""
     to = sys.stderr if stream is None else stream
     as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
     shared: list[Processor] = [
@@ -226,7 +226,7 @@ class _Output:
         assert handler.lock is not None
         self._stream, self._lock = handler.stream, handler.lock
         self.name: Final = name
-        """What `add_logger_name` adds."""
+        """The name that `add_logger_name` adds."""
 
     def _write(self, line: str) -> None:
         # Nobody who logs is stopped by a full disk, or by a reader that is gone.
@@ -238,7 +238,6 @@ class _Output:
 
 
 def _for_people(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
-    """Write a list as its parts, and leave out what is empty."""
     shown = {
         name: ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
         for name, value in entry.items()
@@ -252,7 +251,7 @@ def _order(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
 
 
 class LimitLog:
-    """Logs each thing once a minute, with how many were not logged since the last line."""
+    """Logs each thing once a minute, with the number of suppressed lines since the last."""
 
     def __init__(self) -> None:
         self._logged: dict[Hashable, float] = {}

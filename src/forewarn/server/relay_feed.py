@@ -1,4 +1,4 @@
-"""What the service and its relays say to each other: JSON over HTTP/1.1, one token a host.
+"""The messages between the service and its relays: JSON over HTTP/1.1, one token a host.
 
     GET  /v1/relay/host        the HostDocument with its ETag, as soon as it is not the one of
                                If-None-Match; 304 after the wait, which the service chooses
@@ -8,10 +8,10 @@
     POST /v1/relay/unknown     UnknownCaller; 204 if a machine that moves has this address, or 404
 
 Both sides import this module, and a relay has neither a store nor a framework for HTTP, so it
-imports none. A service understands relays of an earlier release, so it is upgraded first: what
-a relay sends may lack fields, which have their defaults, and a relay ignores fields that it does
-not know. So a new field needs a default, and none is ever given another meaning. What a relay sends
-beyond that is a mistake, which the service names.
+imports none. A service understands relays of an earlier release, so it is upgraded first: a relay's
+messages may lack fields, which have their defaults, and a relay ignores fields that it does not
+know. So a new field needs a default, and none is ever given another meaning. Unknown fields of a
+relay are a mistake, which the service names.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ UNKNOWN_PATH: Final = "/v1/relay/unknown"
 
 WAIT: Final = "wait"
 """The query parameter of HOST_PATH that is `0` where the answer is to come at once: a relay asks so
-first on each connection, to know that it is heard."""
+first on each connection, to test it."""
 
 STATE_HEADER: Final = "forewarn-relay"
 """The request header of HOST_PATH with a RelayState, as JSON in one line."""
@@ -42,11 +42,11 @@ TIME_HEADER: Final = b"forewarn-time"
 """The header of an answer with the service's time: a host's clock may be wrong."""
 
 BUSY_WAIT_SECONDS: Final = 5.0
-"""How long a request for the host waits while an operation there is pending, or a drain reboots it:
-a relay that froze, or is back, is noticed so soon."""
+"""The wait of a request for the host while an operation there is pending, or a drain reboots it: a
+relay that froze, or is back, is noticed so soon."""
 
 IDLE_WAIT_SECONDS: Final = 60.0
-"""How long it waits otherwise."""
+"""The wait of that request otherwise."""
 
 MAX_SIGHTINGS: Final = 2000
 """The most machines in one request of sightings: more than a host has."""
@@ -67,22 +67,22 @@ MAX_STATE_BYTES: Final = 1024
 """The longest RelayState."""
 
 RelayText = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
-"""A relay's text: without the character that no store takes. One such text would keep what all
-relays say from being saved."""
+"""A relay's text: without the character that no store accepts. One such text would keep the reports
+of all relays from being saved."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-"""A relay's number: as large as the store takes."""
+"""A relay's number: as large as the store accepts."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=100 * 366 * 86_400)]
 """An age or a length of a relay's: a century at most, for dates begin with year 1."""
 
 
 class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An event as guests read it, and where it stands in the document."""
+    """An event for guests, and its place in the document."""
 
     published: int
     """The scope's incarnation that first showed it."""
-    event: versions.Event
+    event: versions.ScheduledEvent
 
 
 class ScopeDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -93,7 +93,7 @@ class ScopeDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GuestRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The service's settings that decide how guests are answered."""
+    """The service's settings for answers to guests."""
 
     post_without_header: str = "preview"
     rate_per_second: float = 50.0
@@ -104,7 +104,7 @@ class GuestRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HostDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Everything that a relay knows of its host: what is not in it is gone."""
+    """A relay's knowledge of its host: a machine or scope that is not in it is gone."""
 
     host: str
     machines: tuple[Machine, ...] = ()
@@ -127,18 +127,18 @@ class Sent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A relay's word of itself, with each request for its host. Ages: its clock may be wrong."""
+    """A relay's report of itself, with each request for its host. Ages: its clock may be wrong."""
 
     version: RelayText = ""
     age_seconds: Seconds = 0.0
-    """How long it has run."""
+    """The time since its start."""
     machines: Count = 0
-    """How many it serves."""
+    """The number of machines that it serves."""
     stale_seconds: Seconds = 0.0
-    """How long it had not heard of the service before this request."""
+    """The time for which it had not heard of the service before this request."""
     stalled_seconds: Seconds = 0.0
-    """For how long guests got no answer since its last request, because its loop stalled or its
-    sockets were closed."""
+    """The time for which guests got no answer since its last request, because its loop stalled or
+    its sockets were closed."""
 
 
 class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -150,8 +150,9 @@ class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     """The address that it asked from."""
     event_ids: Annotated[tuple[RelayText, ...], msgspec.Meta(max_length=MAX_EVENT_IDS)]
     version: RelayText = ""
-    """The api-version that it asks by. What starts by this approval waits for the machine to ask
-    again, also where no AgedSighting has told of it yet; `""` for nothing of the kind."""
+    """The api-version of its requests. An operation that starts by this approval waits for the
+    machine to ask again, also where no AgedSighting has reported it yet; `""` for an unknown one.
+    """
 
 
 class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -170,12 +171,12 @@ class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class AgedSighting(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a machine's requests told last."""
+    """The latest requests of a machine."""
 
     machine: RelayText
     """Its key."""
     age_seconds: Seconds = 0.0
-    """How long ago it asked last."""
+    """The time since it asked last."""
     version: RelayText
     """The api-version of that request."""
     agent: AgentStatus | None = None
@@ -195,12 +196,12 @@ class UnknownCaller(Sent, frozen=True, kw_only=True, gc=False):
     address: RelayText
 
 
-class Unreadable(Exception):  # noqa: N818 - whoever sent it is at fault
-    """Bytes that hold no value of the type that was expected; the message says why, for people."""
+class Unreadable(Exception):  # noqa: N818 - the sender is at fault
+    """Bytes that hold no value of the expected type; the message says why, for people."""
 
 
 def reader(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
-    """Return a function that decodes as this decoder, and raises Unreadable where that cannot."""
+    """Return a function that decodes as this decoder does, and raises Unreadable for its errors."""
 
     def read(data: bytes) -> T:
         try:

@@ -116,7 +116,7 @@ def _tell_of_new(database: str) -> None:
 
 
 def _within_files(settings: Settings) -> Settings:
-    """Have as many files as the settings need, or lower the settings to those that there are."""
+    """Raise the limit of open files to the settings' needs, or lower the settings to the limit."""
     relay = settings.relay
     relays = relay.connections if relay.listen else 0
     may_open = process.raise_open_files(settings.guest.connections + relays + SPARE_FILES)

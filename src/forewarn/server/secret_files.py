@@ -17,7 +17,7 @@ MAX_BYTES: Final = 4096
 """The most bytes of a secret's file: four times what any secret has."""
 
 MIN_SECRET_BYTES: Final = 16
-"""A shorter shared secret can be guessed, away from here and at leisure, by whoever has seen one
+"""A shorter shared secret can be guessed, offline and at leisure, by anybody who has seen one
 signature."""
 
 TOKEN_PREFIX: Final = "fw_"  # noqa: S105 - what tokens begin with
@@ -62,24 +62,24 @@ def token(path: Path, credentials: str = "") -> str:
 
 
 def new_webhook_secret() -> str:
-    """Return a secret that nobody has, as Standard Webhooks writes it."""
+    """Return a new random secret, as Standard Webhooks writes it."""
     return WEBHOOK_PREFIX + base64.b64encode(secrets.token_bytes(TOKEN_BYTES)).decode()
 
 
 def new_token() -> str:
-    """Return a token that nobody has."""
+    """Return a new random token."""
     return TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def digest(token: bytes) -> str:
-    """Return what is kept of a token: who reads it has no token. 256 random bits need no salt."""
+    """Return the stored form of a token, from which it cannot be told: 256 bits need no salt."""
     return hashlib.sha256(token).hexdigest()
 
 
 def tls_context(
     certificate: Path, key: Path | None, setting: str = "operator.tls_certificate"
 ) -> ssl.SSLContext:
-    """Return how connections are encrypted; `key` is None where it is in the certificate's file.
+    """Return the context that encrypts connections; `key` is None for one in `certificate`.
 
     SecretUnusable if the files cannot be read, or do not fit each other.
     """
@@ -91,7 +91,7 @@ def tls_context(
 def load_certificate(
     context: ssl.SSLContext, certificate: Path, key: Path | None, setting: str
 ) -> None:
-    """Have connections show a certificate; `key` is None where it is in the certificate's file.
+    """Use a certificate for connections; `key` is None where it is in the certificate's file.
 
     SecretUnusable if the files cannot be read, or do not fit each other.
     """
@@ -102,7 +102,7 @@ def load_certificate(
 
     try:
         context.load_cert_chain(certificate, key, no_password)
-    except OSError as error:  # of which TLS's own errors are some
+    except OSError as error:  # TLS's own errors are of this kind, too
         why = error.strerror or error
         raise SecretUnusable(f"cannot use {named} ({setting}): {why}") from error
 
@@ -120,7 +120,7 @@ def shared_secret(path: Path) -> bytes:
 
 
 def host_token(path: Path) -> str:
-    """Return the token by which the service knows a relay's host.
+    """Return the token that identifies a relay's host to the service.
 
     SecretUnusable if others may read the file, it has no token, or it cannot be read.
     """
@@ -134,7 +134,7 @@ def host_token(path: Path) -> str:
 
 
 def _of_group(path: Path, what: str, remedy: str, made: str) -> bytes:
-    """Return a secret that the file's group may read: a neighbour does, and systemd hands it on."""
+    """Return a secret that the file's group may read: a neighbour's, which systemd may hand on."""
     with _told(what, remedy):
         mode, text = _read(path)
     if os.name == "posix" and mode & 0o037:
@@ -157,7 +157,6 @@ def _told(what: str, remedy: str) -> Iterator[None]:
 
 
 def _read(path: Path) -> tuple[int, str]:
-    """Return a file's mode, and its text without the blanks around it."""
     with settings.open_file(path) as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         return mode, file.read(MAX_BYTES).decode("utf-8-sig", "replace").strip()

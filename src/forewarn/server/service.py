@@ -1,10 +1,9 @@
 """The rooms below put together, started and stopped in order.
 
-Memory learns all that the store has as one change, and then listens to the changefeed, before a
-socket opens: nothing can change between the two, and no guest ever meets an empty document that
-tells it "over, recover" (protocol.md section 9). All that is kept in memory belongs to the event
-loop's thread; whatever ends by itself (a task, the writer's thread, the changefeed) ends the
-service.
+Memory takes the whole store as one change, and then listens to the changefeed, before a socket
+opens: nothing can change between the two, and no guest ever meets an empty document that says
+"over, recover" (protocol.md section 9). All memory belongs to the event loop's thread; a task, the
+writer's thread or the changefeed that ends by itself ends the service.
 """
 
 import asyncio
@@ -68,26 +67,26 @@ from forewarn.version import __version__
 from forewarn.vocabulary import EventType
 
 DRAIN_SECONDS: Final = 1.5
-"""How long clients may take to leave the connections that they keep, before the service stops: who
-polls once a second has asked once more by then."""
+"""The time for clients to leave their connections before the service stops: one that polls once a
+second has asked once more by then."""
 
 OPERATORS_SECONDS: Final = 0.4
-"""How long guests are still served while operators' sockets are closed: it takes uvicorn 0.2 s."""
+"""The time between the end of operators' sockets and of guests': it takes uvicorn 0.2 s."""
 
 CLOSE_SECONDS: Final = 8.0
 """The longest that `close` takes: with `drain`, within the ten that stopping may last."""
 
 LOST_SHOWN: Final = timedelta(days=1)
-"""How long an alert tells that the database lost changes: until somebody looks in any case."""
+"""The duration of the alert that the database lost changes: long enough for somebody to look."""
 
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked whether what guests read is too old."""
+"""The pause between two looks at the age of guests' documents."""
 
 PROBE_SECONDS: Final = 2.0
-"""How long a write may take before the store counts as away."""
+"""The time for a write before the store counts as away."""
 
 PROBE_EVERY: Final = 2.0
-"""How often a replica is probed at most: a probe takes the lock that all replicas wait for."""
+"""The shortest pause between two probes: one takes the lock that all replicas wait for."""
 
 OWNER_NAME: Final = "replica"
 """The file in the folder of the connector's runs with the name of the replica that began them."""
@@ -96,16 +95,16 @@ CHECKS_NAME: Final = "checks"
 """The folder of the programs that check units, in that of the connector's runs."""
 
 CLOCK_SETTING: Final = "clock"
-"""Where the clock's scale and origin are kept in the store."""
+"""The store's setting with the clock's scale and origin."""
 
 STOPPING: Final = "the service is stopping"
-"""What `/readyz` says then."""
+"""The answer of `/readyz` then."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the service is reached, and how much it serves."""
+    """The addresses of the service, and the size of its fleet."""
 
     operators: tuple[str, ...]
     """`unix:/path` and `http://address:port`."""
@@ -118,26 +117,26 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServicePart(NamedTuple):
-    """A part of the service; nothing that it does not do need be named."""
+    """A part of the service; the fields for functions that it lacks stay at their defaults."""
 
     name: str = ""
-    """That of its task."""
+    """The name of its task."""
     learn: Listener = lambda _: None
-    """Takes over what the store has at the start, and each change."""
+    """Takes over the store's content at the start, and each change."""
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Works until `stop`; where it ends by itself, the service ends."""
     stop: Callable[[], None] = lambda: None
     rounds: Contained | None = None
-    """What goes on whatever fails, with why it does not get on and its alerts."""
+    """The rounds that go on after any error, with their obstacle and their alerts."""
 
     @classmethod
     def of(cls, name: str, part: Contained) -> "ServicePart":
-        """Return a part that does all of it."""
+        """Return a part with all of these functions."""
         return cls(name, part.learn, part.run, part.stop, part)
 
 
 class Service:
-    """Everything but the process around it; `close` closes the store, too."""
+    """The whole service without the process around it; `close` closes the store, too."""
 
     _unix: Path | None = None
     """The unix socket that this process made, and so removes."""
@@ -147,11 +146,11 @@ class Service:
     _following: FollowerThread | None = None
     _tls: ssl.SSLContext | None = None
     _database = ""
-    """Another text for each database, and after each restore of one."""
+    """Different for each database, and after each restore of one."""
     _page_url = ""
-    """Where browsers reach the page."""
+    """The URL of the page for browsers."""
     _is_serving = False
-    """Whether guests are answered."""
+    """True if guests are answered."""
     _parts: tuple[ServicePart, ...] = ()
     """All of them, once it is opened."""
 
@@ -393,7 +392,7 @@ class Service:
             yield ServicePart("the watch of the relays", relays.learn, watch.run, watch.stop, watch)
 
     def _subscribe(self) -> None:
-        """Have each part told of changes, in this order, on this thread."""
+        """Subscribe each part to changes, in this order, on this thread."""
         # It counts before the inventory forgets what was.
         for learn in (self._counted.learn, *(part.learn for part in self._parts), _tell):
             self._feed.subscribe(learn)
@@ -434,7 +433,7 @@ class Service:
             raise Crashed(f"{task.get_name()} has ended by itself") from cause
 
     async def drain(self) -> None:
-        """Have clients leave the connections that they keep, while all are still served.
+        """Ask clients to leave the connections that they keep, while all are still served.
 
         So nobody sends a request by a connection that is closed in the same moment. Then operators'
         sockets are closed, before `close` ends the guests'.
@@ -450,7 +449,7 @@ class Service:
             await asyncio.wait(self._serving, timeout=OPERATORS_SECONDS)
 
     async def close(self) -> None:
-        """Stop accepting, finish what is under way, leave the store clean; `drain` may come before.
+        """Stop accepting, finish requests, leave the store clean; `drain` may come before.
 
         TimeoutError after CLOSE_SECONDS; what was committed is safe.
         """
@@ -478,14 +477,14 @@ class Service:
             sockets.remove(self._unix)
 
     def _end_streams(self) -> None:
-        """Say that the service stops, and end the answers that have no end."""
+        """Note that the service stops, and end the endless answers."""
         self._state = STOPPING
         self._news.close()
         if self._page is not None:
             self._page.live.close()
 
     def reload(self) -> None:
-        """Read again what may be changed while the service runs: secrets, and the certificate."""
+        """Read the files again that may change at run time: secrets, and the certificate."""
         for what, read in (
             ("the proxies' secrets", self._guests.reload),
             ("the operators' token", self._read_token),
@@ -518,7 +517,7 @@ class Service:
         return self._tls
 
     async def readiness(self) -> ServiceState:
-        """Find out what keeps the service from doing all its work; write something to do so."""
+        """Find out if the service can do all its work; write something to test the store."""
         found = [self._state] if self._state else []
         found += [f"{task.get_name()} has ended" for task in self._tasks if task.done()]
         if self._follower.cut_off:
@@ -557,7 +556,7 @@ class Service:
             yield Alert(AlertKind.LOST_CHANGES, "database", message, lost.at)
 
     def _known(self) -> Known:
-        """Return what memory holds; on the loop's thread."""
+        """Return the content of memory; on the loop's thread."""
         return Known(
             dict(self._inventory.scopes),
             dict(self._guests.machines),
@@ -569,7 +568,7 @@ class Service:
         )
 
     async def _watch_store(self) -> None:
-        """Let guests read no longer from memory than its age allows."""
+        """Suspend guests' answers while memory is older than allowed."""
         limit = self._settings.replica.max_stale_seconds
         suspended = False
         while True:
@@ -587,7 +586,7 @@ class Service:
             await self._real.wait(LOOK_SECONDS, asyncio.Event())
 
     async def _probe(self) -> str:
-        """Return why nothing can be written, after trying to; `""` when a write was committed."""
+        """Try to write; return the reason why that failed, `""` when a write was committed."""
         now = self._real.monotonic()
         lately = self._store.shared and now - self._probed_at < PROBE_EVERY
         # One at a time: a writer that is stuck keeps it.
@@ -707,7 +706,7 @@ def connector_of(
 
 
 def _keep_apart(state: Path, replica: str) -> None:
-    """Refuse another replica's folder: it would take that one's runs for what is over."""
+    """Refuse another replica's folder: it would take that one's runs for finished ones."""
     owner = state / OWNER_NAME
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -724,7 +723,7 @@ def _keep_apart(state: Path, replica: str) -> None:
 
 
 def sync_of(settings: Settings, plane: Plane, clock: Clock, real: Clock) -> FleetSync:
-    """Return what watches the fleet's hosts; it has none where `sync` is off."""
+    """Return the watch of the fleet's hosts; it has none where `sync` is off."""
     hosts = settings.hypervisors if settings.fleet.libvirt.sync else {}
     surveys = LibvirtSurveys(hosts, settings.libvirt_python, passed_on(os.environ), real)
     return FleetSync(plane, clock, real, surveys)
@@ -771,11 +770,11 @@ def database_id(reading: Reading) -> str:
 
 
 MOST_TOLD: Final = 20
-"""The most operations of one change that get a line each; of more, only their number is told."""
+"""The most operations of one change that get a line each; of more, only their number is logged."""
 
 
 def _tell(changes: Changes) -> None:
-    """Log what became of operations; a claim or a renewal is no news."""
+    """Log the changes of operations; a claim or a renewal is no news."""
     news = [o for o in changes.operations if o.lease_until is None]
     if len(news) > MOST_TOLD:
         _log.info("operations changed", operations=len(news))

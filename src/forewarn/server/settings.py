@@ -60,7 +60,7 @@ AZURE: Final[Mapping[str, object]] = MappingProxyType(
         "rate_burst": 5,
     }
 )
-"""What `preset = "azure"` sets: Azure's own values (protocol.md sections 8 and 9)."""
+"""The values of `preset = "azure"`: Azure's own (protocol.md sections 8 and 9)."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
 
@@ -71,7 +71,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     path: FileName = ""
     """The SQLite file. `""` is `forewarn.db` in the state folder (see `settings.state_folder`),
     which is created if needed; any other must exist. Relative to the settings file's folder. With
-    `url` no such file is used, and the state folder has what is beside the database."""
+    `url` no such file is used, and the state folder has the other files of the service."""
     url: str = ""
     """A PostgreSQL database that replicas share, as libpq takes it, such as
     `postgresql://forewarn@db1,db2/forewarn`; without a password. `""`, the default, is SQLite,
@@ -96,7 +96,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class HistorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long operations that have ended, the audit log and news are kept."""
+    """The retention of operations that have ended, of the audit log and of news."""
 
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 90.0
     """Operations that ended earlier are deleted, and guests can no longer approve their events. 90
@@ -115,8 +115,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Its name among the replicas, which its claims carry: each has its own, and keeps it with the
     folder `connector.command.state`. `""` is the host's name."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=5, le=24 * 3600)] = 30.0
-    """How long guests still read from memory once the database cannot be reached; then their
-    connections are closed without an answer, until it can. Another replica may have announced
+    """The time for which guests still read from memory once the database cannot be reached; then
+    their connections are closed without an answer, until it can. Another replica may have announced
     something meanwhile: half a minute is the shortest notice, that of a Preempt."""
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where operators and their tools reach the service."""
+    """The addresses of the service for operators and their tools."""
 
     socket: FileName = ""
     """The unix socket, mode 0600. `""` is `operator.sock` beside the database; `"off"` is none."""
@@ -156,19 +156,19 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     `https://ops.example` is that of a proxy that ends TLS: `forewarn page` prints links to it."""
 
     insecure: bool = False
-    """Whether `listen` may be plain HTTP on an address that is not loopback, where tokens cross the
-    network in clear: only behind something else that encrypts it, such as a VPN."""
+    """True to allow plain HTTP for `listen` on an address that is not loopback, where tokens cross
+    the network in clear: only behind something else that encrypts it, such as a VPN."""
 
     page: bool = True
-    """Whether `listen` also serves the page, for browsers that `forewarn page` logs in."""
+    """True to serve the page at `listen` too, for browsers that `forewarn page` logs in."""
 
     @property
     def has_page(self) -> bool:
-        """Whether there is a page."""
+        """True if there is a page."""
         return self.page and bool(self.listen)
 
     def __post_init__(self) -> None:
-        """Refuse an invalid address, and a plane that nobody can reach."""
+        """Refuse an invalid address, and a plane that is out of reach."""
         if self.listen:
             settings.check_address("listen", self.listen)
         elif self.socket == OFF:
@@ -194,7 +194,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the relays on hosts reach the service."""
+    """The address of the service for the relays on hosts."""
 
     listen: str = ""
     """A TCP address such as `127.0.0.1:8173`, for the relays of the hosts. `""`, the default, is
@@ -231,7 +231,7 @@ class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     listener: tuple[Listener, ...] = (Listener(),)
     """By default one, on loopback: you choose the addresses that guests reach."""
     post_without_header: Literal["preview", "always", "never"] = "preview"
-    """At which versions a POST is accepted without `Metadata: true`: `preview` is 2017-03-01 only,
+    """The versions whose POST is accepted without `Metadata: true`: `preview` is 2017-03-01 only,
     whose published clients do not send it (protocol.md section 3)."""
 
 
@@ -241,33 +241,33 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     preset: Literal["", "azure"] = ""
     """`azure` sets the settings below to Azure's values, except those that are given."""
     enablement: Literal["always", "first-request"] = "always"
-    """When guests of a scope get notice. `always`, the default, stops no machine unprepared.
-    `first-request`: from the first request for events by one of its machines until none has asked
-    for `disable_after_seconds`."""
+    """The condition for notice to the guests of a scope. `always`, the default, stops no machine
+    unprepared. `first-request`: from the first request for events by one of its machines until none
+    has asked for `disable_after_seconds`."""
     disable_after_seconds: Annotated[float, msgspec.Meta(ge=300, le=365 * 24 * 3600)] = 86400.0
-    """With first-request: how long a scope stays enabled without a request. 24 hours is Azure's
-    value; at least 300, as requests are saved only once a minute."""
+    """With first-request: the time for which a scope stays enabled without a request. 24 hours is
+    Azure's value; at least 300, as requests are saved only once a minute."""
     first_response_delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=120)] = 0.0
-    """With first-request: how long the response that enables a scope is delayed. Azure takes up to
-    two minutes; useful only to test a client."""
+    """With first-request: the delay of the response that enables a scope. Azure takes up to two
+    minutes; useful only to test a client."""
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
-    """How many events of maintenance with source User may be pending; 0 is no limit."""
+    """The most pending events of maintenance with source User; 0 is no limit."""
     queue: Literal["announcement", "start"] = "announcement"
-    """What maintenance does while another update domain of its scope is down or announced. By
-    default it is not announced, because guests prepare when they read an event. `start`: it is
+    """The treatment of maintenance while another update domain of its scope is down or announced.
+    By default it is not announced, because guests prepare when they read an event. `start`: it is
     announced, and waits to start; for guests that prepare at the last moment. A scope of the fleet
     file may have its own."""
     back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 600.0
-    """How long a machine that was listening may take to ask for events again after its maintenance
-    was carried out. Then the operation has failed. By default ten minutes: five for a slow boot,
-    and five until the next poll of what counts as listening."""
+    """The time for a machine that was listening to ask for events again after its maintenance was
+    carried out. Then the operation has failed. By default ten minutes: five for a slow boot, and
+    five until the next poll of a machine that counts as listening."""
     host_back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 1800.0
-    """How long a host that is drained with `--reboot` may take to come back with another boot id,
-    its reboot command included. Then its drain waits for an operator. By default half an hour: a
-    server that tests its memory and installs firmware."""
+    """The time for a host that is drained with `--reboot` to come back with another boot id, its
+    reboot command included. Then its drain waits for an operator. By default half an hour: a server
+    that tests its memory and installs firmware."""
     settle_seconds: Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)] = 0.0
-    """How long an update domain still counts as down after its machines are back, such as for
-    caches to fill. A scope of the fleet file may have its own."""
+    """The time for which an update domain still counts as down after its machines are back, such as
+    for caches to fill. A scope of the fleet file may have its own."""
     rate_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 50.0
     """Requests a second and machine, approvals not counted; more get 429. 0 is no limit. Three
     agents that poll ten times a second stay below 50; Azure's limit is 5."""
@@ -277,7 +277,7 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def policy(self) -> Policy:
-        """What they are to the deciders."""
+        """These settings as the deciders' policy."""
         return Policy(
             enablement=Enablement(self.enablement),
             disable_after=timedelta(seconds=self.disable_after_seconds),
@@ -290,7 +290,7 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long the simulated connector's tasks take: by default about as long as real ones."""
+    """The durations of the simulated connector's tasks: by default about those of real ones."""
 
     freeze_seconds: Seconds = 9.0
     reboot_seconds: Seconds = 90.0
@@ -298,7 +298,7 @@ class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     preempt_seconds: Seconds = 30.0
     terminate_seconds: Seconds = 30.0
     host_reboot_seconds: Seconds = 180.0
-    """How long the reboot of a host takes: servers test their memory first."""
+    """The duration of a host's reboot: servers test their memory first."""
 
 
 class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -309,7 +309,7 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     on hosts under libvirt; `command` runs your program
     ([guides/connectors.md](../guides/connectors.md))."""
     on_unknown: Literal["ask", "repeat", "fail"] = "ask"
-    """What to do with a task whose outcome is unknown after a restart: ask an operator, repeat it,
+    """The treatment of a task whose outcome is unknown after a restart: ask an operator, repeat it,
     or fail it. By default ask: a second reboot is worse than a wait."""
     simulated: SimulatedSettings = SimulatedSettings()
     libvirt: LibvirtSettings = LibvirtSettings()
@@ -317,10 +317,10 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class UnitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program that tells whether further units may go. Policies name it."""
+    """A program that decides if further units may go. Policies name it."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-    """What a policy names it by."""
+    """The name for policies."""
     program: Annotated[
         tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=4096)], ...],
         msgspec.Meta(min_length=1),
@@ -329,14 +329,14 @@ class UnitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name that PATH finds; no shell reads it. Exit status 0 passes."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
+        """Refuse a program that cannot be run."""
         if "/" in self.program[0] and not self.program[0].startswith("/"):
             message = f"invalid program {self.program[0]!r}: expected a full path or a bare name"
             raise FieldError("program", message)
 
 
 class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What maintenances may use."""
+    """The checks that maintenances may use."""
 
     check: Annotated[tuple[UnitCheck, ...], msgspec.Meta(max_length=MAX_CHECKS)] = ()
     """None by default. They are here and not in a request, so that an operator's token is no way
@@ -353,8 +353,8 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """The libvirt hosts that the fleet is on."""
 
     sync: bool = False
-    """Whether the service surveys the hosts every 5 s: a machine that moves has its new host in
-    the fleet, and one that crashes has an unforeseen Reboot. By default it connects to no host."""
+    """True to survey the hosts every 5 s: a machine that moves has its new host in the fleet, and
+    one that crashes has an unforeseen Reboot. By default it connects to no host."""
     python: str = ""
     """The Python with the module `libvirt` that reads the hosts: `"/usr/bin/python3"` with Debian's
     `python3-libvirt`. `""` is the connector's, else the service's own."""
@@ -363,7 +363,7 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     `connector.libvirt.host`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no host."""
+        """Refuse invalid hosts."""
         for name, uri in self.uris.items():
             if not name or len(name) > MAX_TEXT or not name.isprintable():
                 raise FieldError("uris", f"invalid host name {name[:MAX_TEXT]!r}")
@@ -373,17 +373,17 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the fleet is."""
+    """The place of the fleet."""
 
     libvirt: FleetLibvirtSettings = FleetLibvirtSettings()
 
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is sent to webhooks."""
+    """The settings of requests to webhooks."""
 
     tls_ca: FileName = ""
-    """The file with the certificates, in PEM, that receivers are verified by. `""`, the default, is
-    the system's: those of chat services are in there."""
+    """The file with the certificates, in PEM, that verify receivers. `""`, the default, is the
+    system's: those of chat services are in there."""
 
 
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -419,7 +419,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def guest_rules(self) -> GuestRules:
-        """How guests are answered, here and by relays."""
+        """The rules of answers to guests, here and by relays."""
         rules = self.rules
         return GuestRules(
             post_without_header=self.guest.post_without_header,
@@ -450,7 +450,7 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     """Return the settings of a file and the environment, with every place made absolute.
 
     Without a path, the file is the one that `settings.find` finds, if there is one. SettingsError
-    is raised for what is wrong.
+    names the fault.
     """
     chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     tree, sources = settings.gathered(chosen, environment, ENVIRONMENT_PREFIX, Settings)

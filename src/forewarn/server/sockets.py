@@ -1,4 +1,4 @@
-"""Opens the operators' sockets, and says for both planes why an address cannot be listened on.
+"""Opens the operators' sockets, and explains for both planes why an address cannot be listened on.
 
 The unix socket never exists with a mode other than 0600, or 0660 for its group. A socket file that
 a crash left behind is removed only if nobody answers on it.
@@ -25,11 +25,11 @@ MAX_PATH_BYTES: Final = 107
 """The longest path of a unix socket on Linux (and 103 elsewhere, which the system then says)."""
 
 BACKLOG: Final = 4096
-"""Connections that may wait to be accepted, as far as the system lets them: all relays come at once
+"""Connections that may wait to be accepted, as far as the system allows it: all relays come at once
 when a replica has gone, and a unix socket refuses clients that do not wait where it is full."""
 
 ANSWER_SECONDS: Final = 2.0
-"""How long a server that may be there has to accept a connection."""
+"""The time for a server that may be there to accept a connection."""
 
 TCP_CLOSE: Final = 7
 """Linux's number of a connection's state after a reset."""
@@ -43,7 +43,7 @@ class SocketUnusable(Exception):  # noqa: N818 - a state of the address, not a m
 
 
 def tcp_state(connection: socket.socket | None) -> int:
-    """Return a connection's state, which tells what came though nothing is read; 0 if unknown."""
+    """Return a connection's state, which shows what came though nothing is read; 0 if unknown."""
     if connection is None or not sys.platform.startswith("linux"):
         return 0
     try:
@@ -53,7 +53,7 @@ def tcp_state(connection: socket.socket | None) -> int:
 
 
 class HandedOver:
-    """The listening sockets that systemd opened for us, until whoever listens there takes each.
+    """The listening sockets that systemd opened for us, until their listeners take them.
 
     Args:
         files: Their numbers, such as `systemd.listening_files` returns.
@@ -80,15 +80,15 @@ class HandedOver:
             on_error.pop_all()
 
     def __len__(self) -> int:
-        """Return how many were not taken yet."""
+        """Return the number of sockets that were not taken yet."""
         return len(self._by_address)
 
     def missing(self, wanted: Collection[str]) -> tuple[str, ...]:
         """Return the addresses that we listen on and no socket was handed over for.
 
         Raises:
-            SocketUnusable: One was handed over where we do not listen: who connects there would
-                wait for an answer for ever.
+            SocketUnusable: One was handed over where we do not listen: its clients would wait for
+                ever.
         """
         for address in self._by_address:
             if address not in wanted:
@@ -112,12 +112,12 @@ class HandedOver:
 
 
 def tcp_address(host: str, port: int) -> str:
-    """Return how `HandedOver` knows an IP address and a port, in one spelling."""
+    """Return an IP address and a port in the spelling of `HandedOver`."""
     return shown(str(ipaddress.ip_address(host)), port)
 
 
 def unix_address(path: Path) -> str:
-    """Return how `HandedOver` knows a unix socket, whatever links lead to it."""
+    """Return a unix socket's path in the spelling of `HandedOver`, with all links resolved."""
     return f"unix:{os.path.realpath(path)}"
 
 
@@ -248,7 +248,7 @@ def remove(path: Path) -> None:
 
 
 def obstacle(error: OSError, host: str, port: int) -> str:
-    """Return why an IP address and port cannot be listened on, and what to do about it."""
+    """Return the reason why an IP address and port cannot be listened on, and the remedy."""
     match error.errno:
         case errno.EADDRINUSE:
             return (
@@ -304,7 +304,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def url_for_browsers(scheme: str, host: str, opened: socket.socket, names: tuple[str, ...]) -> str:
-    """Return where browsers reach the page: at the address of a proxy, if one is named."""
+    """Return the page's URL for browsers: at the address of a proxy, if one is named."""
     for name in names:
         if "://" in name:
             return name

@@ -31,7 +31,7 @@ import msgspec
 
 from forewarn import clock, times
 from forewarn.maintenance import fleet_file, planner
-from forewarn.maintenance.model import Event, Operation, Refused, key
+from forewarn.maintenance.model import Operation, OperationEvent, Refused, key
 from forewarn.server import settings
 from forewarn.settings import explain, prepare_types
 from forewarn.testing import faults, record
@@ -142,7 +142,7 @@ class EmulatedEvent:
         assert found is not None  # nothing is ever forgotten here
         return found
 
-    def _event(self) -> Event:
+    def _event(self) -> OperationEvent:
         return next(event for event in self._now().events if event.id == self.event_id)
 
 

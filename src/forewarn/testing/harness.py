@@ -19,7 +19,7 @@ from forewarn.control.ticker import ReturnWatch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation, Policy, Sighting
-from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.documents import DocumentCache
 from forewarn.store.port import Reading, Store
 from forewarn.store.sqlite import InMemoryStore
 
@@ -84,7 +84,7 @@ class Harness:
         self.heartbeat = Heartbeat(self.plane, self._watch, loop_time)
         self._run(self.heartbeat.begin())
         self.plane.release_claims().result()
-        self._documents = Documents()
+        self._documents = DocumentCache()
         with self.store.read() as reading:
             known = everything(known_of(reading))
         for learn in (self._documents.learn, self._returns.learn, self._keep_open, self.learn):

@@ -216,7 +216,7 @@ def load(run: ActionRun) -> Action[Any]:
 def contents(file: str) -> bytes:
     """Return a settings file's content, 64 KiB at most: a secret, addresses, a number.
 
-    The mark that editors on Windows put before UTF-8 is no part of it.
+    The mark that editors on Windows put before UTF-8 is left out.
     """
     try:
         with settings.open_file(Path(file)) as opened:

@@ -3,16 +3,16 @@
 From a socket inwards:
 
     plane        the plane put together: how the service fills, opens, feeds and stops it
-    listener     the addresses that guests ask at: their settings, the sockets, and what the kernel
-                 drops of those who open far too many
+    listener     the addresses that guests ask at: their settings, the sockets, and the kernel's
+                 filter against guests that open far too many connections
     connection   one connection: order, times, backpressure
-    connections  all of them: who is taken in, on whose account, and the sweep of their times
+    connections  all of them: their limits, their accounts, and the sweep of their times
     http         bytes to requests, exact to the byte, and answers to bytes
-    endpoint     what a request is answered with, who is refused, and what is counted of that; the
-                 requests that wait for a change, and those that repeat themselves to the byte
-    machines     which machine is asking, directly or by a proxy, and its instance tree
-    documents    the rendered bytes of each scope and version, kept by the changefeed, and what
-                 turns a scope on
+    endpoint     the answer to a request, refusals, and their counts; the requests that wait for a
+                 change, and those that repeat themselves to the byte
+    machines     the machine that asks, directly or by a proxy, and its instance tree
+    documents    the rendered bytes of each scope and version, kept by the changefeed, and the
+                 enabling of scopes
     limits       every limit by name; rates, and a fair share of the loop for each guest
 
 A GET is answered from memory in the call that read it, and never depends on the store. All of it

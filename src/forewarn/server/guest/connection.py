@@ -1,4 +1,4 @@
-"""One connection: what its peer sends is read, answered in order, and kept to its times.
+"""One connection: its requests are read, answered in order, and kept to their times.
 
     FRESH    nothing came yet                   head_seconds, then closed without a word
     HEAD     the head is incomplete             head_seconds, then 408
@@ -10,12 +10,12 @@
     IDLE     between two requests               idle_seconds, then closed without a word
     CLOSING  the last answer is given           linger_seconds, then cut off
 
-Whoever asks is judged when the head is complete, before any of the body is read: a request that is
-refused by its head ends the connection if a body was to come, and so does one of nobody's.
+The caller is judged when the head is complete, before any of the body is read: a request that is
+refused by its head ends the connection if a body was to come, and so does one of a stranger.
 
-Pipelined requests are read one at a time, and those behind the first wait for a turn, of which one
-connection has one at a time; so does all that comes from a guest that has used its share of the
-loop. What follows the request that is being answered stays in `_unread`, at most one read's worth,
+Pipelined requests are read one at a time, and those behind the first wait for a turn; one
+connection has one turn at a time. So do all requests of a guest that has used its share of the
+loop. Bytes behind the request that is being answered stay in `_unread`, at most one read's worth,
 for reading is paused while anything is in it. A connection that waits for its document reads on,
 for a few requests' worth, to notice when its client has gone.
 """
@@ -63,27 +63,27 @@ NEVER: Final = math.inf
 """The deadline of a connection that waits for nothing of its peer's."""
 
 UNREAD_BYTES: Final = 4096
-"""What is read of requests behind one that waits: a few, so that only who sends more than anybody
-does is noticed no sooner than at its wait's end when it has gone."""
+"""The most bytes that are read of requests behind one that waits; the departure of a client that
+sends more is noticed only at the end of its wait."""
 
 REFUSAL_SECONDS: Final = 0.02
 """An approval of an unknown event is answered at a multiple of this. The store takes 1.4 ms longer
 to refuse an event of another scope than one that never was, and guests must not learn which."""
 
 PROBE_SECONDS: Final = 0.05
-"""How long a client that sends no more has to show that it is still there: a round trip."""
+"""The time for a client that has ended its side to show that it is still there: a round trip."""
 
 PEER_SECONDS: Final = 1.0
-"""How long a peer has for what is its part where the plane stops: to send its first request, or the
-rest of one, or to take its answer. A lost packet takes as long to come again; others wait for the
-next process meanwhile."""
+"""The time for a peer's part where the plane stops: to send its first request, or the rest of one,
+or to take its answer. A lost packet takes as long to come again; others wait for the next process
+meanwhile."""
 
 LAST_SECONDS: Final = 0.1
-"""How long a connection lingers where the plane stops: many round trips within a site."""
+"""The time that a connection lingers where the plane stops: many round trips within a site."""
 
 
 class Stage(IntEnum):
-    """What a connection waits for; from CLOSING on it answers nothing more."""
+    """The stages of a connection; from CLOSING on it answers nothing more."""
 
     FRESH = auto()
     HEAD = auto()
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
     _choked: bool = False
     _yielded: bool = False
     _queued_at: float = 0.0
-    """Since when it waits for a turn: that time is not its client's."""
+    """The time from which it waits for a turn: that wait is not its client's."""
     _paused: bool = False
     _at_end: bool = False
     _is_last: bool = False
@@ -127,14 +127,14 @@ class Connection(asyncio.Protocol):
     _body_bytes: int = 0
     _is_probed: bool = False
     early: "EarlyTransport | None" = None
-    """What it was taken in by, where the loop had no transport for it yet."""
+    """The transport that took it in, where the loop had none for it yet."""
     is_stranger: bool = False
-    """Whether it came from an address of no registered machine."""
+    """True if it came from an address of no registered machine."""
     deadline: float = NEVER
-    """When its time is up, by `Connections.monotonic`."""
+    """The end of its time, by `Connections.monotonic`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a peer in, or tell it that there are too many; go on with one that was taken in."""
+        """Take a peer in, or refuse it if there are too many; go on with one that was taken in."""
         limits = self._shared.limits
         self._transport = cast("asyncio.Transport", transport)
         if self.early is not None:
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the peer; an approval that the plane has stands, it only has no one to tell."""
+        """Forget the peer; an approval that the plane has stands, without anyone to answer."""
         del exc
         self._stage = Stage.LOST
         self.deadline = NEVER
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         self._shared.remove(self)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless something must be over first."""
+        """Read on, unless earlier work must be over first."""
         stage = self._stage
         if (stage is _IDLE or stage is _FRESH) and self._answer_poll(data):
             return
@@ -217,9 +217,9 @@ class Connection(asyncio.Protocol):
         return True
 
     def eof_received(self) -> bool:
-        """Note that the peer sends no more: what it has sent is still answered.
+        """Note that the peer has ended its side: its requests are still answered.
 
-        One that waits is answered now: nothing tells whether its client still listens.
+        One that waits is answered now: it is unknown if its client still listens.
         """
         self._at_end = True
         if self._long_poll is not None:
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         self._read(data, 1, now)
 
     def have_turn(self) -> None:
-        """Answer some more of what has come."""
+        """Answer some more of the received requests."""
         self._yielded = False
         if self._stage < Stage.CLOSING:
             data, self._unread = self._unread, b""
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
             self._wait_for_rest(restarted=restarted)
 
     def _wait_for_rest(self, *, restarted: bool) -> None:
-        """Give the peer time to send its head or body; who was sending it already gets no more."""
+        """Give the peer time to send its head or body, and no more time for one under way."""
         limits = self._shared.limits
         stage, seconds = Stage.HEAD, limits.head_seconds
         if self._reader.in_body:
@@ -561,7 +561,7 @@ class Connection(asyncio.Protocol):
     def _send(self, reply: Reply, *, last: bool = False, resource: str = "") -> None:
         """Write an answer, and close if it is the last one.
 
-        `last` is whether the connection ends with it, whatever the peer would like; `resource` is
+        `last` is True if the connection ends with it, regardless of the peer's wish; `resource` is
         one of `RESOURCES`, or `""` where the request is still there to tell.
         """
         if self._transport.is_closing():  # the peer has reset it
@@ -597,7 +597,7 @@ class Connection(asyncio.Protocol):
         """Close behind the last answer, in stages where the peer may still be sending.
 
         Args:
-            lingers: Whether it may: a reset would then take the answer away (RFC 9112 section 9.6).
+            lingers: True if it may: a reset would then take the answer away (RFC 9112 section 9.6).
         """
         limits = self._shared.limits
         transport = self._transport
@@ -625,7 +625,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def expire(self) -> None:
-        """End what took too long, with a word where a request was begun."""
+        """End a stage that took too long, with an answer where a request was begun."""
         match self._stage:
             case Stage.FRESH | Stage.IDLE:
                 self._close_quietly()
@@ -655,9 +655,9 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def retire(self) -> None:
-        """Let go what is idle, and have a request that waits answered: the listeners are closed.
+        """Close an idle connection, and answer a request that waits: the listeners are closed.
 
-        Who was accepted a moment ago is about to send its request, and has time to.
+        A connection that was accepted a moment ago is about to send its request, and has time to.
         """
         limits = self._shared.limits
         match self._stage:
@@ -676,14 +676,13 @@ class Connection(asyncio.Protocol):
                 self.deadline = min(self.deadline, self._shared.monotonic() + LAST_SECONDS)
 
     def _hurry(self, seconds: float) -> None:
-        """Give the peer PEER_SECONDS in place of so many, from the same moment on."""
         self.deadline += min(PEER_SECONDS - seconds, 0)
 
     @property
     def is_idle(self) -> bool:
-        """Return whether its peer may send its next request, and has not begun to."""
+        """Return True if its peer may send its next request, and has not begun to."""
         return self._stage is Stage.IDLE
 
     def abort(self) -> None:
-        """Close now, whatever is under way."""
+        """Close now, whatever the stage."""
         self._transport.abort()

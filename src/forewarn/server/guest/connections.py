@@ -1,4 +1,4 @@
-"""All connections: who is taken in, on whose account, and the one sweep that keeps their times."""
+"""All connections: their limits and accounts, and the one sweep that keeps their times."""
 
 import asyncio
 import socket
@@ -37,10 +37,11 @@ from forewarn.server.guest.listener import DROP_SECONDS, ConnectionFilter, take_
 from forewarn.server.guest.machines import Source
 
 FIRST_BYTES: Final = 2048
-"""What is read of a connection as it is accepted: clients send under 1 KiB."""
+"""The bytes that are read of a connection as it is accepted: clients send under 1 KiB."""
 
 LOOK_SECONDS: Final = 0.02
-"""How often a plane that stops looks at what is still open: 0.5 ms for 10,000 connections."""
+"""The pause between two looks of a plane that stops at open connections: 0.5 ms for 10,000 of them.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -50,8 +51,8 @@ class EarlyTransport(asyncio.Transport):
 
     Most connections are one request, which is there when they are accepted, and one answer. Such a
     one is over before the loop makes a transport, a handle and a task for it, which cost as much as
-    all the rest of it. It is read once; what is written goes out at once. Whatever has to last, or
-    to be waited for, is handed over to the loop's transport.
+    all the rest of it. It is read once; writes go out at once. Everything that has to last, or to
+    be waited for, is handed over to the loop's transport.
     """
 
     __slots__ = ("_has_ended", "_is_aborted", "_is_closing", "_socket", "_unsent")
@@ -68,14 +69,14 @@ class EarlyTransport(asyncio.Transport):
         return self._socket if name == "socket" else default
 
     def read(self, most: int) -> bytes:
-        """Return what has come, if anything has; OSError if the peer has gone."""
+        """Return the received bytes, if there are any; OSError if the peer has gone."""
         try:
             return self._socket.recv(most)
         except BlockingIOError:
             return b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send what the peer takes at once."""
+        """Send the bytes that the peer takes at once."""
         sent = 0
         if not self._unsent:
             try:
@@ -95,7 +96,7 @@ class EarlyTransport(asyncio.Transport):
         """Do nothing: there is one answer, or little more."""
 
     def can_write_eof(self) -> bool:
-        """Return that it can end its side alone."""
+        """Return True: it can end its side alone."""
         return True
 
     def write_eof(self) -> None:
@@ -109,7 +110,7 @@ class EarlyTransport(asyncio.Transport):
         """Do nothing: it is read once."""
 
     def is_closing(self) -> bool:
-        """Return whether it was closed."""
+        """Return True if it was closed."""
         return self._is_closing
 
     def close(self) -> None:
@@ -117,15 +118,15 @@ class EarlyTransport(asyncio.Transport):
         self._is_closing = True
 
     def abort(self) -> None:
-        """Close it whatever is not sent."""
+        """Close it, with unsent bytes or without."""
         self._is_closing = self._is_aborted = True
 
     def is_over(self) -> bool:
-        """Return whether it was closed, and nothing is left to be sent."""
+        """Return True if it was closed, and nothing is left to be sent."""
         return self._is_closing and (self._is_aborted or not self._unsent)
 
     def hand_over(self, transport: asyncio.Transport) -> None:
-        """Let the loop's transport go on with it."""
+        """Hand the rest over to the loop's transport."""
         if self._is_aborted:
             transport.abort()
             return
@@ -139,7 +140,7 @@ class EarlyTransport(asyncio.Transport):
 
 @dataclass(eq=False, repr=False)
 class Connections:
-    """What all connections share, and the one sweep that keeps their times."""
+    """The state that all connections share, and the one sweep that keeps their times."""
 
     endpoint: GuestEndpoint
     writer: AnswerWriter
@@ -148,16 +149,16 @@ class Connections:
     loop: asyncio.AbstractEventLoop
     polls: Polls
     on_turn: Callable[[float], None]
-    """Is told of each turn that a guest gets, by the same clock as `monotonic`."""
+    """Called at each turn of a guest, with the time of the same clock as `monotonic`."""
     monotonic: Callable[[], float] = clock.monotonic
     """Seconds that never go back, real ones: a connection lives in real time even where the
     service's clock is scaled."""
     draining: bool = False
-    """Whether the plane is about to stop: each answer is then the last of its connection."""
+    """True if the plane is about to stop: each answer is then the last of its connection."""
     suspended: bool = False
-    """Whether nobody is answered for now: every connection is closed without an answer."""
+    """True if nobody is answered for now: every connection is closed without an answer."""
     retiring: bool = False
-    """Whether it accepts no more: who is idle is let go, and nobody begins to wait."""
+    """True if it accepts no more: idle connections are closed, and none begins to wait."""
     _all: set[Connection] = field(default_factory=set)
     _starting: dict[Connection, asyncio.Task[None]] = field(default_factory=dict)
     """Those of them that have no transport yet."""
@@ -170,7 +171,7 @@ class Connections:
     _sweeping: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
-        """Make what follows from these."""
+        """Make the parts that depend on these."""
         self.event_answers = self.counters.answers[EVENTS]
         self.long_polls = LongPolls(self.endpoint, self.loop)
         self.fair_queue = FairQueue(self.loop.call_soon, self.monotonic)
@@ -181,7 +182,7 @@ class Connections:
         return len(self._all)
 
     def accept(self, accepted: socket.socket, source: Source) -> None:
-        """Take a connection in, and answer what came with it.
+        """Take a connection in, and answer the bytes that came with it.
 
         Most end with that: they need no transport, which costs more than all else of a poll.
         """
@@ -290,7 +291,7 @@ class Connections:
             self.turn_away(connection, Reason.CONNECTION_RATE)
 
     def remove(self, connection: Connection) -> None:
-        """Leave a connection out that is gone; one that was never taken in is no matter."""
+        """Forget a connection that is gone, or was never taken in."""
         if connection not in self._all:
             return
         self._all.remove(connection)
@@ -300,7 +301,7 @@ class Connections:
             self._emptied.set_result(None)
 
     def attribute(self, connection: Connection, machine_key: str) -> bool:
-        """Count a connection for its machine; return whether that may have so many."""
+        """Count a connection for its machine; return True if that may have so many."""
         account = self._account(machine_key)
         if account is not connection.account:
             connection.account.connections -= 1
@@ -324,12 +325,12 @@ class Connections:
         return account
 
     def turn_away(self, connection: Connection, reason: Reason) -> None:
-        """Count a guest that is turned away, and log it once a minute."""
+        """Count a guest that is refused, and log it once a minute."""
         source = connection.source
         self.counters.refuse(reason, source.listener, source.address, self.monotonic())
 
     def sweep(self, now: float) -> None:
-        """End what took too long, and forget who is gone."""
+        """End stages that took too long, and forget strangers that are gone."""
         for connection in [each for each in self._all if each.deadline <= now]:
             connection.expire()
         for key in [key for key, account in self._accounts.items() if account.is_unused(now)]:
@@ -342,7 +343,7 @@ class Connections:
         self.sweep(self.monotonic())
 
     def suspend(self) -> None:
-        """Close every connection, and whatever comes until `resume`, without an answer.
+        """Close every connection, and all that come until `resume`, without an answer.
 
         An error in JSON would not do: one client takes any for "no events".
         """
@@ -357,8 +358,8 @@ class Connections:
     async def drain(self, seconds: float) -> None:
         """Make each answer the last of its connection, until none is idle or the time is over.
 
-        Who asks again by a connection that is closed at that moment loses a request. All are served
-        meanwhile, new ones included, and who waits goes on waiting.
+        A client that asks again by a connection that is closed at that moment loses a request. All
+        are served meanwhile, new ones included, and waiting requests go on waiting.
         """
         self.draining = True
         self.polls.close()
@@ -369,12 +370,12 @@ class Connections:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def retire(self, seconds: float) -> int:
-        """Let go what is idle, answer all others, then cut the rest off.
+        """Close idle connections, answer all others, then cut the rest off.
 
-        The listeners are closed: who has not been accepted yet is not ours to answer.
+        The listeners are closed: a connection that has not been accepted yet is not ours to answer.
 
         Returns:
-            How many had to be cut off after so many seconds of real time.
+            The number of connections that were cut off after so many seconds of real time.
         """
         self.draining = self.retiring = True
         self.polls.close()

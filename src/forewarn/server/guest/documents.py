@@ -1,11 +1,11 @@
-"""The document of each scope as bytes, kept by the changefeed, and what turns a scope on.
+"""The document of each scope as bytes, kept by the changefeed, and the enabling of scopes.
 
-A scope without events, as most are at any time, costs its `Scope` alone: what it reads depends
-only on its incarnation and is rendered once for all such scopes.
+A scope without events, as most are at any time, costs its `Scope` alone: its document depends only
+on its incarnation and is rendered once for all such scopes.
 
 The first request of one of its machines turns a scope on (protocol.md section 8). That is saved
-when the request arrives, and the request is answered after that. That a scope which is on was asked
-for again is noted in memory and saved at most once a minute a scope, many scopes in one
+when the request arrives, and the request is answered after that. A further request for a scope
+which is on is noted in memory and saved at most once a minute a scope, many scopes in one
 transaction. A guest never depends on the store: if it is away, or slow, the answer comes from
 memory, and the next request tries again.
 """
@@ -30,14 +30,14 @@ from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus, ScopeKind
 
 MAX_EMPTY: Final = 1024
-"""How many empty documents are kept rendered: incarnations times versions, of which a fleet has
-few. When there are more, all are rendered again."""
+"""The most empty documents that are kept rendered: incarnations times versions, and a fleet has few
+of either. When there are more, all are rendered again."""
 
 
-def shown(operation: Operation, event: model.Event) -> versions.Event:
+def shown(operation: Operation, event: model.OperationEvent) -> versions.ScheduledEvent:
     """Return an operation's event as guests read it; the operation is visible."""
     scheduled = operation.status is EventStatus.SCHEDULED
-    return versions.Event(
+    return versions.ScheduledEvent(
         event_id=event.id,
         status=EventStatus.SCHEDULED if scheduled else EventStatus.STARTED,
         event_type=operation.event_type,
@@ -55,29 +55,29 @@ class RenderedDocument(msgspec.Struct):
     incarnation: int
     body: bytes
     endings: dict[tuple[bool, bool], bytes] = {}
-    """What ends the answers to polls, once it was written: by whether the client has the document,
-    and whether its connection ends."""
+    """The ends of the answers to polls, once written: by two flags, the client has the document,
+    and its connection ends."""
 
 
-class _Live(msgspec.Struct):
-    """A scope's visible events, and its document as far as somebody has asked for it."""
+class _ScopeEvents(msgspec.Struct):
+    """A scope's visible events, and its document in the versions that were asked for."""
 
-    events: dict[str, tuple[int, versions.Event]] = {}
-    """By id: the incarnation that first showed it, and what guests read."""
+    events: dict[str, tuple[int, versions.ScheduledEvent]] = {}
+    """By id: the incarnation that first showed it, and the event for guests."""
     rendered: dict[str, RenderedDocument] = {}
     """By version's name."""
 
 
-class Documents:
+class DocumentCache:
     """Every scope's document, always as of the last change; used on the event loop alone."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, Scope] = {}
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _ScopeEvents] = {}
         self._empty: dict[tuple[int, str], RenderedDocument] = {}
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed, all of it before the next request."""
+        """Follow changes, all of them before the next request."""
         for scope in changes.scopes:
             key = _key(scope)
             self._scopes[key] = scope
@@ -98,7 +98,7 @@ class Documents:
             self._scopes[key] = whole.scope
             events = {one.event.event_id: (one.published, one.event) for one in whole.events}
             if events:
-                self._live[key] = _Live(events)
+                self._live[key] = _ScopeEvents(events)
             else:
                 self._live.pop(key, None)
         for key in removed_scopes:
@@ -117,11 +117,11 @@ class Documents:
     def _put(self, operation: Operation) -> None:
         for event in (*operation.events, *operation.dropped):
             if event.silent:
-                continue  # its scope was off when it was made: nobody is told
+                continue  # its scope was off when it was made: no guest sees it
             live = self._live.get(event.scope)
             if operation.status.visible and event not in operation.dropped:
                 if live is None:
-                    live = self._live[event.scope] = _Live()
+                    live = self._live[event.scope] = _ScopeEvents()
                 live.events[event.id] = (event.published, shown(operation, event))
                 live.rendered.clear()
             elif live is not None:
@@ -150,7 +150,7 @@ class Documents:
         if page is None:
             if len(self._empty) >= MAX_EMPTY:
                 self._empty.clear()
-            body = codec.encode_document(versions.Document(incarnation=incarnation), version)
+            body = codec.encode_document(versions.EventsDocument(incarnation=incarnation), version)
             page = self._empty[incarnation, version.name] = RenderedDocument(incarnation, body)
         return page
 
@@ -162,13 +162,13 @@ def _key(scope: Scope) -> str:
 
 
 # By publication, then by EventId (protocol.md section 4): the same at each replica.
-def _order(live: _Live) -> list[str]:
+def _order(live: _ScopeEvents) -> list[str]:
     return sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
 
 
-def _render(scope: Scope, live: _Live, version: Version) -> RenderedDocument:
+def _render(scope: Scope, live: _ScopeEvents, version: Version) -> RenderedDocument:
     body = codec.encode_document(
-        versions.Document(
+        versions.EventsDocument(
             incarnation=scope.incarnation,
             events=tuple(live.events[event_id][1] for event_id in _order(live)),
             cloud_service=scope.kind is ScopeKind.CLOUD_SERVICE,
@@ -179,14 +179,15 @@ def _render(scope: Scope, live: _Live, version: Version) -> RenderedDocument:
 
 
 SAVE_EVERY: Final = timedelta(minutes=1)
-"""How old the time that a scope was asked for gets before it is saved again."""
+"""The age of a scope's saved time of asking after which it is saved again."""
 
 GATHER_SECONDS: Final = 5.0
-"""How long scopes that were asked for are gathered, to be saved together: a fleet of 100,000 scopes
-is then twelve transactions a minute. A crash loses no more of a day than this and SAVE_EVERY."""
+"""The time for which scopes that were asked for are gathered, to be saved together: a fleet of
+100,000 scopes is then twelve transactions a minute. A crash loses no more of a day than this and
+SAVE_EVERY."""
 
 TURN_ON_SECONDS: Final = 2.0
-"""How long a request waits for the store, in real seconds: the least that clients wait for an
+"""The longest wait of a request for the store, in real seconds: the least that clients wait for an
 answer is 1 s, and most wait longer."""
 
 Save: TypeAlias = "Callable[[Collection[str]], Future[None]]"
@@ -196,7 +197,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DelayedAnswer(Future[Any]):
-    """An answer that is held back so long on purpose; its result is a Reply, or a LongPoll."""
+    """An answer that is held back on purpose, for `seconds`; it gives a Reply, or a LongPoll."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -206,13 +207,13 @@ class DelayedAnswer(Future[Any]):
 
 @dataclass(eq=False, repr=False)
 class Enabler:
-    """Turns scopes on, and notes who asks; made and used on the event loop."""
+    """Turns scopes on, and notes their requests; made and used on the event loop."""
 
-    documents: Documents
+    documents: DocumentCache
     save_scopes: Save
     policy: Policy
     delay_seconds: float
-    """How long the answer that turns a scope on is held back, by the clock."""
+    """The delay of the answer that turns a scope on, by the clock."""
     clock: Clock
     loop: asyncio.AbstractEventLoop
     _turning_on: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -222,7 +223,7 @@ class Enabler:
     def note(self, key: str) -> "asyncio.Task[None] | None":
         """Note that a machine of this scope asks; return None if the scope is on.
 
-        Otherwise the task ends when the request may be answered, whether or not the scope is on.
+        Otherwise the task ends when the request may be answered, with the scope on or not.
         """
         if self.is_on(key):
             return None
@@ -235,7 +236,7 @@ class Enabler:
         return turning_on
 
     def is_on(self, key: str) -> bool:
-        """Note that a machine of this scope asks, if the scope is on; return whether it is."""
+        """Note that a machine of this scope asks, if the scope is on; return True if it is."""
         scope = self.documents.scope(key)
         now = self.clock.now()
         if scope.asked_at is None or not self.policy.is_on(scope, now):

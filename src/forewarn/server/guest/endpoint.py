@@ -1,29 +1,30 @@
-"""What a request is answered with, in the order of protocol.md section 3, rule 6; and when.
+"""The answers to requests, in the order of protocol.md section 3, rule 6; and their times.
 
 The transport's limits are over when a head comes here. `admit` goes from the path to the version,
 looks the caller up, and takes the request out of its rate: all of that before any body is read.
-`answer` has the body. What is wrong with a request is judged by `protocol.exchange`. `Counters`
-counts the answers, and who was turned away for what, and tells the log of the latter.
+`answer` has the body. `protocol.exchange` judges the faults of a request. `Counters` counts the
+answers and the refusals, and logs the latter.
 
 `LongPolls` has the requests that wait for their document to change (protocol.md section 10). Each
 is an entry in a set: no task, no thread, no timer of its own. The changefeed wakes all that wait on
-a scope in one pass, the sweep over connections ends what waited long enough, and who is woken is
-answered in slices, so that 9,000 answers never hold up the next guest's for long. If a machine
-moves to another scope meanwhile, it is answered from there; if it is removed, it is refused.
+a scope in one pass, the sweep over connections ends those that waited long enough, and woken
+requests are answered in slices, so that 9,000 answers never hold up the next guest's for long. If a
+machine moves to another scope meanwhile, it is answered from there; if it is removed, it is
+refused.
 
 Pollers send the same bytes once a second, for ever. So `Polls` remembers bytes that were judged
-once, and, for each connection, what its last request came to: the machine and the answer, until
-anything changes in the fleet. What a request does besides being answered happens each time: it is
+once, and, for each connection, the result of its last request: the machine and the answer, until
+anything changes in the fleet. The effects of a request besides its answer happen each time: it is
 held to its machine's rate, turns its scope on, and the machine was seen. That is 6 us of the
 processor for a poll instead of 38 (docs/internals/decisions/0015).
 
-Remembered is one whole GET of the events without a body, which came alone on a connection between
-two requests (so no parser has half a head), was answered with 200 or 304, and named nobody: no path
-of a machine, no proxy's claim. So it is judged alike wherever it comes from, with two exceptions: a
-trusted proxy's requests are never remembered, and a loopback listener, which refuses those of web
-pages, takes only what was judged on one. Whether its answer ends the connection is remembered as
-well. Anything else, and any doubt, goes the long way through `GuestEndpoint`, which decides alone
-what is right.
+A poll is remembered if it is one whole GET of the events without a body, which came alone on a
+connection between two requests (so no parser has half a head), was answered with 200 or 304, and
+named nobody: no path of a machine, no proxy's claim. So it is judged alike wherever it comes from,
+with two exceptions: a trusted proxy's requests are never remembered, and a loopback listener, which
+refuses those of web pages, takes only requests that were judged on one. It is remembered as well if
+its answer ends the connection. Anything else, and any doubt, goes the long way through
+`GuestEndpoint`, which decides alone what is right.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ from forewarn.protocol.exchange import (
 )
 from forewarn.protocol.message import HttpRequest, Reply, shown
 from forewarn.server.guest import http, machines
-from forewarn.server.guest.documents import DelayedAnswer, Documents, Enabler
+from forewarn.server.guest.documents import DelayedAnswer, DocumentCache, Enabler
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Reason
 from forewarn.server.guest.machines import Caller, LastRequest, Registry, Source
@@ -67,7 +68,7 @@ _log = structlog.get_logger(__name__)
 
 
 OTHER: Final = "other"
-"""What nobody can be given, and what the transport refused before anybody judged it."""
+"""The label of unknown resources, and of requests that the transport refused unjudged."""
 
 EVENTS: Final = "events"
 """A GET of the document."""
@@ -79,11 +80,11 @@ _RESOURCES: Final = {
 }
 
 RESOURCES: Final = (*_RESOURCES.values(), "approvals", OTHER)
-"""What `resource_of` returns: a closed list, for metrics."""
+"""The results of `resource_of`: a closed list, for metrics."""
 
 
 def resource_of(method: bytes, path: bytes) -> str:
-    """Return the label that an answer is counted by, from what was asked for."""
+    """Return the label of an answer in metrics, from the request."""
     asked = exchange.read_target(path)
     if asked is None:
         return OTHER
@@ -101,7 +102,7 @@ _STRANGERS: Final = frozenset(
 
 
 class Counters:
-    """Counts answers and who was turned away, and logs the latter; used on the loop alone."""
+    """Counts answers and refusals, and logs the latter; used on the loop alone."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Counter[int]] = {resource: Counter() for resource in RESOURCES}
@@ -114,7 +115,7 @@ class Counters:
     def refuse(
         self, reason: Reason, listener: str, address: str, now: float, **facts: object
     ) -> None:
-        """Count somebody who was turned away, and log it unless that was done a moment ago."""
+        """Count a refusal, and log it unless that was done a moment ago."""
         self.refusals[reason] += 1
         is_stranger = reason in _STRANGERS
         self._log.warn(
@@ -129,7 +130,7 @@ class Counters:
 
 
 class GuestApprovals(Protocol):
-    """Where approvals go: `maintenance.commands.approve_events` judges the events."""
+    """The destination of approvals: `maintenance.commands.approve_events` judges the events."""
 
     def approve(
         self, scope: str, event_ids: Sequence[str], *, by: str, address: str
@@ -144,7 +145,7 @@ class GuestApprovals(Protocol):
 
 
 class Admitted(msgspec.Struct):
-    """A request in which nothing is wrong so far: what is left is its body."""
+    """A request without a fault so far: its body is still to be judged."""
 
     wanted: ValidRequest
     machine: Machine
@@ -159,9 +160,9 @@ class LongPoll(msgspec.Struct, eq=False):
     machine: str
     scope: str
     seconds: int
-    """How long it may wait."""
+    """The longest wait, in seconds."""
     is_over: bool = False
-    """Whether it is to be answered even if nothing has changed."""
+    """True if it is to be answered even if nothing has changed."""
     is_queued: bool = False
     connection: "Connection | None" = None
 
@@ -176,7 +177,7 @@ class PendingApproval(msgspec.Struct, eq=False):
     address: str
     body: bytes
     entries: int = 0
-    """How many EventIds the control plane has of it."""
+    """The number of its EventIds that the control plane has."""
 
 
 Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"
@@ -185,10 +186,10 @@ Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"
 
 @dataclass(eq=False, repr=False)
 class GuestEndpoint:
-    """Answers requests from memory, and has approvals approved; used on the event loop alone."""
+    """Answers requests from memory, and passes approvals on; used on the event loop alone."""
 
     registry: Registry
-    documents: Documents
+    documents: DocumentCache
     approvals: GuestApprovals
     rules: Rules
     clock: Clock
@@ -200,17 +201,17 @@ class GuestEndpoint:
     enabler: Enabler | None = None
     """None where all scopes are always on."""
     arrival: Callable[[Source], DelayedAnswer | None] | None = None
-    """Returns what is done once it is known whether an address has a machine that has just moved
-    here, None where that is known. None where all machines are known before they ask."""
+    """Returns an answer that is done once it is known if an address has a machine that has just
+    moved here, None where that is known. None where all machines are known before they ask."""
 
     def is_stranger(self, source: Source) -> bool:
-        """Return whether an address is that of no registered machine."""
+        """Return True if an address is that of no registered machine."""
         return self.registry.at(source) is None
 
     def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted | DelayedAnswer:
         """Judge a request by its head: path to version, caller, rate.
 
-        It is to be judged again when a DelayedAnswer is done: who asks may be known by then.
+        It is to be judged again when a DelayedAnswer is done: its caller may be known by then.
         """
         wanted = exchange.judge(head, source, self.rules)
         if isinstance(wanted, Reply):
@@ -285,7 +286,7 @@ class GuestEndpoint:
     def _answer_late(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | PendingApproval:
         """Answer a request that turned its scope on.
 
-        Who asks is looked up again: the answer may have been held back for minutes, in which the
+        Its caller is looked up again: the answer may have been held back for minutes, in which the
         machine may have moved to another scope, or have been removed.
         """
         machine = self.registry.machines.get(admitted.machine.key)
@@ -303,7 +304,7 @@ class GuestEndpoint:
         return None if machine is None else machine.scope
 
     def look(self, poll: LongPoll, *, waits: bool = True) -> Reply | None:
-        """Return what a waiting request is answered with now, None while nothing is new for it."""
+        """Return the answer to a waiting request now, None while nothing is new for it."""
         wanted = poll.wanted
         scope = self.scope_of(poll.machine)
         if scope is None:
@@ -318,7 +319,7 @@ class GuestEndpoint:
         return exchange.document_reply(wanted, page.incarnation, page.body, waits=waits)
 
     def refuse_to_wait(self, poll: LongPoll) -> Reply:
-        """Answer a request at once that was not let wait."""
+        """Answer a request at once that is not allowed to wait."""
         poll.is_over = True
         reply = self.look(poll, waits=False)
         assert reply is not None  # it is over
@@ -377,8 +378,8 @@ MAX_POLL_BYTES: Final = 1024
 """The longest request that is remembered: clients send less."""
 
 MAX_KNOWN_POLLS: Final = 2048
-"""Requests that are remembered and were asked for lately, and as many that were before: a fleet's
-clients and versions are dozens. All of them are under 5 MB, whoever fills them."""
+"""Requests that are remembered and were used lately, and as many older ones: a fleet's clients and
+versions are dozens. All of them are under 5 MB, even if strangers fill them."""
 
 
 SLICE: Final = 64
@@ -395,19 +396,19 @@ class LongPolls:
         self._count = 0
         self._woken: deque[LongPoll] = deque()
         self.is_waking = False
-        """Whether more are answered at the loop's next turn."""
+        """True if more are answered at the loop's next turn."""
 
     def __len__(self) -> int:
         """Return how many there are."""
         return self._count
 
     def add(self, poll: LongPoll, connection: "Connection") -> None:
-        """Let a request wait; its connection is told to answer it."""
+        """Add a waiting request; its connection is woken to answer it."""
         poll.connection = connection
         self._put(poll)
 
     def forget(self, poll: LongPoll) -> None:
-        """Leave a request out that waits no more; one that is gone already is no matter."""
+        """Forget a request that waits no longer, or is gone already."""
         group = self._of_scope.get(poll.scope)
         if group is None or poll not in group:
             return
@@ -434,13 +435,13 @@ class LongPolls:
         self._wake()
 
     def end(self, poll: LongPoll) -> None:
-        """Have a request answered soon, whether or not anything has changed."""
+        """Answer a request soon, with a change or without."""
         poll.is_over = True
         self._queue(poll)
         self._wake_soon()
 
     def end_all(self, scopes: Collection[str], machines: Collection[str]) -> None:
-        """Have the requests of these machines answered soon, found by their scopes (keys)."""
+        """Answer the requests of these machines soon; they are found by their scopes (keys)."""
         for scope in scopes:
             for poll in [p for p in self._of_scope.get(scope, ()) if p.machine in machines]:
                 self.end(poll)
@@ -484,20 +485,20 @@ class LongPolls:
 
 
 class KnownPoll(msgspec.Struct, eq=False):
-    """What remembered bytes ask for."""
+    """The request that remembered bytes make."""
 
     data: bytes
     wanted: GetDocument
     is_last: bool
-    """Whether the answer ends the connection."""
+    """True if the answer ends the connection."""
     on_loopback: bool
-    """Whether they were judged on a loopback listener."""
+    """True if they were judged on a loopback listener."""
     last_request: LastRequest | None = None
-    """When they came last, and by which version: one object for all that ask in a second."""
+    """Their latest arrival, and their version: one object for all that ask in a second."""
 
 
 class Poll(msgspec.Struct, eq=False):
-    """What a connection's last request came to, as of a generation of the fleet."""
+    """The result of a connection's last request, as of a generation of the fleet."""
 
     known: KnownPoll
     data: bytes
@@ -508,7 +509,7 @@ class Poll(msgspec.Struct, eq=False):
     generation: int
     status: int
     ending: bytes
-    """All of the answer but its beginning, which is another one each time."""
+    """The answer without its beginning, which differs each time."""
 
 
 @dataclass(eq=False, repr=False)
@@ -516,12 +517,12 @@ class Polls:
     """Remembers polls; used on the event loop alone."""
 
     registry: Registry
-    documents: Documents
+    documents: DocumentCache
     limiter: Limiter
     writer: AnswerWriter
     enabler: Enabler | None = None
     generation: int = 0
-    """Grows with every change of the fleet; what is of an older one is looked up again."""
+    """Grows with every change of the fleet; a poll of an older one is looked up again."""
     _known: dict[bytes, KnownPoll] = field(default_factory=dict)
     _earlier: dict[bytes, KnownPoll] = field(default_factory=dict)
     _is_closed: bool = False
@@ -538,7 +539,7 @@ class Polls:
     def remember(
         self, data: bytes, source: Source, wanted: ValidRequest, reply: Reply, *, is_last: bool
     ) -> None:
-        """Remember a request that came whole and alone, if it is one to be remembered."""
+        """Remember a request that came whole and alone, if it qualifies."""
         if (
             len(data) <= MAX_POLL_BYTES
             and isinstance(wanted, GetDocument)
@@ -556,7 +557,7 @@ class Polls:
         self._known[known.data] = known
 
     def find(self, source: Source, data: bytes) -> Poll | None:
-        """Return what these bytes come to from there, None where the long way must tell."""
+        """Return the poll that these bytes from there make, None where the long way must decide."""
         known = self._known.get(data)
         if known is None:
             known = self._earlier.get(data)
@@ -595,9 +596,9 @@ class Polls:
         )
 
     def answer(self, poll: Poll, now: float) -> bytes | None:
-        """Do what a request does besides being answered, and return its answer.
+        """Carry out the side effects of a request, and return its answer.
 
-        None, and nothing was done, where the long way must tell.
+        None, and nothing was done, where the long way must decide.
         """
         enabler = self.enabler
         if enabler is not None and not enabler.is_on(poll.scope):

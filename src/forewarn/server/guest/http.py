@@ -1,16 +1,16 @@
 r"""Bytes to requests, and answers to bytes, without any I/O: one message at a time, cut exactly.
 
 httptools parses, but it knows no limit and does not say where in its input a message ended. Both
-follow from one fact: a head ends with an empty line, and so does a chunked body, trailers or
-not. So a parser is fed up to the next `CR LF CR LF` and never further, which is why every limit
-is exact to the byte, why what follows a message is simply not fed yet (nothing queues parsed
-requests), and why nothing depends on how the bytes were cut on their way.
+follow from one fact: a head ends with an empty line, and so does a chunked body, trailers or not.
+So a parser is fed up to the next `CR LF CR LF` and never further, which is why every limit is exact
+to the byte, why bytes behind a message are simply not fed yet (nothing queues parsed requests), and
+why nothing depends on how the bytes were cut on their way.
 
-A head is complete before anything of its body is looked at, so that whoever asks is judged first.
-A body has its own parser if it is chunked, and none if it has a length. That springs two traps of
+A head is complete before anything of its body is looked at, so that its caller is judged first. A
+body has its own parser if it is chunked, and none if it has a length. That springs two traps of
 httptools: it ends a message that asks for an upgrade right after its head, and takes the body for
 the next request (Java's own client asks so on every plain POST); and it calls `on_header` for
-trailers too. A callback that raises stops the parser at once: what is too many costs no more.
+trailers too. A callback that raises stops the parser at once: surplus headers cost no more.
 """
 
 import functools
@@ -30,19 +30,19 @@ EMPTY_LINE: Final = b"\r\n\r\n"
 _OVERLAP: Final = len(EMPTY_LINE) - 1
 _SERVED_VERSIONS: Final = frozenset({"1.1", "1.0"})
 _NO_VERSION: Final = "0.0"
-"""What the parser tells before a version has come."""
+"""The parser's version before one has come."""
 CHUNKED: Final = -1
-"""The length of a body that only its chunks tell."""
+"""The length of a chunked body."""
 _TELLING_LENGTHS: Final = frozenset(
     len(name) for name in ("host", "expect", "content-length", "transfer-encoding")
 )
 """Lengths of the header names that the transport reads, to pass by most others unread."""
 _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked" + EMPTY_LINE
-"""What puts a parser before a chunked body."""
+"""A head that puts a parser before a chunked body."""
 
 
 def end_of_block(tail: bytes, data: bytes, start: int) -> int:
-    """Return where the first empty line ends that does not end within `tail`, or -1."""
+    """Return the end of the first empty line that does not end within `tail`, or -1."""
     if tail:
         at = (tail + data[start : start + _OVERLAP]).find(EMPTY_LINE)
         if at >= 0:
@@ -57,7 +57,7 @@ class _TooMany(Exception):  # noqa: N818 - it stops the parser
 
 @dataclass(slots=True, eq=False, repr=False)
 class Head:
-    """A request's head, as a parser tells of it; `fault` is what the transport refuses in it."""
+    """A request's head, as a parser reports it; `fault` is the transport's refusal of it."""
 
     limits: Limits
     _parser: Any = None
@@ -67,11 +67,11 @@ class Head:
     target: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     length: int = 0
-    """Of the body, in bytes; CHUNKED where its chunks tell."""
+    """The length of the body, in bytes; CHUNKED for a chunked one."""
     keeps_alive: bool = False
     is_http_1_0: bool = False
     expects_continue: bool = False
-    """Whether the client waits for `100 Continue` before it sends its body."""
+    """True if the client waits for `100 Continue` before it sends its body."""
 
     @property
     def request(self) -> HttpRequest:
@@ -115,7 +115,7 @@ class Head:
         """Judge the head as far as the transport goes.
 
         Without a Host, HTTP/1.1 is refused, as RFC 9112 section 3.2 demands: every client library
-        sends one. Its value is nobody's business here: guests ask by whatever address they know.
+        sends one. Its value does not matter here: guests ask by any address that they know.
         """
         self.is_complete = True
         self.method = self._parser.get_method()
@@ -171,7 +171,7 @@ class Head:
 
 
 NO_HEAD: Final = Head(Limits())
-"""The head of a message of which nothing came: polls that repeat themselves have no other."""
+"""The head of a message that has not begun: polls that repeat themselves have no other."""
 
 
 @functools.cache
@@ -182,7 +182,7 @@ def _form_of(method: bytes, keeps_alive: bool, is_http_1_0: bool) -> Head:  # no
 
 
 class _Chunks:
-    """A chunked body, as a parser tells of it."""
+    """A chunked body, as a parser reports it."""
 
     __slots__ = ("_blocks", "_limits", "_parser", "body", "fault", "is_complete")
 
@@ -206,7 +206,7 @@ class _Chunks:
             self.fault = self.fault or exchange.refuse(refusals.MALFORMED, what=str(error))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a trailer, which nobody asked for."""
+        """Count a trailer, which is ignored."""
         del name, value
         self.on_chunk_header()
 
@@ -246,7 +246,7 @@ class RequestReader:
         """Begin the next message."""
         self.head = NO_HEAD
         self.started = False
-        """Whether any byte of the message has come."""
+        """True once any byte of the message has come."""
         self.body: bytes | None = None
         """Once the request is complete."""
         self._body: bytearray | _Chunks | None = None
@@ -254,17 +254,17 @@ class RequestReader:
         self._tail = b""
 
     def shed_head(self) -> None:
-        """Let go of all but the form of the answer: of 9,000 that wait, the rest is 11 MB."""
+        """Keep only the form of the answer: of 9,000 that wait, the rest is 11 MB."""
         head = self.head
         self.head = _form_of(head.method, head.keeps_alive, head.is_http_1_0)
 
     @property
     def in_body(self) -> bool:
-        """Return whether the head is complete, and the body is not."""
+        """Return True if the head is complete, and the body is not."""
         return self.head.is_complete and self.body is None
 
     def read(self, data: bytes, start: int) -> int:
-        """Take bytes up to the end of the head, of the request, or to a fault; return how far."""
+        """Take bytes up to the end of the head, of the request, or to a fault; return their end."""
         if not self.started:
             self.started = True
             self.head = Head(self._limits)
@@ -325,7 +325,7 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Sent before the answer, to a client that waits with its body (RFC 9110 section 10.1.1)."""
 
 _LAST_PART: Final = len("a3c5e7091b2d")
-"""Of a GUID, in characters."""
+"""The length of a GUID's last part, in characters."""
 BLOCK: Final = 256
 """Answers whose numbers differ in their last two digits alone."""
 _DIGITS: Final = tuple(b"%02x" % number for number in range(BLOCK))
@@ -339,7 +339,7 @@ _CONNECTION: Final = {
     (False, False): b"\r\nConnection: close\r\n\r\n",
     (False, True): b"\r\nConnection: close\r\n\r\n",
 }
-"""What ends a head, by whether the connection stays and whether the request was HTTP/1.0."""
+"""The ends of a head, by two flags: the connection stays, and the request was HTTP/1.0."""
 
 
 def ending(reply: Reply, *, keep: bool, to_head: bool = False, is_http_1_0: bool = False) -> bytes:
@@ -362,8 +362,8 @@ class AnswerWriter:
         guid: A new GUID. It begins each answer's `x-ms-request-id`, which its number ends: a new
             GUID for each answer would cost more than all the rest of it.
         scale: The clock's seconds in a real one.
-        age: How many seconds old the documents are, for the header Age (RFC 9111 section 5.1)
-            unless it is 0. None: they never are.
+        age: Returns the age of the documents in seconds, for the header Age (RFC 9111 section
+            5.1) unless it is 0. None: they are never old.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ class AnswerWriter:
         self._beginnings.clear()
 
     def put(self, status: int, end: bytes) -> bytes:
-        """Return an answer's bytes: the next one's beginning, and what `ending` gave."""
+        """Return an answer's bytes: the next one's beginning, and the result of `ending`."""
         number = self._number
         beginning = self._beginnings.get(status)
         if beginning is None:

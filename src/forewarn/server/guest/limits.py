@@ -25,7 +25,7 @@ MAX_LIMIT: Final = 2**31
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a connection may use; each of these is a setting."""
+    """The limits of a connection; each of these is a setting."""
 
     head_bytes: int = refusals.MAX_HEAD_BYTES
     """A request's first line and headers, blank lines before it counted (protocol.md section 9).
@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     chunked_bytes: int = 128 * 1024
     """A chunked body as it is on the wire, with sizes, extensions and trailers: twice a body, so
-    that nobody can send forever what counts as no body. More is answered 413."""
+    that nobody can send bytes forever that do not count as a body. More is answered 413."""
 
     connections: int = 10_000
     """Connections in all: 100,000 machines that poll by short connections have far fewer open at
@@ -51,8 +51,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     waiters: int = 9_000
     """Requests that wait for their document to change (protocol.md section 10); one more is
-    answered at once, and its client polls. Below `connections`, so that waiters never keep out
-    those who ask now."""
+    answered at once, and its client polls. Below `connections`, so that waiters never keep other
+    requests out."""
 
     messages_per_turn: int = 16
     """Pipelined requests answered in one turn, half a millisecond; of all connections that have
@@ -62,8 +62,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that the peer has not taken yet; above it nothing more is read from that peer."""
 
     linger_bytes: int = 256 * 1024
-    """What is still read and thrown away after a last answer, so that the answer is not lost to a
-    reset (RFC 9112 section 9.6)."""
+    """Bytes that are still read and thrown away after a last answer, so that the answer is not lost
+    to a reset (RFC 9112 section 9.6)."""
 
     head_seconds: float = 5.0
     """From a head's first byte to its end, and from a new connection to its first byte."""
@@ -86,11 +86,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """For the peer to close its side after the last answer."""
 
     sweep_seconds: float = 1.0
-    """How often all connections are looked over for those whose time is up; every time above is
-    kept to this exactness, late and never early."""
+    """The pause between two looks at all connections for those whose time is up; every time above
+    is kept to this exactness, late and never early."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that are not positive, and those that would not limit anything."""
+        """Refuse limits that are not positive, and those without any effect."""
         for name in Limits.__struct_fields__:
             if not 0 < getattr(self, name) <= MAX_LIMIT:
                 raise FieldError(name, f"must be more than 0 and at most {MAX_LIMIT}")
@@ -106,7 +106,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reason(StrEnum):
-    """Why a guest was turned away: a closed list, for metrics."""
+    """The reasons for refusing a guest: a closed list, for metrics."""
 
     UNKNOWN_ADDRESS = "unknown-address"
     """A request from an address that no machine has."""
@@ -121,12 +121,12 @@ class Reason(StrEnum):
     CONNECTIONS_OF_ADDRESS = "connections-of-address"
     """A connection above the limit of its address, or of its machine behind a proxy."""
     CONNECTIONS_OF_STRANGERS = "connections-of-strangers"
-    """A connection above what addresses of no registered machine may have together, or while they
-    have used their share of the loop."""
+    """A connection above the common limit of addresses of no registered machine, or while they have
+    used their share of the loop."""
     CONNECTION_RATE = "connection-rate"
     """An address that opened so many connections that the kernel drops more for some seconds."""
     FAULTY_REQUEST = "faulty-request"
-    """A request over a limit, or no HTTP."""
+    """A request over a limit, or bytes that are not HTTP."""
     SLOW_REQUEST = "slow-request"
     """A request that did not arrive in its time."""
     SLOW_READER = "slow-reader"
@@ -134,7 +134,7 @@ class Reason(StrEnum):
     RATE = "rate"
     """A request over its machine's rate."""
     WAITERS = "waiters"
-    """A request that was not let wait, for too many do; it was answered at once."""
+    """A request that was not allowed to wait, for too many do; it was answered at once."""
     LOOP_SHARE = "loop-share"
     """Requests that had to wait for their turn, for their guest had used its share of the loop."""
     BODIES = "bodies"
@@ -144,19 +144,19 @@ class Reason(StrEnum):
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a machine may ask (protocol.md section 9); `server.settings` has the default."""
+    """The rate of a machine's requests (protocol.md section 9); `server.settings` sets it."""
 
     per_second: float = 0.0
-    """How many requests a second it gains; 0 is no limit."""
+    """The number of requests that it gains in a second; 0 is no limit."""
     burst: int = 1
-    """How many it may make at once."""
+    """The number of requests that it may make at once."""
 
 
 UNLIMITED: Final = Rate()
 
 SLACK: Final = 0.001
-"""Of a request: more than sums of fractions are ever wrong by, so that the last of a burst, and who
-keeps to the rate to the millisecond, is not refused."""
+"""A part of a request: more than sums of fractions are ever wrong by, so that the last of a burst,
+and a client that keeps to the rate to the millisecond, is not refused."""
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ class Limiter:
         self._tolerance = most * self._interval if rate.per_second else math.inf
 
     def allows(self, bucket: Bucket, now: float) -> bool:
-        """Take one request out, if there is one; return whether there was."""
+        """Take one request out, if there is one; return True if there was."""
         full_at = bucket.full_at
         if full_at <= now:
             full_at = now
@@ -191,8 +191,8 @@ class Limiter:
 
 
 GUEST_SHARE: Final = 0.05
-"""Of the loop's time: what one guest may use before its requests wait for turns. A machine that
-polls 50 times a second uses 0.003."""
+"""The share of the loop's time that one guest may use before its requests wait for turns. A machine
+that polls 50 times a second uses 0.003."""
 
 STRANGERS_SHARE: Final = 0.1
 """The same of all unregistered addresses of a listener together: as much as two machines use."""
@@ -201,21 +201,22 @@ TOTAL_SHARE: Final = 0.5
 """The same of all guests together, repeated polls apart: many that each use little use much."""
 
 BURST_SECONDS: Final = 0.005
-"""How much of the loop may be used at once, by whoever has not used it: a burst of the rate."""
+"""The loop's time that may be used at once, by a guest that has not used it: a burst of the rate.
+"""
 
 ACCEPT_SECONDS: Final = 50e-6
-"""What a new connection costs the loop, about: most of it is spent before we are asked."""
+"""The cost of a new connection for the loop, about: most of it is spent before we are asked."""
 
 CONNECTIONS_PER_SECOND: Final = 1000
-"""Of one address, and as many at once: ten times what a machine makes that polls 50 times a second,
-by a new connection each time, and has two agents more that do so."""
+"""New connections of one address in a second, and as many at once: ten times those of a machine
+that polls 50 times a second, by a new connection each time, and has two agents more that do so."""
 
 REFUSED_CONNECTIONS: Final = 50
-"""What a connection counts for that was refused, or ended by a refusal, so 20 a second: a client
-that is refused is told to come again after 5 s."""
+"""The count of a connection that was refused, or ended by a refusal, so 20 a second: a refused
+client gets the advice to come again after 5 s."""
 
 REFUSED_RATE: Final = 10
-"""What a request over its machine's rate counts for, so 100 a second. Twenty guests that opened a
+"""The count of a request over its machine's rate, so 100 a second. Twenty guests that opened a
 connection for each of 500 requests a second kept others waiting in the queue of new connections,
 which knows no turns."""
 
@@ -223,8 +224,8 @@ REFUSED_STRANGERS: Final = 250
 """The same for a stranger's where strangers have all that they may, so 4 a second."""
 
 BYTE_SECONDS: Final = 6e-9
-"""What a byte that was read costs the loop beside our own time, 0.1 ms for 16 KiB: the kernel
-copies it, and takes in what the peer sends next."""
+"""The cost of a received byte for the loop beside our own time, 0.1 ms for 16 KiB: the kernel
+copies it, and receives the peer's next bytes."""
 
 TURN_SECONDS: Final = 0.0005
 """After this no further pipelined request is answered in a turn."""
@@ -251,16 +252,16 @@ more, so it has one such body at a time, and a neighbour's single approval waits
 goes first where it may, so that small ones never keep it out."""
 
 ENTRY_SECONDS: Final = 0.001
-"""How long an EventId in an approval makes its guest's next one wait behind other guests'."""
+"""The time by which an EventId in an approval delays its guest's next one behind other guests'."""
 
 MAX_BODY_BYTES_HELD: Final = 4 * refusals.MAX_BODY_BYTES
-"""Of one guest's bodies that are being read or wait for their turn. What agents send is a few
-hundred bytes and never waits; 64 bodies of 64 KiB from each of twenty guests were 80 MiB."""
+"""The most bytes of one guest's bodies that are being read or wait for their turn. Agents send a
+few hundred bytes, which never wait; 64 bodies of 64 KiB from each of twenty guests were 80 MiB."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Account:
-    """What one guest uses: an address, an IPv6 /64, or a machine where machines share an address.
+    """The use of one guest: an address, an IPv6 /64, or a machine where machines share one.
 
     What it uses counts for its group as well: all strangers of a listener, and all guests.
     """
@@ -270,19 +271,21 @@ class Account:
     connections: int = 0
     waiters: int = 0
     free_at: float = -math.inf
-    """When it will have paid for the loop's time that it used, in monotonic seconds."""
+    """The time at which it will have paid for the loop's time that it used, in monotonic seconds.
+    """
     is_approving: bool = False
-    """Whether the control plane has an approval of it."""
+    """True if the control plane has an approval of it."""
     approved_until: float = -math.inf
-    """When it will have made up for the EventIds that it approved, in monotonic seconds: its next
-    approval waits in line as if it had come only then."""
+    """The time at which it will have made up for the EventIds that it approved, in monotonic
+    seconds: its next approval waits in line as if it had come only then."""
     body_bytes: int = 0
-    """What its bodies hold that are being read or wait for a turn."""
+    """The bytes of its bodies that are being read or wait for a turn."""
     connected_until: float = -math.inf
-    """When it may have so many new connections at once again, in monotonic seconds."""
+    """The time at which it may have its full number of new connections at once again, in monotonic
+    seconds."""
 
     def must_wait(self, now: float) -> bool:
-        """Return whether it, or a group that it is in, has used its share of the loop."""
+        """Return True if it, or a group that it is in, has used its share of the loop."""
         is_over = (self.free_at - now) * self.share > BURST_SECONDS
         return is_over or (self.group is not None and self.group.must_wait(now))
 
@@ -298,16 +301,16 @@ class Account:
             self.group.charge(seconds, now)
 
     def may_connect(self, count: int, now: float) -> bool:
-        """Count new connections; return whether they are within what one address may open."""
+        """Count new connections; return True if they are within the limit of one address."""
         self.connected_until = max(self.connected_until, now) + count / CONNECTIONS_PER_SECOND
         return self.connected_until <= now + 1
 
     def has_room(self, size: int) -> bool:
-        """Return whether it may hold so many bytes more of bodies; one body always has room."""
+        """Return True if it may hold so many bytes more of bodies; one body always has room."""
         return not self.body_bytes or self.body_bytes + size <= MAX_BODY_BYTES_HELD
 
     def is_unused(self, now: float) -> bool:
-        """Return whether nothing need be kept of it."""
+        """Return True if nothing need be kept of it."""
         return (
             not self.connections
             and not self.is_approving
@@ -318,7 +321,7 @@ class Account:
 class Line:
     """Accounts that wait: by turns the one that waits longest goes, and the one that came last.
 
-    So whoever comes behind a crowd of ten thousand does not wait for all of it, and nobody in the
+    So an account behind a crowd of ten thousand does not wait for all of it, and nobody in the
     crowd waits for all who come behind it.
     """
 
@@ -336,24 +339,24 @@ class Line:
         return len(self._places)
 
     def __contains__(self, account: Account) -> bool:
-        """Return whether an account waits here."""
+        """Return True if an account waits here."""
         return account in self._places
 
     def add(self, account: Account, since: float, *, is_new: bool) -> None:
-        """Let an account wait; who has just had a turn, or has to make up for some, is not new."""
+        """Add an account; one that has just had a turn, or has to make up for some, is not new."""
         number = self._places[account] = next(self._numbers)
         heapq.heappush(self._oldest, (since, number, account))
         if is_new:
             self._newest[account] = None
 
     def remove(self, account: Account) -> None:
-        """Leave an account out, if it waits here."""
+        """Remove an account, if it waits here."""
         self._newest.pop(account, None)
         if self._places.pop(account, None) is not None and not self._places:
             self._oldest.clear()
 
     def take(self) -> Account:
-        """Return whose turn it is, and leave it out."""
+        """Remove the account whose turn it is, and return it."""
         self._is_newest_next = not self._is_newest_next
         account = None
         if self._newest and not self._is_newest_next:
@@ -369,7 +372,7 @@ class Line:
 class FairQueue:
     """Gives guests their turns of the loop, and of the control plane; used on the loop alone.
 
-    What waits is kept here by its account: there are as many as machines, and few have anything.
+    Waiting work is kept here by its account: there are as many as machines, and few have any.
     """
 
     def __init__(
@@ -389,7 +392,7 @@ class FairQueue:
         self._in_flight = 0
         """EventIds that the control plane has, but for those of a large body."""
         self._has_large = False
-        """Whether it has a large body."""
+        """True if it has a large body."""
         self._approving: dict[Account, dict[Connection, int]] = {}
         """Connections whose approval waits for a turn, and how many bytes each has."""
         self._lines = Line(), Line()
@@ -399,14 +402,14 @@ class FairQueue:
 
     @property
     def is_crowded(self) -> bool:
-        """Return whether more wait for turns than the next round has: nobody overtakes them."""
+        """Return True if more wait for turns than the next round has: nobody overtakes them."""
         return len(self._modest) > TURNS
 
     def queue(self, connection: "Connection") -> None:
-        """Let a connection have a turn when its account's turn comes.
+        """Queue a connection for a turn, when its account's turn comes.
 
         There are few turns in each of the loop's rounds, and each account has one before any has
-        two: whoever asks for one thing is answered soon, however much others pipeline.
+        two: a guest with one request is answered soon, however much others pipeline.
         """
         account = connection.account
         if account not in self._queued:
@@ -454,7 +457,7 @@ class FairQueue:
         return True
 
     def may_take_body(self, connection: "Connection", size: int) -> bool:
-        """Return whether a body may be read now; otherwise its connection is told when it may."""
+        """Return True if a body may be read now; otherwise its connection is called when it may."""
         account = connection.account
         if account in self._bodies or not account.has_room(size):
             self._bodies.setdefault(account, {})[connection] = size
@@ -463,7 +466,7 @@ class FairQueue:
         return True
 
     def drop_body(self, account: Account, size: int) -> None:
-        """Note that a body is held no longer, and let those be read that have room now."""
+        """Note that a body is held no longer, and read those that have room now."""
         account.body_bytes -= size
         while waiting := self._bodies.get(account):
             connection, wanted = next(iter(waiting.items()))
@@ -474,7 +477,7 @@ class FairQueue:
             connection.have_room(wanted)
 
     def may_approve(self, account: Account, size: int) -> bool:
-        """Return whether a guest's approval, a body of so many bytes, need not wait for a turn."""
+        """Return True if a guest's approval, a body of so many bytes, need not wait for a turn."""
         is_free = not self._approving and not account.is_approving
         return is_free and self._has_capacity(is_large=size >= LARGE_APPROVAL_BYTES)
 
@@ -482,7 +485,7 @@ class FairQueue:
         return not self._has_large if is_large else self._in_flight < MAX_APPROVALS_IN_FLIGHT
 
     def wait_to_approve(self, connection: "Connection", size: int) -> None:
-        """Let a connection submit its approval, a body of so many bytes, when its turn comes.
+        """Queue a connection's approval, a body of so many bytes, for its turn.
 
         A guest has one in flight at a time, and waits longer the more it has approved of late.
         """
@@ -492,7 +495,7 @@ class FairQueue:
         self._approve_soon()
 
     def _keep_in_line(self, account: Account) -> None:
-        """Have an account wait in the line of its first approval, in none if that may not go."""
+        """Keep an account in the line of its first approval, or in none if that may not go."""
         waiting = self._approving.get(account)
         line = None
         if waiting is not None and not account.is_approving:
@@ -531,7 +534,7 @@ class FairQueue:
         self._approve_soon()
 
     def forget(self, connection: "Connection") -> None:
-        """Drop a connection's body or approval that waits: nobody hears of it any more."""
+        """Drop a connection's body or approval that waits: it has no answer any more."""
         account = connection.account
         for queues in (self._bodies, self._approving):
             queues.get(account, {}).pop(connection, None)

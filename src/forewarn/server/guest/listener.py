@@ -1,10 +1,10 @@
-"""The addresses that guests ask at: their settings, the sockets, and what the kernel drops there.
+"""The addresses that guests ask at: their settings, the sockets, and the kernel's filter there.
 
-The kernel queues connections in their order and drops what comes while its queue is full. So a
+The kernel queues connections in their order and drops further ones while its queue is full. So a
 crowd that is refused and connects again at once keeps everybody else out, however little a refusal
-costs. `ConnectionFilter` has a program of the kernel's packet filter on the listening socket drop
-the crowd's SYNs before they reach the queue; established connections are not touched. Where the
-system cannot do that, nothing is dropped.
+costs. `ConnectionFilter` puts a program of the kernel's packet filter on the listening socket that
+drops the crowd's SYNs before they reach the queue; established connections are not touched. Where
+the system cannot do that, nothing is dropped.
 
 The command line reads the settings too, so nothing heavy is imported here.
 """
@@ -37,22 +37,22 @@ client comes again a second later; 1,280 attackers who reconnect filled one of 1
 
 ACCEPTS: Final = 256
 """Connections of a listener that are accepted in one round of the loop: the kernel's queue is first
-in, first out, and who connects would wait behind a crowd that connects again and again."""
+in, first out, and a new connection would wait behind a crowd that connects again and again."""
 
 ACCEPT_SECONDS: Final = 0.005
-"""After this no further one is accepted in the round: those who are served wait meanwhile."""
+"""After this no further one is accepted in the round: served guests wait meanwhile."""
 
 PAUSE_SECONDS: Final = 1.0
-"""How long nothing is accepted once the system has no more file descriptors: as asyncio does."""
+"""The pause in accepting once the system has no more file descriptors: as asyncio does."""
 
 DEFER_SECONDS: Final = 1
-"""How long the kernel keeps a new connection until its first bytes are there: a connection that
-says nothing is nobody's work, and most others are answered as they are accepted."""
+"""The time for which the kernel keeps a new connection until its first bytes are there: a silent
+connection costs us nothing, and most others are answered as they are accepted."""
 
 RECEIVE_BYTES: Final = 6 * 1024
-"""Of a connection's receive buffer, which Linux doubles: 9 KiB come in one read, and that much is
-held of each of some thousand connections that wait for their turn. Agents send under 1 KiB; a body
-of 64 KiB takes 10 reads, and no longer than by a larger buffer."""
+"""The size of a connection's receive buffer, which Linux doubles: 9 KiB come in one read, and that
+much is held of each of some thousand connections that wait for their turn. Agents send under 1 KiB;
+a body of 64 KiB takes 10 reads, and no longer than by a larger buffer."""
 
 MAX_LISTENERS: Final = 64
 """One for each bridge of a host, and some to spare."""
@@ -73,7 +73,7 @@ MAX_PATH: Final = 4096
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One address that guests ask at."""
+    """One address for guests' requests."""
 
     address: str = "127.0.0.1"
     """An IP address of this machine. On a loopback address a guest may also name itself by the
@@ -85,18 +85,19 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     default_vm: str = ""
     """On a loopback address: the machine that a request without a name comes from. `""`: none."""
     name: str = ""
-    """Whose machines are looked up here: those that the fleet places at a `listener` of this name.
-    `""`: those that it places at none. Several listeners may have one name."""
+    """The name by which its machines are looked up: those that the fleet places at a `listener` of
+    this name. `""`: those that it places at none. Several listeners may have one name."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks, such as `192.0.2.7/32`, from which proxies ask for machines: each of their requests
-    must be signed. By default there are none, and whoever sends a proxy's headers is refused."""
+    must be signed. By default there are none, and any client that sends a proxy's headers is
+    refused."""
     proxy_secret_files: tuple[FileName, ...] = ()
-    """Files that hold one secret each, any of which a trusted proxy may sign with: two while they
-    are changed. Mode 0640 at most. Read at the start and again at SIGHUP."""
+    """Files with one secret each; a trusted proxy may sign with any of them: two while they are
+    changed. Mode 0640 at most. Read at the start and again at SIGHUP."""
     proxy_without_header: bool = False
-    """Whether a trusted proxy's requests are taken without `Metadata: true`, for those that drop
-    it, as OpenStack's agent does. Off: the header keeps a guest's own servers from being made to
-    ask for others."""
+    """True to accept a trusted proxy's requests without `Metadata: true`, for those that drop it,
+    as OpenStack's agent does. Off: the header keeps a guest's own servers from being made to ask
+    for others."""
 
     def __str__(self) -> str:
         """Return it as an address is written in a URL."""
@@ -104,7 +105,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"{address}:{self.port}"
 
     def __post_init__(self) -> None:
-        """Refuse what no type expresses."""
+        """Refuse values that the types allow and no listener can have."""
         try:
             address = ipaddress.ip_address(self.address)
         except ValueError:
@@ -155,11 +156,11 @@ class CannotListen(OSError):  # noqa: N818 - a state of the machine, not a mista
 
 
 SourceOf: TypeAlias = Callable[[str], machines.Source]
-"""Tells where a connection comes from, by its peer's address."""
+"""Returns the source of a connection, by its peer's address."""
 
 
 def source_of(listener: Listener, proxies: machines.Proxies | None = None) -> SourceOf:
-    """Return what tells where this listener's connections come from."""
+    """Return a function from a peer's address to the source of its connections at this listener."""
     is_loopback = ipaddress.ip_address(listener.address).is_loopback
     default_vm = model.key(listener.default_vm)
 
@@ -293,8 +294,8 @@ def _refusal(listener: Listener) -> Iterator[None]:
 
 
 DROP_SECONDS: Final = 5.0
-"""How long new connections of a network are dropped, at least: as long as a refusal says to wait.
-The client's system tries again meanwhile by itself."""
+"""The least time for which new connections of a network are dropped: as long as a refusal says to
+wait. The client's system tries again meanwhile by itself."""
 
 APPLY_SECONDS: Final = 0.05
 """From the first network to the next change of the program: one change takes 1 to 3 ms."""
@@ -314,7 +315,7 @@ _LOAD_WORD, _LOAD_BYTE, _IF_EQUAL, _IF_ANY_BIT, _RETURN = 0x20, 0x30, 0x15, 0x45
 _DROP: Final = (_RETURN, 0, 0, 0)
 _PASS: Final = (_RETURN, 0, 0, 0xFFFFFFFF)
 _IP_HEADER: Final = 0xFFF00000
-"""What an offset into the IP header is counted from; others count from the TCP header."""
+"""The base of an offset into the IP header; others count from the TCP header."""
 _TCP_FLAGS: Final = 13
 _SYN: Final = 0x02
 
@@ -365,14 +366,14 @@ class ConnectionFilter:
         """Listeners and networks."""
         self._is_soon = False
         self.is_active = False
-        """Whether any socket has a program."""
+        """True if any socket has a program."""
 
     def guard(self, listener: str, listening: socket.socket) -> None:
         """Drop connections to this socket, too."""
         self._sockets.append((listener, listening))
 
     def drop(self, listener: str, network: str) -> bool:
-        """Drop new connections of a network for a while; return whether that is new."""
+        """Drop new connections of a network for a while; return True if that is new."""
         key = (listener, network)
         if key in self._dropped or len(self._dropped) >= MAX_DROPPED:
             return False
@@ -384,7 +385,7 @@ class ConnectionFilter:
         return True
 
     def drops(self, listener: str, network: str) -> bool:
-        """Return whether connections of a network are dropped: some were queued before."""
+        """Return True if connections of a network are dropped: some were queued before."""
         return (listener, network) in self._dropped
 
     def _let_in(self, key: tuple[str, str]) -> None:

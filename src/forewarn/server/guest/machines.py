@@ -1,4 +1,4 @@
-"""Finds out which machine is asking, what it reads of itself, and when it last asked."""
+"""Finds the machine that is asking, its instance tree, and the time of its latest request."""
 
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ from forewarn.vocabulary import Priority, ScopeKind
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LastRequest: TypeAlias = tuple[datetime, str]
-"""When a machine asked for its events, in whole seconds, and by which api-version."""
+"""The time of a machine's latest request for its events, in whole seconds, and its api-version."""
 
 
 class Proxies:
@@ -34,7 +34,7 @@ class Proxies:
         """Any of them is right; replaced when they are changed, also under open connections."""
 
     def trusts(self, address: str) -> bool:
-        """Return whether a peer is one of them, whatever zone its address has."""
+        """Return True if a peer is one of them, whatever zone its address has."""
         try:
             peer = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -43,25 +43,25 @@ class Proxies:
 
 
 class Source(exchange.Peer, frozen=True, kw_only=True):
-    """Where a connection comes from."""
+    """The source of a connection."""
 
     network: str = ""
-    """Whose connections count together with it (`network_of`)."""
+    """The network whose connections count together with it (`network_of`)."""
     listener: str = ""
     """The name of the listener that it came to."""
     default_vm: str = ""
-    """The key of the machine that asks where nothing else tells; `""` for none."""
+    """The key of the machine that asks where the request does not name one; `""` for none."""
     proxies: Proxies | None = None
-    """Who the peer is one of, if it is a trusted proxy."""
+    """The listener's proxies, if the peer is one of them."""
 
     @property
     def is_shared(self) -> bool:
-        """Return whether many machines ask from this one address."""
+        """Return True if many machines ask from this one address."""
         return self.vm_paths or self.trusted_proxy
 
 
 def network_of(address: str) -> str:
-    """Return whose connections count together: the address, of IPv6 its /64.
+    """Return the network whose connections count together: the address, of IPv6 its /64.
 
     A guest with an IPv6 address may have the other 2**64 of its link as well. Link-local ones are a
     neighbour's each, and stay apart.
@@ -75,8 +75,8 @@ def network_of(address: str) -> str:
 def normalised(host: str) -> str:
     """Return an address as the fleet writes it: IPv4 even if it came mapped into IPv6.
 
-    A link-local address keeps its zone, the interface that it was heard on. What is no IP address
-    (a peer without a name) is returned as it is.
+    A link-local address keeps its zone, the interface of its packets. Other text (a peer without a
+    name) is returned as it is.
     """
     try:
         address = ipaddress.ip_address(host)
@@ -87,7 +87,7 @@ def normalised(host: str) -> str:
 
 
 class Caller(Bucket):
-    """What is kept of a machine that asks: its token bucket, and what its requests told last."""
+    """The record of a machine that asks: its token bucket, and its latest request."""
 
     __slots__ = ("agent", "last_request")
 
@@ -95,7 +95,7 @@ class Caller(Bucket):
         super().__init__()
         self.last_request: LastRequest | None = None
         self.agent: AgentReport | None = None
-        """What its agent said last."""
+        """The latest report of its agent."""
 
 
 class Registry:
@@ -115,7 +115,7 @@ class Registry:
         self._callers: dict[str, Caller] = {}
         self._last_request: LastRequest | None = None
         self.seen_count = 0
-        """How many machines have asked for their events since the start."""
+        """The number of machines that have asked for their events since the start."""
         self.on_news: Callable[[str], None] | None = None
         """Called with the key of a machine that asks first, or whose agent says something new."""
 
@@ -125,7 +125,7 @@ class Registry:
         return self._machines
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed."""
+        """Follow changes."""
         for key in changes.removed_machines:
             self._remove(key)
         self._put(changes.machines)
@@ -171,9 +171,9 @@ class Registry:
             del self._by_vm_id[machine.vm_id]
 
     def find(self, source: Source, told: CallerHint) -> Machine | Reason:
-        """Return the machine that asks, or why there is none (protocol.md section 10).
+        """Return the machine that asks, or the reason why there is none (protocol.md section 10).
 
-        What a request tells, a proxy's claim or a `/vm/NAME` prefix, counts alone where it is.
+        The request's own hint, a proxy's claim or a `/vm/NAME` prefix, counts alone where it is.
         """
         if isinstance(told, Claim):
             return self._of_claim(source, told)
@@ -191,8 +191,8 @@ class Registry:
     def at(self, source: Source) -> Machine | None:
         """Return the machine of an address at a listener, else its default one, else None.
 
-        A link-local address is looked for with the interface it was heard on, then without: a
-        fleet whose listener hears one interface need not name it.
+        A link-local address is looked for with the interface of its packets, then without: a fleet
+        whose listener has one interface need not name it.
         """
         there = self._by_address.get(source.listener, {})
         address = source.address
@@ -204,7 +204,7 @@ class Registry:
         return machine
 
     def caller(self, machine: Machine) -> Caller:
-        """Return what is kept of a machine that asks, as long as it is in the fleet."""
+        """Return the record of a machine that asks; it lasts as long as it is in the fleet."""
         key = machine.key
         caller = self._callers.get(key)
         if caller is None:
@@ -214,7 +214,7 @@ class Registry:
     def saw(
         self, machine: Machine, when: datetime, version: str, agent: AgentReport | None = None
     ) -> None:
-        """Note that a machine asked for its events, or approved some, and what its agent said."""
+        """Note that a machine asked for its events, or approved some, and its agent's report."""
         last = (when, version)
         if last == self._last_request:
             last = self._last_request  # one object for all that ask so in this second
@@ -229,9 +229,9 @@ class Registry:
             self.on_news(machine.key)
 
     def seen(self, machine_key: str) -> Sighting | None:
-        """Return what a machine's requests told last; None if it has not asked since the start.
+        """Return a machine's latest request; None if it has not asked since the start.
 
-        Any thread may ask: what it looks up is replaced, never changed.
+        Any thread may ask: the values are replaced, never changed.
         """
         caller = self._callers.get(machine_key)
         if caller is None or (last := caller.last_request) is None:

@@ -20,7 +20,7 @@ from forewarn.server.guest import endpoint
 from forewarn.server.guest import listener as listening
 from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.connections import Connections
-from forewarn.server.guest.documents import DelayedAnswer, Documents, Enabler
+from forewarn.server.guest.documents import DelayedAnswer, DocumentCache, Enabler
 from forewarn.server.guest.endpoint import Counters, Figures, GuestEndpoint, Polls
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
@@ -30,13 +30,13 @@ from forewarn.server.relay_feed import GuestRules, ScopeDocument
 from forewarn.server.sockets import HandedOver, SocketUnusable
 
 FINISH_SECONDS: Final = 5.0
-"""How long requests under way may take to finish once the service stops."""
+"""The time for requests under way to finish once the service stops."""
 
 _log = structlog.get_logger(__name__)
 
 
 class GuestBackend(endpoint.GuestApprovals, Protocol):
-    """What stands behind the guest plane: a service's control plane, or a relay's connection."""
+    """The backend of the guest plane: a service's control plane, or a relay's connection."""
 
     def record_requests(self, scopes: Collection[str]) -> "Future[None]":
         """Record that machines of these scopes (keys) asked for their events; then it is done."""
@@ -47,8 +47,8 @@ class GuestPlane:
     """The metadata endpoint on its listeners. Made and used on the event loop.
 
     `apply` gives other rules. Scopes are turned on by `time`, whose `wait` delays answers, and
-    answers show `wall`. `age` is how many seconds old the documents are, which answers say unless
-    it is 0; None where they are always as of the last change.
+    answers show `wall`. `age` returns the age of the documents in seconds, which answers show
+    unless it is 0; None where they are always as of the last change.
     """
 
     def __init__(  # noqa: PLR0913 - by name
@@ -74,7 +74,7 @@ class GuestPlane:
         self._proxies = tuple(_proxies(each) for each in self._given)
         self._counters = Counters()
         self._registry = Registry(proxied=any(self._proxies))
-        self._documents = Documents()
+        self._documents = DocumentCache()
         self._loop = asyncio.get_running_loop()
         limiter = Limiter(Rate())
         self._endpoint = GuestEndpoint(
@@ -134,11 +134,11 @@ class GuestPlane:
         return self._documents.whole
 
     def document(self, scope: str, version: Version) -> bytes:
-        """Return what the machines of a scope, by its key, read; KeyError for an unknown one."""
+        """Return the document of a scope, by its key; KeyError for an unknown one."""
         return self._documents.page(scope, version).body
 
     def learn(self, changes: model.Changes) -> None:
-        """Take over what changed, all of it before the next request."""
+        """Take over changes, all of them before the next request."""
         self._documents.learn(changes)
         self._follow(changes)
 
@@ -180,20 +180,21 @@ class GuestPlane:
             )
 
     def seen(self, machine_key: str) -> model.Sighting | None:
-        """Return what a machine's requests told last, None if it has not asked since the start.
+        """Return a machine's latest request, None if it has not asked since the start.
 
         Any thread may ask.
         """
         return self._registry.seen(machine_key)
 
     def tell_news(self, hear: Callable[[str], None]) -> None:
-        """Call `hear` with the key of a machine that asks first, or whose agent says news."""
+        """Call `hear` with the key of a machine that asks first, or whose agent reports news."""
         self._registry.on_news = hear
 
     def tell_strangers(self, arrival: Callable[[Source], DelayedAnswer | None]) -> None:
         """Ask `arrival` about an address that no machine has: one may have just moved here.
 
-        Who asks from there is answered once what it returns is done, at once where that is None.
+        A request from there is answered once the returned answer is done, at once where that is
+        None.
         """
         self._endpoint.arrival = arrival
 
@@ -208,7 +209,7 @@ class GuestPlane:
         self._connections.long_polls.end_all(scopes, machines)
 
     def figures(self) -> Figures:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         counters = self._counters
         return {
             "guest_connections": len(self._connections),
@@ -250,24 +251,24 @@ class GuestPlane:
                 proxies.secrets = secrets
 
     def connection(self, source: Source) -> Connection:
-        """Return a new connection of a peer, for who accepts peers elsewhere."""
+        """Return a new connection of a peer that was accepted elsewhere."""
         return Connection(self._connections, source)
 
     def refuses(self, head: HttpRequest, source: Source) -> bool:
-        """Tell whether a request from there is refused by its head."""
+        """Return True if a request from there is refused by its head."""
         return isinstance(self._endpoint.admit(head, source), Reply)
 
     def note_jump(self) -> None:
-        """Note that the clock was moved: what answers tell of the time is read again."""
+        """Note that the clock was moved: answers read the time again."""
         self._writer.until = -math.inf
 
     @property
     def is_waking(self) -> bool:
-        """Whether waiting requests are about to be answered."""
+        """True if waiting requests are about to be answered."""
         return self._connections.long_polls.is_waking
 
     def suspend(self) -> None:
-        """Close every connection without an answer until `resume`: what is known may be too old."""
+        """Close every connection without an answer until `resume`: the documents may be too old."""
         self._connections.suspend()
 
     def resume(self) -> None:
@@ -275,7 +276,7 @@ class GuestPlane:
         self._connections.resume()
 
     async def drain(self, seconds: float) -> None:
-        """Have guests leave the connections that they keep, while all are served."""
+        """Ask guests to leave the connections that they keep, while all are served."""
         self._listeners.accept_at_once()
         await self._connections.drain(seconds)
 

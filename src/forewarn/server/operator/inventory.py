@@ -83,7 +83,7 @@ class Inventory:
 
     def live(
         self, *, scope: str = "", machine: str = ""
-    ) -> Iterator[tuple[model.Operation, model.Event]]:
+    ) -> Iterator[tuple[model.Operation, model.OperationEvent]]:
         """Yield the live events of a scope, of a machine (keys), or all of them."""
         for operation in self.operations.values():
             for event in () if operation.status.over else operation.events:
@@ -94,7 +94,7 @@ class Inventory:
                 yield operation, event
 
     def events_by(
-        self, names: Iterable[str], names_of: Callable[[model.Event], Iterable[str]]
+        self, names: Iterable[str], names_of: Callable[[model.OperationEvent], Iterable[str]]
     ) -> dict[str, list[str]]:
         """Return the ids of the live events that have one of these names, by name."""
         found: dict[str, list[str]] = {name: [] for name in names}

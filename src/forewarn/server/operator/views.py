@@ -243,12 +243,12 @@ def operations(
     )
 
 
-def _event(event: model.Event, inventory: Inventory) -> dict[str, object]:
+def _event(event: model.OperationEvent, inventory: Inventory) -> dict[str, object]:
     return msgspec.structs.asdict(event) | {"scope": inventory.name_of_scope(event.scope)}
 
 
 def live_event(
-    of: model.Operation, event: model.Event, inventory: Inventory, now: datetime
+    of: model.Operation, event: model.OperationEvent, inventory: Inventory, now: datetime
 ) -> schemas.LiveEvent:
     """Return a live event, and how many of its machines can read it."""
     seen = _seen(event.machines, inventory)

@@ -383,7 +383,9 @@ def form_of(operation: model.Operation) -> Form:
     return Form.DOWN
 
 
-def _bar(operation: model.Operation, event: model.Event, scale: _Scale, now: datetime) -> Bar:
+def _bar(
+    operation: model.Operation, event: model.OperationEvent, scale: _Scale, now: datetime
+) -> Bar:
     form = form_of(operation)
     notice = down = expected = None
     takes = timedelta(seconds=max(0, operation.duration_seconds))
@@ -466,7 +468,7 @@ def _at(bar: Bar, x: float, side: Side) -> Bar:
     return msgspec.structs.replace(bar, label_x=round(x, 2), side=side)
 
 
-def _title(operation: model.Operation, event: model.Event) -> str:
+def _title(operation: model.Operation, event: model.OperationEvent) -> str:
     told = [
         f"{operation.id} {operation.event_type} of {model.listed(event.machines)}",
         f"{operation.status}, announced {operation.announced_at:%H:%M:%S}",

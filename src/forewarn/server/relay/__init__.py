@@ -1,6 +1,6 @@
-"""The relay plane: what the relays on hosts reach (`server.relay_feed` has the requests).
+"""The relay plane, for the relays on hosts (`server.relay_feed` has the requests).
 
-    hub          each host's document for its relay, and who waits for it
+    hub          each host's document for its relay, and the requests that wait for it
     application  judges, answers and records the relays' requests, on a socket
 
 A third socket, beside the guests' and the operators'. A host's token reads and approves for the

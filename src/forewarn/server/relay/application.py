@@ -1,7 +1,7 @@
-"""What relays reach: a plain ASGI application, which knows five requests, and its socket.
+"""The relay plane: a plain ASGI application, which knows five requests, and its socket.
 
-Who has no valid token learns nothing, and no token is ever logged. The token tells the host; a
-request is about that host's machines alone, as the hub knows them now.
+A client without a valid token learns nothing, and no token is ever logged. The token tells the
+host; a request is about that host's machines alone, as the hub knows them now.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ MAX_PARAMETERS: Final = 10
 """The most query parameters of a request: a relay sends one."""
 
 RETRY_SECONDS: Final = 5
-"""When to come back after 503."""
+"""The advice for the time to come back after 503."""
 
 PROBES: Final = transport.Probes(silent_seconds=10, between_seconds=2, most=3)
-"""A relay whose host is cut off is away soon after, whatever its request waits for. A probe costs
+"""A relay whose host is cut off is away soon after, even while its request waits. A probe costs
 this process nothing, and of ten thousand relays the system sends a thousand a second."""
 
 CUT_OFF: Final = "this replica does not reach the database: ask another one"
@@ -57,13 +57,13 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class _Answer(msgspec.Struct):
+class _RelayAnswer(msgspec.Struct):
     status: int
     body: bytes = b""
     etag: str = ""
 
 
-class _Refused(Exception):  # noqa: N818 - an answer, not an error
+class _RelayRefused(Exception):  # noqa: N818 - an answer, not an error
     def __init__(
         self,
         status: int,
@@ -79,10 +79,10 @@ class _Refused(Exception):  # noqa: N818 - an answer, not an error
 class RelayApplication:
     """The application; used on the event loop alone.
 
-    `saw` is told what a machine's requests told a relay, by the machine's key. `on_stranger` is
-    called with a host whose relay got a request from an unknown address. `waits` is how long a
-    request for the host waits, in real seconds: while an operation of the host is Scheduled or a
-    drain reboots it, and otherwise.
+    `saw` is called with a machine's key and its latest requests to a relay. `on_stranger` is called
+    with a host whose relay got a request from an unknown address. `waits` are the real seconds that
+    a request for the host waits: while an operation of the host is Scheduled or a drain reboots it,
+    and otherwise.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class RelayApplication:
             return
         try:
             answer = await self._answer(scope, receive)
-        except _Refused as refused:
-            answer = _Answer(refused.status, relay_feed.encode(refused.body))
+        except _RelayRefused as refused:
+            answer = _RelayAnswer(refused.status, relay_feed.encode(refused.body))
         except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
             _log.exception("could not answer a relay", path=scope["path"][:100])
             internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
-            answer = _Answer(500, relay_feed.encode(internal))
+            answer = _RelayAnswer(500, relay_feed.encode(internal))
         headers = [(relay_feed.TIME_HEADER, codec.http_date(self._clock.now()))]
         if answer.status not in {204, 304}:
             headers.append((b"content-length", str(len(answer.body)).encode("ascii")))
@@ -139,7 +139,7 @@ class RelayApplication:
         await send(start)
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer(self, scope: auth.Message, receive: auth.Receive) -> _Answer:
+    async def _answer(self, scope: auth.Message, receive: auth.Receive) -> _RelayAnswer:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = self._host_of(scope, headers)
         scope[auth.ADMITTED] = True
@@ -148,7 +148,7 @@ class RelayApplication:
             return await self._document(host, scope, headers)
         answer = self._posts.get(path)
         if method != "POST" or answer is None:
-            raise _Refused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
+            raise _RelayRefused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
         return await answer(host, await _body(receive))
 
     def _host_of(self, scope: auth.Message, headers: dict[bytes, bytes]) -> str:
@@ -158,17 +158,17 @@ class RelayApplication:
             if host is not None:
                 return host
         message = "no valid token: make one with 'forewarn relay token HOST'"
-        raise _Refused(401, ErrorCode.UNAUTHORIZED, message)
+        raise _RelayRefused(401, ErrorCode.UNAUTHORIZED, message)
 
     # The requests.
 
     async def _document(
         self, host: str, scope: auth.Message, headers: dict[bytes, bytes]
-    ) -> _Answer:
+    ) -> _RelayAnswer:
         try:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
         except ValueError as error:
-            raise _Refused(400, ErrorCode.INVALID, str(error)) from None
+            raise _RelayRefused(400, ErrorCode.INVALID, str(error)) from None
         has = headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
         self._refuse_if_away()
         told = _read(relay_feed.decode_state, headers.get(b"forewarn-relay", b"{}"))
@@ -191,7 +191,7 @@ class RelayApplication:
                 changed = self._hub.changed(host, has)
                 if changed is not None:
                     etag, body = changed
-                    return _Answer(200, body, etag)
+                    return _RelayAnswer(200, body, etag)
                 if at_once:
                     break
                 self._watch.expect(host, heard_at, left)
@@ -199,17 +199,17 @@ class RelayApplication:
                     break
                 self._host_of(scope, headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()
-            return _Answer(304)
+            return _RelayAnswer(304)
         finally:
             self._watch.expect(host, heard_at, 0.0)
 
-    async def _approve(self, host: str, body: bytes) -> _Answer:
+    async def _approve(self, host: str, body: bytes) -> _RelayAnswer:
         asked = _read(relay_feed.decode_approval, body)
         self._refuse_if_away()
         machine = self._hub.machine(host, asked.machine)
         if machine is None:
             message = f"machine {asked.machine[:80]!r} is not on host {host!r}"
-            raise _Refused(403, ErrorCode.NOT_ELIGIBLE, message)
+            raise _RelayRefused(403, ErrorCode.NOT_ELIGIBLE, message)
         if asked.version:
             asked_at = self._clock.now().replace(microsecond=0)
             self._saw(machine.key, Sighting(asked_at=asked_at, version=asked.version[:40]))
@@ -217,9 +217,9 @@ class RelayApplication:
             machine.scope, asked.event_ids, by=machine.name, address=asked.address[:100]
         )
         await _done(approved)
-        return _Answer(200)
+        return _RelayAnswer(200)
 
-    async def _see(self, host: str, body: bytes) -> _Answer:
+    async def _see(self, host: str, body: bytes) -> _RelayAnswer:
         seen = _read(relay_feed.decode_sightings, body)
         now = self._clock.now()
         for one in seen:
@@ -233,27 +233,27 @@ class RelayApplication:
                 reason=one.reason[:200],
             )
             self._saw(machine.key, sighting)
-        return _Answer(204)
+        return _RelayAnswer(204)
 
-    async def _record(self, host: str, body: bytes) -> _Answer:
+    async def _record(self, host: str, body: bytes) -> _RelayAnswer:
         asked = _read(relay_feed.decode_requests, body)
         self._refuse_if_away()
         own = tuple(key for key in asked.scopes if self._hub.has_scope(host, key))
         if own:
             await _done(self._backend.record_requests(own))
-        return _Answer(204)
+        return _RelayAnswer(204)
 
-    async def _claim(self, host: str, body: bytes) -> _Answer:
+    async def _claim(self, host: str, body: bytes) -> _RelayAnswer:
         asked = _read(relay_feed.decode_unknown, body)
         self._refuse_if_away()
         if not self._hub.claim(host, asked.listener, asked.address):
             self._on_stranger(host)
-            raise _Refused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
-        return _Answer(204)
+            raise _RelayRefused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
+        return _RelayAnswer(204)
 
     def _refuse_if_away(self) -> None:
         if self.unavailable:
-            raise _Refused(503, ErrorCode.UNAVAILABLE, self.unavailable)
+            raise _RelayRefused(503, ErrorCode.UNAVAILABLE, self.unavailable)
 
 
 async def _body(receive: auth.Receive) -> bytes:
@@ -261,11 +261,11 @@ async def _body(receive: auth.Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _Refused(400, ErrorCode.INVALID, "the connection ended within the body")
+            raise _RelayRefused(400, ErrorCode.INVALID, "the connection ended within the body")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > MAX_BODY:
-            raise _Refused(413, ErrorCode.LIMIT, f"the body has more than {MAX_BODY} bytes")
+            raise _RelayRefused(413, ErrorCode.LIMIT, f"the body has more than {MAX_BODY} bytes")
         if not message.get("more_body", False):
             return b"".join(parts)
 
@@ -275,7 +275,7 @@ def _read(decode: Callable[[bytes], T], body: bytes) -> T:
         return decode(body)
     except Unreadable as error:
         message = f"{error} (a relay may not be of a later release than the service, {__version__})"
-        raise _Refused(400, ErrorCode.INVALID, message) from None
+        raise _RelayRefused(400, ErrorCode.INVALID, message) from None
 
 
 async def _done(job: "Future[Any]") -> None:
@@ -283,22 +283,22 @@ async def _done(job: "Future[Any]") -> None:
     try:
         await asyncio.shield(asyncio.wrap_future(job))
     except OutcomeUnknown as error:
-        raise _Refused(503, ErrorCode.UNKNOWN_OUTCOME, str(error)) from None
+        raise _RelayRefused(503, ErrorCode.UNKNOWN_OUTCOME, str(error)) from None
     except (StoreError, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and not job.cancelled():
             raise
-        raise _Refused(503, ErrorCode.UNAVAILABLE, str(error)) from None
+        raise _RelayRefused(503, ErrorCode.UNAVAILABLE, str(error)) from None
     except Refused as refused:
         if refused.code is not ErrorCode.NOT_FOUND or "event_id" not in refused.facts:
             raise
         event_id = str(refused.facts["event_id"])
-        raise _Refused(400, ErrorCode.NOT_FOUND, refused.message, event_id) from None
+        raise _RelayRefused(400, ErrorCode.NOT_FOUND, refused.message, event_id) from None
 
 
 class RelayPlane:
-    """What relays reach. Made and used on the event loop.
+    """The relay plane: hub, watch and socket. Made and used on the event loop.
 
-    `whole` returns a scope's whole document, as the guest plane has it. `epoch` returns what
+    `whole` returns a scope's whole document, as the guest plane has it. `epoch` returns a text that
     changes whenever the store may have lost changes.
     """
 
@@ -343,7 +343,7 @@ class RelayPlane:
         """The encryption of new connections; None for plain HTTP."""
 
     def learn(self, changes: model.Changes) -> None:
-        """Follow what changed, after the guest plane."""
+        """Follow changes, after the guest plane."""
         self.hub.learn(changes)
         self.watch.learn(changes)
 
@@ -353,7 +353,7 @@ class RelayPlane:
         self.watch.settle()
 
     def open(self) -> tuple[str, Coroutine[Any, Any, None]]:
-        """Open the socket; return its address, and what serves it.
+        """Open the socket; return its address, and the coroutine that serves it.
 
         SocketUnusable, or SecretUnusable for the certificate, if that is not possible.
         """
@@ -391,14 +391,14 @@ class RelayPlane:
                 self.hub.wake_all()
 
     async def drain(self, seconds: float) -> None:
-        """Send relays to another replica, and have them leave their connections."""
+        """Send relays to another replica, and end the connections that they keep."""
         self._application.unavailable = STOPPING
         self.hub.wake_all()
         if self._server is not None:
             await self._server.drain(seconds)
 
     def stop(self) -> None:
-        """End what `open` returned, and the watch."""
+        """End the coroutine of `open`, and the watch."""
         self._application.unavailable = STOPPING
         self.hub.wake_all()
         self.watch.stop()
@@ -406,7 +406,7 @@ class RelayPlane:
             self._server.should_exit = True
 
     def alerts(self) -> Iterator[Alert]:
-        """Yield the relays that are away, but for those of hosts that a drain reboots."""
+        """Yield the relays that are away, except those of hosts that a drain reboots."""
         for relay in self.watch.relays.values():
             if self.watch.is_away(relay) and not self.watch.is_coming_back(relay.host):
                 message = (

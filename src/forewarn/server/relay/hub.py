@@ -1,20 +1,20 @@
-"""Each host's document for its relay, and who waits for it.
+"""Each host's document for its relay, and the requests that wait for it.
 
-A relay has its host whole: it asks by the ETag of what it has, waits, and gets all of it once it is
-not that any more. So nobody counts changes, and a relay that was away for long is one that was away
-for a moment.
+A relay has its host whole: it asks by the ETag of its document, waits, and gets all of it once that
+has changed. So nobody counts changes, and a relay that was away for long is one that was away for a
+moment.
 
 An ETag is `EPOCH.NUMBER.DIGEST`, which only the service reads. The digest of the document alone
-says whether anything changed; it is the same at each replica, and after a restart. The number is
-that of the last change in the outbox by then, within an epoch that changes when the store may have
-lost changes. A replica with a lower one is behind: it lets the relay wait until it has caught up,
-so no relay is ever taken back.
+shows if anything changed; it is the same at each replica, and after a restart. The number is that
+of the last change in the outbox by then, within an epoch that changes when the store may have lost
+changes. A replica with a lower one is behind: it lets the relay wait until it has caught up, so no
+relay is ever taken back.
 
 A machine is a host's if the fleet says so, or if a visible operation moves it there: the relay of
 the target knows it before it resumes. Until that is over it is in the documents of both.
 
-A relay that waits is a future in a set. A change costs only the hosts that have what changed; a
-scope is encoded once for all of them, and a host once for each change. Used on the event loop
+A relay that waits is a future in a set. A change costs only the hosts that have the changed values;
+a scope is encoded once for all of them, and a host once for each change. Used on the event loop
 alone.
 """
 
@@ -32,13 +32,14 @@ from forewarn.server.relay_feed import MAX_ETAG, EncodedHost, GuestRules, ScopeD
 from forewarn.vocabulary import EventStatus, EventType
 
 DIGEST_BYTES: Final = 16
-"""Of a digest: two documents of a host have the same one by no chance."""
+"""The length of a digest: two documents of a host do not have the same one by chance."""
 
 MAX_WAITING: Final = 4
-"""How many requests of one host may wait: a relay has one, and one more while it changes over."""
+"""The most requests of one host that may wait: a relay has one, and one more while it changes over.
+"""
 
 MAX_CLAIMED: Final = 10_000
-"""How many machines may be with a relay that found them there before the fleet knew."""
+"""The most machines with a relay that found them there before the fleet knew."""
 
 
 class HostTag(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ class HostTag(msgspec.Struct, frozen=True):
     digest: str
 
     def __str__(self) -> str:
-        """Return it as relays know it."""
+        """Return it as relays read it."""
         return f"{self.epoch}.{self.number}.{self.digest}"
 
 
@@ -68,23 +69,23 @@ def tag_of(etag: str) -> HostTag:
 
 
 class _Host(msgspec.Struct):
-    """What is known of a host."""
+    """A host's machines, scopes and waiting requests."""
 
     machines: dict[str, None] = {}
     """Keys."""
     scopes: dict[str, int] = {}
-    """How many of its machines each scope has."""
+    """The number of its machines in each scope."""
     waiting: "dict[asyncio.Future[bool], None]" = {}
     digest: str = ""
-    """Of its document as it is; `""` until somebody asks for it."""
+    """The digest of its current document; `""` until it is needed."""
 
 
 class RelayHub:
     """Answers relays; see the module.
 
-    Machines and whole documents are those of other listeners, which are told of a change before it.
-    `epoch` returns what changes whenever the store may have lost changes. `alone` is whether no
-    other process writes to the store: then this one is never behind.
+    Machines and whole documents are those of other listeners, which learn of a change before it.
+    `epoch` returns a text that changes whenever the store may have lost changes. `alone` is True if
+    no other process writes to the store: then this one is never behind.
     """
 
     def __init__(
@@ -120,14 +121,14 @@ class RelayHub:
         """The hosts whose relays have found a machine there that an operation moves."""
         self._encoded: dict[str, msgspec.Raw] = {}
         self.on_change: Callable[[Iterable[str]], None] = lambda _: None
-        """Is told of which hosts something changed, before their relays are."""
+        """Called with the hosts of a change, before their relays are answered."""
         self._concerned: dict[str, None] = {}
-        """The hosts of which something changed since the last number was told."""
+        """The hosts with a change since the last number was reached."""
 
     # What is known.
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed; relays are answered when `reach` tells its number."""
+        """Follow changes; relays are answered when `reach` gets their number."""
         for operation in changes.operations:
             self._put(operation)
         for machine in changes.machines:
@@ -142,7 +143,7 @@ class RelayHub:
             self._encoded.pop(key, None)
 
     def reach(self, sequence: int) -> None:
-        """Note that all changes up to this number are known, and answer whom they concern."""
+        """Note that all changes up to this number are known, and answer the relays concerned."""
         if self._current_epoch() != self._epoch:
             self.begin(sequence)
             return
@@ -165,7 +166,6 @@ class RelayHub:
             _wake(known)
 
     def _host(self, host: str) -> _Host:
-        """Return what is known of a host, which is known from now on."""
         return self._hosts.setdefault(host, _Host())
 
     def _forget_if_empty(self, host: str) -> None:
@@ -174,7 +174,7 @@ class RelayHub:
             del self._hosts[host]
 
     def _put(self, operation: Operation) -> None:
-        """Take an operation in place of what it was; machines may have dropped out of it."""
+        """Replace an operation; machines may have dropped out of it."""
         before = self._visible.pop(operation.id, None)
         after = operation if operation.status.visible else None
         had, has = _machines_of(before), _machines_of(after)
@@ -204,7 +204,7 @@ class RelayHub:
                 self._change_scope(event.scope)
 
     def _place(self, key: str) -> None:
-        """Count a machine at its hosts, in place of those that it had."""
+        """Count a machine at its hosts, in place of its earlier ones."""
         machine = self._machines.get(key)
         scope, hosts = "", dict[str, None]()
         if machine is not None:
@@ -241,7 +241,7 @@ class RelayHub:
         self._concerned[host] = None
 
     def _concern(self, key: str) -> None:
-        """Note that something of a machine changed."""
+        """Note a change of a machine for its hosts."""
         self._concerned.update(dict.fromkeys(self._places.get(key, ("", ()))[1]))
 
     def _change_scope(self, key: str) -> None:
@@ -252,11 +252,11 @@ class RelayHub:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         return sum(len(host.waiting) for host in self._hosts.values())
 
     def has_all(self, host: str, etag: str) -> bool:
-        """Tell whether a relay that has this has everything of its host."""
+        """Return True if a relay with this ETag has everything of its host."""
         known = self._hosts.get(host)
         digest = known.digest if known is not None and known.digest else self._document(host)[0]
         return tag_of(etag).digest == digest
@@ -267,12 +267,12 @@ class RelayHub:
         return self._machines.get(key) if known is not None and key in known.machines else None
 
     def has_scope(self, host: str, key: str) -> bool:
-        """Tell whether a host has machines of a scope."""
+        """Return True if a host has machines of a scope."""
         known = self._hosts.get(host)
         return known is not None and key in known.scopes
 
     def is_busy(self, host: str) -> bool:
-        """Tell whether an operation of the host's machines is Scheduled."""
+        """Return True if an operation of the host's machines is Scheduled."""
         known = self._hosts.get(host)
         return known is not None and any(
             operation.pending
@@ -281,7 +281,7 @@ class RelayHub:
         )
 
     def changed(self, host: str, etag: str) -> tuple[str, bytes] | None:
-        """Return the ETag and the encoded document of a host, None for a relay that waits for it.
+        """Return a host's ETag and encoded document, None for a relay that has to wait for it.
 
         It waits if it has all of it, or knows of changes that this replica does not know yet.
         """
@@ -317,7 +317,7 @@ class RelayHub:
         return known.digest, body
 
     async def wait(self, host: str, seconds: float, lost: "asyncio.Future[None]") -> bool:
-        """Wait until something of a host changes; return whether it did in time.
+        """Wait until something of a host changes; return True if it did in time.
 
         `lost` is done once its relay's connection is lost: the wait ends then, too.
         """
@@ -345,7 +345,7 @@ class RelayHub:
             self._forget_if_empty(host)
 
     def wake(self, host: str) -> None:
-        """End the waits of a host, of which a relay's token is not valid any more."""
+        """End the waits of a host whose relay has a token that is no longer valid."""
         if (known := self._hosts.get(host)) is not None:
             _wake(known)
 
@@ -355,7 +355,7 @@ class RelayHub:
             _wake(known)
 
     def claim(self, host: str, listener: str, address: str) -> bool:
-        """Count a machine that moves to a host nobody told as this host's; False if none is there.
+        """Count a machine on its way to an unknown host as this host's; False if there is none.
 
         Its relay has heard from that address: until the operation is over, the machine is there.
         """
@@ -382,13 +382,12 @@ class RelayHub:
 
 
 def _moves(operation: Operation) -> bool:
-    """Tell whether it is moving its machines to hosts that nobody knows yet."""
+    """Return True if it is moving its machines to hosts that nobody knows yet."""
     moves = operation.event_type is EventType.REDEPLOY or operation.live_migration
     return moves and not operation.to_host and not operation.pending
 
 
 def _machines_of(operation: Operation | None) -> dict[str, None]:
-    """Return the keys of an operation's machines."""
     return dict.fromkeys(map(model.key, operation.machines if operation else ()))
 
 
