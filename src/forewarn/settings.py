@@ -102,11 +102,11 @@ def open_file(path: Path) -> BinaryIO:
     A FIFO would block its reader for ever: it is opened without waiting, and refused.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-    opened = os.fdopen(os.open(path, flags), "rb")
-    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-        opened.close()
+    number = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
         raise OSError(errno.EINVAL, "it is not an ordinary file")
-    return opened
+    return os.fdopen(number, "rb")
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -91,6 +91,38 @@ def test_what_the_agents_end_cut_may_be_begun_again_on_that_word() -> None:
     assert bench.end("drain") == ["approve E1"]
 
 
+def test_a_rule_that_was_mended_counts_as_it_is_now() -> None:
+    """Its second action had a wrong path: what was done stays, what it lacks now is undone."""
+    bench = held()
+    mended = rule(service("web"), command("drain.sh"), approve="when-prepared")
+    assert bench.reload(mended) == ["do drain.sh", "undo drain"]
+    bench.end("drain")
+    assert bench.end("drain.sh") == ["approve E1"]
+    bench.start()  # the journal says the same
+    bench.see(event())
+    (case,) = bench.decider.state.cases.values()
+    assert (case.rule, case.results) == (mended, [ActionOutcome.SHARED, ActionOutcome.DONE])
+    bench.answer(taken=True)
+    assert bench.see() == ["undo drain.sh"]
+    assert bench.end("drain.sh") == ["undo web"]
+
+
+@pytest.mark.parametrize(
+    "now", [{"match": {"types": ["Freeze"]}}, {"enabled": False}, {"approve": "never"}]
+)
+def test_a_rule_that_takes_the_event_no_more_stays_as_it_was_for_it(now: dict[str, Any]) -> None:
+    bench = held()
+    assert bench.reload(rule(**({"approve": "when-prepared"} | now))) == ["do drain"]
+
+
+def test_a_rule_stays_as_it_was_where_it_has_done_something_for_this_event_alone() -> None:
+    bench = Bench(rule(command("mark", shared=False), command("drain")))
+    bench.see(event())
+    bench.end("mark")
+    bench.end("drain", FAILED)
+    assert bench.reload(rule(command("other", shared=False))) == ["do drain"]
+
+
 def test_new_rules_are_not_taken_the_event_keeps_its_own() -> None:
     bench = held()
     assert bench.reload(rule(approve="at-once", name="new")) == ["do drain"]

@@ -274,11 +274,35 @@ def test_a_program_that_cannot_be_run_is_a_failure_that_says_why(
 def test_a_run_that_cannot_be_begun_is_a_failure_that_says_why(shop: Workshop) -> None:
     connector = shop.connector("echo ran > ran")
     shutil.rmtree(shop.state)
+    shop.state.touch()
     outcome = play(connector.perform(task()))
     assert isinstance(outcome, Outcome)
     assert not outcome.succeeded
     assert outcome.message
     assert not shop.lines("ran")
+
+
+def test_a_state_folder_that_was_removed_is_made_again_and_what_it_had_is_unknown(
+    shop: Workshop,
+) -> None:
+    begun, go = shop.pipe("begun"), shop.pipe("go")
+    connector = shop.connector(
+        f'test "$FOREWARN_OPERATION" = 2.1 || {{ echo > {begun}; read _ < {go}; }}; '
+        'echo "$FOREWARN_OPERATION" >> ran'
+    )
+
+    async def story() -> None:
+        first = asyncio.create_task(connector.perform(task()))
+        await told(begun)
+        shutil.rmtree(shop.state)
+        assert await connector.perform(task(operation="2.1")) == Outcome(succeeded=True, message="")
+        await tell(go)
+        assert await first is Found.UNKNOWN
+        again = shop.connector("echo repeated >> ran")  # after a restart
+        assert await again.check(task(attempt=2)) is Found.UNKNOWN
+
+    play(story())
+    assert shop.lines("ran") == ["2.1", "1.1"]
 
 
 def test_an_end_that_cannot_be_looked_at_for_want_of_files_is_no_failure(shop: Workshop) -> None:

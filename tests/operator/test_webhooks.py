@@ -2,6 +2,7 @@
 
 import http.server
 import logging
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from forewarn.clock import ManualClock
 from forewarn.maintenance.webhooks import BEHIND
 from forewarn.server import settings
 from forewarn.store.sqlite import InMemoryStore
+from http_proxy import HttpProxy
 from server.receiver import Received, Receiver, answer, receiving
 from server.running import NOON, Client, Running, fleet, settings_in
 
@@ -107,6 +109,19 @@ def test_a_test_says_whether_it_was_accepted(client: Client, receiver: Receiver)
     assert (refused["accepted"], "404" in refused["trouble"]) == (False, True)
     unknown = client.ask("POST", "/v1/webhooks/frog/tests", {})
     assert (unknown.status, unknown.error["code"]) == (404, "not-found")
+
+
+def test_a_request_goes_through_the_proxy_of_the_environment(
+    client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = receiver.url().replace("127.0.0.1", "chat.corp.invalid")
+    add(client, url, insecure=True)
+    with HttpProxy(urllib.parse.urlsplit(url).port or 0) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        assert tried(client)["accepted"] is True
+        assert proxy.asked[0][0].startswith(f"POST {url}")
+        monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
+        assert tried(client)["accepted"] is False
 
 
 def test_a_redirect_is_not_followed(client: Client, receiver: Receiver) -> None:

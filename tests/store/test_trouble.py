@@ -74,6 +74,23 @@ def test_a_full_database_changes_nothing_and_takes_more_when_there_is_room(
         assert len(reading.machines()) == 5000
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_or_replaced_takes_nothing_more_until_it_is_back(
+    store: sql.SqlStore, tmp_path: Path, *, replaced: bool
+) -> None:
+    path, aside = tmp_path / "it.db", tmp_path / "aside.db"
+    path.rename(aside)
+    if replaced:
+        shutil.copy(aside, path)
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        save(store, FLEET)
+    assert_only_web_is_there(store)
+    aside.replace(path)
+    save(store, FLEET)
+    with store.read() as reading:
+        assert len(reading.machines()) == 5000
+
+
 def test_nothing_is_committed_after_a_failure_that_was_swallowed(store: sql.SqlStore) -> None:
     limit_pages(store, 40)
 

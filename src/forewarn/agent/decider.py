@@ -78,7 +78,7 @@ class PeersAnswered(Input, frozen=True):
 class Reloaded(Input, frozen=True):
     """An operator has reloaded the agent: held and stuck work is tried again.
 
-    A held event is prepared for by the rule that took it.
+    A held event is prepared for by the rule that took it, as that is now.
     """
 
     rules: tuple[Rule, ...] | None
@@ -478,7 +478,27 @@ class Decider:
                 continue
             event = self.events[case.event_id]
             if asked or self._has_more_notice(case, event):
-                self._write(state.EventRetried(event_id=case.event_id, not_before=event.not_before))
+                again = state.EventRetried(
+                    event_id=case.event_id,
+                    not_before=event.not_before,
+                    rule=self._mended_rule(case, event) if asked else None,
+                )
+                self._write(again)
+
+    def _mended_rule(self, case: Case, event: Event) -> Rule | None:
+        """Return the rule of a held event as it is now; None if it is as it was.
+
+        It is also left as it was where something stands that was done for this event alone: no
+        other rule knows of it.
+        """
+        steps = zip(case.effects, case.rule.prepare, strict=True)
+        own = [key for key, step in steps if not (step.settings.effect or step.settings.tells)]
+        if any(key in self.state.effects for key in own):
+            return None
+        for rule in self._rules:
+            if rule.name == case.rule.name and rule.acts and rules.concerns(rule, event):
+                return None if rule == case.rule else rule
+        return None
 
     def _has_more_notice(self, case: Case, event: Event) -> bool:
         """Return True if only the notice was too short for a held event, and it is longer now.

@@ -610,8 +610,17 @@ def choose(rules: Sequence[Rule], event: Event, notice_seconds: float | None) ->
 
 def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
     """Return True if a rule takes an event."""
+    least, most = rule.match.min_notice_seconds, rule.match.max_notice_seconds
+    return (
+        concerns(rule, event)
+        and (least is None or (notice_seconds is not None and notice_seconds > least))
+        and (most is None or (notice_seconds is not None and notice_seconds <= most))
+    )
+
+
+def concerns(rule: Rule, event: Event) -> bool:
+    """Return True if a rule takes an event at some length of its notice."""
     match = rule.match
-    least, most = match.min_notice_seconds, match.max_notice_seconds
     longest = match.max_duration_seconds
     return (
         rule.enabled
@@ -621,8 +630,6 @@ def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
         and (not match.status or event.status in match.status)
         and (longest is None or 0 <= event.duration_seconds <= longest)  # -1 is unknown
         and fnmatch.fnmatchcase(event.description.casefold(), match.description.casefold() or "*")
-        and (least is None or (notice_seconds is not None and notice_seconds > least))
-        and (most is None or (notice_seconds is not None and notice_seconds <= most))
     )
 
 

@@ -183,6 +183,8 @@ class EventRetried(Record, frozen=True, kw_only=True):
     event_id: str
     not_before: datetime | None = None
     """The event's current NotBefore."""
+    rule: Rule | None = None
+    """The rule to prepare by from now on; None for the one that the event has."""
 
 
 class Checkpoint(Record, frozen=True, kw_only=True):
@@ -369,7 +371,7 @@ class AgentState:
                         effect.stuck, effect.undo_attempt = None, 0
                     effect.interrupted &= not record.interrupted
             case EventRetried():
-                self._retry(self.cases[record.event_id], record.not_before)
+                self._retry(record)
             case Checkpoint():
                 self.boot = record.boot
                 self.cases, self._users = {}, {}
@@ -446,10 +448,17 @@ class AgentState:
             effect.stuck = record.outcome
             effect.interrupted |= record.outcome is ActionOutcome.INTERRUPTED
 
-    def _retry(self, case: Case, not_before: datetime | None) -> None:
-        """Repeat every action that did not end well."""
+    def _retry(self, record: EventRetried) -> None:
+        """Repeat every action that did not end well, or begin again by another rule."""
+        case = self.cases[record.event_id]
         _move(case, PhaseTrigger.RETRY)
-        case.event = msgspec.structs.replace(case.event, not_before=not_before)
+        case.event = msgspec.structs.replace(case.event, not_before=record.not_before)
+        if record.rule is not None:
+            self._unuse(case)
+            results: list[ActionOutcome | None] = [None] * len(record.rule.prepare)
+            case = Case(event=case.event, phase=case.phase, rule=record.rule, results=results)
+            self._keep(case)  # what stands of the old rule, and the new one lacks, is not needed
+            _settle(case)
         for index, result in enumerate(case.results):
             if result is None or result.good:
                 continue

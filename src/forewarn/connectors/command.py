@@ -144,7 +144,7 @@ class TaskRuns:
         """Operations that earlier processes claimed, where the folder is new."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {place.name for place in folder.iterdir()}
-        self._is_new = KEPT not in names and not any("@" in name for name in names)
+        self._is_new = KEPT not in names
         (folder / KEPT).touch(mode=0o600)
 
     def may_miss(self, task: RunOwner) -> bool:
@@ -154,7 +154,7 @@ class TaskRuns:
     def of(self, task: RunOwner) -> list[TaskRun]:
         """Return an operation's runs, the latest first."""
         found = []
-        with self._lock, contextlib.suppress(FileNotFoundError):
+        with self._lock, contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if self._is_new and task.attempt > 1 and task.operation not in self._latest:
                 self._missed.add(task.operation)
             self._latest[task.operation] = max(task.attempt, self._latest.get(task.operation, 0))
@@ -271,7 +271,8 @@ class TaskRuns:
             if ended is not None:
                 return ended
             _log.error("cannot read a result", file=str(run.folder / "result"))
-        return RunTrace.BEGUN if (run.folder / "begun").exists() else RunTrace.NOTHING
+        is_lost = not run.folder.exists()  # it was made before the program could begin
+        return RunTrace.BEGUN if is_lost or (run.folder / "begun").exists() else RunTrace.NOTHING
 
     def _place(self, task: RunOwner) -> Path:
         return self._folder / f"{task.operation}@{task.started_at:%Y%m%dT%H%M%S.%fZ}"
@@ -284,6 +285,9 @@ class TaskRuns:
             latest = self._latest.get(task.operation, 0)
             if latest > task.attempt:
                 raise OSError(f"attempt {latest} has taken over the operation")
+            if not self._folder.exists():  # somebody removed it, with the runs of other operations
+                self._folder.mkdir(mode=0o700, parents=True)
+                self._is_new = True
             place.mkdir(mode=0o700, exist_ok=True)
             again = 0
             while (folder := place / f"{prefix}.{again}.{subject}").exists():

@@ -136,13 +136,48 @@ def open_store(
     return SqlStore(pool, place=str(path), release=release)
 
 
+class DatabaseFile:
+    """The file that all connections of a store have; not another one of the same name.
+
+    Whoever removes it, or puts another in its place, takes away what is written from then on,
+    though SQLite goes on in the file that has no name any more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[int, int] | None = None
+
+    def check(self) -> None:
+        """Raise StoreUnavailable unless the file is still the one that was there first."""
+        try:
+            found = self._path.stat()
+            identity = found.st_dev, found.st_ino
+        except FileNotFoundError:
+            identity = None
+        except OSError as error:
+            message = f"cannot use {self._path} now: {error.strerror}; nothing was changed"
+            raise StoreUnavailable(message) from error
+        self._known = self._known or identity
+        if identity != self._known:
+            raise StoreUnavailable(
+                f"cannot use {self._path} now: the file was removed or replaced while it was in "
+                "use, and what is written would be lost: put it back (a service that runs still "
+                "has it open, below /proc/PID/fd), and try again; nothing was changed"
+            )
+
+
 class SqliteConnection(DatabaseConnection):
     """A connection to a file; one in memory begins with the content of `image`."""
 
     ERRORS = sqlite3.Error
 
-    def __init__(self, path: Path, place: str = "", image: bytes = b"") -> None:
+    def __init__(
+        self, path: Path, place: str = "", image: bytes = b"", file: DatabaseFile | None = None
+    ) -> None:
         super().__init__(place or str(path), explain)
+        self._file = file
+        if file is not None:
+            file.check()
         # The driver must not begin by itself: it does so only before the first writing statement,
         # and what was read before that is then no part of the transaction (increments get lost).
         with self._told():
@@ -163,6 +198,8 @@ class SqliteConnection(DatabaseConnection):
         return not self.driver.in_transaction
 
     def begin(self, *, writing: bool) -> None:
+        if writing and self._file is not None:
+            self._file.check()
         self.driver.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
         if not writing:
             self.driver.execute(_FIRST_LOOK)
@@ -229,7 +266,8 @@ def _empty_database() -> bytes:
 
 def connections(path: Path) -> Pool[SqliteConnection]:
     """Return connections to a file; nothing is opened yet."""
-    return Pool(lambda: SqliteConnection(path), BUSY_SECONDS, str(path))
+    file = DatabaseFile(path)
+    return Pool(lambda: SqliteConnection(path, file=file), BUSY_SECONDS, str(path))
 
 
 def explain(error: BaseException, place: str) -> StoreError | None:

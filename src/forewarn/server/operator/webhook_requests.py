@@ -1,8 +1,9 @@
 """Signs the requests of webhooks by Standard Webhooks, and sends them.
 
-A request is sent by the client's own transport: no proxy, no redirect, a limit on time, and nothing
-is read of an answer behind its head. Each runs on a thread of a pool that has one for each webhook,
-so a receiver that is slow, or whose name is not found, keeps nobody waiting.
+A request is sent by the client's own transport: through the proxy that the environment names, with
+no redirect and a limit on time, and nothing is read of an answer behind its head. Each runs on a
+thread of a pool that has one for each webhook, so a receiver that is slow, or whose name is not
+found, keeps nobody waiting.
 
 Every answer but a success is a refusal, 410 (Gone) too: the standard lets a sender disable such a
 receiver, but a proxy may say it by mistake, and only an operator removes a webhook.
@@ -11,6 +12,7 @@ receiver, but a proxy may say it by mistake, and only an operator removes a webh
 import asyncio
 import contextlib
 import functools
+import os
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +22,7 @@ from typing import Final
 import msgspec
 from standardwebhooks import Webhook as Signer
 
-from forewarn.client import transport
+from forewarn.client import proxies, transport
 from forewarn.clock import Clock
 from forewarn.maintenance.webhooks import MAX_WEBHOOKS, Webhook
 from forewarn.store.port import micros
@@ -86,6 +88,7 @@ class Sender:
             self._open.add(made)
 
         try:
+            proxy = proxies.chosen(url, os.environ)
             status = transport.request(
                 "POST",
                 url,
@@ -96,8 +99,9 @@ class Sender:
                 tls=self._tls if url.startswith("https:") else None,
                 head_only=True,
                 opened=remember,
+                proxy=proxy,
             ).status
-        except transport.RequestFailed as failed:
+        except (proxies.BadProxy, transport.RequestFailed) as failed:
             return str(failed)
         finally:
             self._open.difference_update(opened)
