@@ -104,7 +104,6 @@ class SharedSightings:
         return found
 
     def _asked_since(self) -> Iterator[str]:
-        """Yield the machines, of those whose turn it is, that asked since they were written."""
         turns = [*islice(self._due, len(self._saved) // self._beats + 1)]
         if not turns:
             self._due = iter([*self._saved])
