@@ -33,7 +33,6 @@ PHASES: Final = {
     Phase.PREPARED: (logging.INFO, "is prepared"),
     Phase.APPROVED: (logging.INFO, "is approved"),
 }
-"""The log line of an event that enters a phase."""
 
 
 PREFIX: Final = "forewarn_agent_"
@@ -107,7 +106,6 @@ class Activity:
         self._retried = None
 
     def _peers_answered(self, answered: PeersAnswered) -> None:
-        """Log the peers that are not prepared, if they are others than before."""
         asked = self._asked
         if asked is None or asked.round != answered.round:
             return  # a late answer of an older round

@@ -162,7 +162,6 @@ IDLE_SECONDS: Final = 10.0
 """The longest that the deciding thread waits for an input."""
 
 RETRY_SECONDS: Final = 1.0
-"""The pause before the next try to write a record."""
 
 LAST_TRIES: Final = 3
 """The number of further tries of an agent that is to end."""
@@ -393,7 +392,6 @@ class Daemon:
             self._shorten(self._journal)
 
     def _shorten(self, journal: Journal) -> None:
-        """Shorten the journal if it is long, or if nothing in it matters any more."""
         long = journal.is_long or (self._decider.state.idle and journal.length > 1)
         if not long or clock.monotonic() < self._shorten_at:
             return

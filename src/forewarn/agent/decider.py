@@ -161,7 +161,6 @@ class _Pending(msgspec.Struct):
     round: int | None = None
     """The round that peers have not answered yet."""
     ask_at: float = 0.0
-    """When the next round may begin."""
     agreed: bool = False
     """True if all of the others were prepared in one round."""
     request: int | None = None
@@ -291,7 +290,6 @@ class _Run(msgspec.Struct):
     effect: str
     undo: bool
     limit: float
-    """The end of its own time limit."""
     grace: float
     """The time for it to end once it was stopped."""
     deadline: float = math.inf
@@ -301,7 +299,6 @@ class _Run(msgspec.Struct):
     cut: bool = False
     """True if it was stopped for another reason than its own limit."""
     left: bool = False
-    """True if it was stopped because the agent ends."""
 
     @property
     def until(self) -> float:
@@ -329,7 +326,6 @@ class Decider:
         self._rules = tuple(own)
         self._margin = margin_seconds
         self.looked = False
-        """True if a document was seen in this process."""
         self._closing = self._retry = False
         self._stop_seconds, self._stop_at = stop_seconds, math.inf
         self._number = 0

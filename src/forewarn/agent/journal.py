@@ -92,7 +92,6 @@ class Journal:
             self._database.close()
             raise
         self.length = len(self.records)
-        """The number of its records now."""
 
     def append(self, *records: AnyRecord) -> None:
         """Write records, and return when they are on the disk: all of them, or none.

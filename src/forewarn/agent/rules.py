@@ -38,7 +38,6 @@ TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digit
 """The characters of a header's name (RFC 9110, section 5.6.2)."""
 
 NOTIFIED: Final = ("slack", "teams", "webhook", "urls_file")
-"""The destinations of `notify`."""
 
 COMMAND_LENGTH: Final = 60
 """The most characters of a program's command line that are shown."""
@@ -502,7 +501,6 @@ def _mapped(value: Any, change: Callable[[str], object]) -> Any:  # noqa: ANN401
 
 
 def _json_fault(body: Body) -> str:
-    """Return the reason why a body is not JSON once it is filled in; `""` if it is."""
     try:
         msgspec.json.decode(filled(body, SAMPLE, json=True))
     except msgspec.DecodeError as error:
@@ -600,7 +598,6 @@ BUILT_IN: Final = Rule(
     match=Match(machine="any"),
     prepare=(RuleAction(log=LogSettings()),),
 )
-"""The last rule of all."""
 
 
 def choose(rules: Sequence[Rule], event: Event, notice_seconds: float | None) -> Rule:

@@ -114,7 +114,6 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: AgentSettings
     files: tuple[Path, ...]
-    """The files, in the order in which they were read."""
     origins: Mapping[str, Path]
     """The file of each rule, by the rule's name."""
 

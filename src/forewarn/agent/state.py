@@ -119,7 +119,6 @@ class ActionBegun(Record, frozen=True, kw_only=True):
     undo: bool
     event_id: str
     index: int
-    """The index of the action in its rule."""
     attempt: int
     """From 1."""
 
@@ -139,7 +138,6 @@ class ActionEnded(Record, frozen=True, kw_only=True):
     undo: bool
     outcome: ActionOutcome
     final: bool
-    """True if it is not retried."""
     text: str = ""
     """Its message for people, shortened."""
 
@@ -238,7 +236,6 @@ class Effect(msgspec.Struct, kw_only=True):
     rule: str
     action: RuleAction
     index: int
-    """The index of the action in its rule."""
     order: int
     """Effects are undone from the highest order to the lowest."""
     attempt: int
@@ -284,7 +281,6 @@ AnyRecord = (
     | EventRetried
     | Checkpoint
 )
-"""Every kind of record, as the journal reads them."""
 
 FORGOTTEN: Final = frozenset({"forget", "again"})
 """The values of `after_boot` for an effect that a boot has undone."""
@@ -516,7 +512,6 @@ def _settle(case: Case) -> None:
 
 
 def _holds(case: Case, index: int) -> bool:
-    """Return True if the result of an action forbids approval."""
     result = case.results[index]
     if result is None or result.good:
         return False

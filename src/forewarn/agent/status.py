@@ -157,7 +157,6 @@ def _case(case: Case, decider: Decider, now: float, *, dry: bool) -> dict[str, A
 
 
 def _reason(case: Case, index: int, decider: Decider) -> str:
-    """Return the reason why an action is not done, or of its last failed try; `""` without one."""
     result = case.results[index]
     if result is not None:
         return REASONS.get(result) or _one_line(case.reasons.get(index, ""))
@@ -169,7 +168,6 @@ def _reason(case: Case, index: int, decider: Decider) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return an action's message in one line without a terminal's control characters."""
     return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
 
 
@@ -187,7 +185,6 @@ def _effect(effect: Effect) -> dict[str, Any]:
 
 
 MAX_ANSWER: Final = 1024 * 1024
-"""The longest status of a peer that is read."""
 
 ANSWER_SECONDS: Final = 2.0
 """The time limit of a peer's whole answer; a slower one is asked again."""
@@ -262,7 +259,6 @@ class _PeerStatus(msgspec.Struct):
 
 
 def _agreeing(answer: bytes, event_id: str) -> str | None:
-    """Return a peer's name, as names are compared, if it is prepared for this event."""
     try:
         told = msgspec.json.decode(answer, type=_PeerStatus)
     except msgspec.DecodeError:

@@ -193,7 +193,6 @@ def _option(value: str) -> str | None:
 
 
 def _address(octets: Sequence[int]) -> str | None:
-    """Return an IPv4 address that a host may have; None for anything else."""
     if len(octets) != 4 or not 0 < octets[0] < 224 or max(octets) > 255:
         return None
     return ".".join(map(str, octets))

@@ -112,7 +112,6 @@ class FailedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     """The answer's; None where none came, or the fault was elsewhere."""
     text: str = ""
-    """The server's own words."""
     newest_versions: tuple[str, ...] = ()
     """The versions that a refusal names."""
     retry_after_seconds: float | None = None
@@ -352,7 +351,6 @@ class Attempt(NamedTuple):
     """The result of a Question or a Pause."""
 
     outcome: Reply | FailedAnswer | None
-    """The result of a question; None after a pause."""
     at: ClockReading
     chance: float
     """A random number from 0 up to 1."""
@@ -361,7 +359,6 @@ class Attempt(NamedTuple):
 
 
 Do: TypeAlias = Callable[[Question | Pause], Attempt]
-"""Carries out a question or a pause."""
 
 
 class Session:
@@ -378,7 +375,6 @@ class Session:
         self.takes_reports = False
         """True if the server is Forewarn: no other gets reports of the machine's state."""
         self.settled = False
-        """True if the server has accepted this version."""
         self._candidates = tuple(candidates)
         self._tried = self._candidates[0]
         self._proven: EndpointAddress | None = None

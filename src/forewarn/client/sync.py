@@ -26,7 +26,6 @@ MAX_IDLE: Final = 2
 """Connections that a client keeps for later questions."""
 
 LOGGER: Final = "forewarn.client"
-"""The name of the client's log."""
 
 OnTrouble: TypeAlias = Callable[[Trouble], None]
 """A callback for each new reason why no good answer comes, or why a state is not saved."""

@@ -41,7 +41,6 @@ MAX_INTERIM: Final = 8
 """Interim responses (1xx) before the one that counts: one is usual."""
 
 READ_BYTES: Final = 64 * 1024
-"""The most bytes of one read."""
 
 USER_AGENT: Final = f"Forewarn/{__version__}".encode()
 Place: TypeAlias = tuple[int, Any]
@@ -61,9 +60,7 @@ class Probes(NamedTuple):
     """TCP keepalive: the settings by which the system notices a dead path without traffic."""
 
     silent_seconds: int
-    """Silence before the first probe."""
     between_seconds: int
-    """The pause between two probes."""
     most: int
     """The number of unanswered probes after which the connection ends."""
 
@@ -505,7 +502,6 @@ def _pieces(
 
 
 def _left(until: float) -> float:
-    """Return the seconds that are left; TimeoutError if none are."""
     seconds = until - clock.monotonic()
     if seconds <= 0:
         raise TimeoutError

@@ -99,7 +99,6 @@ class KnownEvent(msgspec.Struct, frozen=True):
     told: bool
     """True if its appearance was reported: otherwise its end is not reported either."""
     started: bool
-    """True if its start was reported."""
     missing: bool = False
     """True if the last document did not list it: the next one confirms its end."""
     handled: bool = True
@@ -141,7 +140,6 @@ class Watcher:
         events: Iterable[event.Event] = (),
     ) -> None:
         self.looks = 0
-        """The number of good answers."""
         self.answered_at: float | None = None
         """When the last of them came, by the monotonic clock; None before the first."""
         self._session = known

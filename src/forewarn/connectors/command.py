@@ -74,9 +74,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     stage: int = 0
     """0 it ended by itself, 1 SIGTERM at its time limit ended it, 2 it had to be killed then."""
     out: bytes = b""
-    """The end of its standard output."""
     err: bytes = b""
-    """The end of its standard error."""
 
     @property
     def succeeded(self) -> bool:
@@ -646,7 +644,6 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _all(tasks: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
-    """Return the result of each; an error is raised when none is under way any longer."""
     results = await asyncio.gather(*tasks.values(), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

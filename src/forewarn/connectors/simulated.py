@@ -33,7 +33,6 @@ HOST_REBOOT: Final = timedelta(minutes=3)
 """The default duration of a host's reboot: servers test their memory first."""
 
 MEMORY_MIB: Final = 1024
-"""The memory of every machine."""
 
 HOST_MEMORY_MIB: Final = 1024 * 1024
 """The memory of every host: enough for any fleet."""
@@ -61,7 +60,6 @@ class SimulatedConnector(Connector):
     durations: Mapping[EventType, timedelta]
     """The durations of tasks that differ from DURATIONS."""
     machines: Callable[[], Iterable[Machine]] = tuple
-    """Returns the machines of the fleet."""
     file: Path | None = None
     """Remembers the hosts; None to forget them at a restart."""
     host_reboot: timedelta = HOST_REBOOT

@@ -45,7 +45,6 @@ class OperatorRequest:
     token: Token | None = None
     """The token that it came with; None on the unix socket."""
     detail: str = ""
-    """The subject, once the request has been read."""
     recorded: bool = False
     """True if the audit log has it, or need not have it."""
     outcome: str = DONE
@@ -173,6 +172,5 @@ def _judge_room(tokens: int) -> None:
 
 
 def _one_line(text: str, most: int) -> str:
-    """Return a text without unprintable characters, cut off where it is too long."""
     shown = "".join(each if each.isprintable() else "\ufffd" for each in text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 3] + "..."

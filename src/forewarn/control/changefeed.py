@@ -149,7 +149,6 @@ MAX_ROWS: Final = 200
 """The most transactions whose news is read from the store at once."""
 
 AFTER_TROUBLE_SECONDS: Final = 1.0
-"""The wait after the store was away."""
 
 
 class Told(msgspec.Struct, frozen=True):

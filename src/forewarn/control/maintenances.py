@@ -326,7 +326,6 @@ def take_turns(
 
 
 def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
-    """Recall the operations of units that are under way; return the ids that are not in history."""
     running = (one for one in maintenance.units if one.state is UnitState.RUNNING)
     names = {f"{maintenance.number}.{one.operation}" for one in running if not one.drain}
     return names - unit.operations(names).keys()
@@ -335,7 +334,6 @@ def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
 def _drain(
     unit: UnitOfWork, maintenance: Maintenance, index: int, survey: HostSurvey
 ) -> Maintenance:
-    """Ask for the drain of a unit's host, as an operator would; return the maintenance after it."""
     machines = lookup.on_hosts(unit, survey)
     after, drain = turn_plan.drained(
         maintenance, index, survey, machines, unit.drains(), now=unit.now

@@ -260,7 +260,6 @@ def latest_loss(reading: Reading) -> LostChanges | None:
 
 
 def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
-    """Return the news of the loss, as it is stored; nothing if another replica noticed first."""
     found = latest_loss(transaction)
     if found is None or found.token != noticed.token:
         return b""
@@ -330,7 +329,6 @@ def _behind(reading: Reading, begun: Mapping[str, int], at: datetime) -> tuple[M
 
 
 def _is_behind(stored: Operation, attempt: int | None) -> bool:
-    """Return True if a task may have begun since the state that the store has."""
     return attempt is not None and (stored.unstarted or attempt > stored.attempt)
 
 

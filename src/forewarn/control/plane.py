@@ -62,7 +62,6 @@ MAX_REFUSALS: Final = 100_000
 """The most refused requests in the audit log, some 30 MB: strangers add to them."""
 
 PROBE: Final = "probe"
-"""The setting that `probe` writes."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,6 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
     """The work that is left after a step of a drain or a maintenance."""
 
     changed: bool = False
-    """True if another step follows at once."""
     survey: bool = False
     """True if the hosts are to be looked at before it."""
     reboot: bool = False
@@ -607,7 +605,6 @@ class Plane:
         return Work(None)
 
     def _end(self, operation: str, command: commands.Command) -> "Future[Operations]":
-        """Decide on a report about an operation, which may be over."""
 
         def job(unit: UnitOfWork) -> Work[Operations]:
             unit.operations([operation])

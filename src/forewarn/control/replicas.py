@@ -62,7 +62,7 @@ class SharedSightings:
         self._removed: set[str] = set()
         """The machines that left the fleet since `news`, which rows read since then may have."""
         self._awaited: set[str] = set()
-        """Machines whose next request is to be written at once."""
+        """Machines whose next request is written at the beat after it."""
         self._due: Iterator[str] = iter(())
         """The machines that have not had their turn in this minute."""
 
@@ -104,7 +104,6 @@ class SharedSightings:
         return found
 
     def _asked_since(self) -> Iterator[str]:
-        """Yield the machines, of those whose turn it is, that asked since they were written."""
         turns = [*islice(self._due, len(self._saved) // self._beats + 1)]
         if not turns:
             self._due = iter([*self._saved])

@@ -38,7 +38,6 @@ LONGEST_NAP: Final = timedelta(seconds=30)
 """The longest wait between two rounds, so that a time of day that was set forward is noticed."""
 
 AFTER_TROUBLE: Final = timedelta(seconds=1)
-"""The wait after a round has failed."""
 
 FAILING: Final = 3
 """The number of failures in a row that are an alert: one or two may be a moment's trouble."""
@@ -61,7 +60,6 @@ NOT_DUE_YET = timedelta(milliseconds=50)
 clock of its own, a fraction of a second behind, and each question takes its lock."""
 
 PURGE_EVERY = timedelta(hours=1)
-"""The time between two purges of history."""
 
 K = TypeVar("K")
 
@@ -177,7 +175,6 @@ class Steps(Rounds, Generic[K]):
     def __init__(self, what: str, clock: Clock, one: str) -> None:
         super().__init__(what, clock)
         self._one = one
-        """The word for one of them in alerts."""
         self._begun: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:

@@ -274,7 +274,6 @@ def _of_unapproved(
 
 
 def _unseen(audience: Audience, up: timedelta) -> str:
-    """Describe the machines that cannot know of an operation, and why; `""` if all can."""
     silent = audience.machines - audience.asking if up >= SILENT_AFTER else 0
     blind = audience.asking - audience.seeing
     of = f"of {audience.machines} machines"

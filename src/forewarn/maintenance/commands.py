@@ -144,7 +144,6 @@ def _check_policy(
 def _make_way(
     working: Transitions, step: planner.PlannedOperation, request: planner.Request, successor: str
 ) -> None:
-    """Cancel unstarted operations on the same machines, or refuse the request."""
     supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
     while (found := working.conflicting(step)) is not None:
         other = found[0]
@@ -298,7 +297,6 @@ def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list
 
 
 def _give_up(working: Transitions, operation: Operation) -> None:
-    """Fail an operation whose machines did not come back in time, after a last check."""
     working.look_for_returns(operation)
     operation = working.operations[operation.id]
     if operation.status is EventStatus.RETURNING:

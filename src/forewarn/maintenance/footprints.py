@@ -108,7 +108,6 @@ def in_the_way(
 
 
 def _standing(operation: Operation) -> str:
-    """Describe the operation that occupies an update domain, and the order that would end that."""
     if operation.status is EventStatus.FAILED:
         return f"{operation.id}, which failed: acknowledge {operation.id}"
     if operation.status.over:

@@ -620,7 +620,6 @@ def _look_again(view: DrainView, now: datetime) -> DrainStep:
 
 
 def _failed(view: DrainView, guests: Iterable[DrainGuest], *, home: bool = False) -> str | None:
-    """Describe the operation that failed to move a machine away, or to bring it home; or None."""
     for guest in guests:
         operation = view.operations.get(guest.returns_by if home else guest.leaves_by)
         if operation is None or not operation.status.over or guest.way is Way.SKIP:

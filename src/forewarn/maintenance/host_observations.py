@@ -356,7 +356,6 @@ class Observations:
                 yield Survey(machine.host)
 
     def _moves(self, uuids: Iterable[str], fleet: FleetState) -> Iterator[Action]:
-        """Record the machines that are in memory on exactly one host, and not on the fleet's."""
         for uuid in uuids:
             machine = fleet.machines.get(uuid)
             if machine is None or machine.key in fleet.busy or uuid in self._suspicions:

@@ -82,7 +82,7 @@ class RelayHolds(msgspec.Struct, frozen=True):
 
 
 def new_token(host: str, digest: str, *, by: str, at: datetime) -> Token:
-    """Return the token of a host's relay, of which only the secret's digest is known."""
+    """Return the token of a host's relay, from the digest of its secret."""
     return Token(
         name=f"relay/{host}/{digest[:8]}",
         role=AccessRole.RELAY,

@@ -409,7 +409,6 @@ class Transitions:
             concerned = {}
 
     def _let_go_on(self, up: set[str]) -> None:
-        """Continue the operations that wait for these, which are up or have made room."""
         # What has dropped out of a scope may wait for nothing in those that it is left in.
         names = {*up, *(other for name in up for other in self.world.waiting_for.of(name))}
         waiting = [o for o in map(self.operations.__getitem__, names) if o.waits_for]

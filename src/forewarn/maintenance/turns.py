@@ -302,7 +302,6 @@ def step(
 
 
 def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
-    """Return the maintenance at its end: stopped if its window left units out, else done."""
     closes = maintenance.closes_at
     reason = "" if closes is None else notice.window_closes(closes)
     late = any(u.state is UnitState.SKIPPED and u.reason == reason for u in maintenance.units)

@@ -73,7 +73,7 @@ class TurnPolicy(msgspec.Struct, frozen=True, kw_only=True):
     check_tries: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
     """The number of failures in a row after which the maintenance halts."""
     check_within_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 300
-    """The time for all of its tries: each begins at its share of it, and may take as long."""
+    """The time for all of its tries: each has an equal share of it."""
 
 
 class UnitKind(StrEnum):

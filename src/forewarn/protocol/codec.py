@@ -419,7 +419,6 @@ def _text(value: object) -> str | None:
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """Return the names in a list; a single string counts as a list of one."""
     if isinstance(value, str):
         value = [value]
     names: Sequence[object] = value if isinstance(value, list) else ()
@@ -427,7 +426,6 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def _whole(value: object) -> int | None:
-    """Return a whole number, also one written as text or with a zero fraction."""
     if isinstance(value, str) and re.fullmatch(_WHOLE_NUMBER, value):
         return int(value)
     if isinstance(value, float) and value.is_integer():

@@ -58,9 +58,7 @@ class Resource(Enum):
     LOAD_BALANCER = auto()
     """A load balancer of Azure's, which no machine has."""
     METADATA = auto()
-    """`/metadata` itself."""
     ROOT = auto()
-    """`/`."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +181,6 @@ class RequestHeaders(msgspec.Struct):
     """The values of the headers that the protocol reads."""
 
     metadata: bool = False
-    """True if Metadata is true."""
     forwarded: bool = False
     origin: bool = False
     host: bytes | None = None
@@ -191,9 +188,7 @@ class RequestHeaders(msgspec.Struct):
     agent: AgentReport | None = None
     """The last Forewarn-Agent that is not malformed."""
     tags: list[bytes] = []
-    """Every If-None-Match."""
     preferences: list[bytes] = []
-    """Every Prefer."""
     identity: list[tuple[bytes, bytes]] = []
     """Every header that names the machine a proxy speaks for, its name in lower case."""
 

@@ -25,7 +25,6 @@ INSTANCE_VERSIONS: Final[tuple[str, ...]] = (
 """The instance service's own list, the oldest first (protocol.md section 1)."""
 
 Tree: TypeAlias = "str | dict[str, Tree] | list[Tree]"
-"""A leaf, an object, or a list."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +116,6 @@ def tree(instance: Instance, version: str) -> dict[str, Tree]:
 
 
 def _as_of(version: str, here: dict[str, Tree], *path: str) -> dict[str, Tree]:
-    """Return an object without the names that later versions added; none of these is in a list."""
     return {
         name: _as_of(version, below, *path, name) if isinstance(below, dict) else below
         for name, below in here.items()

@@ -67,14 +67,12 @@ class HostDocuments(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     etag: str
-    """The service's ETag for it."""
     rules: GuestRules = GuestRules()
     machines: dict[str, Machine] = {}
     """By key. Replaced with each change, never changed."""
     documents: dict[str, ScopeDocument] = {}
     """By the scope's key; likewise."""
     awaited: tuple[str, ...] = ()
-    """Keys of machines that have to ask again."""
 
 
 def take(held: HostDocuments | None, etag: str, told: HostDocument) -> HostDocuments:

@@ -53,7 +53,6 @@ CLAIMS_PER_SECOND: Final = 5.0
 """The most questions for any such address: networks have strangers, and machines move seldom."""
 
 MAX_CLAIMS: Final = 100
-"""Addresses that are remembered as asked for."""
 
 _log = structlog.get_logger(__name__)
 
@@ -280,7 +279,6 @@ class Forwarding:
 
 
 def _error(reply: Reply) -> Exception:
-    """Return the error that an unsuccessful answer means."""
     told = upstream.refusal(reply)
     if reply.status == 400 and told.code == ErrorCode.NOT_FOUND:
         return Refused(ErrorCode.NOT_FOUND, told.message, event_id=told.event_id)

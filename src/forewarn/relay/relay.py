@@ -58,13 +58,11 @@ SAVE_SECONDS: Final = 2.0
 """
 
 SAVE_AGAIN_SECONDS: Final = 10.0
-"""The pause before the next try to save."""
 
 DRAIN_SECONDS: Final = 1.5
 """The time for guests to leave the connections that they keep, before the relay stops."""
 
 CLOSE_SECONDS: Final = 8.0
-"""The longest that `close` takes."""
 
 PREFIX: Final = "forewarn_relay_"
 
@@ -105,16 +103,13 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
     machines: int
     serving: bool
     revoked: bool
-    """True if every replica refuses this host's token."""
     age_seconds: float
     """The longest time for which the documents may be out of date; 0 while a replica is connected.
     """
     replica: str
-    """The replica that is asked first."""
     trouble: str
     """The reason why no replica is connected; `""` while one is."""
     saved: bool
-    """True if the disk has the documents."""
     process: int
 
     def line(self) -> str:

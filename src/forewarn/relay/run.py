@@ -73,7 +73,6 @@ STATUS_SECONDS: Final = 10.0
 """The pause between two status lines for systemd, if the status has changed."""
 
 PAGE_SECONDS: Final = 2.0
-"""The longest wait of a probe for the event loop."""
 
 JSON: Final = "application/json; charset=utf-8"
 

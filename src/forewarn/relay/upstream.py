@@ -88,7 +88,6 @@ class Credentials:
         self._read_at: tuple[tuple[int, int, int], ...] = ()
         self._context: ssl.SSLContext | None = None
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
-        """The headers of each request."""
 
     def refresh(self) -> None:
         """Read the files if any has changed; UpstreamFailed if one cannot be used."""
@@ -366,7 +365,6 @@ class HostReader:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """End a round in which no replica answered as it should."""
         now = self._monotonic()
         if self._refusals:
             self.freshness = self.freshness.refused(now)

@@ -23,7 +23,6 @@ GRACE_SECONDS: Final = 2.0
 """The time of a program after SIGTERM: it only looks, and has nothing to put in order."""
 
 MAX_SAID: Final = 200
-"""Characters that are quoted of a program's output."""
 
 
 class CheckOwner(NamedTuple):
@@ -100,7 +99,6 @@ class ProgramChecks:
         return _failed(f"{how}: {said[-MAX_SAID:]}".removesuffix(": "))
 
     def _opened(self) -> TaskRuns:
-        """Return the folder of the runs, without those of earlier processes."""
         if self._runs is None:
             self._runs = TaskRuns(self._state)
             self._runs.sweep(())

@@ -226,7 +226,6 @@ class _Output:
         assert handler.lock is not None
         self._stream, self._lock = handler.stream, handler.lock
         self.name: Final = name
-        """The name that `add_logger_name` adds."""
 
     def _write(self, line: str) -> None:
         # Nobody who logs is stopped by a full disk, or by a reader that is gone.

@@ -64,7 +64,6 @@ MAX_ETAG: Final = 200
 """Characters of an ETag: the service's own have under 130."""
 
 MAX_STATE_BYTES: Final = 1024
-"""The longest RelayState."""
 
 RelayText = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
 """A relay's text: without the character that no store accepts. One such text would keep the reports
@@ -133,7 +132,6 @@ class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     age_seconds: Seconds = 0.0
     """The time since its start."""
     machines: Count = 0
-    """The number of machines that it serves."""
     stale_seconds: Seconds = 0.0
     """The time for which it had not heard of the service before this request."""
     stalled_seconds: Seconds = 0.0
@@ -147,7 +145,6 @@ class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     machine: RelayText
     """Its key."""
     address: RelayText
-    """The address that it asked from."""
     event_ids: Annotated[tuple[RelayText, ...], msgspec.Meta(max_length=MAX_EVENT_IDS)]
     version: RelayText = ""
     """The api-version of its requests. An operation that starts by this approval waits for the
@@ -176,7 +173,6 @@ class AgedSighting(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False
     machine: RelayText
     """Its key."""
     age_seconds: Seconds = 0.0
-    """The time since it asked last."""
     version: RelayText
     """The api-version of that request."""
     agent: AgentStatus | None = None

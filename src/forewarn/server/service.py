@@ -98,7 +98,6 @@ CLOCK_SETTING: Final = "clock"
 """The store's setting with the clock's scale and origin."""
 
 STOPPING: Final = "the service is stopping"
-"""The answer of `/readyz` then."""
 
 _log = structlog.get_logger(__name__)
 
@@ -120,7 +119,6 @@ class ServicePart(NamedTuple):
     """A part of the service; the fields for functions that it lacks stay at their defaults."""
 
     name: str = ""
-    """The name of its task."""
     learn: Listener = lambda _: None
     """Takes over the store's content at the start, and each change."""
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -148,9 +146,7 @@ class Service:
     _database = ""
     """Different for each database, and after each restore of one."""
     _page_url = ""
-    """The URL of the page for browsers."""
     _is_serving = False
-    """True if guests are answered."""
     _parts: tuple[ServicePart, ...] = ()
     """All of them, once it is opened."""
 
@@ -477,7 +473,6 @@ class Service:
             sockets.remove(self._unix)
 
     def _end_streams(self) -> None:
-        """Note that the service stops, and end the endless answers."""
         self._state = STOPPING
         self._news.close()
         if self._page is not None:

@@ -31,13 +31,11 @@ class DatabaseConnection(ABC):
     """A connection of one engine, which one thread has at a time."""
 
     ERRORS: ClassVar[type[Exception]]
-    """The base class of its driver's exceptions."""
 
     def __init__(self, place: str, explain: Explain) -> None:
         self.place = place
         self._explain = explain
         self._failure: BaseException | None = None
-        """The first error of a statement of this transaction."""
 
     @property
     @abstractmethod

@@ -76,9 +76,7 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A filter for operations, newest first; None and empty mean any."""
 
     machine: str = ""
-    """A machine's key."""
     scope: str = ""
-    """A scope's key."""
     maintenance: int | None = None
     event_types: tuple[EventType, ...] = ()
     statuses: tuple[EventStatus, ...] = ()
@@ -159,11 +157,9 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     behind_ms: int = 0
     """Milliseconds since it last knew every change there was."""
     serving: bool = True
-    """True if its guests can read."""
     clock_ahead_ms: int = 0
     """Milliseconds by which its clock was ahead of the database's; negative: behind."""
     addresses: tuple[str, ...] = ()
-    """The addresses at which guests reach it."""
     stopped: bool = False
     """True if this was its last report: a replica that falls silent without it was lost."""
 

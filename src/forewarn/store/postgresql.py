@@ -60,7 +60,6 @@ FEW: Final = 3
 binary: as text each quote of a body is escaped, which takes 60 times as long."""
 
 CHANNEL: Final = "forewarn"
-"""The channel of notifications about changes."""
 
 MARK: Final = "forewarn"
 """The comment on a table of ours, by which a database is known to be Forewarn's."""

@@ -293,7 +293,6 @@ class SqlTransaction(SqlReading):
         self._count_up_to(max(by_number))
 
     def _save_operations(self, operations: Mapping[str, Operation]) -> None:
-        """Write operations; the search keys are written with a new one."""
         left = operations.keys() - self._known
         known = self._among("SELECT id FROM operations WHERE id {among}", left)
         new = left - {id_ for (id_,) in known}

@@ -84,7 +84,6 @@ _USELESS = {
     sqlite3.SQLITE_READONLY_DBMOVED: "the file was moved or removed while it was in use: put it "
     "back, and start again",
 }
-"""States that do not pass by themselves."""
 
 
 def open_store(

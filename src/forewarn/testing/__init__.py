@@ -42,7 +42,6 @@ _ELSEWHERE = {
     "Refused": "forewarn.maintenance.model",
 }
 _EXTRA = ("httptools", "prometheus_client", "structlog")
-"""The packages of the extra `testing`."""
 
 if not TYPE_CHECKING:  # a type checker sees every name above, and that there is no other
 

@@ -30,7 +30,6 @@ PATIENCE_SECONDS: Final = 30.0
 """The time for a handler to react: thirty polls of one that polls once a second."""
 
 LOOK_SECONDS: Final = 0.05
-"""The pause between two looks at the marks."""
 
 TICK: Final = timedelta(seconds=5)
 """The step of the clock between two looks, where it moves on."""
@@ -42,7 +41,6 @@ MORE_POLLS: Final = 3
 """The number of further polls after which a handler counts as having done nothing."""
 
 IDLE_SECONDS: Final = 3.0
-"""The time for which an idle handler is watched."""
 
 MOST_A_SECOND: Final = 10.0
 """Polls a second: the original answers 429 above 5."""
@@ -52,7 +50,6 @@ ASK_SECONDS: Final = 10.0
 
 EVENTS: Final = "/metadata/scheduledevents"
 ADDRESS: Final = f"http://{namespace.ADDRESS}"
-"""The endpoint of a handler in a network namespace."""
 
 NO_DRAIN: Final = (
     "no drain was seen: the drain must run {drain} or $FOREWARN_DRAIN, or append a line 'drain' "
@@ -76,7 +73,6 @@ class HandlerVerdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It does not concern this handler."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,6 @@ class Result:
     exchange: str = ""
     """The request and the answer that show it; `""` for none."""
     output: str = ""
-    """The end of the handler's output."""
     warning: str = ""
     """The part of the handler's requests that Azure may refuse, whatever the verdict; `""` for
     none."""
@@ -132,7 +127,6 @@ class HandlerScenario:
     play: Callable[["Trial"], None]
     fleet: str = '[[machine]]\nname = "web-0"\n'
     machine: str = "web-0"
-    """The handler's own machine."""
 
 
 @dataclass
@@ -316,7 +310,6 @@ class Trial:
             raise Complaint(f"it leaves zombies: {zombies} of its children ended unawaited")
 
     def _zombies(self) -> int:
-        """Return how many children stay zombies for longer than a handler takes to look."""
         seen = set(self.handler.family("Z"))
         for _ in range(MORE_POLLS):
             if not seen:
@@ -636,7 +629,6 @@ SCENARIOS: Final = (
         _faulty_meanwhile("lower-case", times=4),
     ),
 )
-"""The scenarios of every handler."""
 
 
 @dataclass(frozen=True)
@@ -650,7 +642,6 @@ class Handler:
     ports: tuple[int, ...] = ()
     """The host's ports that an isolated handler reaches at 127.0.0.1."""
     patience_seconds: float = PATIENCE_SECONDS
-    """The time for it to react, by its clock."""
     patience_clock: PatienceClock = real_time
     undrains: bool = True
     """True if it has something to undo; after a checkpoint, it has not."""
@@ -743,7 +734,6 @@ def exchange_text(exchange: Exchange) -> str:
 
 
 def _event_ids(body: bytes) -> list[str]:
-    """Return the ids of an approval's body in upper case; none for an invalid body."""
     try:
         return [each["EventId"].upper() for each in json.loads(body)["StartRequests"]]
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -796,5 +786,4 @@ def _counts(results: Sequence[Result]) -> dict[HandlerVerdict, int]:
 
 
 def _xml(text: str) -> str:
-    """Return a text without characters that XML cannot hold."""
     return "".join(each for each in text if each.isprintable() or each in "\n\t")

@@ -48,7 +48,6 @@ EVERY: Final = 10**9
 INSTANT: Final = timedelta(microseconds=1)
 
 FORWARD_BYTES: Final = 64 * 1024
-"""The bytes that are forwarded at once."""
 
 MAX_STEPS: Final = 100_000
 """The most ends of maintenance that one wait passes; more is a fault of the rules."""
@@ -77,7 +76,6 @@ class EmulatedService(Harness):
     ) -> None:
         self._guests: GuestPlane | None = None
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
-        """The scheduled calls, with their times."""
         self._replayed = 0
         """The number of times that the recorded document was read."""
         self._asked: dict[str, datetime] = {}

@@ -40,7 +40,6 @@ class FaultKind(StrEnum):
     HTML = "html"
     """200 with a page of HTML, as a proxy's login has it."""
     EMPTY = "empty"
-    """200 with an empty body."""
     TEXT_PLAIN = "text-plain"
     """The right document, called `text/plain`."""
     WITHOUT_EVENTS = "without-events"
@@ -50,11 +49,9 @@ class FaultKind(StrEnum):
     INCARNATION_REPEATS = "incarnation-repeats"
     """The incarnation is one less: a number that the handler has seen with other events."""
     LOWER_CASE = "lower-case"
-    """EventIds in lower case."""
     VANISHED = "vanished"
     """A document without any event, which returns with the next one."""
     DUPLICATES = "duplicates"
-    """Each event is listed twice."""
 
 
 class Concerns(StrEnum):
@@ -76,9 +73,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     machine: str = ""
     """The key of the only machine that meets it; `""` for all."""
     after: int = 0
-    """The number of these requests that pass before."""
     times: int = 1
-    """The number of them that meet it."""
     status: int = 503
     """The status of STATUS: 400 to 599."""
     retry_after: int | None = None

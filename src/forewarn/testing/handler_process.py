@@ -35,7 +35,6 @@ LOOKS: Final = 2
 """The number of looks in a row without a running process after which all count as stopped."""
 
 TAIL: Final = 2000
-"""Bytes of its output that are shown."""
 
 _DRAIN: Final = """#!/bin/sh
 log=$FOREWARN_DRAIN_LOG
@@ -53,7 +52,6 @@ echo "undrain $*" >>"$FOREWARN_DRAIN_LOG"
 _PROGRAMS: Final = {"drain": _DRAIN, "undrain": _UNDRAIN}
 
 PLACEHOLDERS: Final = (*_PROGRAMS, "folder")
-"""The placeholders in a command, in braces."""
 
 
 class CannotIsolate(OSError):  # noqa: N818 - a state of the machine

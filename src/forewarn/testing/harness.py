@@ -27,7 +27,6 @@ LEASE: Final = timedelta(days=3650)
 """The connector lives as long as its server: its leases do not expire."""
 
 CLAIMS: Final = 1000
-"""The most tasks that are claimed at once."""
 
 MAX_WAKEUPS: Final = 100_000
 """The most wake-ups of the ticker until a moment; more is a fault of the rules."""
@@ -35,7 +34,6 @@ MAX_WAKEUPS: Final = 100_000
 Answer = TypeVar("Answer")
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
-"""Runs a coroutine to its end."""
 
 
 class Harness:

@@ -47,7 +47,6 @@ MAX_WAIT_SECONDS: Final = 3600.0
 """The longest wait of a request for a handler: as long as a test may run."""
 
 UntilAsked: TypeAlias = Callable[[str, int, float], None]
-"""`Emulator.until_asked`, with all its arguments."""
 
 
 class AdvanceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +60,6 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     operation: str = ""
     reason: str = "it failed"
-    """The reason of a failure."""
 
 
 class AskedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +68,6 @@ class AskedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     machine: str
     times: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXCHANGES)] = 2
     seconds: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS)] = 10.0
-    """The longest wait, in real time."""
 
 
 class Operators:

@@ -60,7 +60,6 @@ class Exchange(msgspec.Struct, kw_only=True):
     status: int = 0
     """The status of the answer; 0 while there is none."""
     answer: bytes = b""
-    """The body of the answer."""
     fault: str = ""
     """The kind of the fault that it met; `""` for none."""
     was_read: bool = False
@@ -123,7 +122,6 @@ class Wire:
         """The source of answers to requests for events, and approvals, in place of the guest plane.
         """
         self.is_away = False
-        """True if every connection is closed at once."""
         self.exchanges: deque[Exchange] = deque(maxlen=MAX_EXCHANGES)
         self.open: set[WireConnection] = set()
         self.pending = 0
@@ -312,7 +310,6 @@ class WireConnection(asyncio.Protocol):
             self._late = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        """End a request that took too long, by the guest plane."""
         self._is_broken = True
         if self._taken:
             self._inner.data_received(self._taken)
@@ -426,9 +423,7 @@ class _Inward(asyncio.Transport):
         self._read_on = read_on
         self._is_closing = False
         self.is_paused = False
-        """True if the guest plane takes no more for now."""
         self.has_ended = False
-        """True if nothing more is to be written."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         answer = bytes(data)

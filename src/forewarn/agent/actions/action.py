@@ -27,7 +27,6 @@ EVENT_LOGGER: Final = logging.getLogger("forewarn.agent.event")
 LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 MAX_FILE: Final = 64 * 1024
-"""The most bytes that are read of a file."""
 
 S = TypeVar("S", bound=ActionSettings)
 

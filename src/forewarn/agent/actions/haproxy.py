@@ -74,7 +74,6 @@ class HaproxyAction(Action[HaproxySettings]):
             raise ActionStopped(f"HAProxy's checks still find {self.settings.server} down") from cut
 
     def _row(self) -> dict[str, str]:
-        """Return the server's line of `show servers state`, by column."""
         backend, _, server = self.settings.server.partition("/")
         lines = self._ask(f"show servers state {backend}").splitlines()
         names = next((line[2:].split() for line in lines if line.startswith("# ")), [])
@@ -119,7 +118,6 @@ class HaproxyAction(Action[HaproxySettings]):
 
 
 def _state(row: dict[str, str]) -> str:
-    """Return a server's administrative state: `ready`, `drain` or `maint`."""
     admin = int(row["srv_admin_state"])
     return MAINT if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
 

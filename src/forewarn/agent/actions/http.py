@@ -39,7 +39,6 @@ CARD_VERSION: Final = "1.4"
 """The version of Adaptive Cards that every client of Teams draws."""
 
 SHOWN: Final = 200
-"""The most characters of an answer that are shown."""
 
 
 def send(

@@ -241,7 +241,6 @@ class SignalAction(Action[SignalSettings]):
 
 
 def _unit(unit: str, run: ActionRun) -> dict[str, str]:
-    """Return a unit's properties, ActiveState and MainPID among them."""
     status, said = execute(
         [SYSTEMCTL, "show", "--property=LoadState,ActiveState,MainPID", "--", unit], run
     )
@@ -268,7 +267,6 @@ def _ended(descriptor: int) -> bool:
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """Return the identity of a file's version; None if the file does not exist."""
     if not file:
         return None
     try:

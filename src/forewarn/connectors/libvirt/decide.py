@@ -60,11 +60,9 @@ class Do(StrEnum):
     START = "start"
     """Start from the definition, never from a saved state."""
     MIGRATE = "migrate"
-    """Move it live to the target."""
     MOVE_DEFINITION = "move definition"
     """Move the definition of a machine that is off to the target."""
     ABORT = "abort"
-    """Cancel the migration that is under way."""
     DEFINE = "define"
     """Give a transient machine a definition: it names the disks once the machine is off."""
     DELETE_DISKS = "delete disks"
@@ -78,13 +76,11 @@ class Do(StrEnum):
     UNKNOWN = "unknown"
     """The result is unknown: a host that matters does not answer."""
     FENCED = "fenced"
-    """A later attempt has taken over."""
 
 
 ENDS = frozenset({Do.DONE, Do.FAIL, Do.UNKNOWN, Do.FENCED})
 
 LOOKS = ENDS | {Do.WAIT, Do.ASK_AGAIN}
-"""The steps that change nothing."""
 
 TRIES: Mapping[Do, int] = {Do.RESUME: 30, Do.START: 10}
 """The number of failures after which a step is given up; `TRIES_ELSE` for the others. A machine
@@ -102,12 +98,9 @@ class Step:
 
     do: Do
     host: str = ""
-    """The host of the machine."""
     target: str = ""
-    """The host that it moves to."""
     live: Marker | None = None
     config: Marker | None = None
-    """The markers to write."""
     seconds: float = 0.0
     message: str = ""
     """For the operator: the reason of the end, or of the wait."""
@@ -147,9 +140,7 @@ class Past:
     started_on: str = ""
     """The host on which this run started the machine again after it had shut it down to move it."""
     marked: bool = False
-    """This run has written its marker."""
     notes: tuple[str, ...] = ()
-    """Remarks for the final message."""
 
     def failed(self, do: Do) -> Failure | None:
         """Return the latest failure of a kind of step."""
@@ -292,7 +283,6 @@ def _nowhere(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
 
 
 def _unseen(order: Order, past: Past, dark: str, *, waits: bool = False) -> Step:
-    """Judge a machine that may be on a host that does not answer."""
     begun = past.acted or order.again
     if order.host_boot_id and not past.stopping and begun:
         return Step(do=Do.WAIT, seconds=RETRY_EVERY_SECONDS, message="waits for its host")
@@ -432,7 +422,6 @@ def _unexpected(domain: DomainSight, phase: MarkerPhase | None) -> str:
 
 
 def _unfit(order: Order, domain: DomainSight) -> str:
-    """Return the reason why a machine cannot be shut down and started again; "" if it can."""
     if order.act is not Act.REBOOT:
         return ""
     if not domain.persistent:

@@ -166,7 +166,6 @@ def _described(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _trees(connection: Connection, listing: str) -> dict[str, Any]:
-    """Return the XML of all objects in a listing, by name; empty where the driver has none."""
     with Suppressed(NO_SUPPORT):
         found = getattr(connection, listing)()
         return {each.name(): facts.parse(each.XMLDesc(0)) for each in found}

@@ -93,7 +93,6 @@ class Marker:
     attempt: int
     phase: MarkerPhase
     source: str = ""
-    """The machine's host before the operation."""
     target: str = ""
 
     def xml(self) -> str:
@@ -162,7 +161,6 @@ class HostSight:
     name: str
     answers: bool = True
     why: str = ""
-    """Why it does not answer."""
     boot_id: str = ""
     """Read only where the order waits for another one."""
     host_id: str = ""
@@ -187,7 +185,6 @@ class HostAddress:
     reboot: Sequence[str]
     """The command that reboots it; empty where there is none."""
     boot_id: Sequence[str]
-    """The command that prints its boot id."""
 
 
 @dataclass(frozen=True, kw_only=True)

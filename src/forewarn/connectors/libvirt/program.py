@@ -71,7 +71,6 @@ class End(NamedTuple):
     """The end of a run."""
 
     do: Do
-    """DONE, FAIL, UNKNOWN or FENCED."""
     message: str
     host: str
     """The machine's host now; "" where that is unknown."""

@@ -165,7 +165,6 @@ class Connections:
     _strangers: int = 0
     _all_guests: Account = field(default_factory=lambda: Account(share=TOTAL_SHARE))
     _of_strangers: dict[str, Account] = field(default_factory=dict)
-    """All strangers of a listener, by its name."""
     _accounts: dict[Hashable, Account] = field(default_factory=dict)
     _emptied: asyncio.Future[None] | None = None
     _sweeping: asyncio.TimerHandle | None = None

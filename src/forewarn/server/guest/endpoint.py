@@ -71,7 +71,6 @@ OTHER: Final = "other"
 """The label of unknown resources, and of requests that the transport refused unjudged."""
 
 EVENTS: Final = "events"
-"""A GET of the document."""
 
 _RESOURCES: Final = {
     Resource.EVENTS: EVENTS,
@@ -160,7 +159,6 @@ class LongPoll(msgspec.Struct, eq=False):
     machine: str
     scope: str
     seconds: int
-    """The longest wait, in seconds."""
     is_over: bool = False
     """True if it is to be answered even if nothing has changed."""
     is_queued: bool = False
@@ -490,9 +488,7 @@ class KnownPoll(msgspec.Struct, eq=False):
     data: bytes
     wanted: GetDocument
     is_last: bool
-    """True if the answer ends the connection."""
     on_loopback: bool
-    """True if they were judged on a loopback listener."""
     last_request: LastRequest | None = None
     """Their latest arrival, and their version: one object for all that ask in a second."""
 
@@ -505,7 +501,6 @@ class Poll(msgspec.Struct, eq=False):
     is_last: bool
     caller: Caller
     scope: str
-    """The key of the machine's scope."""
     generation: int
     status: int
     ending: bytes

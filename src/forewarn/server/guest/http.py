@@ -32,13 +32,11 @@ _SERVED_VERSIONS: Final = frozenset({"1.1", "1.0"})
 _NO_VERSION: Final = "0.0"
 """The parser's version before one has come."""
 CHUNKED: Final = -1
-"""The length of a chunked body."""
 _TELLING_LENGTHS: Final = frozenset(
     len(name) for name in ("host", "expect", "content-length", "transfer-encoding")
 )
 """Lengths of the header names that the transport reads, to pass by most others unread."""
 _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked" + EMPTY_LINE
-"""A head that puts a parser before a chunked body."""
 
 
 def end_of_block(tail: bytes, data: bytes, start: int) -> int:
@@ -246,7 +244,6 @@ class RequestReader:
         """Begin the next message."""
         self.head = NO_HEAD
         self.started = False
-        """True once any byte of the message has come."""
         self.body: bytes | None = None
         """Once the request is complete."""
         self._body: bytearray | _Chunks | None = None

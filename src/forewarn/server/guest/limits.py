@@ -149,7 +149,6 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     per_second: float = 0.0
     """The number of requests that it gains in a second; 0 is no limit."""
     burst: int = 1
-    """The number of requests that it may make at once."""
 
 
 UNLIMITED: Final = Rate()
@@ -274,7 +273,6 @@ class Account:
     """The time at which it will have paid for the loop's time that it used, in monotonic seconds.
     """
     is_approving: bool = False
-    """True if the control plane has an approval of it."""
     approved_until: float = -math.inf
     """The time at which it will have made up for the EventIds that it approved, in monotonic
     seconds: its next approval waits in line as if it had come only then."""
@@ -392,7 +390,6 @@ class FairQueue:
         self._in_flight = 0
         """EventIds that the control plane has, but for those of a large body."""
         self._has_large = False
-        """True if it has a large body."""
         self._approving: dict[Account, dict[Connection, int]] = {}
         """Connections whose approval waits for a turn, and how many bytes each has."""
         self._lines = Line(), Line()
@@ -433,7 +430,6 @@ class FairQueue:
         self._few(self._have_turn)
 
     def _few(self, act: Callable[[], bool]) -> None:
-        """Act as often as a round of the loop has time for, until there is nothing to do."""
         until = self._monotonic() + ROUND_SECONDS
         for _ in range(TURNS):
             if not act() or self._monotonic() > until:

@@ -366,7 +366,6 @@ class ConnectionFilter:
         """Listeners and networks."""
         self._is_soon = False
         self.is_active = False
-        """True if any socket has a program."""
 
     def guard(self, listener: str, listening: socket.socket) -> None:
         """Drop connections to this socket, too."""

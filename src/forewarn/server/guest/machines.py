@@ -48,7 +48,6 @@ class Source(exchange.Peer, frozen=True, kw_only=True):
     network: str = ""
     """The network whose connections count together with it (`network_of`)."""
     listener: str = ""
-    """The name of the listener that it came to."""
     default_vm: str = ""
     """The key of the machine that asks where the request does not name one; `""` for none."""
     proxies: Proxies | None = None
@@ -95,7 +94,6 @@ class Caller(Bucket):
         super().__init__()
         self.last_request: LastRequest | None = None
         self.agent: AgentReport | None = None
-        """The latest report of its agent."""
 
 
 class Registry:

@@ -55,7 +55,6 @@ class HostTag(msgspec.Struct, frozen=True):
 
 
 NO_TAG: Final = HostTag("", 0, "")
-"""The tag of no document."""
 
 
 def tag_of(etag: str) -> HostTag:
@@ -241,7 +240,6 @@ class RelayHub:
         self._concerned[host] = None
 
     def _concern(self, key: str) -> None:
-        """Note a change of a machine for its hosts."""
         self._concerned.update(dict.fromkeys(self._places.get(key, ("", ()))[1]))
 
     def _change_scope(self, key: str) -> None:
@@ -392,7 +390,6 @@ def _machines_of(operation: Operation | None) -> dict[str, None]:
 
 
 def _awaited_of(operation: Operation | None) -> set[str]:
-    """Return the keys of the machines that have to ask again before an operation is over."""
     returns = operation is not None and operation.status is EventStatus.RETURNING
     return set(map(model.key, operation.awaited)) if operation and returns else set()
 
