@@ -31,7 +31,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -177,6 +177,8 @@ class PendingApproval(msgspec.Struct, eq=False):
     body: bytes
     entries: int = 0
     """How many EventIds the control plane has of it."""
+    seconds: ClassVar[float] = 0.0
+    """The time for which it is held back on purpose."""
 
 
 Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"
