@@ -91,14 +91,14 @@ class EmulatedService(Harness):
         self._servers: list[asyncio.Server] = []
         self.fault: BaseException | None = None
         """An error where nobody waits for an answer."""
-        policy = msgspec.structs.replace(rules.policy, back=BACK)
-        self._settings = Settings(rules=rules)
-        self._chain = 0 if policy.enablement is Enablement.ALWAYS else DELAYED_TURNS
-        super().__init__(Fleet(), policy, beginning=beginning, run=run)
+        rules = msgspec.structs.replace(rules, back_seconds=BACK.total_seconds())
+        self.settings = Settings(rules=rules)
+        self._chain = 0 if rules.enablement == Enablement.ALWAYS.value else DELAYED_TURNS
+        super().__init__(Fleet(), rules.policy, beginning=beginning, run=run)
 
     async def open(self, port: int) -> int:
         """Open the port, 0 for any free one; return its number."""
-        settings = self._settings
+        settings = self.settings
         guests = self._guests = GuestPlane(
             listeners=(),
             limits=settings.guest,
