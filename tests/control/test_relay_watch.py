@@ -20,6 +20,7 @@ from forewarn.control.relay_watch import SAVE_SECONDS, SETTLE, RelayWatch
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import relays
+from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -589,3 +590,22 @@ def test_an_absence_that_was_refused_a_hold_is_not_marked(replica: RelayReplica)
 
 def refused(*_: object, **__: object) -> Decision:
     raise Refused(ErrorCode.CONFLICT, "not now")
+
+
+def test_a_relay_that_is_away_is_told_of_unless_its_host_reboots() -> None:
+    clock = ManualClock(NOW)
+    replica = RelayReplica(InMemoryStore(), clock)
+    watch = replica.watch
+    for host in ("h0", "h1", "h2"):
+        replica.token(f"token of {host}", host)
+    clock.advance(SETTLE)
+    for host in ("h0", "h1"):
+        watch.hear(host, version="1", age_seconds=0.0, machines=1, etag="")
+    assert watch.alerts() == []
+    clock.advance(MINUTE)
+    drain = Drain(host="h1", state=HostState.REBOOTING, requested_at=NOW, changed_at=NOW)
+    watch.learn(Changes(drains=(drain,)))
+    away = [(one.kind, one.about, one.since) for one in watch.alerts()]
+    assert away == [(AlertKind.RELAY_AWAY, "h0", NOW + SETTLE)]
+    watch.learn(Changes(drains=(msgspec.structs.replace(drain, state=HostState.UP),)))
+    assert [one.about for one in watch.alerts()] == ["h0", "h1"]

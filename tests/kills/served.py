@@ -24,8 +24,7 @@ MARKS = "start.log"
 def mark_start(path: Path) -> None:
     """Write down when each phase of a start begins; nothing else of the service changes."""
     from forewarn.control import executor, heartbeat
-    from forewarn.server import service
-    from forewarn.server.operator import routing
+    from forewarn.server.operator import plane, routing
     from forewarn.store import sqlite
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -51,7 +50,7 @@ def mark_start(path: Path) -> None:
     before(sqlite, "_create", Start.MIGRATING)
     before(heartbeat.Heartbeat, "begin", Start.RECOVERING)
     before(routing.Backend, "read", Start.FILLING)
-    before(service.Service, "_open_operators", Start.BINDING)
+    before(plane.OperatorPlane, "open", Start.BINDING)
     before(executor.Executor, "run", Start.TAKING_UP)
 
 

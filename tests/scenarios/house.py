@@ -23,6 +23,7 @@ from forewarn.maintenance.model import Changes, Machine, Policy, Sighting, Start
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listing
 from forewarn.protocol.versions import NEWEST_VERSION, Version
+from forewarn.server.guest.documents import Documents
 from forewarn.store.sql import SqlTransaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing.harness import CLAIMS, Harness
@@ -75,7 +76,7 @@ class MortalHouse(Harness):
         """Start the server from what was committed."""
         if self.up:
             raise Impossible("the server is already running")
-        now = self.clock.now()
+        now, self._documents = self.clock.now(), Documents()
         for machine, seen in self._sightings.items():  # as `Transaction.set_back`
             asked_at = min(seen.asked_at, now)
             self._sightings[machine] = msgspec.structs.replace(seen, asked_at=asked_at)
@@ -100,7 +101,7 @@ class MortalHouse(Harness):
         if not self.up:
             return
         try:
-            self._watch.look()
+            self.watch.look()
         except ClockJumped:
             self.kill()
             self.start()
@@ -138,6 +139,7 @@ class MortalHouse(Harness):
 
     def learn(self, changes: Changes) -> None:
         """Check what the guests' documents and the operations have become."""
+        self._documents.learn(changes)
         for operation in changes.operations:
             self._trace.changed(self._operations.get(operation.id), operation)
             self._operations[operation.id] = operation
@@ -170,7 +172,7 @@ class MortalHouse(Harness):
         Its agent says a report with it; None leaves its last word as it is.
         """
         self.need_server()
-        now = self._watch.now().replace(microsecond=0)
+        now = self.watch.now().replace(microsecond=0)
         known = self._sightings.get(model.key(machine.name))
         seen = known or Sighting(asked_at=now, version=NEWEST_VERSION.name)
         if report is not None:
@@ -223,6 +225,6 @@ class MortalHouse(Harness):
                 reading.open_maintenances().values(),
                 reading.holds(),
                 {},
-                self._watch.now(),
+                self.watch.now(),
                 up_since=self.beginning,
             )

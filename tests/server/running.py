@@ -214,8 +214,7 @@ class Running:
 
         def cancel() -> None:
             assert self._service is not None
-            (task,) = (task for task in self._service._tasks if task.get_name() == name)
-            task.cancel()
+            self._service._tasks[name].cancel()
 
         self._loop.call_soon_threadsafe(cancel)
         self._thread.join(patience.SECONDS)

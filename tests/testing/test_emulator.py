@@ -509,3 +509,16 @@ def test_a_thousand_leave_nothing_behind() -> None:
                     client.document()
             if number % 100 == 0:
                 client.close()
+
+
+def test_a_machine_whose_request_is_refused_has_not_asked_again(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    events = f"{web.endpoint}/metadata/scheduledevents?api-version=2020-07-01"
+    requests.get(events, headers={"Metadata": "true"}, timeout=patience.SECONDS)
+    event = emulator.schedule("Reboot", "web-0", no_notice=True)
+    emulator.finish()
+    assert requests.get(events, timeout=patience.SECONDS).status_code == 400
+    assert event.status == "Returning"
+    requests.get(events, headers={"Metadata": "true"}, timeout=patience.SECONDS)
+    assert event.status == "Completed"

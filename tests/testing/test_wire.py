@@ -36,6 +36,17 @@ def connected(emulator: Emulator) -> Iterator[socket.socket]:
         yield connection
 
 
+def hurry(emulator: Emulator) -> None:
+    """Give peers a tenth of a second, in place of half a minute, for each of their parts."""
+
+    def set_limits(service: EmulatedService) -> None:
+        service.guests._connections.limits = Limits(
+            head_seconds=0.1, body_seconds=0.1, idle_seconds=0.1, approval_seconds=0.1
+        )
+
+    emulator.read(set_limits)
+
+
 def rest(connection: socket.socket) -> bytes:
     """All that comes until the other end has ended."""
     read = b""
@@ -79,7 +90,7 @@ def test_a_peer_that_awaits_no_answer_is_read_no_further_than_a_request_ahead(
     emulator: Emulator,
 ) -> None:
     def is_paused(service: EmulatedService) -> bool:
-        return any(not each.is_reading for each in service.wire.open)
+        return any(each._paused for each in service.guests._connections._all)
 
     emulator.faults("delay", seconds=60)
     flood, sent = GET * 100, 0
@@ -168,7 +179,7 @@ def test_connections_that_are_cut_off_leave_nothing(emulator: Emulator) -> None:
         connection.sendall(GET)
         connection.shutdown(socket.SHUT_WR)
         assert statuses(rest(connection)) == [200]
-    emulator.until(lambda: not emulator.read(lambda service: service.wire.open), 0.0)
+    assert emulator.read(lambda service: service.guests.figures()["guest_connections"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -180,16 +191,12 @@ def test_connections_that_are_cut_off_leave_nothing(emulator: Emulator) -> None:
             b"POST " + EVENTS + b" " + HEAD + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n",
             408,
         ),
-        (b"POST /nowhere " + HEAD + b"Content-Length: 9\r\n\r\n{}", 404),
     ],
 )
 def test_a_request_that_does_not_come_whole_is_told_so_in_its_time(
     emulator: Emulator, part: bytes, status: int
 ) -> None:
-    def hurry(service: EmulatedService) -> None:
-        service.wire.limits = Limits(head_seconds=0.1, body_seconds=0.1)
-
-    emulator.read(hurry)
+    hurry(emulator)
     with connected(emulator) as connection:
         connection.sendall(part)
         answers = rest(connection)
@@ -198,21 +205,15 @@ def test_a_request_that_does_not_come_whole_is_told_so_in_its_time(
 
 
 def test_a_connection_without_a_request_is_closed_in_its_time(emulator: Emulator) -> None:
-    def hurry(service: EmulatedService) -> None:
-        service.wire.limits = Limits(idle_seconds=0.1)
-
-    emulator.read(hurry)
+    hurry(emulator)
     with connected(emulator) as connection:
         connection.sendall(GET)
         assert statuses(rest(connection)) == [200]
 
 
 def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None:
-    def hurry(service: EmulatedService) -> None:
-        service.wire.limits = Limits(head_seconds=0.1, body_seconds=0.1, idle_seconds=0.1)
-
     with Emulator() as emulator:
-        emulator.read(hurry)
+        hurry(emulator)
         emulator.machine("web-0")
         emulator.faults("delay", seconds=0.5)
         with connected(emulator) as delayed, connected(emulator) as silent:
@@ -223,3 +224,16 @@ def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None
             assert statuses(rest(silent)) == [408]  # so the time of silent peers is over
             emulator.advance(0.5)
             assert statuses(rest(delayed)) == [200]
+
+
+def test_a_delayed_request_whose_client_has_gone_is_never_read(emulator: Emulator) -> None:
+    emulator.faults("delay", seconds=60)
+    with connected(emulator) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        connection.sendall(GET)
+        emulator.until(lambda: emulator.requests, patience.SECONDS)
+    with connected(emulator) as connection:  # whoever comes later finds that one gone
+        connection.sendall(GET)
+        until(connection, b"}")
+    emulator.advance(60)
+    assert [exchange.was_read for exchange in emulator.requests] == [False, True]

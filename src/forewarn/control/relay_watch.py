@@ -22,6 +22,7 @@ from forewarn.control.ticker import Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Hold, HoldKind, HostState, Refused
 from forewarn.maintenance.relays import Relay, RelayHolds, RelayTerms
 from forewarn.maintenance.transitions import Transitions
@@ -226,6 +227,18 @@ class RelayWatch(Rounds):
     def has_all(self, relay: Relay) -> bool:
         """Return True if a relay has everything that concerns its host."""
         return self._has_all(relay.host, relay.etag)
+
+    def alerts(self) -> list[Alert]:
+        """Return what needs an operator: relays that are away, but for those of rebooting hosts."""
+        found = super().alerts()
+        for relay in self.relays.values():
+            if self.is_away(relay) and relay.host not in self._coming_back:
+                message = (
+                    f"the relay of host {relay.host} did not ask for it: its guests cannot "
+                    "approve, and nothing of the host starts while it is held"
+                )
+                found.append(Alert(AlertKind.RELAY_AWAY, relay.host, message, relay.heard_at))
+        return found
 
     async def run(self) -> None:
         """Write, read and judge, until `stop`."""

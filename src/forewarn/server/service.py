@@ -11,7 +11,6 @@ import hashlib
 import os
 import shutil
 import socket
-import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
+from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
 from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
@@ -28,7 +28,7 @@ from forewarn.connectors.libvirt.surveys import LibvirtSurveys
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control import outbox
-from forewarn.control.changefeed import Changefeed, Listener, NewsTail
+from forewarn.control.changefeed import Changefeed, Listener, Reached
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.heartbeat import Heartbeat
@@ -44,24 +44,17 @@ from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine
-from forewarn.server import secret_files, sockets
+from forewarn.server import sockets
 from forewarn.server.checks import ProgramChecks
-from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.plane import GuestPlane
-from forewarn.server.operator import application, auth, connections
-from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.metrics import OperationMetrics
+from forewarn.server.operator import connections
+from forewarn.server.operator.plane import OperatorPlane, Served
 from forewarn.server.operator.routing import Backend, ServiceState
 from forewarn.server.operator.webhook_requests import Sender
-from forewarn.server.page.live import Live
-from forewarn.server.page.now import SharedNow
-from forewarn.server.page.rendering import Renderer
-from forewarn.server.page.routes import PageContext
 from forewarn.server.process import Crashed
 from forewarn.server.relay.application import RelayPlane
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import SIMULATED_HOSTS_NAME, Settings
-from forewarn.settings import OFF, split_address
 from forewarn.store.port import Reading, Replica, Store, StoreError, StoreUnusable
 from forewarn.version import __version__
 from forewarn.vocabulary import EventType
@@ -115,40 +108,47 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     scopes: int
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
 class ServicePart(NamedTuple):
     """A part of the service; the fields for functions that it lacks stay at their defaults."""
 
     name: str = ""
-    learn: Listener = lambda _: None
+    """That of its task."""
+    learn: Listener = _ignore
     """Takes over the store's content at the start, and each change."""
+    begin: Callable[[int], None] = _ignore
+    """Takes over, after that, the number of the outbox that the content is of."""
+    see: Listener = _ignore
+    """Takes over each change, without the content at the start."""
+    hear: Callable[[Reached], None] = _ignore
+    """Takes over each place in the outbox whose changes all have learned."""
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Works until `stop`; where it ends by itself, the service ends."""
-    stop: Callable[[], None] = lambda: None
+    stop: Callable[[], None] | None = None
+    """None where its task is cancelled."""
     rounds: Contained | None = None
     """The rounds that go on after any error, with their obstacle and their alerts."""
 
     @classmethod
     def of(cls, name: str, part: Contained) -> "ServicePart":
-        """Return a part with all of these functions."""
-        return cls(name, part.learn, part.run, part.stop, part)
+        """Return a part that goes on whatever fails."""
+        return cls(name, part.learn, run=part.run, stop=part.stop, rounds=part)
 
 
 class Service:
     """The whole service without the process around it; `close` closes the store, too."""
 
-    _unix: Path | None = None
-    """The unix socket that this process made, and so removes."""
     _probing: Future[None] | None = None
     _probed_at = 0.0
     _state = "the service is starting"
     _following: FollowerThread | None = None
-    _tls: ssl.SSLContext | None = None
     _database = ""
     """Different for each database, and after each restore of one."""
-    _page_url = ""
     _is_serving = False
-    _parts: tuple[ServicePart, ...] = ()
-    """All of them, once it is opened."""
+    """True while guests are answered."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Service:
         mint: Callable[[], str],
         handed_over: sockets.HandedOver,
     ) -> None:
-        self._settings, self._handed_over = settings, handed_over
+        self._settings = settings
         self._store, self._real = store, real
         self._feed = Changefeed()
         watch = self._watch = clock
@@ -184,7 +184,6 @@ class Service:
         )
         self._guests = guests(self._plane)
         seen = self._sightings = SharedSightings(self._guests.seen)
-        self._inventory = Inventory(self._guests.machines, seen)
         self._replicas = Replicas(store, own, self._follower, watch, real, sightings=seen)
         self._heartbeat = Heartbeat(
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
@@ -196,7 +195,6 @@ class Service:
         self._hosts = HostDrains(
             self._plane, connector, watch, machines, settings.rules.policy.host_back
         )
-        self._news = NewsTail(store, real)
         self._maintenances = self._make_maintenances()
         self._executor = Executor(
             self._plane,
@@ -207,19 +205,17 @@ class Service:
             replicas=self._replicas.live,
         )
         self._sync = sync_of(settings, self._plane, watch, real)
-        self._reached_by_relays = connections.ReachedLimits("relay")
-        self._relays = self._relay_plane(own.name)
-        self._counted = OperationMetrics(self._inventory)
-        self._reached = connections.ReachedLimits()
-        audit = auth.AuditLog(self._plane, real)
-        self._door = auth.Door(audit, watch, real, mint, settings.operator.has_page)
-        self._backend = self._backend_of(store)
-        self._page = self._page_of(own.process)
-        self._servers: list[connections.Server] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        """Parts that never end by themselves."""
+        self._sender = Sender(real, settings.webhooks.tls_ca)
+        reached = connections.ReachedLimits("relay")
+        self._backend = self._make_backend([*self._writer.collectors, reached.counter])
+        self._relays = self._make_relays(handed_over, reached) if settings.relay.listen else None
+        self._operators = OperatorPlane(self._backend, mint, own.process, handed_over)
+        self._webhooks = Deliveries(self._plane, self._backend.read, watch, real, self._sender.send)
+        self._parts = tuple(self._all_parts())
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """What never ends by itself, by name."""
         self._serving: list[asyncio.Task[None]] = []
-        self._watching: list[asyncio.Task[None]] = []
+        """Those of them that serve operators and relays."""
 
     def _make_maintenances(self) -> Maintenances:
         settings = self._settings
@@ -233,80 +229,71 @@ class Service:
             scale=settings.clock.scale,
         )
 
-    def _relay_plane(self, replica: str) -> RelayPlane | None:
-        if not self._settings.relay.listen:
-            return None
+    def _make_relays(
+        self, handed_over: sockets.HandedOver, reached: connections.ReachedLimits
+    ) -> RelayPlane:
+        on_stranger = self._sync.survey_soon
         return RelayPlane(
-            settings=self._settings.relay,
-            plane=self._plane,
-            store=self._store,
-            clock=self._watch,
-            real=self._real,
-            machines=self._guests.machines,
-            whole=self._guests.whole,
-            rules=self._settings.guest_rules,
-            saw=self._sightings.relay,
-            on_stranger=self._sync.survey_soon,
-            epoch=self._epoch,
-            replica=replica,
-            handed_over=self._handed_over,
-            reached=self._reached_by_relays,
-        )
-
-    def _page_of(self, process: str) -> PageContext | None:
-        if not self._door.has_page:
-            return None
-        renderer = Renderer()
-        return PageContext(
-            backend=self._backend,
-            renderer=renderer,
-            now=SharedNow(self._backend, renderer),
-            live=Live(self._watch, self._real, process),
-            door=self._door,
+            self._backend, handed_over, reached, epoch=self._epoch, on_stranger=on_stranger
         )
 
     def _epoch(self) -> str:
         lost = self._follower.lost
         return f"{self._database}-{lost.token}" if lost is not None else self._database
 
-    def _backend_of(self, store: Store) -> Backend:
-        self._sender = Sender(self._real, self._settings.webhooks.tls_ca)
-        backend = Backend(
+    def _make_backend(self, collectors: list[Collector]) -> Backend:
+        return Backend(
+            settings=self._settings,
             plane=self._plane,
-            news=self._news,
-            store=store,
-            inventory=self._inventory,
-            listeners=frozenset(listener.name for listener in self._settings.guest.listener),
+            store=self._store,
             clock=self._watch,
-            up_since=self._own.started_at,
-            scale=self._settings.clock.scale,
-            readiness=self.readiness,
+            real=self._real,
+            guests=self._guests,
             heartbeat=self._heartbeat,
             replicas=self._replicas,
-            policy=self._settings.rules.policy,
-            collectors=(
-                *self._counted.collectors,
-                *self._writer.collectors,
-                self._reached.counter,
-                self._reached_by_relays.counter,
-                *self._door.collectors,
-            ),
-            figures=self._figures,
+            readiness=self.readiness,
             tasks=lambda: self._executor.running,
             hosts=self._hosts,
             maintenances=self._maintenances,
-            accounts=self._door.accounts,
-            make_token=secret_files.new_token,
-            document=self._guests.document,
-            page_url=(lambda: self._page_url) if self._door.has_page else None,
-            relays=self._relays.watch if self._relays is not None else None,
-            observed=self._observed,
+            collectors=collectors,
             sender=self._sender,
+            observed=self._observed,
         )
-        self._webhooks = Deliveries(
-            self._plane, backend.read, self._watch, self._real, self._sender.send
-        )
-        return backend
+
+    def _all_parts(self) -> Iterator[ServicePart]:
+        """Yield each part once, in the order in which they learn of a change, start and stop."""
+        backend, page, relays = self._backend, self._operators.page, self._relays
+        yield ServicePart("the writer", run=lambda: _until(self._writer.ended))
+        yield ServicePart("the changefeed", run=lambda: _until(self._feed.ended))
+        if self._store.shared:
+            yield ServicePart("the follower", run=self._follow)
+            yield ServicePart("the watch of the store", run=self._watch_store)
+        # It counts before the inventory forgets what was.
+        yield ServicePart(see=self._operators.counted.learn)
+        if page is not None:
+            yield ServicePart(learn=page.now.learn)
+        yield ServicePart(learn=self._guests.learn)
+        yield ServicePart(learn=backend.learn, begin=backend.news.begin, hear=backend.news.learn)
+        # The last time that it saves is one at which guests could still read.
+        yield ServicePart("the heartbeat", run=self._heartbeat.run, stop=self._heartbeat.stop)
+        yield ServicePart.of("the ticker", self._ticker)
+        yield ServicePart.of("the executor", self._executor)
+        returns = ServicePart.of("the watch for returns", self._returns)
+        yield returns._replace(begin=lambda _: self._returns.begin())
+        yield ServicePart.of("the drains of hosts", self._hosts)
+        yield ServicePart.of("maintenances", self._maintenances)
+        yield ServicePart.of("the watch of the hosts", self._sync)
+        yield ServicePart.of("webhooks", self._webhooks)._replace(hear=self._webhooks.hear)
+        yield ServicePart(learn=self._sightings.learn)
+        if relays is not None:
+            yield ServicePart.of("the watch of the relays", relays.watch)._replace(
+                learn=relays.learn,
+                begin=relays.begin,
+                hear=lambda reached: relays.hub.reach(reached.sequence),
+            )
+        yield ServicePart(see=_tell)
+        if page is not None:
+            yield ServicePart(see=page.live.learn)
 
     async def open(self) -> Opened:
         """Start everything; the sockets last, when memory is whole.
@@ -330,27 +317,12 @@ class Service:
         position, known, lost, self._database = await asyncio.wrap_future(
             self._plane.order(lambda unit, _: Work((*at_start(unit), database_id(unit.store))))
         )
-        learned = everything(known)
-        self._parts = tuple(self._all_parts())
-        for part in self._parts:
-            part.learn(learned)
-        self._returns.begin()
         self._follower.begin(position, lost)
-        self._news.begin(position.sequence)
-        if self._relays is not None:
-            self._relays.begin(position.sequence)
-        self._subscribe()
-        for name, ended in (
-            ("the writer", self._writer.ended),
-            ("the changefeed", self._feed.ended),
-        ):
-            self._watching.append(self._start(name, _until(ended)))
+        self._fill(everything(known), position.sequence)
         if following is not None:
             following.start()
-            self._watching.append(self._start("the follower", _until(following.ended)))
-            self._watching.append(self._start("the watch of the store", self._watch_store()))
-        operators = self._open_operators()
-        relays = tuple(self._open_relays())
+        operators = self._serve("the API", self._operators.open())
+        relays = self._serve("the relay plane", self._relays.open() if self._relays else ())
         guests = await self._guests.open()
         self._is_serving = True
         self._replicas.own = msgspec.structs.replace(self._replicas.own, addresses=guests)
@@ -363,52 +335,35 @@ class Service:
             operators=operators,
             guests=guests,
             relays=relays,
-            machines=len(self._inventory.machines),
-            scopes=len(self._inventory.scopes),
+            machines=len(self._backend.inventory.machines),
+            scopes=len(self._backend.inventory.scopes),
         )
 
-    def _all_parts(self) -> Iterator[ServicePart]:
-        """Yield each part once, in the order in which they learn of a change and start."""
-        if self._page is not None:
-            yield ServicePart(learn=self._page.now.learn)
-        yield ServicePart(learn=self._guests.learn)
-        yield ServicePart(learn=self._inventory.learn)
-        yield ServicePart("the heartbeat", run=self._heartbeat.run, stop=self._heartbeat.stop)
-        yield ServicePart.of("the ticker", self._ticker)
-        yield ServicePart.of("the executor", self._executor)
-        yield ServicePart.of("the watch for returns", self._returns)
-        yield ServicePart.of("the drains of hosts", self._hosts)
-        yield ServicePart.of("maintenances", self._maintenances)
-        yield ServicePart.of("the watch of the hosts", self._sync)
-        yield ServicePart.of("webhooks", self._webhooks)
-        yield ServicePart(learn=self._sightings.learn)
-        yield ServicePart(learn=self._door.accounts.learn)
-        if (relays := self._relays) is not None:
-            watch = relays.watch
-            yield ServicePart("the watch of the relays", relays.learn, watch.run, watch.stop, watch)
-
-    def _subscribe(self) -> None:
-        """Subscribe each part to changes, in this order, on this thread."""
-        # It counts before the inventory forgets what was.
-        for learn in (self._counted.learn, *(part.learn for part in self._parts), _tell):
-            self._feed.subscribe(learn)
-        if self._page is not None:
-            self._feed.subscribe(self._page.live.learn)
-        if (relays := self._relays) is not None:
-            self._feed.tell(lambda reached: relays.hub.reach(reached.sequence))
-        self._feed.tell(self._news.learn)
-        self._feed.tell(self._webhooks.hear)
+    def _fill(self, known: Changes, sequence: int) -> None:
+        """Let each part learn what the store has, and have it told of changes on this thread."""
+        for part in self._parts:
+            part.learn(known)
+            part.begin(sequence)
+            for listener in (part.learn, part.see):
+                self._feed.subscribe(listener)
+            self._feed.tell(part.hear)
         self._feed.deliver_on(asyncio.get_running_loop())
 
-    async def _compile_page(self) -> None:
-        if self._page is not None:
-            await self._page.renderer.compile(self._real)
+    def _serve(self, what: str, opened: Iterable[Served]) -> tuple[str, ...]:
+        """Serve each socket as soon as it is open; return their addresses."""
+        addresses = []
+        for address, serving in opened:
+            self._serving.append(self._start(f"{what} at {address}", serving))
+            addresses.append(address)
+        return tuple(addresses)
 
-    def _open_relays(self) -> Iterator[str]:
-        if self._relays is not None:
-            address, serving = self._relays.open()
-            self._serving.append(self._start(f"the relay plane at {address}", serving))
-            yield address
+    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._tasks[name] = asyncio.create_task(running, name=name)
+        return task
+
+    async def _compile_page(self) -> None:
+        if self._operators.page is not None:
+            await self._operators.page.renderer.compile(self._real)
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set.
@@ -419,10 +374,10 @@ class Service:
         """
         waiting = asyncio.create_task(stop.wait())
         compiling = asyncio.create_task(self._compile_page())
-        await asyncio.wait({waiting, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({waiting, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         compiling.cancel()
-        for task in filter(asyncio.Task.done, self._tasks):
+        for task in filter(asyncio.Task.done, self._tasks.values()):
             cause = None if task.cancelled() else task.exception()
             if isinstance(cause, ClockJumped):
                 raise cause
@@ -437,10 +392,10 @@ class Service:
         self._end_streams()
         if self._relays is not None:
             await self._relays.drain(0.0)
-        operators = (server.drain(DRAIN_SECONDS) for server in self._servers)
-        await asyncio.gather(self._guests.drain(DRAIN_SECONDS), *operators)
-        for server in self._servers:
-            server.should_exit = True
+        await asyncio.gather(
+            self._guests.drain(DRAIN_SECONDS), self._operators.drain(DRAIN_SECONDS)
+        )
+        self._operators.stop()
         if self._serving:
             await asyncio.wait(self._serving, timeout=OPERATORS_SECONDS)
 
@@ -451,39 +406,33 @@ class Service:
         """
         self._end_streams()
         async with asyncio.timeout(CLOSE_SECONDS):
-            self._heartbeat.stop()
-            if self._page is not None:
-                self._page.renderer.close()
+            self._operators.stop()
             if self._relays is not None:
                 self._relays.stop()
-            for server in self._servers:
-                server.should_exit = True
-            await asyncio.gather(self._guests.close(), *self._serving, return_exceptions=True)
             for part in self._parts:
-                part.stop()
-            for task in self._watching:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+                if part.stop is not None:
+                    part.stop()
+                elif part.name in self._tasks:
+                    self._tasks[part.name].cancel()
+            ending = self._guests.close(), *self._tasks.values()
+            await asyncio.gather(*ending, return_exceptions=True)
+            self._operators.close()
             self._sender.close()
             await asyncio.to_thread(self._writer.close)
             if self._following is not None:
                 await asyncio.to_thread(self._following.close)
             await asyncio.to_thread(self._store.close)
-        if self._unix is not None:
-            sockets.remove(self._unix)
 
     def _end_streams(self) -> None:
         self._state = STOPPING
-        self._news.close()
-        if self._page is not None:
-            self._page.live.close()
+        self._operators.end_streams()
 
     def reload(self) -> None:
         """Read the files again that may change at run time: secrets, and the certificate."""
         for what, read in (
             ("the proxies' secrets", self._guests.reload),
-            ("the operators' token", self._read_token),
-            ("the certificate", self._read_certificate),
+            ("the operators' token", self._operators.read_token),
+            ("the certificate", self._operators.read_certificate),
             *((("the relays' certificate", relays.reload),) if (relays := self._relays) else ()),
         ):
             try:
@@ -495,26 +444,10 @@ class Service:
             else:
                 _log.info(f"read {what} again")
 
-    def _read_token(self) -> None:
-        if self._settings.operator.listen:
-            path = Path(self._settings.operator.token_file)
-            credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
-            self._door.accounts.let_in_by_file(secret_files.token(path, credentials))
-
-    def _read_certificate(self) -> None:
-        operator = self._settings.operator
-        if operator.tls_certificate:
-            key = Path(operator.tls_key) if operator.tls_key else None
-            self._tls = secret_files.tls_context(Path(operator.tls_certificate), key)
-
-    def _tls_context(self) -> ssl.SSLContext:
-        assert self._tls is not None
-        return self._tls
-
     async def readiness(self) -> ServiceState:
         """Find out if the service can do all its work; write something to test the store."""
         found = [self._state] if self._state else []
-        found += [f"{task.get_name()} has ended" for task in self._tasks if task.done()]
+        found += [f"{task.get_name()} has ended" for task in self._tasks.values() if task.done()]
         if self._follower.cut_off:
             seconds = self._follower.behind_seconds
             found.append(f"the database has not been reached for {seconds:.0f} s")
@@ -526,10 +459,6 @@ class Service:
             found.append(trouble)
         return ServiceState(reasons=tuple(found), store_up=not trouble)
 
-    def _figures(self) -> Figures:
-        waiting = self._relays.hub.waiting if self._relays is not None else 0
-        return {**self._guests.figures(), "relay_waiters": waiting}
-
     def _rounds(self) -> Iterator[Contained]:
         return (part.rounds for part in self._parts if part.rounds is not None)
 
@@ -538,8 +467,6 @@ class Service:
             yield from rounds.alerts()
         yield from self._of_lost_changes()
         yield from self._replicas.alerts()
-        if self._relays is not None:
-            yield from self._relays.alerts()
 
     def _of_lost_changes(self) -> Iterator[Alert]:
         lost = self._follower.lost
@@ -553,14 +480,18 @@ class Service:
     def _known(self) -> Known:
         """Return the content of memory; on the loop's thread."""
         return Known(
-            dict(self._inventory.scopes),
+            dict(self._backend.inventory.scopes),
             dict(self._guests.machines),
-            dict(self._inventory.operations),
+            dict(self._backend.inventory.operations),
             dict(self._hosts.drains),
-            tokens=dict(self._door.accounts.tokens),
+            tokens=dict(self._backend.accounts.tokens),
             maintenances=dict(self._maintenances.open),
-            holds=dict(self._inventory.holds),
+            holds=dict(self._backend.inventory.holds),
         )
+
+    async def _follow(self) -> None:
+        assert self._following is not None  # `open` made it
+        await asyncio.wrap_future(self._following.ended)
 
     async def _watch_store(self) -> None:
         """Suspend guests' answers while memory is older than allowed."""
@@ -600,42 +531,6 @@ class Service:
         except StoreError as error:
             return str(error)
         return ""
-
-    def _open_operators(self) -> tuple[str, ...]:
-        """Open the operators' sockets; return their addresses."""
-        served = application.application(self._backend, self._page)
-        operator, addresses = self._settings.operator, []
-
-        def serve(address: str, opened: socket.socket, hosts: tuple[str, ...] | None) -> None:
-            gate = auth.Gate(served, self._door, hosts)
-            tls = self._tls_context if address.startswith("https:") else None
-            server = connections.Server(gate, self._reached, tls=tls)
-            self._servers.append(server)
-            self._serving.append(self._start(f"the API at {address}", server.serve([opened])))
-            addresses.append(address)
-
-        if operator.socket != OFF:
-            path = Path(operator.socket)
-            unix = self._handed_over.take(sockets.unix_address(path))
-            if unix is None:
-                unix, self._unix = sockets.open_unix(path, operator.socket_group), path
-            serve(f"unix:{operator.socket}", unix, None)
-        if operator.listen:
-            self._read_token()
-            self._read_certificate()
-            host, port = split_address(operator.listen)
-            tcp = self._handed_over.take(sockets.tcp_address(host, port))
-            tcp = tcp or sockets.open_tcp(host, port)
-            scheme = "http" if self._tls is None else "https"
-            shown = sockets.shown(host, tcp.getsockname()[1])
-            serve(f"{scheme}://{shown}", tcp, (host, *operator.hosts))
-            self._page_url = sockets.url_for_browsers(scheme, host, tcp, operator.hosts)
-        return tuple(addresses)
-
-    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(running, name=name)
-        self._tasks.append(task)
-        return task
 
 
 def _ticker_of(settings: Settings, plane: Plane, clock: ServiceClock) -> Ticker:

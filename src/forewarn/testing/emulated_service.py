@@ -33,7 +33,7 @@ from forewarn.store.port import HistoryQuery
 from forewarn.testing.faults import Concerns, Fault
 from forewarn.testing.harness import Harness
 from forewarn.testing.record import RecordedAnswer
-from forewarn.testing.wire import WITHOUT_TIMES, Exchange, Wire, WireConnection
+from forewarn.testing.wire import Arrival, Exchange, Wire
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
@@ -89,17 +89,17 @@ class EmulatedService(Harness):
         self._servers: list[asyncio.Server] = []
         self.fault: BaseException | None = None
         """An error where nobody waits for an answer."""
-        policy = msgspec.structs.replace(rules.policy, back=BACK)
-        self._settings = Settings(rules=rules)
-        self._chain = 0 if policy.enablement is Enablement.ALWAYS else DELAYED_TURNS
-        super().__init__(Fleet(), policy, beginning=beginning, run=run)
+        rules = msgspec.structs.replace(rules, back_seconds=BACK.total_seconds())
+        self.settings = Settings(rules=rules)
+        self._chain = 0 if rules.enablement == Enablement.ALWAYS.value else DELAYED_TURNS
+        super().__init__(Fleet(), rules.policy, beginning=beginning, run=run)
 
     async def open(self, port: int) -> int:
         """Open the port, 0 for any free one; return its number."""
-        settings = self._settings
+        settings = self.settings
         guests = self._guests = GuestPlane(
             listeners=(),
-            limits=msgspec.structs.replace(settings.guest, **WITHOUT_TIMES),
+            limits=settings.guest,
             rules=settings.guest_rules,
             backend=self.plane,
             time=self.clock,
@@ -112,14 +112,7 @@ class EmulatedService(Harness):
         self.feed.subscribe(guests.learn)
         self.feed.subscribe(self._learn)
         await guests.open()
-        self.wire = Wire(
-            guests.connection,
-            guests.refuses,
-            self.clock,
-            settings.guest,
-            on_answer=self._note_answer,
-            call_later=self._call_later,
-        )
+        self.wire = Wire(guests, self.clock, tell=self._note_answer, call_later=self._call_later)
         opened = socket.create_server(("127.0.0.1", port))
         number: int = opened.getsockname()[1]
         await self.listen(opened)
@@ -128,7 +121,7 @@ class EmulatedService(Harness):
     async def listen(self, opened: socket.socket) -> None:
         """Serve the connections to a listening socket."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: WireConnection(self.wire), sock=opened)
+        server = await loop.create_server(lambda: Arrival(self.wire), sock=opened)
         self._servers.append(server)
 
     async def forward(self, opened: socket.socket, port: int) -> None:
@@ -156,8 +149,6 @@ class EmulatedService(Harness):
         assert self._guests is not None
         for server in self._servers:
             server.close()
-        for connection in list(self.wire.open):
-            connection.abort()
         self._guests.suspend()
         await self._guests.close()
 

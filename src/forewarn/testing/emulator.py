@@ -232,11 +232,11 @@ class Emulator:
         """
         from forewarn.testing import operators  # noqa: PLC0415 - it takes half a second to load
 
-        async def open_port() -> int:
-            self._operators = operators.Operators(self._service, self.until_asked)
-            return self._operators.open(port)
+        async def open_port() -> str:
+            self._operators = operators.Operators(self._service, self.until_asked, port)
+            return self._operators.open_port()
 
-        return f"http://{DEFAULT}:{self._call(open_port())}"
+        return self._call(open_port())
 
     def _run(self, ready: "Future[int]") -> None:
         loop = self._loop = asyncio.new_event_loop()
@@ -255,7 +255,7 @@ class Emulator:
             ready.set_result(port)
             loop.run_forever()
             if self._operators is not None:
-                loop.run_until_complete(self._operators.close())
+                loop.run_until_complete(self._operators.end())
             loop.run_until_complete(self._service.close())
         finally:
             with self._lock:

@@ -313,12 +313,6 @@ def half(answer: bytes) -> bytes:
     return head + separator + body[: len(body) // 2]
 
 
-def as_whole(data: bytes) -> bytes:
-    """Return a request without the headers that ask for less than the whole document."""
-    head, separator, body = data.partition(b"\r\n\r\n")
-    lines = [
-        line
-        for line in head.split(b"\r\n")
-        if line.partition(b":")[0].strip().lower() not in ENTITY_HEADERS
-    ]
-    return b"\r\n".join(lines) + separator + body
+def ask_for_all(headers: list[tuple[bytes, bytes]]) -> None:
+    """Leave out the headers of a request that ask for less than the whole document."""
+    headers[:] = [each for each in headers if each[0].lower() not in ENTITY_HEADERS]

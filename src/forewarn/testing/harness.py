@@ -19,7 +19,6 @@ from forewarn.control.ticker import ReturnWatch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation, Policy, Sighting
-from forewarn.server.guest.documents import DocumentCache
 from forewarn.store.port import Reading, Store
 from forewarn.store.sqlite import InMemoryStore
 
@@ -69,31 +68,30 @@ class Harness:
         """Start the server from its store, in the order of the real service."""
         feed = self.feed = Changefeed()
         loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
-        self._watch = ServiceClock(self.clock, loop=loop_time)
+        self.watch = ServiceClock(self.clock, loop=loop_time)
         self.plane = Plane(
-            InlineWriter(self.store, self._watch, feed),
+            InlineWriter(self.store, self.watch, feed),
             self._mint,
             self.policy,
-            may_start=self._watch.may_start,
-            listening=self._watch.listening,
+            may_start=self.watch.may_start,
+            listening=self.watch.listening,
             sighting=self.sighting,
         )
-        self._returns = ReturnWatch(self.plane, self._watch, self.sighting, lambda _: None)
-        self.heartbeat = Heartbeat(self.plane, self._watch, loop_time)
+        self._returns = ReturnWatch(self.plane, self.watch, self.sighting, lambda _: None)
+        self.heartbeat = Heartbeat(self.plane, self.watch, loop_time)
         self._run(self.heartbeat.begin())
         self.plane.release_claims().result()
-        self._documents = DocumentCache()
         with self.store.read() as reading:
             known = everything(known_of(reading))
-        for learn in (self._documents.learn, self._returns.learn, self._keep_open, self.learn):
+        for learn in (self._returns.learn, self._keep_open, self.learn):
             learn(known)
             feed.subscribe(learn)
         self._returns.begin()
-        self._watch.open()
+        self.watch.open()
         self._tick()
 
     def learn(self, changes: Changes) -> None:
-        """Take over the changes of a commit; the documents have been rendered by then."""
+        """Take over the changes of a commit."""
 
     def sighting(self, machine_key: str) -> Sighting | None:
         """Return the latest requests of a machine, None if it has not asked."""
@@ -158,12 +156,12 @@ class Harness:
         return self.look(lambda reading: reading.operations([operation_id]).get(operation_id))
 
     def _next_wakeup(self) -> timedelta | None:
-        if not self._watch.may_start():
+        if not self.watch.may_start():
             return None
         wakeup = self.plane.next_wakeup().result()
         if self._turn_at is not None:
             wakeup = min(wakeup or self._turn_at, self._turn_at)
-        return None if wakeup is None else self.elapsed + (wakeup - self._watch.now())
+        return None if wakeup is None else self.elapsed + (wakeup - self.watch.now())
 
     def _pass(self, until: timedelta) -> None:
         self.clock.advance(until - self.elapsed)

@@ -1,30 +1,25 @@
-"""The emulator's connections: each request passes here before the guest plane has it.
+"""The emulator's tap in its guest plane: each request and each answer passes here.
 
-A connection reads requests one at a time, exactly as the guest plane does, and hands each whole one
-to a connection of the guest plane, whose answer it passes on. So every exchange is recorded. A
-request that HTTP itself refuses is handed over as it came, and one that took too long as far as it
-came: the times of a peer are kept here, for the guest plane sees only whole requests. All of it
-runs on the emulator's thread.
+So every exchange is recorded, and meets its fault. All of it runs on the emulator's thread.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, Protocol, cast
+from typing import Final
 
 import msgspec
 
 from forewarn.clock import Clock
 from forewarn.maintenance import model
 from forewarn.protocol import exchange
-from forewarn.protocol.message import HttpRequest
 from forewarn.server import sockets
 from forewarn.server.guest import machines
-from forewarn.server.guest.connection import Connection, Stage
-from forewarn.server.guest.http import CONTINUE, RequestReader
-from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.machines import Source
+from forewarn.server.guest.connection import Connection
+from forewarn.server.guest.http import Head
+from forewarn.server.guest.plane import GuestPlane
 from forewarn.testing import faults
 from forewarn.testing.faults import Concerns, Fault, FaultKind, FaultPlan
 
@@ -36,13 +31,6 @@ HEADER_WARNING: Final = (
 
 MAX_EXCHANGES: Final = 10_000
 """The exchanges that are kept, the latest ones: hours of a handler that polls once a second."""
-
-_INTERIM: Final = CONTINUE.partition(b"\r\n")[0]
-
-_SECONDS: Final = {Stage.BODY: "body_seconds", Stage.IDLE: "idle_seconds"}
-"""The limit for each stage of a peer; else it is `head_seconds`."""
-WITHOUT_TIMES: Final = dict.fromkeys(("head_seconds", *_SECONDS.values()), 86_400.0)
-"""The limits of a guest plane that gets whole requests only: longer than any test."""
 
 
 class Exchange(msgspec.Struct, kw_only=True):
@@ -82,17 +70,10 @@ class Exchange(msgspec.Struct, kw_only=True):
         return HEADER_WARNING if is_taken and "true" not in values else ""
 
 
-class Entrance(Protocol):
-    """Returns a connection of the guest plane for a peer."""
-
-    def __call__(self, source: Source, /) -> Connection: ...  # noqa: D102 - as the class says
-
-
 class Wire:
     """The state that all connections share: the record of their exchanges, and the default machine.
 
-    `enter` returns a connection of the guest plane, which may refuse a request by its head.
-    `on_answer` is called when an answer is there, before it goes out; and when a request begins to
+    `tell` is called when an answer is there, before it goes out; and when a request begins to
     wait for its answer, or gets none.
     """
 
@@ -103,29 +84,24 @@ class Wire:
 
     def __init__(
         self,
-        enter: Entrance,
-        refuses: Callable[[HttpRequest, Source], bool],
+        guests: GuestPlane,
         clock: Clock,
-        limits: Limits,
         *,
-        on_answer: Callable[[Exchange], None],
+        tell: Callable[[Exchange], None],
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        self.enter = enter
-        self.refuses = refuses
+        self.guests = guests
         self.clock = clock
-        self.limits = limits
-        self.on_answer = on_answer
+        self.tell = tell
         self.call_later = call_later
         self.faults = FaultPlan()
         self.replay: Callable[[Exchange], bytes] | None = None
         """The source of answers to requests for events, and approvals, in place of the guest plane.
         """
-        self.is_away = False
         self.exchanges: deque[Exchange] = deque(maxlen=MAX_EXCHANGES)
-        self.open: set[WireConnection] = set()
         self.pending = 0
         """The number of answers that are about to go out."""
+        guests.tap(self.meet)
 
     def later(self, act: Callable[[], None]) -> None:
         """Do something towards a handler after all that the guest plane does now, in this order."""
@@ -136,36 +112,34 @@ class Wire:
         self.pending -= 1
         act()
 
-    def go_away(self, seconds: float) -> None:
-        """Close every connection, and all that come within so many seconds of the clock."""
-        self.is_away = True
-        for connection in list(self.open):
-            connection.abort()
-        self.call_later(seconds, self._come_back)
-
-    def _come_back(self) -> None:
-        self.is_away = False
-
-    def source(self, host: str) -> Source:
-        """Return where a peer's requests come from."""
+    def connect(self, host: str) -> Connection:
+        """Return a connection of the guest plane for a peer."""
         address = machines.normalised(host)
-        return Source(
+        source = machines.Source(
             address=address,
             network=machines.network_of(address),
             vm_paths=True,
             default_vm=self.default_machine,
         )
+        return self.guests.connection(source)
 
-    def record(self, request: HttpRequest, body: bytes) -> Exchange:
-        """Record a request."""
-        asked = exchange.read_target(request.target)
+    def meet(self, connection: Connection, head: Head, body: bytes) -> "_TappedRequest":
+        """Record a request, and apply its fault."""
+        noted = self._record(head, body)
+        fault = self.faults.next(noted.concerns, noted.machine)
+        met = _TappedRequest(self, connection, noted, fault)
+        met.begin(head)
+        return met
+
+    def _record(self, head: Head, body: bytes) -> Exchange:
+        asked = exchange.read_target(head.target)
         named = None if asked is None else asked.machine
         made = Exchange(
             at=self.clock.now(),
             machine=self.default_machine if named is None else model.key(named),
-            method=_text(request.method),
-            target=_text(request.target),
-            headers=tuple((_text(name), _text(value)) for name, value in request.headers),
+            method=_text(head.method),
+            target=_text(head.target),
+            headers=tuple((_text(name), _text(value)) for name, value in head.headers),
             body=body,
         )
         self.exchanges.append(made)
@@ -174,295 +148,111 @@ class Wire:
         return made
 
 
-class WireConnection(asyncio.Protocol):
-    """One connection of a handler."""
+class _TappedRequest:
+    """A request with its record and the fault that it meets."""
 
-    _outer: asyncio.Transport
-    _inner: Connection
-    _source: Source
+    is_held = True
+    seconds = math.inf
+    """The emulator's clock ends the wait."""
+    _is_answered = False
+    """True once the plane has answered it, though the answer may still be on its way."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(
+        self, wire: Wire, connection: Connection, noted: Exchange, fault: Fault | None
+    ) -> None:
         self._wire = wire
-        self._reader = RequestReader(wire.limits)
-        self._taken = b""
-        """The received part of a request that is not complete."""
-        self._ahead = b""
-        """The bytes received behind it."""
-        self._exchange: Exchange | None = None
-        """The one that waits for its answer."""
-        self._is_broken = False
-        """True once bytes came that are not HTTP: the rest is handed over as it comes."""
-        self._continued = False
-        self._at_end = False
-        self._has_ended = False
-        """True if the guest plane knows that the peer has ended."""
-        self._is_lost = False
-        self._fault: Fault | None = None
-        """The fault of the answer that is awaited."""
-        self._stage: Stage | None = None
-        """The stage of the request that the peer is to send; None for nothing."""
-        self._late: asyncio.TimerHandle | None = None
+        self._connection = connection
+        self._exchange = noted
+        self._fault = fault
 
-    @property
-    def is_reading(self) -> bool:
-        """Return True if the peer's bytes are read."""
-        return self._outer.is_reading()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open a connection of the guest plane for the peer."""
-        self._outer = cast("asyncio.Transport", transport)
-        self._wire.open.add(self)
-        if self._wire.is_away:
-            self._outer.abort()
-        host = sockets.host_of(self._outer.get_extra_info("peername"))
-        self._source = self._wire.source(host)
-        self._inner = self._wire.enter(self._source)
-        self._inward = _Inward(self._outer, self.take_answer, self._wire.later, self._read_on)
-        self._inner.connection_made(self._inward)
-        self._await(Stage.FRESH)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on."""
-        self._wire.open.discard(self)
-        self._is_lost = True
-        self._await(None)
-        self._inner.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Pass it on."""
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Pass it on."""
-        self._inner.resume_writing()
-
-    def data_received(self, data: bytes) -> None:
-        """Read on, unless a request waits for its answer."""
-        if self._is_broken:
-            self._inner.data_received(data)
-            return
-        self._ahead += data
-        self._read()
-        self._read_on()
-
-    def eof_received(self) -> bool:
-        """Note that the peer has ended; it still gets its answers."""
-        self._at_end = True
-        self._end()
-        return True
-
-    def _end(self) -> None:
-        """Tell the guest plane that the peer has ended, once it has all that came before."""
-        waits = self._exchange is not None and not self._exchange.was_read
-        if self._has_ended or self._ahead or waits:
-            return
-        self._has_ended = True
-        if self._taken:
-            data, self._taken = self._taken, b""
-            self._inner.data_received(data)
-        if not self._inner.eof_received():
-            self._wire.later(self._outer.close)
-
-    def _read(self) -> None:
-        reader = self._reader
-        while self._ahead and self._exchange is None and not self._is_broken:
-            data = self._ahead
-            position = reader.read(data, 0)
-            self._taken, self._ahead = self._taken + data[:position], data[position:]
-            if reader.fault is not None:
-                self._is_broken = True
-                data, self._taken, self._ahead = self._taken + self._ahead, b"", b""
-                self._inner.data_received(data)
-            elif reader.body is not None:
-                self._hand_over(reader.head.request, reader.body)
-            elif reader.head.expects_continue and not self._continued:
-                if self._wire.refuses(reader.head.request, self._source):
-                    self._hand_over(reader.head.request, b"")
-                else:
-                    self._continued = True  # the guest plane has the request only with its body
-                    self._outer.write(CONTINUE)
-        if self._exchange is not None or self._is_broken:
-            self._await(None)
-        elif reader.started:
-            self._await(Stage.BODY if reader.in_body else Stage.HEAD)
-        else:
-            self._await(Stage.IDLE)
-        if self._at_end:
-            self._end()
-
-    def _read_on(self) -> None:
-        """Read on, unless the guest plane takes no more, or a whole request waits for its turn."""
-        limits = self._wire.limits
-        if self._inward.is_paused or len(self._ahead) > limits.head_bytes + limits.body_bytes:
-            self._outer.pause_reading()
-        elif not self._outer.is_closing():
-            self._outer.resume_reading()
-
-    def _await(self, stage: Stage | None) -> None:
-        """Start the time limit of a stage; the peer gets no more time for bytes under way."""
-        if stage is self._stage:
-            return
-        self._stage = stage
-        if self._late is not None:
-            self._late.cancel()
-        if stage is not None:
-            seconds = getattr(self._wire.limits, _SECONDS.get(stage, "head_seconds"))
-            self._late = asyncio.get_running_loop().call_later(seconds, self._expire)
-
-    def _expire(self) -> None:
-        self._is_broken = True
-        if self._taken:
-            self._inner.data_received(self._taken)
-        if not self._inward.has_ended:  # as for a request that is refused by its head
-            self._inner.expire()
-
-    def _hand_over(self, request: HttpRequest, body: bytes) -> None:
-        data, self._taken = self._taken, b""
-        keep = self._reader.head.keeps_alive
-        self._reader.next()
-        exchange = self._exchange = self._wire.record(request, body)
-        fault = self._wire.faults.next(exchange.concerns, exchange.machine)
+    def begin(self, head: Head) -> None:
+        """Apply a fault that keeps it from the plane, or hand it over."""
+        wire, fault, noted = self._wire, self._fault, self._exchange
         if fault is None:
-            replay = self._wire.replay
-            if replay is None or exchange.concerns is Concerns.INSTANCE:
-                self._ask(exchange, data)
+            if wire.replay is None or noted.concerns is Concerns.INSTANCE:
+                self._hand_over()
             else:
-                self._answer_soon(exchange, replay(exchange), keep=keep)
+                self._answer_soon(wire.replay(noted))
             return
-        exchange.fault = fault.kind
+        noted.fault = fault.kind
         if fault.kind in faults.REWRITTEN:
-            self._fault = fault
-            self._ask(exchange, faults.as_whole(data))
-        elif fault.kind in {FaultKind.HALF_BODY, FaultKind.LOST_ANSWER}:
-            self._fault = fault
-            self._ask(exchange, data)
-        elif fault.kind is FaultKind.DELAY:
-            self._wire.call_later(fault.seconds, lambda: self._ask(exchange, data))
-            self._wire.on_answer(exchange)
-        elif fault.kind in {FaultKind.CUT, FaultKind.UNREACHABLE}:
-            self._outer.abort()
-            if fault.kind is FaultKind.UNREACHABLE:
-                self._wire.go_away(fault.seconds)
-            self._wire.on_answer(exchange)
-        else:
-            self._answer_soon(exchange, faults.made_up(fault, keep=keep), keep=keep)
+            faults.ask_for_all(head.headers)
+        match fault.kind:
+            case FaultKind.DELAY:
+                wire.call_later(fault.seconds, self._end_delay)
+                wire.later(self._tell)
+            case FaultKind.CUT:
+                self._connection.abort()
+                wire.later(self._tell)
+            case FaultKind.UNREACHABLE:
+                wire.guests.suspend()
+                wire.call_later(fault.seconds, wire.guests.resume)
+                wire.later(self._tell)
+            case FaultKind.STATUS | FaultKind.HTML | FaultKind.EMPTY:
+                self._answer_soon(faults.made_up(fault, keep=head.keeps_alive))
+            case _:
+                self._hand_over()
 
-    def _answer_soon(self, exchange: Exchange, answer: bytes, *, keep: bool) -> None:
-        """Answer in place of the guest plane."""
+    def _hand_over(self) -> None:
+        self.is_held = False
+        self._exchange.was_read = True
+        self._wire.later(self._note_wait)
 
+    def _note_wait(self) -> None:
+        if not self._is_answered:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._wire.tell(self._exchange)
+
+    def _end_delay(self) -> None:
+        if self._connection.judge(self):
+            self._hand_over()
+
+    def _answer_soon(self, answer: bytes) -> None:
         def give() -> None:
-            self._take(exchange, answer)
-            self._outer.write(answer)
-            if keep:
-                self._read()
-                self._read_on()
-            else:
-                self._outer.close()
+            self._take(answer)
+            self._connection.answer(self, answer)
 
         self._wire.later(give)
 
-    def _ask(self, exchange: Exchange, data: bytes) -> None:
-        if self._is_lost:
-            return
-        exchange.was_read = True
-        self._inner.data_received(data)
-        self._wire.later(lambda: self._note_wait(exchange))
+    def on_answer(self, give: Callable[[], None]) -> None:
+        """Send the answer once all its consequences have happened."""
+        self._is_answered = True
+        self._wire.later(give)
 
-    def _take(self, exchange: Exchange, answer: bytes) -> None:
-        head, _, exchange.answer = answer.partition(b"\r\n\r\n")
-        exchange.status = int(head.split(b" ", 2)[1])
-        self._exchange, self._continued = None, False
-        self._wire.on_answer(exchange)
-
-    def _note_wait(self, exchange: Exchange) -> None:
-        if self._exchange is exchange:
-            self._wire.on_answer(exchange)
-
-    def take_answer(self, data: bytes) -> None:
-        """Forward an answer of the guest plane, once all its consequences have happened."""
-        if data.startswith(_INTERIM):
-            if not self._continued:
-                self._outer.write(data)
-            return
-        fault, self._fault = self._fault, None
+    def before_write(self, answer: bytes) -> tuple[bytes, bool]:
+        """Record the answer, and apply its fault."""
+        fault = self._fault
         if fault is not None and fault.kind in faults.REWRITTEN:
-            data = faults.changed(fault, data)
-        if self._exchange is not None:
-            self._take(self._exchange, data)
+            answer = faults.changed(fault, answer)
+        self._take(answer)
         if fault is not None and fault.kind is FaultKind.LOST_ANSWER:
-            self._outer.abort()
-            return
+            self._connection.abort()
+            return b"", True
         if fault is not None and fault.kind is FaultKind.HALF_BODY:
-            self._outer.write(faults.half(data))
-            self._outer.close()
-            return
-        self._outer.write(data)
-        if not self._outer.is_closing():
-            self._read()
-            self._read_on()
+            return faults.half(answer), True
+        return answer, False
 
-    def abort(self) -> None:
-        """Close now."""
-        self._outer.abort()
+    def _take(self, answer: bytes) -> None:
+        noted = self._exchange
+        head, _, noted.answer = answer.partition(b"\r\n\r\n")
+        noted.status = int(head.split(b" ", 2)[1])
+        self._tell()
 
 
-class _Inward(asyncio.Transport):
-    """The transport of a guest plane's connection: its answers go to the wire."""
+class Arrival(asyncio.Protocol):
+    """A peer, until the plane's connection has it."""
 
-    def __init__(
-        self,
-        outer: asyncio.Transport,
-        take_answer: Callable[[bytes], None],
-        later: Callable[[Callable[[], None]], None],
-        read_on: Callable[[], None],
-    ) -> None:
-        super().__init__()
-        self._outer = outer
-        self._take_answer = take_answer
-        self._later = later
-        self._read_on = read_on
-        self._is_closing = False
-        self.is_paused = False
-        self.has_ended = False
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        answer = bytes(data)
-        self._later(lambda: self._take_answer(answer))
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's
-        return self._outer.get_extra_info(name, default)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._outer.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._outer.get_write_buffer_size()
-
-    def can_write_eof(self) -> bool:
-        return self._outer.can_write_eof()
-
-    def write_eof(self) -> None:
-        self.has_ended = True
-        self._later(self._outer.write_eof)
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-        self._read_on()
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-        self._read_on()
-
-    def is_closing(self) -> bool:
-        return self._is_closing or self._outer.is_closing()
-
-    def close(self) -> None:
-        self._is_closing = self.has_ended = True
-        self._later(self._outer.close)
-
-    def abort(self) -> None:
-        self._is_closing = True
-        self._outer.abort()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand the peer over to the guest plane."""
+        connection = self._wire.connect(sockets.host_of(transport.get_extra_info("peername")))
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
 
 
 def _text(data: bytes) -> str:

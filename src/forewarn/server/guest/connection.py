@@ -23,10 +23,11 @@ for a few requests' worth, to notice when its client has gone.
 import asyncio
 import contextlib
 import math
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
@@ -43,7 +44,7 @@ from forewarn.server.guest.endpoint import (
     Poll,
     resource_of,
 )
-from forewarn.server.guest.http import CHUNKED, CONTINUE, RequestReader
+from forewarn.server.guest.http import CHUNKED, CONTINUE, Head, RequestReader
 from forewarn.server.guest.limits import (
     BYTE_SECONDS,
     LARGE_APPROVAL_BYTES,
@@ -101,6 +102,27 @@ _IDLE: Final = Stage.IDLE
 _FRESH: Final = Stage.FRESH
 
 
+class TappedRequest(Protocol):
+    """A request that a tap has met, until its answer goes out."""
+
+    is_held: bool
+    """True if it waits for `Connection.judge`, or for `Connection.answer`."""
+    seconds: float
+    """The longest such wait."""
+
+    def on_answer(self, give: Callable[[], None]) -> None:
+        """Call `give` once all has happened that the plane does now: the answer is there."""
+        ...
+
+    def before_write(self, answer: bytes) -> tuple[bytes, bool]:
+        """Return what goes out as the answer, and whether the connection ends with it."""
+        ...
+
+
+Tap: TypeAlias = Callable[["Connection", Head, bytes], TappedRequest]
+"""Meets each whole request before it is judged: an emulator's record and faults come in here."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Connection(asyncio.Protocol):
     """Speaks HTTP/1.1 and HTTP/1.0 with one peer."""
@@ -113,7 +135,8 @@ class Connection(asyncio.Protocol):
     _stage: Stage = Stage.FRESH
     _unread: bytes = b""
     _admitted: Admitted | None = None
-    _pending: PendingApproval | DelayedAnswer | None = None
+    _pending: PendingApproval | DelayedAnswer | TappedRequest | None = None
+    _tapped: TappedRequest | None = None
     _long_poll: LongPoll | None = None
     _poll: Poll | None = None
     _choked: bool = False
@@ -187,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._discard(len(data))
         elif self._held() or self._unread:
             self._unread += data  # it was on its way when reading was paused
-            if self._long_poll is not None and len(self._unread) > UNREAD_BYTES:
+            if self._awaits_news() and len(self._unread) > UNREAD_BYTES:
                 self._read_on(not_now=True)
         else:
             self._take(data)
@@ -247,6 +270,11 @@ class Connection(asyncio.Protocol):
             or self._yielded
         )
 
+    def _awaits_news(self) -> bool:
+        """Return whether it reads on although it is held: its client may leave any time."""
+        is_tapped = self._tapped is not None and self._pending is self._tapped
+        return is_tapped or self._long_poll is not None
+
     def _go_on(self) -> None:
         if self._stage < Stage.CLOSING and not self._held():
             data, self._unread = self._unread, b""
@@ -296,12 +324,12 @@ class Connection(asyncio.Protocol):
             position = reader.read(data, position)
             if reader.fault is not None:
                 self._refuse(reader.fault, Reason.FAULTY_REQUEST)
-            elif reader.head.is_complete:
+            elif reader.head.is_complete and (shared.tap is None or self._passes(shared.tap)):
                 if self._admitted is None and not self._admit():
                     answered += 1
                 elif reader.body is not None:
                     is_whole = is_new and start == 0 and position == size
-                    self._answer(data if is_whole else None)
+                    self._answer(data if is_whole and shared.tap is None else None)
                     answered += 1
             if self._stage >= Stage.CLOSING:
                 break
@@ -310,6 +338,42 @@ class Connection(asyncio.Protocol):
             self._settle_down(restarted=answered > 0)
         used = size * BYTE_SECONDS + shared.monotonic() - began
         self.account.charge(min(used, MAX_CHARGE_SECONDS), began)
+
+    def _passes(self, tap: Tap) -> bool:
+        """Show a whole request to the tap, once; return whether it is judged now."""
+        reader, head = self._reader, self._reader.head
+        body = reader.body
+        if body is None:
+            if not head.expects_continue:
+                return False
+            refusal = self._shared.endpoint.admit(head.request, self.source)
+            if not isinstance(refusal, Reply):
+                head.expects_continue = False
+                self._transport.write(CONTINUE)
+                return False
+            body = b""
+        tapped = self._tapped = tap(self, head, body)
+        if tapped.is_held:
+            self._pending = tapped
+        return not tapped.is_held
+
+    def judge(self, tapped: TappedRequest) -> bool:
+        """Judge a request that the tap has held; return whether its client was still there."""
+        is_there = self._pending is tapped
+        self._admit_again(tapped)
+        return is_there
+
+    def answer(self, tapped: TappedRequest, data: bytes) -> None:
+        """Answer a request that the tap has held, in place of the plane."""
+        if self._pending is tapped:
+            keep = self._reader.head.keeps_alive
+            self._pending = self._tapped = None
+            self._transport.write(data)
+            if keep:
+                self._reader.next()
+            else:
+                self._close(lingers=False)
+            self._carry_on()
 
     def _admit(self) -> bool:
         shared = self._shared
@@ -331,7 +395,7 @@ class Connection(asyncio.Protocol):
         if self.source.is_shared and not shared.attribute(self, admitted.machine.key):
             self._is_last = True
         self._admitted = admitted
-        if head.length != 0:
+        if self._reader.body is None:
             size = shared.limits.body_bytes if head.length == CHUNKED else head.length
             if shared.fair_queue.may_take_body(self, size):
                 self._take_body(size)
@@ -358,13 +422,12 @@ class Connection(asyncio.Protocol):
     def _settle_down(self, *, restarted: bool) -> None:
         limits = self._shared.limits
         long_poll = self._long_poll
-        reads_on = long_poll is not None and len(self._unread) <= UNREAD_BYTES
+        reads_on = self._awaits_news() and len(self._unread) <= UNREAD_BYTES
         self._read_on(not_now=self._held() and not reads_on)
         if long_poll is not None:
             self._wait(Stage.WAITING, long_poll.seconds)
         elif self._pending is not None:
-            delay = self._pending.seconds if isinstance(self._pending, DelayedAnswer) else 0.0
-            self._wait(Stage.APPROVING, limits.approval_seconds + delay)
+            self._wait(Stage.APPROVING, limits.approval_seconds + self._pending.seconds)
         elif self._choked:
             self._wait(Stage.CHOKED, limits.write_seconds)
         elif self._yielded:
@@ -540,7 +603,7 @@ class Connection(asyncio.Protocol):
     def _arrival_is_known(self, delayed: "Future[Any]") -> None:
         self._shared.loop.call_soon(self._admit_again, delayed)
 
-    def _admit_again(self, delayed: "Future[Any]") -> None:
+    def _admit_again(self, delayed: "Future[Any] | TappedRequest") -> None:
         if self._pending is delayed:
             self._pending = None
             if self._admit() and self._reader.body is not None:
@@ -559,11 +622,26 @@ class Connection(asyncio.Protocol):
         self._send(refusal, last=True, resource=OTHER)
 
     def _send(self, reply: Reply, *, last: bool = False, resource: str = "") -> None:
-        """Write an answer, and close if it is the last one.
+        """Write an answer, and close if it is the last one; what a tap has met waits for the tap.
 
         `last` is True if the connection ends with it, regardless of the peer's wish; `resource` is
         one of `RESOURCES`, or `""` where the request is still there to tell.
         """
+        tapped = self._tapped
+        if tapped is None:
+            self._write(reply, last=last, resource=resource)
+            return
+
+        def give() -> None:
+            if self._pending is tapped:
+                self._pending = None
+                self._write(reply, last=last, resource=resource)
+                self._carry_on()
+
+        self._pending = tapped
+        tapped.on_answer(give)
+
+    def _write(self, reply: Reply, *, last: bool, resource: str) -> None:
         if self._transport.is_closing():  # the peer has reset it
             self._stage = Stage.CLOSING
             return
@@ -574,8 +652,14 @@ class Connection(asyncio.Protocol):
         shared.counters.answers[resource][reply.status] += 1
         keep = head.keeps_alive and not last and not self._is_last and not shared.draining
         answer = shared.writer.render(reply, shared.monotonic(), head, keep=keep)
+        is_cut = False
+        if self._tapped is not None:
+            answer, is_cut = self._tapped.before_write(answer)
+            self._tapped = None
         self._transport.write(answer)
-        if keep:
+        if is_cut:
+            self._close(lingers=False)
+        elif keep:
             reader.next()
         else:
             # Behind a whole request with `Connection: close` nothing more comes, and who has no

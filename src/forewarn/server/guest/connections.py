@@ -11,7 +11,7 @@ import structlog
 from forewarn import clock
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
-from forewarn.server.guest.connection import Connection
+from forewarn.server.guest.connection import Connection, Tap
 from forewarn.server.guest.endpoint import (
     EVENTS,
     RETRY_AFTER_SECONDS,
@@ -153,6 +153,7 @@ class Connections:
     monotonic: Callable[[], float] = clock.monotonic
     """Seconds that never go back, real ones: a connection lives in real time even where the
     service's clock is scaled."""
+    tap: Tap | None = None
     draining: bool = False
     """True if the plane is about to stop: each answer is then the last of its connection."""
     suspended: bool = False

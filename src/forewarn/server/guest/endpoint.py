@@ -32,7 +32,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -176,6 +176,8 @@ class PendingApproval(msgspec.Struct, eq=False):
     body: bytes
     entries: int = 0
     """The number of its EventIds that the control plane has."""
+    seconds: ClassVar[float] = 0.0
+    """The time for which it is held back on purpose."""
 
 
 Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"

@@ -13,12 +13,11 @@ import structlog
 from forewarn import clock
 from forewarn.maintenance import model
 from forewarn.protocol import exchange
-from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.protocol.versions import Version
 from forewarn.server import secret_files
 from forewarn.server.guest import endpoint
 from forewarn.server.guest import listener as listening
-from forewarn.server.guest.connection import Connection
+from forewarn.server.guest.connection import Connection, Tap
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.documents import DelayedAnswer, DocumentCache, Enabler
 from forewarn.server.guest.endpoint import Counters, Figures, GuestEndpoint, Polls
@@ -250,13 +249,13 @@ class GuestPlane:
             if proxies is not None:
                 proxies.secrets = secrets
 
+    def tap(self, tap: Tap) -> None:
+        """Show all requests and answers to a tap from now on; none is answered from `Polls`."""
+        self._connections.tap = tap
+
     def connection(self, source: Source) -> Connection:
         """Return a new connection of a peer that was accepted elsewhere."""
         return Connection(self._connections, source)
-
-    def refuses(self, head: HttpRequest, source: Source) -> bool:
-        """Return True if a request from there is refused by its head."""
-        return isinstance(self._endpoint.admit(head, source), Reply)
 
     def note_jump(self) -> None:
         """Note that the clock was moved: answers read the time again."""

@@ -1,5 +1,6 @@
 """The operator plane: the HTTP API, Starlette on uvicorn. Never on a socket that guests can reach.
 
+    plane        the API and the page on their sockets
     application  the API and the page as one application
     table        how routes are declared, with their roles; how requests are read and answered
     openapi      the OpenAPI document, made from the table

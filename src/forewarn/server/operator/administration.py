@@ -58,7 +58,7 @@ async def create_token(
     backend: Backend, caller: OperatorRequest, data: schemas.TokenRequest
 ) -> schemas.NewToken:
     """Make a token; the answer is the only one that ever shows it."""
-    made, now = backend.make_token(), backend.now()
+    made, now = secret_files.new_token(), backend.now()
     expires_at = data.expires_at and routing.in_utc(data.expires_at, "expires_at")
     token = model.mapped(
         Token,
@@ -97,8 +97,9 @@ async def create_page_token(
         )
         raise model.Refused(ErrorCode.CONFLICT, message)
     assert caller.role is not None
-    made, now, parent = backend.make_token(), backend.now(), caller.token
-    digest, ends = secret_files.digest(made.encode()), now + PAGE_TOKEN_LASTS * backend.scale
+    made, now, parent = secret_files.new_token(), backend.now(), caller.token
+    digest = secret_files.digest(made.encode())
+    ends = now + PAGE_TOKEN_LASTS * backend.settings.clock.scale
     token = Token(
         name=f"{caller.by}/{digest[:8]}",
         role=caller.role,
@@ -112,7 +113,7 @@ async def create_page_token(
     plane = backend.changing(caller, token.name, needs=AccessRole.VIEWER)
     await backend.done(plane.order(accounts.create_page_token, token))
     (shown,) = views.tokens([token], now)
-    return schemas.NewPageToken(url=f"{backend.page_url()}/login#{made}", account=shown)
+    return schemas.NewPageToken(url=f"{backend.page_url}/login#{made}", account=shown)
 
 
 @API.route("GET", "/v1/audit", AccessRole.OPERATOR, table.ACCOUNTS)
@@ -213,7 +214,7 @@ async def create_relay_token(
 
     The token that the relay uses stays valid until the new one is used.
     """
-    host, token = one_line(data.host, "host"), backend.make_token()
+    host, token = one_line(data.host, "host"), secret_files.new_token()
     digest = secret_files.digest(token.encode())
     made = relays.new_token(host, digest, by=caller.by, at=backend.now())
     plane = backend.changing(caller, host)
@@ -248,7 +249,7 @@ async def list_replicas(backend: Backend) -> schemas.ReplicaList:
 @API.route("GET", "/v1/clock", AccessRole.VIEWER, table.SERVICE)
 async def clock(backend: Backend) -> schemas.ServiceTime:
     """Tell the service's own time, which all its times are in."""
-    return schemas.ServiceTime(now=backend.now(), scale=backend.scale)
+    return schemas.ServiceTime(now=backend.now(), scale=backend.settings.clock.scale)
 
 
 @API.route("GET", "/healthz", None, table.SERVICE, errors={})

@@ -115,7 +115,8 @@ def _changed(
     backend: Backend, applied: fleet_file.Applied, caller: OperatorRequest, *, dry_run: bool
 ) -> schemas.FleetChange:
     """Return and log who changed what; the log has more names than the audit log."""
-    change = views.fleet_change(applied, dry_run=dry_run, listeners=backend.listeners)
+    listeners = frozenset(each.name for each in backend.settings.guest.listener)
+    change = views.fleet_change(applied, dry_run=dry_run, listeners=listeners)
     names = {"added": change.added, "changed": change.changed, "removed": change.removed}
     told = {what: each.names for what, each in names.items() if each.count}
     if told and not change.dry_run:
@@ -280,7 +281,7 @@ async def _prepared(
             inventory.scopes,
             inventory.machines,
             asked,
-            backend.policy,
+            backend.settings.rules.policy,
             now=now,
             survey=survey,
         )

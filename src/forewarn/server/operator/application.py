@@ -77,18 +77,23 @@ def _refuse(page: routes.PageContext | None, request: Request, error: Exception)
     return routes.refuse(page, request, refusal)
 
 
-def application(backend: Backend, page: routes.PageContext | None = None) -> auth.Application:
-    """Return the API, and the page if there is one; `auth.Gate` stands before both."""
-    router = _router(with_page=page is not None)
+def application(
+    backend: Backend,
+    page: routes.PageContext | None = None,
+    more: table.RouteTable | None = None,
+) -> auth.Application:
+    """Return the API, with more routes, and the page if there is one; behind an `auth.Gate`."""
+    router = _router(more, with_page=page is not None)
     given = {table.BACKEND: backend, table.PAGE_CONTEXT: page}
     return lambda scope, *more: router({**scope, **given}, *more)
 
 
 @functools.cache
-def _router(*, with_page: bool) -> Router:
+def _router(more: table.RouteTable | None, *, with_page: bool) -> Router:
     """Return what all services of a process share."""
+    added = [*(more.routes if more else ()), *(table.PAGE.routes if with_page else ())]
     return Router(
-        list(_paths([*table.API.routes, *(table.PAGE.routes if with_page else ())])),
+        list(_paths([*table.API.routes, *added])),
         redirect_slashes=False,
         default=_not_found,
     )

@@ -196,8 +196,7 @@ class Accounts:
             if (token := self.tokens.pop(name, None)) is not None:
                 del self._by_digest[token.digest]
         for token in changes.tokens:
-            if not token.host:
-                self.tokens[token.name] = self._by_digest[token.digest] = token
+            self.tokens[token.name] = self._by_digest[token.digest] = token
 
     def let_in_by_file(self, token: str) -> None:
         """Let in whoever has the token of the token's file, in place of the one before."""

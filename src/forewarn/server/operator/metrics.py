@@ -134,11 +134,11 @@ async def render(backend: Backend) -> bytes:
         "replica_behind_seconds": backend.replicas.behind_seconds,
         "machines": len(backend.inventory.machines),
         "tasks_running": backend.tasks(),
-        "relay_waiters": 0,
-        **backend.figures(),
+        "relay_waiters": backend.relay_waiters(),
+        **backend.guests.figures(),
         "relays": relays_by_state(backend.relays),
     }
-    now = backend.now()
+    now, policy = backend.now(), backend.settings.rules.policy
     drains = tuple(backend.hosts.drains.values())
     opened = tuple(backend.maintenances.open.values())
     scopes = tuple(backend.inventory.scopes.values())
@@ -148,7 +148,7 @@ async def render(backend: Backend) -> bytes:
         registry = CollectorRegistry()
         counted = {
             **read,
-            "scopes": _scopes_by_state(scopes, backend.policy, now),
+            "scopes": _scopes_by_state(scopes, policy, now),
             **_of_operations(operations, backend.inventory.sighting, now),
             "alerts": _by_kind(found),
             "hosts": _by_state(drains),

@@ -4,8 +4,9 @@ import asyncio
 import base64
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
@@ -21,14 +22,15 @@ from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
+from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import alerts, fleet_file
-from forewarn.maintenance.model import Policy, Refused
-from forewarn.protocol.versions import Version
-from forewarn.server.guest.endpoint import Figures
+from forewarn.maintenance.model import Changes, Refused
+from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import auth, schemas, table, views
 from forewarn.server.operator.auth import Accounts
 from forewarn.server.operator.inventory import Inventory, MachineSearch
 from forewarn.server.operator.webhook_requests import Sender
+from forewarn.server.settings import Settings
 from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, StoreError, micros
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
@@ -82,55 +84,61 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a write was just committed."""
 
 
-class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """The rooms below, as the handlers reach them."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class Backend:
+    """The rooms below, as the handlers reach them, and the memory that handlers share."""
 
+    settings: Settings
     plane: Plane
     store: Store
-    inventory: Inventory
-    search: MachineSearch = msgspec.field(default_factory=MachineSearch)
-    whole: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
-    """Is held by whoever exports the whole fleet, or plans a maintenance: the loop waits for the
-    interpreter as long as that takes, and for each thread that is at it."""
-    listeners: frozenset[str]
-    """The names of the guests' listeners; `""` is that of one without a name."""
-    clock: Clock
-    up_since: datetime
-    """When the service was started, by its clock."""
-    scale: float
+    clock: ServiceClock
+    real: Clock
+    """The machine's own, by which the store is waited for."""
+    guests: GuestPlane
+    """Knows the machines, what they read, and what it counted."""
     heartbeat: Heartbeat
     """Knows whether the store can be written."""
     replicas: Replicas
-    """Knows the processes that share the store."""
+    """Knows the processes that share the store, and what these saw of machines."""
     readiness: Callable[[], Awaitable[ServiceState]]
     """Writes something, and finds out what is missing."""
-    policy: Policy
-    collectors: Sequence[Collector]
-    """The counters of other rooms, for Prometheus."""
-    figures: Callable[[], Figures]
-    """Returns what the guest plane counted."""
     tasks: Callable[[], int]
     """Returns how many tasks are being carried out."""
     hosts: HostDrains
     """Looks at the hosts, and knows their drains."""
     maintenances: Maintenances
     """Knows the maintenances that are open."""
-    accounts: Accounts
-    """The operators' tokens."""
-    news: NewsTail
-    """The latest news."""
-    make_token: Callable[[], str]
-    """Returns a token that nobody has."""
-    document: Callable[[str, Version], bytes]
-    """Returns what the machines of a scope, by its key, read in a version; on the loop's thread."""
-    page_url: Callable[[], str] | None = None
-    """Returns where browsers reach the page; None where there is none."""
+    collectors: list[Collector] = field(default_factory=list)
+    """The counters of all rooms, for Prometheus."""
+    page_url: str | None = None
+    """Where browsers reach the page, once it is open; None where there is none."""
     sender: Sender | None = None
     """Sends requests to webhooks; None where nobody does."""
     relays: RelayWatch | None = None
     """Knows the relays of hosts; None where they do not reach this process."""
+    relay_waiters: Callable[[], int] = int
+    """Returns how many requests of relays wait."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple
     """Returns what follows from observations of hosts, for an operator."""
+    inventory: Inventory = field(init=False)
+    news: NewsTail = field(init=False)
+    """The latest news."""
+    accounts: Accounts = field(default_factory=Accounts)
+    """The operators' tokens."""
+    search: MachineSearch = field(default_factory=MachineSearch)
+    whole: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Is held by whoever exports the whole fleet, or plans a maintenance: the loop waits for the
+    interpreter as long as that takes, and for each thread that is at it."""
+
+    def __post_init__(self) -> None:
+        """Make what follows from these."""
+        self.inventory = Inventory(self.guests.machines, self.replicas.sightings)
+        self.news = NewsTail(self.store, self.real)
+
+    def learn(self, changes: Changes) -> None:
+        """Take over what changed, after the guest plane."""
+        self.inventory.learn(changes)
+        self.accounts.learn(changes)
 
     def changing(
         self,
@@ -199,7 +207,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
                     if operation.status is EventStatus.SCHEDULED and not operation.silent
                 },
                 now,
-                up_since=self.up_since,
+                up_since=self.replicas.own.started_at,
                 observed=(*observed, down) if down else observed,
             )
 

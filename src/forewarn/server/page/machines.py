@@ -102,7 +102,7 @@ async def show_machine(
     inventory, now = backend.inventory.snapshot(), backend.now()
     machine = inventory.machine(name)
     key = machine.key
-    bodies = {each.name: backend.document(machine.scope, each) for each in VERSIONS}
+    bodies = {each.name: backend.guests.document(machine.scope, each) for each in VERSIONS}
 
     def question(reading: Reading) -> tuple[tuple[model.Hold, ...], tuple[model.Operation, ...]]:
         found = reading.history(HistoryQuery(machine=key, limit=LATEST))
@@ -138,7 +138,7 @@ async def send_document(
         message = f"no version {version!r} of the protocol: expected one of {names}"
         raise model.Refused(ErrorCode.NOT_FOUND, message)
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    body = backend.document(machine.scope, known)
+    body = backend.guests.document(machine.scope, known)
     return Response(body, headers=headers, media_type="application/json")
 
 

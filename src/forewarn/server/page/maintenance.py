@@ -19,6 +19,7 @@ from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.turn_plan import PlannedWave
 from forewarn.maintenance.units import UnitState
+from forewarn.server import secret_files
 from forewarn.server.operator import (
     api,
     errors,
@@ -78,7 +79,7 @@ async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageCo
     if action != "start":
         caller.recorded = True  # it changes nothing
     if action == "change":
-        return await _form(request, page, form.filled(key=backend.make_token()))
+        return await _form(request, page, form.filled(key=secret_files.new_token()))
     try:
         now = backend.now()
         asked = forms.maintenance(form, now)
@@ -89,7 +90,7 @@ async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageCo
     except forms.REFUSED as error:
         mistake = forms.mistake_of(error, form, fields.GROUPS)
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
-            form = form.filled(key=backend.make_token())
+            form = form.filled(key=secret_files.new_token())
         caller.outcome = errors.code_of(error)
         status = errors.STATUS[caller.outcome]
         return await _form(request, page, form, mistake=mistake, status=status)
@@ -364,7 +365,7 @@ async def begin_maintenance(
     """Show the form that asks for maintenance, with what the link to it fills in."""
     texts = {"machines": machines, "scopes": scopes, "hosts": hosts}
     given = {name: text for name, text in texts.items() if text}
-    form = forms.default(fields.GROUPS).filled(**given, key=page.backend.make_token())
+    form = forms.default(fields.GROUPS).filled(**given, key=secret_files.new_token())
     return await _form(request, page, form)
 
 

@@ -93,7 +93,7 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
             "role": caller.role,
             "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
             "now": self.backend.now(),
-            "scale": self.backend.scale,
+            "scale": self.backend.settings.clock.scale,
             "state": request.scope[STATE],
         }
         return await self.renderer.page(template, lambda: {**shown, **make()}, status)
@@ -173,12 +173,12 @@ async def log_in(request: Request, caller: OperatorRequest, page: PageContext) -
         await page.door.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
     caller.by, caller.role = token.account, token.role
-    made = backend.make_token()
+    made = secret_files.new_token()
     plane = backend.changing(caller, token.name, needs=token.role)
     order = plane.order(accounts.renew_secret, token, secret_files.digest(made.encode()))
     token = await backend.done(order)
     assert token.expires_at is not None
-    left = (token.expires_at - now) / backend.scale
+    left = (token.expires_at - now) / backend.settings.clock.scale
     return _led_to("/", request, made, round(left.total_seconds()))
 
 

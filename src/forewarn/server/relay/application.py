@@ -6,7 +6,7 @@ host; a request is about that host's machines alone, as the hub knows them now.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
@@ -18,21 +18,18 @@ import structlog
 
 from forewarn.client import transport
 from forewarn.clock import Clock
-from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
-from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import model
-from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused, Sighting
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, secret_files, sockets
 from forewarn.server.guest.plane import GuestBackend
 from forewarn.server.operator import auth, connections
+from forewarn.server.operator.routing import Backend
 from forewarn.server.relay.hub import RelayHub, tag_of
-from forewarn.server.relay_feed import GuestRules, ScopeDocument, Unreadable
-from forewarn.server.settings import RelaySettings
+from forewarn.server.relay_feed import Unreadable
 from forewarn.settings import split_address
-from forewarn.store.port import OutcomeUnknown, Store, StoreError
+from forewarn.store.port import OutcomeUnknown, StoreError
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode
 
@@ -298,49 +295,48 @@ async def _done(job: "Future[Any]") -> None:
 class RelayPlane:
     """The relay plane: hub, watch and socket. Made and used on the event loop.
 
-    `whole` returns a scope's whole document, as the guest plane has it. `epoch` returns a text that
-    changes whenever the store may have lost changes.
+    `epoch` returns a text that changes whenever the store may have lost changes; `on_stranger` is
+    called with a host whose relay got a request from an unknown address.
     """
 
-    def __init__(  # noqa: PLR0913 - by name
+    def __init__(
         self,
-        *,
-        settings: RelaySettings,
-        plane: Plane,
-        store: Store,
-        clock: ServiceClock,
-        real: Clock,
-        machines: Mapping[str, model.Machine],
-        whole: Callable[[str], ScopeDocument],
-        rules: GuestRules,
-        saw: Callable[[str, model.Sighting], None],
-        on_stranger: Callable[[str], None],
-        epoch: Callable[[], str],
-        replica: str,
+        backend: Backend,
         handed_over: sockets.HandedOver,
         reached: connections.ReachedLimits,
+        *,
+        epoch: Callable[[], str],
+        on_stranger: Callable[[str], None],
     ) -> None:
-        self._settings = settings
+        self._settings = backend.settings.relay
         self._handed_over = handed_over
-        self._clock = clock
-        self.hub = RelayHub(machines, whole, rules, epoch=epoch, alone=not store.shared)
+        guests, replicas, clock = backend.guests, backend.replicas, backend.clock
+        self.hub = RelayHub(
+            guests.machines,
+            guests.whole,
+            backend.settings.guest_rules,
+            epoch=epoch,
+            alone=not backend.store.shared,
+        )
         self.watch = RelayWatch(
-            plane,
-            store,
+            backend.plane,
+            backend.store,
             clock,
-            real,
-            replica=replica,
+            backend.real,
+            replica=replicas.own.name,
             has_all=self.hub.has_all,
             on_void=self.hub.wake,
         )
         self.hub.on_change = self.watch.changed
+        saw = replicas.sightings.relay
         self._application = RelayApplication(
-            self.hub, self.watch, plane, clock, saw, on_stranger=on_stranger
+            self.hub, self.watch, backend.plane, clock, saw, on_stranger=on_stranger
         )
         self._reached = reached
         self._server: connections.Server | None = None
         self._tls: ssl.SSLContext | None = None
         """The encryption of new connections; None for plain HTTP."""
+        backend.relays, backend.relay_waiters = self.watch, lambda: self.hub.waiting
 
     def learn(self, changes: model.Changes) -> None:
         """Follow changes, after the guest plane."""
@@ -352,8 +348,8 @@ class RelayPlane:
         self.hub.begin(sequence)
         self.watch.settle()
 
-    def open(self) -> tuple[str, Coroutine[Any, Any, None]]:
-        """Open the socket; return its address, and the coroutine that serves it.
+    def open(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """Open the socket; yield its address, and the coroutine that serves it.
 
         SocketUnusable, or SecretUnusable for the certificate, if that is not possible.
         """
@@ -367,7 +363,7 @@ class RelayPlane:
         server = connections.Server(self._application, self._reached, most=most, tls=tls)
         self._server = server
         scheme = "http" if tls is None else "https"
-        return f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
+        yield f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
 
     def reload(self) -> None:
         """Read the certificate again; if it cannot be used, the old one stays (SecretUnusable)."""
@@ -398,19 +394,8 @@ class RelayPlane:
             await self._server.drain(seconds)
 
     def stop(self) -> None:
-        """End the coroutine of `open`, and the watch."""
+        """End the coroutine of `open`."""
         self._application.unavailable = STOPPING
         self.hub.wake_all()
-        self.watch.stop()
         if self._server is not None:
             self._server.should_exit = True
-
-    def alerts(self) -> Iterator[Alert]:
-        """Yield the relays that are away, except those of hosts that a drain reboots."""
-        for relay in self.watch.relays.values():
-            if self.watch.is_away(relay) and not self.watch.is_coming_back(relay.host):
-                message = (
-                    f"the relay of host {relay.host} did not ask for it: its guests cannot "
-                    "approve, and nothing of the host starts while it is held"
-                )
-                yield Alert(AlertKind.RELAY_AWAY, relay.host, message, relay.heard_at)

@@ -1,0 +1,144 @@
+"""The operator plane put together, as the service opens, feeds and stops it."""
+
+import asyncio
+import itertools
+import os
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from forewarn.server import secret_files, sockets
+from forewarn.server.operator import application, auth, connections
+from forewarn.server.operator.metrics import OperationMetrics
+from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.table import RouteTable
+from forewarn.server.page.live import Live
+from forewarn.server.page.now import SharedNow
+from forewarn.server.page.rendering import Renderer
+from forewarn.server.page.routes import PageContext
+from forewarn.settings import OFF, split_address
+
+Served: TypeAlias = tuple[str, Coroutine[Any, Any, None]]
+"""The address of a socket, and what serves it."""
+
+
+class OperatorPlane:
+    """The API and the page on their sockets. Made and used on the event loop.
+
+    `mint` makes the ids of requests, and `process` is another text for each process. With `anyone`
+    nobody needs a token: that is whose each request is. `more` has routes beside the service's.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        mint: Callable[[], str],
+        process: str,
+        handed_over: sockets.HandedOver,
+        *,
+        anyone: auth.OperatorAccount | None = None,
+        more: RouteTable | None = None,
+    ) -> None:
+        self.backend = backend
+        self.counted: Final = OperationMetrics(backend.inventory)
+        self._settings = backend.settings.operator
+        audit, real = auth.AuditLog(backend.plane, backend.real), backend.real
+        self._door = auth.Door(
+            audit, backend.clock, real, mint, self._settings.has_page, backend.accounts
+        )
+        self.page = _page(backend, self._door, process) if self._door.has_page else None
+        self._application = application.application(backend, self.page, more)
+        self._anyone = anyone
+        self._handed_over = handed_over
+        self._reached = connections.ReachedLimits()
+        self._servers: list[connections.Server] = []
+        self._tls: ssl.SSLContext | None = None
+        self._unix: Path | None = None
+        """The unix socket that this process made, and so removes."""
+        own = self.counted.collectors, (self._reached.counter,), self._door.collectors
+        backend.collectors.extend(itertools.chain(*own))
+
+    def open(self) -> Iterator[Served]:
+        """Open the sockets one by one.
+
+        SocketUnusable, or SecretUnusable for the token or the certificate, if that is not possible.
+        """
+        wanted = self._settings
+        if wanted.socket != OFF:
+            path = Path(wanted.socket)
+            unix = self._handed_over.take(sockets.unix_address(path))
+            if unix is None:
+                unix, self._unix = sockets.open_unix(path, wanted.socket_group), path
+            yield self._serve(f"unix:{wanted.socket}", unix, None)
+        if wanted.listen:
+            self.read_token()
+            self.read_certificate()
+            host, port = split_address(wanted.listen)
+            tcp = self._handed_over.take(sockets.tcp_address(host, port))
+            tcp = tcp or sockets.open_tcp(host, port)
+            scheme = "http" if self._tls is None else "https"
+            shown = sockets.shown(host, tcp.getsockname()[1])
+            if self.page is not None:
+                url = sockets.url_for_browsers(scheme, host, tcp, wanted.hosts)
+                self.backend.page_url = url
+            yield self._serve(f"{scheme}://{shown}", tcp, (host, *wanted.hosts))
+
+    def _serve(self, address: str, opened: socket.socket, hosts: tuple[str, ...] | None) -> Served:
+        gate = auth.Gate(self._application, self._door, hosts, anyone=self._anyone)
+        tls = self._context if address.startswith("https:") else None
+        server = connections.Server(gate, self._reached, tls=tls)
+        self._servers.append(server)
+        return address, server.serve([opened])
+
+    def read_token(self) -> None:
+        """Let in who has the token of the file as it is now (SecretUnusable)."""
+        if self._settings.listen and self._anyone is None:
+            path = Path(self._settings.token_file)
+            credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
+            self._door.accounts.let_in_by_file(secret_files.token(path, credentials))
+
+    def read_certificate(self) -> None:
+        """Show the certificate as its file is now; if it is of no use, the old (SecretUnusable)."""
+        wanted = self._settings
+        if wanted.tls_certificate:
+            key = Path(wanted.tls_key) if wanted.tls_key else None
+            self._tls = secret_files.tls_context(Path(wanted.tls_certificate), key)
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._tls is not None
+        return self._tls
+
+    def end_streams(self) -> None:
+        """End the answers that have no end."""
+        self.backend.news.close()
+        if self.page is not None:
+            self.page.live.close()
+
+    async def drain(self, seconds: float) -> None:
+        """Have clients leave the connections that they keep, while all are served."""
+        await asyncio.gather(*(server.drain(seconds) for server in self._servers))
+
+    def stop(self) -> None:
+        """End what `open` returned."""
+        for server in self._servers:
+            server.should_exit = True
+
+    def close(self) -> None:
+        """Remove the unix socket of this process, and end the thread that renders the page."""
+        if self._unix is not None:
+            sockets.remove(self._unix)
+        if self.page is not None:
+            self.page.renderer.close()
+
+
+def _page(backend: Backend, door: auth.Door, process: str) -> PageContext:
+    renderer = Renderer()
+    return PageContext(
+        backend=backend,
+        renderer=renderer,
+        now=SharedNow(backend, renderer),
+        live=Live(backend.clock, backend.real, process),
+        door=door,
+    )
