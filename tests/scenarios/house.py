@@ -23,7 +23,7 @@ from forewarn.maintenance.model import Changes, Machine, Policy, Sighting, Start
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listing
 from forewarn.protocol.versions import NEWEST_VERSION, Version
-from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.documents import DocumentCache
 from forewarn.store.sql import SqlTransaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing.harness import CLAIMS, Harness
@@ -76,7 +76,7 @@ class MortalHouse(Harness):
         """Start the server from what was committed."""
         if self.up:
             raise Impossible("the server is already running")
-        now, self._documents = self.clock.now(), Documents()
+        now, self._documents = self.clock.now(), DocumentCache()
         for machine, seen in self._sightings.items():  # as `Transaction.set_back`
             asked_at = min(seen.asked_at, now)
             self._sightings[machine] = msgspec.structs.replace(seen, asked_at=asked_at)

@@ -33,7 +33,7 @@ from forewarn.store.port import HistoryQuery
 from forewarn.testing.faults import Concerns, Fault
 from forewarn.testing.harness import Harness
 from forewarn.testing.record import RecordedAnswer
-from forewarn.testing.wire import Arrival, Exchange, Wire
+from forewarn.testing.wire import PeerArrival, Exchange, Wire
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
@@ -121,7 +121,7 @@ class EmulatedService(Harness):
     async def listen(self, opened: socket.socket) -> None:
         """Serve the connections to a listening socket."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Arrival(self.wire), sock=opened)
+        server = await loop.create_server(lambda: PeerArrival(self.wire), sock=opened)
         self._servers.append(server)
 
     async def forward(self, opened: socket.socket, port: int) -> None:

@@ -123,11 +123,11 @@ class Wire:
         )
         return self.guests.connection(source)
 
-    def meet(self, connection: Connection, head: Head, body: bytes) -> "_TappedRequest":
+    def meet(self, connection: Connection, head: Head, body: bytes) -> "_RecordedRequest":
         """Record a request, and apply its fault."""
         noted = self._record(head, body)
         fault = self.faults.next(noted.concerns, noted.machine)
-        met = _TappedRequest(self, connection, noted, fault)
+        met = _RecordedRequest(self, connection, noted, fault)
         met.begin(head)
         return met
 
@@ -148,7 +148,7 @@ class Wire:
         return made
 
 
-class _TappedRequest:
+class _RecordedRequest:
     """A request with its record and the fault that it meets."""
 
     is_held = True
@@ -241,7 +241,7 @@ class _TappedRequest:
         self._tell()
 
 
-class Arrival(asyncio.Protocol):
+class PeerArrival(asyncio.Protocol):
     """A peer, until the plane's connection has it."""
 
     def __init__(self, wire: Wire) -> None:
