@@ -33,7 +33,7 @@ from forewarn.store.port import HistoryQuery
 from forewarn.testing.faults import Concerns, Fault
 from forewarn.testing.harness import Harness
 from forewarn.testing.record import RecordedAnswer
-from forewarn.testing.wire import PeerArrival, Exchange, Wire
+from forewarn.testing.wire import Exchange, PeerArrival, Wire
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
