@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import math
+import shutil
 import signal
 import socket
 import sys
@@ -19,8 +20,8 @@ from client.scripted import document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn import clock
 from forewarn.agent.daemon import Daemon
-from forewarn.agent.decider import DocumentSeen
-from forewarn.agent.journal import Journal, JournalError
+from forewarn.agent.decider import DocumentSeen, TimePassed
+from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ReadySettings, Rule, RuleAction
 from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import (
@@ -103,6 +104,36 @@ def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) ->
     begun = [record.index for record in again.records if isinstance(record, ActionBegun)]
     again.close()
     assert begun == [0]
+
+
+@pytest.mark.parametrize("way", ["folder", "file", "replaced"])
+def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
+    tmp_path: Path, way: str
+) -> None:
+    """Whatever kills the agent next, what it did to the machine is undone."""
+    folder = tmp_path / "state"
+    journal = Journal(folder)
+    settings = AgentSettings(
+        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule(command("true")),)
+    )
+    daemon = Daemon(settings, journal, tuple)
+    daemon._handle(DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
+    if way == "folder":
+        shutil.rmtree(folder)
+    else:
+        (folder / NAME).unlink()
+    if way == "replaced":
+        other = Journal(tmp_path / "other")
+        other.append(MachineBooted(boot="long ago"))
+        other.close()
+        (tmp_path / "other" / NAME).rename(folder / NAME)
+    daemon._handle(TimePassed())
+    known = daemon._decider.state.checkpoint()
+    journal.close()
+    again = Journal(folder)
+    again.close()
+    assert list(again.records) == [known]
+    assert (len(known.cases), len(known.effects)) == (1, 1)
 
 
 def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> None:

@@ -383,7 +383,7 @@ class Daemon:
         self._activity.heard(told, self._decider, now)
         outputs = self._decider.handle(told, now)
         records = [output for output in outputs if isinstance(output, state.Record)]
-        if self._journal is not None and records:
+        if self._journal is not None and (records or self._journal.is_lost):
             self._append(self._journal, records)
         for output in outputs:
             self._carry_out(output)
@@ -439,7 +439,11 @@ class Daemon:
         while True:
             try:
                 self._is_writing = True
-                journal.append(*records)
+                if journal.is_lost:
+                    LOGGER.warning("somebody removed or replaced the journal: it is made again")
+                    journal.remake(self._decider.state.checkpoint())  # which has the records
+                else:
+                    journal.append(*records)
             except JournalError as error:
                 if not self._trouble:
                     LOGGER.critical(

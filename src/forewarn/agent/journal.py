@@ -70,28 +70,55 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
+        self.length = 0
+        """How many records it holds now."""
+        self._last = self._bytes = self._state_bytes = 0
+        self.records: tuple[AnyRecord, ...] = self._begin()
+        """What it held when it was opened."""
+
+    def _begin(self) -> tuple[AnyRecord, ...]:
+        """Open the file, made if need be, and return what it holds."""
+        folder = self._path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._path.exists():
                 _create(self._path)
-            size = self._path.stat().st_size
+            found = self._path.stat()
         except OSError as error:
             message = f"cannot use the journal in {folder}: {error.strerror}"
             raise JournalError(message, for_now=True) from error
-        if size > MAX_BYTES:
+        if found.st_size > MAX_BYTES:
             message = f"{self._path} is over {MAX_BYTES} bytes: it is not an agent's journal"
             raise JournalError(message)
-        self._last = self._bytes = self._state_bytes = 0
         self._database = sqlite3.connect(
             self._path, timeout=0, isolation_level=None, check_same_thread=False
         )
         try:
-            self.records: tuple[AnyRecord, ...] = self._open()
-            """Its records when it was opened."""
+            records = self._open()
         except BaseException:
             self._database.close()
             raise
-        self.length = len(self.records)
+        self._file = found.st_dev, found.st_ino
+        self.length = len(records)
+        return records
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody removed the file, or put another in its place.
+
+        What is written into it then, no later process would read.
+        """
+        try:
+            found = self._path.stat()
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) != self._file
+
+    def remake(self, state: Checkpoint) -> None:
+        """Make the file again, with all that the agent knows; a JournalError leaves it lost."""
+        self._database.close()
+        self._begin()
+        self.append(state)
 
     def append(self, *records: AnyRecord) -> None:
         """Write records, and return when they are on the disk: all of them, or none.
