@@ -231,10 +231,16 @@ def test_what_a_killed_handler_begins_meanwhile_is_killed_too(tmp_path: Path, se
     handler.kill()
     assert handler.looks == 2
     mine = f"FOREWARN_FOLDER={tmp_path}".encode()
-    left = [each.parent for each in Path("/proc").glob("[0-9]*/environ") if mine in _read(each)]
-    for each in left:
-        os.kill(int(each.name), signal.SIGKILL)
-    assert left == []
+
+    def left() -> list[int]:
+        environments = Path("/proc").glob("[0-9]*/environ")
+        return [int(each.parent.name) for each in environments if mine in _read(each)]
+
+    try:
+        patience.until(lambda: not left())  # who is killed takes a moment to end
+    finally:
+        for pid in left():
+            os.kill(pid, signal.SIGKILL)
 
 
 def _read(file: Path) -> bytes:
