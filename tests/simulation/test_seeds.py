@@ -361,7 +361,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "targets": (host_drain, "closed", nowhere, "a host that is drained", 1),
     "empty hosts": (host_drain, "_look", empty_at_once, "and has", 1),
     "reboots": (host_drain, "_rebooting", back_at_once, "has not rebooted", 32),
-    "moves": (host_drain, "_back", forgets, "asks for .* again", 1),
+    "moves": (host_drain, "_back", forgets, "asks for .* again|never rests", 1),
     "orders": (host_drain, "request", tried_again, "goes on without an order", 1),
     "looks": (host_drain, "_look_again", at_once, "to rest", 20),
     "stuck drains": (alerts, "of_drains", no_alerts, "nobody is told", 1),

@@ -325,7 +325,7 @@ def open_store(
     patience: Patience = _PATIENCE,
     made: Callable[[], None] = lambda: None,
 ) -> "PostgresqlStore":
-    """Open a database, and migrate it first where that is needed.
+    """Open a database; one of another schema is refused, and left as it is.
 
     Args:
         url: As libpq takes it, such as `postgresql://forewarn@db1,db2/forewarn`; no password.

@@ -93,7 +93,7 @@ def open_store(
     whole: bool = False,
     made: Callable[[], None] = lambda: None,
 ) -> Store:
-    """Open the database in this file, and migrate it first where that is needed.
+    """Open the database in this file; one of another schema is refused, and left as it is.
 
     Where there is no file, a new database is made. One process at a time has it: a lock is held on
     `<path>.lock` until the store is closed.
