@@ -16,7 +16,7 @@ import pytest
 
 import patience
 from agent.bench import command, event, rule
-from client.scripted import document, message, serving
+from client.scripted import Asked, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn import clock
 from forewarn.agent.daemon import Daemon
@@ -153,6 +153,31 @@ def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> Non
     again.close()
     assert isinstance(told, DocumentSeen)
     assert [each.event_id for each in told.events] == [EVENT_ID]
+
+
+@pytest.mark.parametrize(("given", "wrong"), [("old-name", True), ("_WEB-0", False)])
+def test_a_name_in_the_settings_that_the_endpoint_does_not_know_is_a_trouble(
+    given: str, *, wrong: bool
+) -> None:
+    """Otherwise every event of this machine would count as another's, and nobody would know."""
+    others = document(listed(Resources=["db-0"]))
+
+    targets = []
+
+    def answers(asked: Asked, _: int) -> bytes:
+        targets.append(asked.target)
+        return message(200, b"web-0") if "compute" in asked.target else message(200, others)
+
+    with serving(answers) as server:
+        client = ClientSettings(endpoint=server.url, machine=given)
+        daemon = Daemon(
+            AgentSettings(client=client, status=StatusSettings(listen=OFF)), None, tuple
+        )
+        daemon._poller.start()
+        patience.until(lambda: any("compute" in each for each in targets))
+        patience.until(lambda: not daemon._poller.comparing or bool(daemon._poller.misnamed))
+        daemon._poller.close()
+        assert (given in daemon._poller.misnamed) is wrong
 
 
 class Counting(Journal):

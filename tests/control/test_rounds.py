@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 import patience
 from builders import MINUTE, NOW, SECOND
@@ -24,6 +25,7 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import MaintenanceState
+from forewarn.store.port import StoreUnusable
 from forewarn.vocabulary import EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -227,23 +229,28 @@ class Broken(Rounds):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__("the part", clock)
         self.fails = 0
+        self.error: Exception = ArithmeticError("no")
 
     async def _round(self) -> timedelta:
         if self.fails:
             self.fails -= 1
-            raise ArithmeticError("no")
+            raise self.error
         return SECOND
 
 
-def test_a_part_whose_rounds_fail_is_an_obstacle_from_the_third_on(house: House) -> None:
+@pytest.mark.parametrize("error", [ArithmeticError("no"), StoreUnusable("no")])
+def test_a_part_whose_rounds_fail_is_an_obstacle_from_the_third_on(
+    house: House, error: Exception
+) -> None:
+    """A value that cannot be read does not pass by itself, as a store does that is away."""
     part = Broken(house.clock)
-    part.fails = FAILING
+    part.fails, part.error = FAILING, error
 
     async def story() -> None:
         await let_pass(house, timedelta(0))
         assert (part.obstacle, alerts(part)) == ("", [])
         await let_pass(house, SECOND, FAILING - 1)
-        assert "ArithmeticError: no" in part.obstacle
+        assert f"{type(error).__name__}: no" in part.obstacle
         assert alerts(part) == [(AlertKind.FAILING, "the part")]
         await let_pass(house, SECOND)
         assert (part.obstacle, alerts(part)) == ("", [])

@@ -62,6 +62,10 @@ class Poller:
     ) -> None:
         self.trouble = ""
         """The reason why no good answer comes; `""` while they do."""
+        self.misnamed = ""
+        """The complaint that the endpoint has another name for this machine; `""` for none."""
+        self._endpoint, self._given = endpoint, machine
+        self._compared, self._comparing = False, threading.Lock()
         self._client = Client(endpoint, name=machine)
         self._tell = tell
         self._known = tuple(known)
@@ -86,6 +90,11 @@ class Poller:
     def is_answered(self) -> bool:
         """True if the last look was answered."""
         return self.answered_at is not None and not self.trouble
+
+    @property
+    def comparing(self) -> bool:
+        """True while the name that the settings give is compared."""
+        return self._comparing.locked()
 
     def start(self) -> None:
         """Begin to look."""
@@ -120,6 +129,12 @@ class Poller:
                 for document in self._documents:
                     self.trouble, self._known = "", document.events
                     self._tell(decider.DocumentSeen(document.events, self._client.name))
+                    is_doubted = not self._compared or not all(
+                        each.concerns_me for each in document.events
+                    )
+                    if self._given and is_doubted:
+                        self._compared = True
+                        status.start_thread(self._compare_names)
             except Exception as error:
                 LOGGER.exception(
                     "internal error while watching the endpoint; the agent tries again"
@@ -131,6 +146,28 @@ class Poller:
                     self._documents = self._client.documents(
                         known=self._known, on_trouble=self._note
                     )
+
+    def _compare_names(self) -> None:
+        """Look whether the settings' name is the endpoint's: else no event is this machine's."""
+        if not self._comparing.acquire(blocking=False):
+            return
+        misnamed = ""
+        try:
+            with Client(self._endpoint) as unnamed:
+                unnamed.document()  # and with it the name
+                found = unnamed.name
+            if found and decider.name_of(found) != decider.name_of(self._given or ""):
+                misnamed = (
+                    f"client.machine is {self._given!r}, but the endpoint calls this machine "
+                    f"{found!r}: its events count as another's; correct the setting or remove it"
+                )
+            if misnamed and misnamed != self.misnamed:
+                LOGGER.warning("%s", misnamed)
+            self.misnamed = misnamed
+        except (ClientError, OSError):
+            pass  # not every endpoint tells names
+        finally:
+            self._comparing.release()
 
     def _note(self, trouble: Trouble) -> None:
         if trouble.reason != NO_NAME:  # its end is not told
@@ -338,7 +375,7 @@ class Daemon:
                 return (503, TEXT, f"{ailment}\n".encode()) if ailment else (200, TEXT, b"ok\n")
             case "/status":
                 told = dict(self._told) if own else status.without_reasons(self._told)
-                told["trouble"] = self._trouble or poller.trouble
+                told["trouble"] = self._trouble or poller.trouble or poller.misnamed
                 told["endpoint"] = {
                     "answers": poller.is_answered,
                     "answered_seconds_ago": None if at is None else round(now - at, 1),

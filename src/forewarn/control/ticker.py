@@ -31,7 +31,7 @@ from forewarn.maintenance import commands
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Operation, Sightings, key
-from forewarn.store.port import StoreError
+from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable
 from forewarn.vocabulary import EventStatus
 
 LONGEST_NAP: Final = timedelta(seconds=30)
@@ -127,7 +127,7 @@ class Contained:
         """Contain an error to one thing; only a store that is away concerns all."""
         try:
             yield
-        except StoreError:
+        except (StoreUnavailable, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - a part goes on whatever failed
             _log.exception("a round failed", part=self._what, of=about)
