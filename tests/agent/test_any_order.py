@@ -310,10 +310,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     def recorded_end(self, record: ActionEnded) -> None:
         """Before its end is in the journal an action counts as under way: a crash cuts it."""
+        is_lenient = record.effect in LENIENT
         for number in [n for n, run in self.runs.items() if self.key_of(run) == record.effect]:
+            # By the rule that began it: two rules may share an effect, and one of them holds.
+            is_lenient = self.runs[number].action.settings.on_failure == "continue"
             del self.runs[number]
             self.stopped.pop(number, None)
-        given_up = record.final and record.effect in LENIENT  # as if it had been undone
+        given_up = record.final and is_lenient  # as if it had been undone
         if record.undo and (record.outcome is ActionOutcome.DONE or given_up):
             self.done[record.effect] = Done()
         elif record.outcome is ActionOutcome.DONE:

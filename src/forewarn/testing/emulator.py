@@ -283,7 +283,7 @@ class Emulator:
             Refused: It is not a fleet; the fact `where` is the place in it.
         """
         if isinstance(definition, Path):
-            definition = definition.read_text(encoding="utf-8")
+            definition = definition.read_text(encoding="utf-8-sig")
         if isinstance(definition, str):
             definition = tomllib.loads(definition)
         try:
