@@ -252,9 +252,9 @@ def wait(
 
     The service may restart meanwhile. With --json only the end is printed.
 
-    `look` returns how far it is now, and `types` are those of the news after which it may be
-    further. `shown_by` is the command that shows it, for whoever waits no longer; `first` prints
-    what was asked for.
+    `look` returns the progress now, and `types` are those of the news after which it may be
+    further. `shown_by` is the command that shows it later, for a user who interrupts; `first`
+    prints the request as it was accepted.
     """
     try:
         if not service.as_json:

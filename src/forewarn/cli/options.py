@@ -15,7 +15,7 @@ Kind = click.ParamType[Any] | Callable[[str], object]
 
 
 FILE: Final = click.Path(readable=False, path_type=Path)
-"""Whoever opens it says why it cannot be read: a socket of another user is no faulty option."""
+"""A path that click does not try to read: the code that opens it reports why it cannot be read."""
 TEXT: Final = click.Path(readable=False)
 """A text that may be a path: shells complete it as one."""
 

@@ -61,7 +61,7 @@ def note(text: str) -> None:
 
 
 def open_streams() -> None:
-    """Have the three standard streams, each able to print any text.
+    """Make sure that all three standard streams are open, and that output can print any text.
 
     One that was closed before the start (`>&-`) would be the number of the next file that is
     opened; it leads nowhere instead, in the programs that are run too.

@@ -50,8 +50,8 @@ HOST: Final = argument("host HOST", "The host, as the fleet spells it.")
 def token(service: OperatorClient, host: str, file: Path | None) -> None:
     """Make a token for the relay of a host, and show it once.
 
-    The token that the relay uses stays valid until it uses the new one. Whoever has a host's token
-    can read and approve for the machines of that host.
+    The token that the relay uses stays valid until it uses the new one. A host's token lets its
+    holder read and approve for the machines of that host.
     """
     if file is not None and file.exists():
         raise Failed(ExitStatus.USAGE, f"{file} is there already: name a new file")

@@ -1,4 +1,4 @@
-"""The operators' API: the routes about the service, for whoever looks after it.
+"""The operators' API: the routes for administrators of the service.
 
 Tokens and the audit log; webhooks; the relays' tokens; replicas, clock, health
 and metrics. docs/reference/api.md describes each route; a test compares.
@@ -37,7 +37,7 @@ from forewarn.version import __version__
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
 PAGE_TOKEN_LASTS: Final = timedelta(hours=12)
-"""How long a token for the page is good, by the browser's clock: a day's work."""
+"""The lifetime of a token for the page, in real time: a day's work."""
 
 _log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ async def revoke_tokens(
 async def create_page_token(
     backend: Backend, caller: OperatorRequest, data: schemas.PageTokenRequest
 ) -> schemas.NewPageToken:
-    """Make a token for the page, with the role of whoever asks; the answer alone shows its link."""
+    """Make a token for the page, with the caller's role; only this answer shows its link."""
     del data  # it is empty
     if backend.page_url is None:
         message = (

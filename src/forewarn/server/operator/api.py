@@ -44,7 +44,7 @@ OF_A_UNIT = frozenset({MaintenanceOrder.SKIP, MaintenanceOrder.RETRY})
 """The orders about a maintenance that name a unit."""
 
 FOR_ONE: Final = (*fields.FOR_ONE, "host_boot_id")
-"""What is for a request that is announced at once, and not for units under a policy."""
+"""The fields of a request that is announced at once; refused where units have a policy."""
 
 _log = structlog.get_logger(__name__)
 
@@ -144,7 +144,7 @@ async def list_machines(
 
 
 def place_of(host: str) -> str | None:
-    """Return what a filter's host is to the search: None for any, `""` for an unknown one."""
+    """Return the host to search for: None for any host, `""` for machines without a known one."""
     return ("" if host == UNKNOWN else host) if host else None
 
 

@@ -90,7 +90,6 @@ def application(
 
 @functools.cache
 def _router(more: table.RouteTable | None, *, with_page: bool) -> Router:
-    """Return what all services of a process share."""
     added = [*(more.routes if more else ()), *(table.PAGE.routes if with_page else ())]
     return Router(
         list(_paths([*table.API.routes, *added])),

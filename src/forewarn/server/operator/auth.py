@@ -1,13 +1,13 @@
-"""Who may use the operator plane: tokens, users of this machine, and the gate.
+"""Authentication of the operator plane: tokens, users of this machine, and the gate.
 
 Each request is judged by its head, before any of its body. On the unix socket the kernel says who
 the peer is, and the file's mode decides who can connect. On TCP every request needs the bearer
 token of an account. Only listed Host names are answered, so that a page that a browser loaded from
 a name that was pointed at this address cannot reach it (DNS rebinding). `/healthz` and `/readyz`
 need neither: they tell a probe, which may know an address alone, nothing about the fleet. What a
-known account may do is its role's to say: each route names the one that it needs (`routing`).
+known account may do depends on its role: each route names the role that it needs (`table`).
 
-A token is 256 bits of chance, so its SHA-256 is enough to keep: whoever reads the database would
+A token is 256 bits of chance, so its SHA-256 is enough to keep: a reader of the database would
 have to try 2^255 tokens, and a slow hash, which makes the few guesses at a person's password dear,
 would only make each request dear. To look a digest up takes a time that tells nothing of the token.
 
@@ -58,7 +58,7 @@ DISCARD_BYTES: Final = 128 * 1024 * 1024
 """The most bytes of a refused body that are still read: twice the longest that is accepted."""
 
 DISCARD_SECONDS: Final = 5.0
-"""How long a refused body is still read: local clients send it in less."""
+"""The time for which a refused body is still read: local clients send it in less."""
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PROBES: Final = frozenset({"/healthz", "/readyz"})
@@ -69,7 +69,7 @@ SLASH: Final = "\0"
 """Stands in a path for an encoded slash: a part of a name, and no border between two."""
 
 OPEN: Final = ("/login", "/page/static/")
-"""What of the page a browser needs to log in."""
+"""The prefixes of the page's paths that a browser needs to log in."""
 
 JSON: Final = b"application/json"
 FORM: Final = b"application/x-www-form-urlencoded"
@@ -92,11 +92,11 @@ WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 CHANGING: Final = WITH_BODY | {"DELETE"}
 
 OF_KNOWN: Final = Rate(per_second=10.0, burst=100)
-"""How many requests of known accounts are written beside their changes: a script that is refused
-in a loop is told of often enough."""
+"""The most records of known accounts in the audit log, beside their changes: a script that is
+refused in a loop still shows often enough."""
 
 OF_STRANGERS: Final = Rate(per_second=0.2, burst=20)
-"""How many requests of nobody known are written: 17,000 a day at most."""
+"""The most records of unknown callers in the audit log: some 17,000 a day."""
 
 MAX_SHOWN_TOKEN: Final = 512
 """The most bytes of a token that is looked at: ours have 46, those of files at most this."""
@@ -111,16 +111,16 @@ FREE_FAILURES: Final = 5
 """Failed log-ins that are answered at once: a person may paste the wrong token."""
 
 FIRST_DELAY_SECONDS: Final = 0.25
-"""How long the next one waits for its answer; each further one waits twice as long."""
+"""The delay of the answer to the next one; it doubles with each further failure."""
 
 LONGEST_DELAY_SECONDS: Final = 4.0
 """The longest of these waits: the service stops within five seconds."""
 
 FORGET_SECONDS: Final = 300.0
-"""How long an address must not fail until its failures are forgotten."""
+"""The time without a failure after which an address's failures are forgotten."""
 
 COOKIE: Final = "forewarn"
-"""What the cookie's name begins with. The port follows, as browsers keep cookies by host alone."""
+"""The prefix of the cookie's name. The port follows, as browsers keep cookies by host alone."""
 
 _log = structlog.get_logger(__name__)
 
@@ -144,7 +144,7 @@ class FailedLogin(StrEnum):
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """The account that sent a request."""
 
     name: str
     role: AccessRole
@@ -153,7 +153,7 @@ class OperatorAccount(msgspec.Struct, frozen=True):
 
 
 class UnixPeer(msgspec.Struct, frozen=True):
-    """Who opened a connection to the unix socket, as the kernel says."""
+    """The peer of a connection to the unix socket, as the kernel reports it."""
 
     user_id: int
 
@@ -188,7 +188,7 @@ class Accounts:
         self._by_digest: dict[str, Token] = {}
         self._of_file: Token | None = None
         self.following: collections.Counter[tuple[str, int]] = collections.Counter()
-        """How many streams each account reads, by its name and how many it may read."""
+        """The number of streams that each account reads, by its name and its limit."""
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""
@@ -199,7 +199,7 @@ class Accounts:
             self.tokens[token.name] = self._by_digest[token.digest] = token
 
     def let_in_by_file(self, token: str) -> None:
-        """Let in whoever has the token of the token's file, in place of the one before."""
+        """Accept the token of the token file, in place of the previous one."""
         self._of_file = Token(
             name=TOKEN_FILE,
             role=AccessRole.ADMIN,
@@ -252,7 +252,7 @@ class FailedLogins:
         for reason in FailedLogin:
             self.counter.labels(reason)
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """How often each address failed, and when last, the latest last."""
+        """The count and the time of the last failure by address, the latest last."""
 
     def delay_seconds(self, reason: FailedLogin, address: str, now: float) -> float:
         """Count one, and return how long its answer is to wait; `now` is monotonic."""
@@ -308,7 +308,7 @@ def cookie_name(scope: Mapping[str, Any]) -> str:
 
 
 def cookie_token(scope: Mapping[str, Any]) -> bytes:
-    """Return what a request's cookie has; `b""` where there is none."""
+    """Return the value of a request's cookie; `b""` if it has none."""
     wanted = cookie_name(scope).encode()
     for name, value in scope["headers"]:
         if name == b"cookie":
@@ -386,7 +386,7 @@ class Turns:
 
 
 class Door(msgspec.Struct, frozen=True):
-    """What all gates of a service share."""
+    """The state that all gates of a service share."""
 
     audit: AuditLog
     clock: Clock
@@ -396,7 +396,6 @@ class Door(msgspec.Struct, frozen=True):
     mint: Callable[[], str]
     """Makes the ids of requests."""
     has_page: bool = False
-    """Whether browsers may ask."""
     accounts: Accounts = msgspec.field(default_factory=Accounts)
     users: UserNames = msgspec.field(default_factory=UserNames)
     failures: FailedLogins = msgspec.field(default_factory=FailedLogins)
@@ -410,7 +409,7 @@ class Door(msgspec.Struct, frozen=True):
 
     @property
     def collectors(self) -> tuple[Collector, ...]:
-        """What Prometheus reads of it."""
+        """Its metrics, for Prometheus."""
         return self.failures.counter, self.audit.dropped
 
 
@@ -488,7 +487,7 @@ class Gate:
     def _followed(
         self, scope: Message, request: OperatorRequest, receive: Receive, send: Send
     ) -> tuple[Receive, Send]:
-        """Return what reads the body, and what answers once that is read, and records it."""
+        """Return a `receive`, and a `send` that answers once the body is read, and records it."""
         ended = False
 
         async def receive_body() -> Message:
@@ -523,7 +522,7 @@ class Gate:
             self._door.audit.record(request, request.outcome)
 
     def _judge(self, scope: Message) -> Refusal | None:
-        """Return why a request is refused, whoever sends it."""
+        """Return the refusal of a request that no account may send; None if there is none."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         is_listed = self._hosts is None or _name_of(host) in self._hosts
@@ -595,7 +594,7 @@ MISTAKES: Final = {
     FailedLogin.EXPIRED: "the token has expired: ask an admin for a new one ('forewarn token "
     "create')",
 }
-"""What to do about each failed log-in."""
+"""The advice for each failed log-in."""
 
 
 def is_of_page(path: str) -> bool:

@@ -34,29 +34,29 @@ MAX_CONNECTIONS: Final = 512
 under way that `auth.Gate` let through; where all have one, it is answered 503."""
 
 HEAD_SECONDS: Final = 5.0
-"""How long a request's head may take, from the connection's start or the head's first bytes."""
+"""The longest time for a request's head, from the connection's start or the head's first bytes."""
 
 MAX_HEAD_BYTES: Final = 128 * 1024
 """The longest head of a request: its path may name `schemas.MAX_REMOVED` machines."""
 
 IDLE_SECONDS: Final = 75
-"""How long a connection may be silent between requests."""
+"""The longest silence of a connection between requests."""
 
 SLOW_SECONDS: Final = 30.0
-"""How long a reader may take nothing of what is sent. Then it is cut off; one that follows the news
-may resume."""
+"""The longest time for which a reader may accept no data. Then it is disconnected; a reader of the
+news may resume."""
 
 LOOK_SECONDS: Final = 0.05
-"""How often a server that drains looks at what is still open."""
+"""The interval at which a draining server checks for open connections."""
 
 DATE_SECONDS: Final = 1.0
-"""How often the date of answers is renewed."""
+"""The interval at which the Date of answers is renewed."""
 
 FIRST_REQUEST_SECONDS: Final = 1.0
-"""How long a connection that was accepted last has for its first request."""
+"""The time for the first request of a connection that has sent none when the service stops."""
 
 FINISH_SECONDS: Final = 5
-"""How long requests under way may take to finish once the service stops."""
+"""The longest time for requests under way to finish once the service stops."""
 
 
 _log = structlog.get_logger(__name__)
@@ -96,7 +96,7 @@ class ReachedLimits:
 
 
 class _Config(uvicorn.Config):
-    """What a server's connections share."""
+    """The state that a server's connections share."""
 
     order: "dict[OperatorConnection | TlsHandshake, None]"
     """The open ones, oldest first."""
@@ -106,7 +106,7 @@ class _Config(uvicorn.Config):
     head_seconds: float
     slow_seconds: float
     most: int
-    """How many connections there may be."""
+    """The most connections."""
 
 
 class OperatorConnection(H11Protocol):
@@ -119,7 +119,7 @@ class OperatorConnection(H11Protocol):
     _late: asyncio.TimerHandle | None = None
     _slow: asyncio.TimerHandle | None = None
     _early = b""
-    """What came with the end of a TLS handshake."""
+    """Bytes that came with the end of a TLS handshake."""
     lost: asyncio.Future[None]
     """Done once it is closed."""
 

@@ -1,4 +1,4 @@
-"""How the operators' API answers what fails: one body, a status for each code, where and why."""
+"""The error answers of the operators' API: one body, and a status for each code."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -53,7 +53,7 @@ class Field:
     choices: tuple[tuple[str, str], ...] = ()
     """Values, each with its label on the page; of a text, suggestions."""
     default: str = ""
-    """What holds where it is left out, as people type it; `""` where the help says it."""
+    """The default as people type it; `""` if the help says it."""
     in_policy: bool = False
     """Part of the policy: for several units only."""
     for_one: bool = False

@@ -1,7 +1,7 @@
 """The fleet, live operations and holds in memory, for lists and for the search.
 
 It is filled from the store once and kept up to date by the changefeed: a list costs the store
-nothing, and whoever was just told of a change finds it. Used on the event loop's thread only.
+nothing, and a client that has just read of a change finds it. Used on the event loop's thread only.
 """
 
 import asyncio

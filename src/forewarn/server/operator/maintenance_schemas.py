@@ -36,7 +36,7 @@ class Blackout(Value, frozen=True, kw_only=True):
 
 
 class PolicyBody(TurnPolicy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the units of a maintenance take their turns."""
+    """The policy of a maintenance: concurrency, windows, waves, and when it halts."""
 
     windows: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_WINDOWS)] = ()
     zone: ShortText = "UTC"
@@ -49,7 +49,7 @@ UnitNames = Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_UNITS)]
 
 
 class MaintenanceRequest(Body, frozen=True, kw_only=True):
-    """What is done to which machines, scopes or hosts, and how.
+    """A request for maintenance of machines, scopes or hosts.
 
     Machines alone, one scope or one host are announced at once, or refused. With a policy, a drain,
     tags or several of these, each host, update domain and machine is a unit that has its turn.
@@ -78,7 +78,7 @@ class MaintenanceRequest(Body, frozen=True, kw_only=True):
     opens_at: Moment | None = None
     """Nothing starts before it, approved or not. Null for no such limit."""
     closes_at: Moment | None = None
-    """What has not started by then is cancelled. Null for no such limit."""
+    """Operations that have not started by then are cancelled. Null for no such limit."""
     duration_seconds: Annotated[int, msgspec.Meta(ge=-1, le=planner.MAX_DURATION_SECONDS)] = -1
     """The expected interruption; 0 none, -1 unknown."""
     description: Annotated[str, msgspec.Meta(max_length=planner.MAX_DESCRIPTION)] | None = None
@@ -92,16 +92,16 @@ class MaintenanceRequest(Body, frozen=True, kw_only=True):
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
     without_notice: bool = False
-    """Whether machines whose scope is off may stop without any notice."""
+    """True to go on even if machines whose scope is off get no notice."""
     indivisible: bool = False
-    """Whether the host's machines can only go down all at once, as when the host itself is patched:
-    refused where that would take down two update domains of a scope."""
+    """True if the host's machines can only go down all at once, as when the host itself is patched:
+    refused if that would take down two update domains of a scope."""
     idempotency_key: ShortText = ""
-    """Whoever asks chooses it: sent again, the request asks for nothing more. `""` for none."""
+    """Chosen by the client: a repeated request with the same key changes nothing. `""` for none."""
 
     @property
     def has_units(self) -> bool:
-        """Whether its units take their turns by a policy."""
+        """True if its units take their turns by a policy; False if all is announced at once."""
         groups = bool(self.machines) + len(self.scopes) + len(self.hosts)
         return (
             self.policy is not None or self.drain or self.all_hosts or bool(self.tags) or groups > 1
@@ -109,7 +109,7 @@ class MaintenanceRequest(Body, frozen=True, kw_only=True):
 
 
 class UnitCounts(Value, frozen=True, kw_only=True):
-    """How many units are in each state."""
+    """The number of units in each state."""
 
     waiting: int = 0
     running: int = 0
@@ -119,7 +119,7 @@ class UnitCounts(Value, frozen=True, kw_only=True):
 
 
 class UnitView(Value, frozen=True, kw_only=True):
-    """What has its turn as one."""
+    """A unit of a maintenance: a host, an update domain or a machine that has its turn."""
 
     name: str
     kind: UnitKind
@@ -129,7 +129,7 @@ class UnitView(Value, frozen=True, kw_only=True):
     reason: str
     """Why it waits, failed or was skipped."""
     drain: bool
-    """Whether its host is drained and rebooted."""
+    """True if its host is drained and rebooted."""
     operation: str
     """Its latest operation; `""` for none."""
     machines: Names
@@ -138,7 +138,7 @@ class UnitView(Value, frozen=True, kw_only=True):
 
 
 class MaintenanceView(model.Impact, frozen=True, kw_only=True):
-    """What an operator asked for, and how far it is."""
+    """A maintenance as it was requested, and its progress."""
 
     number: int
     """0 in a dry run."""
@@ -147,7 +147,7 @@ class MaintenanceView(model.Impact, frozen=True, kw_only=True):
     requested_at: datetime
     without_notice: bool
     announced: int
-    """How many operations it has had."""
+    """The number of its operations so far."""
     state: MaintenanceState
     reason: str
     """Why it is paused, halted or stopped, or what it waits for."""
@@ -158,10 +158,10 @@ class MaintenanceView(model.Impact, frozen=True, kw_only=True):
     waves: int
     """0 where it has no units."""
     unconfirmed: bool
-    """Whether this wave waits for an operator."""
+    """True if this wave waits for an operator."""
     units: UnitCounts
     operations: dict[vocabulary.EventStatus, int]
-    """How many of its operations, as far as history has them, have each status that any has."""
+    """The number of its operations that history still has, by status."""
 
 
 class MaintenanceDetail(Value, frozen=True, kw_only=True):
@@ -174,13 +174,13 @@ class MaintenanceDetail(Value, frozen=True, kw_only=True):
 
 
 class MaintenancePlan(MaintenanceDetail, frozen=True, kw_only=True):
-    """What a request for maintenance became, or would become."""
+    """The result of a request for maintenance, or of its dry run."""
 
     dry_run: bool
     superseded: tuple[OperationView, ...]
     """Pending operations that it cancelled."""
     plan: PlannedTurns | None
-    """How its units will have their turns; null where they have no policy."""
+    """The planned turns of its units; null if they have no policy."""
 
 
 class MaintenancePage(ListPage, frozen=True, kw_only=True):

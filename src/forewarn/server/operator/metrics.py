@@ -67,7 +67,7 @@ FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "relay_waiters", (), "Requests of relays that wait for a change."),
     (GaugeMetricFamily, "alerts", ("kind",), "What needs an operator; absent without the store."),
 )
-"""What is read at a scrape: its kind, its name after `forewarn_`, its labels, and its help."""
+"""The metrics that a scrape computes: kind, name after `forewarn_`, labels, and help."""
 
 # A series with the start of each counter would double their number and help nobody.
 _disable_created: Callable[[], None] = prometheus_client.disable_created_metrics

@@ -72,7 +72,6 @@ def _types(route: Route) -> tuple[Any, Any]:
 
 
 def _kinds(route: Route) -> list[Any]:
-    """Return all the types that the document has for a route."""
     errors = (kind for _, kind in route.errors.values())
     parameters = (each.annotation for each in route.asked.values())
     return [kind for kind in (*_types(route), *errors, *parameters) if kind is not None]

@@ -93,7 +93,11 @@ class OperatorPlane:
         return address, server.serve([opened])
 
     def read_token(self) -> None:
-        """Let in who has the token of the file as it is now (SecretUnusable)."""
+        """Read the token file, and accept its token from now on.
+
+        Raises:
+            SecretUnusable: The file cannot be used.
+        """
         if self._settings.listen and self._anyone is None:
             path = Path(self._settings.token_file)
             credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
@@ -117,7 +121,7 @@ class OperatorPlane:
             self.page.live.close()
 
     async def drain(self, seconds: float) -> None:
-        """Have clients leave the connections that they keep, while all are served."""
+        """Make each answer the last of its connection, until none is idle or the time is over."""
         await asyncio.gather(*(server.drain(seconds) for server in self._servers))
 
     def stop(self) -> None:

@@ -51,7 +51,7 @@ MAX_CURSOR: Final = 200
 """The most characters of a cursor; ours have at most 124: a name has 80 characters at most."""
 
 STORE_SECONDS: Final = 2.0
-"""How long alerts and scrapes wait for the store: scrapers wait ten for all of it."""
+"""The timeout of the store for alerts and scrapes: scrapers wait ten seconds for the whole."""
 
 MAX_FAILURES: Final = 1000
 """The most failures without an acknowledgement that are looked at, latest first."""
@@ -76,12 +76,12 @@ Names = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=schemas
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps the service from doing all its work."""
+    """The readiness of the service: the reasons why it cannot do all its work."""
 
     reasons: tuple[str, ...]
     """For people; empty when all is well."""
     store_up: bool
-    """Whether a write was just committed."""
+    """True if a write was just committed."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -119,7 +119,7 @@ class Backend:
     relay_waiters: Callable[[], int] = int
     """Returns how many requests of relays wait."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple
-    """Returns what follows from observations of hosts, for an operator."""
+    """Returns the alerts that follow from observations of hosts."""
     inventory: Inventory = field(init=False)
     news: NewsTail = field(init=False)
     """The latest news."""
@@ -127,8 +127,8 @@ class Backend:
     """The operators' tokens."""
     search: MachineSearch = field(default_factory=MachineSearch)
     whole: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Is held by whoever exports the whole fleet, or plans a maintenance: the loop waits for the
-    interpreter as long as that takes, and for each thread that is at it."""
+    """Held to export the whole fleet or to plan a maintenance, one at a time: each of these threads
+    keeps the interpreter from the loop."""
 
     def __post_init__(self) -> None:
         """Make what follows from these."""
@@ -158,7 +158,7 @@ class Backend:
         return self.plane.audited(caller, told)
 
     def validity(self, caller: OperatorRequest) -> Callable[[], bool]:
-        """Return what tells whether a request's token still lets its holder in."""
+        """Return a function that checks if a request's token is still valid."""
         return lambda: self.accounts.admits(caller.token, self.now())
 
     def now(self) -> datetime:
@@ -184,7 +184,7 @@ class Backend:
         return await asyncio.to_thread(ask)
 
     def ask_for_alerts(self, now: datetime) -> Callable[..., list[alerts.Alert]]:
-        """Return what finds alerts on another thread, given a reading; None if there is none."""
+        """Return a function that finds alerts from a reading, or from None, on another thread."""
         down = self.heartbeat.store_down
         live = tuple(self.inventory.operations.values())
         drains = self.hosts.drains.values()
@@ -214,7 +214,7 @@ class Backend:
         return question
 
     async def alerts(self, now: datetime) -> list[alerts.Alert]:
-        """Return what needs an operator; of a store that cannot be read, what memory knows."""
+        """Return the alerts; if the store cannot be read, only those that memory knows."""
         question = self.ask_for_alerts(now)
         try:
             async with asyncio.timeout(STORE_SECONDS):

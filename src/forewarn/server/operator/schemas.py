@@ -78,13 +78,13 @@ class ListPage(Value, frozen=True, kw_only=True):
 
 
 class ErrorDetail(Value, frozen=True, kw_only=True):
-    """What went wrong."""
+    """The code, message and facts of an error."""
 
     code: vocabulary.ErrorCode
     message: str
-    """What is wrong, what was expected, and what to do, for people."""
+    """The mistake, the expectation and the remedy, for people."""
     facts: dict[str, str | int] = {}
-    """What the message speaks of, by name, for programs."""
+    """The facts of the message by name, for programs."""
 
 
 class ErrorBody(Value, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Names(Value, frozen=True, kw_only=True):
 
 
 class FleetChange(Value, frozen=True, kw_only=True):
-    """What applying a fleet, or removing machines, changed or would change."""
+    """The changes, or in a dry run the planned ones, of applying a fleet or removing machines."""
 
     dry_run: bool
     added: Names
@@ -131,7 +131,7 @@ class LastSeen(Value, frozen=True, kw_only=True):
     at: datetime
     version: str
     agent: vocabulary.AgentStatus | None
-    """What its agent said last; null if it never did."""
+    """The last status that its agent reported; null if it never did."""
     reason: str
 
 
@@ -204,7 +204,7 @@ class ScopeDetail(ScopeView, frozen=True, kw_only=True):
 
 
 class EventView(Value, frozen=True, kw_only=True):
-    """What an operation shows in one scope."""
+    """The event of an operation in one scope."""
 
     id: str
     scope: str
@@ -220,7 +220,7 @@ class OperationState(model.Impact, frozen=True, kw_only=True):
     maintenance: int
     status: vocabulary.EventStatus
     status_detail: str
-    """What it waits for, since when, and what would end that, such as `waits for 12.1, which
+    """The reason why it waits, since when, and the way out, such as `waits for 12.1, which
     failed: acknowledge 12.1`; `""` where the status and the outcome say all."""
     announced_at: datetime
     not_before: datetime
@@ -241,7 +241,7 @@ class OperationState(model.Impact, frozen=True, kw_only=True):
 
 
 class OperationView(OperationState, frozen=True, kw_only=True):
-    """What is carried out as one; all of it starts at one instant."""
+    """An operation: all of it starts at one instant."""
 
     id: str
     start_cause: model.StartCause | None
@@ -263,7 +263,7 @@ class OperationList(Value, frozen=True, kw_only=True):
 
 
 class ShownTo(Value, frozen=True, kw_only=True):
-    """How many of an event's machines can read it (protocol.md section 2)."""
+    """The numbers of an event's machines, and of those that can read it (protocol.md section 2)."""
 
     machines: int
     """All that it affects."""
@@ -274,7 +274,7 @@ class ShownTo(Value, frozen=True, kw_only=True):
 
 
 class AgentWord(Value, frozen=True, kw_only=True):
-    """What a machine's agent said last (protocol.md section 10)."""
+    """The last status that a machine's agent reported (protocol.md section 10)."""
 
     machine: str
     status: vocabulary.AgentStatus
@@ -293,7 +293,7 @@ class LiveEvent(OperationState, frozen=True, kw_only=True):
     silent: bool
     shown_to: ShownTo
     agents: tuple[AgentWord, ...]
-    """Of the machines whose agents say how they fare."""
+    """The statuses of the machines whose agents report one."""
 
 
 class EventList(Value, frozen=True, kw_only=True):
@@ -355,7 +355,7 @@ class HoldList(Value, frozen=True, kw_only=True):
 
 
 class RelayPresence(StrEnum):
-    """Whether the relay of a host asks for it."""
+    """The presence of a host's relay, by its requests."""
 
     EXPECTED = "expected"
     """It has a token, and was not heard yet."""
@@ -369,7 +369,7 @@ class RelayView(Value, frozen=True, kw_only=True):
 
     state: RelayPresence
     up_to_date: bool
-    """Whether it has everything that concerns its host."""
+    """True if it has everything that concerns its host."""
     version: str
     """`""` until it was heard."""
     replica: str
@@ -377,11 +377,10 @@ class RelayView(Value, frozen=True, kw_only=True):
     heard_at: datetime | None
     started_at: datetime | None
     machines: int
-    """How many machines it serves."""
     token_created_at: datetime
     """When the token that it uses was made, or else its newest."""
     token_unused: bool
-    """Whether a newer token was made, and it does not use it yet."""
+    """True if a newer token was made that it does not use yet."""
 
 
 class RelayTokenRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -400,7 +399,7 @@ class NewRelayToken(Value, frozen=True, kw_only=True):
 
 
 class VoidRelayTokens(Value, frozen=True, kw_only=True):
-    """How many tokens of a host's relay were revoked."""
+    """The number of tokens of a host's relay that were revoked."""
 
     host: str
     revoked: int
@@ -417,7 +416,7 @@ class HostView(Value, frozen=True, kw_only=True):
     changed_at: datetime | None
     """When its state changed last; null if it was never drained."""
     closed: bool
-    """Whether no machine may move there."""
+    """True if no machine may move there."""
     answers: bool
     why: str
     """Why it does not answer."""
@@ -426,7 +425,7 @@ class HostView(Value, frozen=True, kw_only=True):
     target: bool
     can_reboot: bool
     running: int
-    """How many machines run there, in the fleet or not."""
+    """The number of machines that run there, in the fleet or not."""
     relay: RelayView | None
     """Null where its guests have no relay."""
 
@@ -492,11 +491,11 @@ class HostDrainRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     hosts: Annotated[tuple[ShortText, ...], msgspec.Meta(min_length=1, max_length=MAX_HOSTS)]
     reboot: bool = False
-    """Whether each is rebooted once it is empty."""
+    """True to reboot each once it is empty."""
     bring_home: bool = True
-    """Whether its machines come home after that."""
+    """True to bring its machines home after that."""
     stay: model.Stay = model.Stay.REFUSE
-    """What becomes of machines that cannot be moved while they run."""
+    """The policy for machines that cannot be moved while they run."""
     without_notice: bool = False
 
 
@@ -512,7 +511,7 @@ class HostDrainPlans(Value, frozen=True, kw_only=True):
 
 
 class HostOrder(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator orders about the drain of a host."""
+    """An operator's order about the drain of a host."""
 
     order: host_drain.DrainOrder
     machine: ShortText = ""
@@ -526,7 +525,7 @@ class AcknowledgementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fie
     """Operations (`12.1`), maintenances (`12`) or events' ids; all of them Failed, or over with
     machines still awaited."""
     even_if_down: bool = False
-    """Whether machines that have not asked since they went down may still be down."""
+    """True to go on though machines that have not asked since they went down may still be down."""
 
 
 class ResolutionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -538,7 +537,7 @@ class ResolutionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AlertList(Value, frozen=True, kw_only=True):
-    """What needs an operator, oldest first; empty when all is well."""
+    """The alerts, oldest first; empty when all is well."""
 
     now: datetime
     count: int
@@ -551,26 +550,26 @@ class ReplicaView(Value, frozen=True, kw_only=True):
 
     name: str
     this: bool
-    """Whether it gave this answer."""
+    """True if it gave this answer."""
     live: bool
-    """Whether it beat within the last seconds."""
+    """True if it beat within the last seconds."""
     version: str
     started_at: datetime
     beat_at: datetime
     serving: bool
-    """Whether guests can read from it."""
+    """True if guests can read from it."""
     applied: int
     """The number of the last change that its guests and operators can see."""
     behind_ms: int
-    """How long before that beat it had last known every change there was."""
+    """The time since it last knew every change, as of that beat; 0 where it is alone."""
     clock_ahead_ms: int
-    """How far its machine's clock is ahead of the database's; nothing depends on it."""
+    """The lead of its machine's clock over the database's; nothing depends on it."""
     claims: int
-    """How many operations it carries out."""
+    """The number of operations that it carries out."""
     addresses: tuple[str, ...]
     """Where guests reach it."""
     stopped: bool
-    """Whether it was stopped, as its last word says."""
+    """True if it reported that it was stopped."""
 
 
 class ReplicaList(Value, frozen=True, kw_only=True):
@@ -596,11 +595,11 @@ class Health(Value, frozen=True, kw_only=True):
 
 
 class Readiness(Value, frozen=True, kw_only=True):
-    """Whether the service does all its work."""
+    """The readiness of the service for all its work."""
 
     ready: bool
     reasons: tuple[str, ...] = ()
-    """What is missing, for people; empty when ready."""
+    """The reasons why it is not ready, for people; empty when ready."""
 
 
 class TokenRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,7 +31,7 @@ MAX_STREAMS_OF_USER: Final = MAX_STREAMS // 2
 """Those of a user of the unix socket, whose scripts may wait for many things at once."""
 
 HEARTBEAT_SECONDS: Final = 15.0
-"""How often a silent stream says that it is alive: proxies cut what is silent for a minute."""
+"""The interval of heartbeats on a silent stream: proxies close one that is silent for a minute."""
 
 RETRY_MILLISECONDS: Final = 1000
 """When a browser connects again after the stream was cut."""
@@ -86,7 +86,7 @@ async def follow(
 
 
 class Followed(Protocol):
-    """What has readers whose answers do not end."""
+    """A source with readers whose answers do not end."""
 
     followers: int
 
@@ -118,7 +118,7 @@ def count_reader(request: Request, what: Followed, accounts: auth.Accounts) -> N
 
 
 class NewsStream:
-    """What one reader gets: the place it has read up to, and what it wants."""
+    """The news for one reader: its position, and the types that it asked for."""
 
     def __init__(
         self, tail: NewsTail, types: Collection[str], *, is_valid: Callable[[], bool] = lambda: True

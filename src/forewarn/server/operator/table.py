@@ -162,7 +162,7 @@ async def answer(route: Route, request: Request) -> Response:
 
 
 def read_parameters(route: Route, request: Request) -> msgspec.Struct:
-    """Return what the path and the query have.
+    """Return the parameters in the path and the query.
 
     A parameter that the route does not know, or that is repeated, is refused: a mistyped `dry_run`
     must not carry out what it was meant to try.

@@ -31,7 +31,7 @@ def names(listed: Iterable[str]) -> schemas.Names:
 def fleet_change(
     applied: fleet_file.Applied, *, dry_run: bool, listeners: Collection[str]
 ) -> schemas.FleetChange:
-    """Return what applying or removing changed; `listeners` are the names of the service's."""
+    """Return the changes of applying or removing; `listeners` are the service's, by name."""
     return schemas.FleetChange(
         dry_run=dry_run,
         added=names(applied.added),
@@ -45,14 +45,14 @@ def fleet_change(
 
 
 def fleet_in_one_line(applied: fleet_file.Applied) -> str:
-    """Return what applying or removing changed, for the audit log."""
+    """Return the changes of applying or removing in one line, for the audit log."""
     told = {"added": applied.added, "changed": applied.changed, "removed": applied.removed}
     parts = (f"{what} {model.listed(found)}" for what, found in told.items() if found)
     return "; ".join(parts) or "no machine changed"
 
 
 def in_one_line(made: planner.Plan | model.Maintenance) -> str:
-    """Return what a request for maintenance became, for the audit log."""
+    """Return a maintenance in one line, for the audit log."""
     asked = made.maintenance if isinstance(made, planner.Plan) else made
     return f"maintenance {asked.number}: {asked.event_type} of {model.listed(asked.targets)}"
 

@@ -48,7 +48,7 @@ class Sender:
         self._ca_file = ca_file
         self._pool = ThreadPoolExecutor(MAX_WEBHOOKS, "webhook")
         self._open: set[socket.socket] = set()
-        """Of the requests under way."""
+        """The sockets of the requests under way."""
 
     async def test(self, webhook: Webhook, now: datetime) -> str:
         """Send a test; return why it was not accepted, `""` if it was."""
@@ -69,7 +69,7 @@ class Sender:
         return await loop.run_in_executor(self._pool, self._ask, webhook.url, headers, body)
 
     def close(self) -> None:
-        """Let no further request begin, and end those under way."""
+        """End the requests under way, and start no further ones."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for each in self._open.copy():
             with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ class WebhookRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
     types: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_TYPES)] = ()
     """Types of news such as `operation.failed`, or kinds such as `maintenance`; empty for all."""
     insecure: bool = False
-    """Whether the URL may be http to another machine."""
+    """True to allow http to another machine."""
 
 
 class WebhookTestRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class WebhookView(Value, frozen=True, kw_only=True):
     waiting_since: datetime | None
     """When that item happened; null while none waits."""
     tries: int
-    """How often that item was refused."""
+    """The number of times that item was refused."""
     next_try_at: datetime | None
     trouble: str
     """Why it was refused last."""

@@ -34,7 +34,7 @@ Spot: TypeAlias = tuple[int, int, int]
 
 
 class Condition(StrEnum):
-    """What is to be seen of a machine; the first that fits counts."""
+    """The condition of a machine on the map; the first that applies counts."""
 
     DOWN = "down"
     FAILED = "failed"
@@ -77,7 +77,7 @@ class Layout(msgspec.Struct, frozen=True):
     of_domains: Mapping[Place, Spot]
     """The square of each update domain; empty where squares are machines."""
     domains_each: int
-    """How many update domains a square is; 0 where it is a machine."""
+    """The number of update domains in a square; 0 where it is a machine."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -92,7 +92,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class FleetMap(msgspec.Struct, frozen=True):
-    """What a template draws."""
+    """The squares that a template draws, by block."""
 
     blocks: tuple[tuple[Block, tuple[Mark, ...]], ...]
     domains_each: int

@@ -34,7 +34,7 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class FilledForm:
-    """What a browser sent: the values of each field, as they were typed."""
+    """A form that a browser sent: the values of each field, as they were typed."""
 
     def __init__(self, values: Mapping[str, tuple[str, ...]]) -> None:
         self._values = dict(values)
@@ -74,7 +74,7 @@ class FilledForm:
 
 
 def sent(body: bytes) -> FilledForm:
-    """Return what a browser sent as `application/x-www-form-urlencoded`.
+    """Read a form that a browser sent as `application/x-www-form-urlencoded`.
 
     Raises:
         Refused: It cannot be read, or has too many fields (INVALID).
@@ -119,7 +119,7 @@ def suggesting(
 
 
 def maintenance(form: FilledForm, now: datetime) -> maintenance_schemas.MaintenanceRequest:
-    """Return what a form asks for.
+    """Return the request for maintenance in a form.
 
     Raises:
         Refused: A field cannot be read (INVALID); its fact `where` names the field.
@@ -134,7 +134,7 @@ def maintenance(form: FilledForm, now: datetime) -> maintenance_schemas.Maintena
 
 
 TARGETS: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
-"""The fields of which one has to be filled in."""
+"""The fields that name targets; at least one must be filled in."""
 
 
 def value(field: Field, form: FilledForm, now: datetime) -> Any:  # noqa: ANN401 - the reader's
@@ -235,7 +235,7 @@ def field_of(refused: Refused, form: FilledForm, groups: Sequence[FieldGroup]) -
 
 
 REFUSED: Final = (model.Refused, StoreError)
-"""What a form is shown again after."""
+"""The errors after which a form is shown again."""
 
 
 def mistake_of(

@@ -38,7 +38,7 @@ COLUMNS: Final = (
 """The columns of the CSV file, which has a row for each event."""
 
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What begins a cell that spreadsheets would calculate."""
+"""The first characters of cells that spreadsheets would calculate."""
 
 EXPORTED: Final = 500
 """Operations that are read at once."""
@@ -51,7 +51,7 @@ Statuses = tuple[EventStatus, ...]
 
 
 class HistoryFilter:
-    """What of the history is asked for, as a query has it."""
+    """The filters of the history, as a query has them."""
 
     def __init__(self, form: FilledForm, types: Types, statuses: Statuses) -> None:
         self.form = form
@@ -59,7 +59,7 @@ class HistoryFilter:
         self.statuses = statuses
 
     def query(self, backend: Backend, limit: int) -> HistoryQuery:
-        """Return what the store is asked; Refused (INVALID) where a filter cannot be read."""
+        """Return the query for the store; Refused (INVALID) if a filter cannot be read."""
         form, given = self.form, forms.span(self.form, backend.now())
         number = form.text("maintenance")
         return HistoryQuery(

@@ -1,8 +1,8 @@
-"""What open windows share: they are told of changes, and what many of them show is made once.
+"""Live updates of open pages: notice of changes, and answers that many pages share.
 
-A page that is told that something has changed asks for what it shows. What comes together is told
-once, and the same to everybody, so that a busy fleet costs each page two requests a second at most.
-Twenty windows on one list cost the store and the interpreter what one costs, so that guests do not
+A page that is notified of a change loads its content again. Changes within half a second are one
+notice, the same for all pages, so that a busy fleet costs each page two requests a second at most.
+Twenty windows on one list cost the store and the interpreter the same as one, so that guests do not
 notice them.
 """
 
@@ -17,10 +17,10 @@ from forewarn.server.page import rendering
 T = TypeVar("T")
 
 JOIN_SECONDS: Final = 0.5
-"""How long what follows a change is joined with the next one."""
+"""The time after a change within which further changes are part of the same notice."""
 
 TICK_SECONDS: Final = 15.0
-"""How often pages are told without a change: machines fall silent, and the time of day goes on. It
+"""The interval of notices without a change: machines fall silent, and the time of day goes on. It
 also shows both ends that the other is there."""
 
 MAX_KEPT: Final = 100
@@ -37,14 +37,14 @@ class Live:
         self._count = 0
         self._announced = self.state
         self.followers = 0
-        """How many pages are open."""
+        """The number of open pages."""
         self._told = asyncio.Event()
         self._soon: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
     @property
     def state(self) -> str:
-        """What changes with each change: a page says which it shows."""
+        """A text that differs after each change: a page sends the one that it shows."""
         return f"{self._process}-{self._count}"
 
     def learn(self, changes: Changes) -> None:
@@ -90,10 +90,10 @@ class SharedAnswers:
         self._made: dict[Hashable, tuple[Hashable, asyncio.Future[Any]]] = {}
 
     async def get(self, key: Hashable, state: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return what `make` returned for this key in this state; what fails is tried again.
+        """Return the answer that `make` made for this key and state; after a failure, try again.
 
-        Another state is given once the answer may be another. Nothing is made while an answer of
-        this state is there or on its way.
+        The caller passes another state once the answer may differ. Until then `make` is not called
+        again while an answer is there or on its way.
         """
         known = self._made.get(key)
         if known is None or known[0] != state or _has_failed(known[1]):

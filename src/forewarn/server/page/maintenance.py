@@ -48,7 +48,7 @@ RECENT: Final = 30
 """Maintenances of one page of the list."""
 
 OPEN: Final = 100
-"""The most open ones above it, newest first: of more, their number is told."""
+"""The most open ones above it, newest first; the page shows the number of the others."""
 
 SHOWN_OPERATIONS: Final = 200
 """The most operations of a maintenance's page, the latest; the history has all of them."""
@@ -121,7 +121,7 @@ class ListedMaintenance(msgspec.Struct, frozen=True):
     view: maintenance_schemas.MaintenanceView
     standing: Standing
     counts: Mapping[str, int]
-    """How many machines its operations have, by how far they are."""
+    """The number of machines of its operations, by their progress."""
 
 
 class ListedUnit(msgspec.Struct, frozen=True):
@@ -330,7 +330,7 @@ def _waves(
 def _plan(
     asked: maintenance_schemas.MaintenanceRequest, planned: maintenance_schemas.MaintenancePlan
 ) -> dict[str, Any]:
-    """Return what the page of the plan needs, from the request and the answer to a dry run."""
+    """Return the values for the plan's template, from a request and the answer to its dry run."""
     found = orders.concerned(planned.operations)
     count = found.unstarted + found.started + sum(u.machines.count for u in planned.units)
     button = f"Announce it: {orders.happens(asked.event_type, count)}"

@@ -1,8 +1,9 @@
-"""What the page Now shows: tiles, what needs an operator, what is next, progress, the fleet.
+"""The page Now: tiles, alerts, the next operations, progress, the timeline and the fleet.
 
-All of it comes from the inventory, which has what is live, and from one reading of the store, which
-has what is over (`EndedOperations`). A request takes both to the page's thread, which makes all
-that is shown. Windows that ask together get the same; while nothing ends, nothing is read again.
+All of it comes from the inventory, which has live operations, and from one reading of the store,
+for those that are over (`EndedOperations`). A request takes both to the page's thread, which
+renders the page. Windows that ask together share it; the store is read again once an operation
+ends, or after a minute.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from forewarn.store.port import Reading, StoreError
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 
 PAST: Final = timedelta(days=7)
-"""How long operations are kept that are over: the longest range of the timeline."""
+"""The age up to which ended operations are read: the longest range of the timeline."""
 
 MAX_PAST: Final = 2000
 """The most operations that are read although they are over, the latest: three times as many as the
@@ -38,13 +39,13 @@ timeline draws. The median time to approval is taken from these."""
 DAY: Final = timedelta(days=1)
 
 MINUTE: Final = timedelta(minutes=1)
-"""How old what is over may be: in a day and a week that end now, it gets less."""
+"""The longest time that ended operations are reused: some leave the last day and week meanwhile."""
 
 LOOKS: Final = 2000
-"""How many machines are looked at for each request, to see who listens: some 2 ms."""
+"""The machines that each request checks for whether they listen: some 2 ms."""
 
 SHARED: Final = timedelta(seconds=1)
-"""How old what other windows were sent may be, while nothing changes."""
+"""The longest time that an answer for other windows is reused while nothing changes."""
 
 SHOWN_ALERTS: Final = 4
 """The most alerts that are shown at once; the others up to MAX_ALERTS are folded."""
@@ -52,7 +53,7 @@ SHOWN_ALERTS: Final = 4
 MAX_ALERTS: Final = 100
 MAX_NEXT: Final = 8
 MAX_PROGRESS: Final = 5
-"""The most lines of each kind; of the rest only the number is told."""
+"""The most lines of each kind; of the rest only the number is shown."""
 
 GRAVE: Final = frozenset(
     {
@@ -70,7 +71,7 @@ GRAVE: Final = frozenset(
         alerts.AlertKind.ARRIVED,
     }
 )
-"""What has gone wrong already, and comes first."""
+"""The alerts about something that has already gone wrong; they come first."""
 
 
 # What there is to show.
@@ -82,7 +83,7 @@ class EndedOperations(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[model.Operation, ...] = ()
     """Those of the last week, the latest end first."""
     day: Mapping[EventStatus, int] = {}
-    """How many of the last 24 hours have each status."""
+    """The number of those of the last 24 hours, by status."""
 
 
 def past(reading: Reading, now: datetime, most: int = MAX_PAST) -> EndedOperations:
@@ -93,7 +94,7 @@ def past(reading: Reading, now: datetime, most: int = MAX_PAST) -> EndedOperatio
 
 
 class ApprovalTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How operations started within the last 24 hours, of those that are live or read."""
+    """Approvals of the operations, live or read, that started within the last 24 hours."""
 
     started: int = 0
     approved: int = 0
@@ -103,7 +104,7 @@ class ApprovalTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def condition(operation: model.Operation) -> Condition | None:
-    """Return what an operation does to its machines now; None for nothing."""
+    """Return the condition of an operation's machines because of it; None if there is none."""
     if timeline.is_down(operation):
         return Condition.DOWN
     if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
@@ -156,13 +157,13 @@ class Tiles(msgspec.Struct, frozen=True, kw_only=True):
     approved: int
     started: int
     listening: float | None
-    """Of the machines that were looked at, the share that listens; None where there is none."""
+    """The share of the checked machines that listens; None if none was checked."""
     silent: int
     """Those of them that do not."""
 
 
 class AlertLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What needs an operator."""
+    """An alert, as the page shows it."""
 
     word: str
     about: str
@@ -182,7 +183,7 @@ class NextLine(msgspec.Struct, frozen=True, kw_only=True):
     machines: str
     scope: str
     word: str
-    """What it does or waits for."""
+    """The state of the operation, in words."""
     since: datetime | None = None
     """Counted from here, upwards."""
     until: datetime | None = None
@@ -220,10 +221,10 @@ class Listening:
         self._next = 0
         self.looked_at = 0
         self.count = 0
-        """How many of those listen."""
+        """The number of those that listen."""
 
     def begin(self, keys: Sequence[str]) -> None:
-        """Begin with these machines, of which none was looked at."""
+        """Start over with these machines, none of them checked yet."""
         self._keys, self._heard = keys, bytearray(len(keys))
         self._next = self.looked_at = self.count = 0
 
@@ -261,15 +262,15 @@ class NowPage:
         now: datetime,
         shown: timeline.Range,
     ) -> dict[str, Any]:
-        """Return what the templates draw.
+        """Return the values for the templates.
 
         Args:
             inventory: A snapshot.
-            over: What is over: read after the snapshot, so that nothing is in neither.
-            found: What needs an operator.
-            opened: The maintenances that are open.
+            over: Ended operations: read after the snapshot, so that none is missing from both.
+            found: The alerts.
+            opened: The open maintenances.
             now: The service's time.
-            shown: What of the timeline.
+            shown: The range of the timeline.
         """
         self._draw(inventory)
         self._listening.look(now)
@@ -381,7 +382,7 @@ class SharedNow:
         self._read = SharedAnswers()
         self._over = EndedOperations()
         self._changes = self._ends = 0
-        """How many changes there were, and how many in which something was over."""
+        """The numbers of changes, and of those in which an operation was over."""
 
     def learn(self, changes: model.Changes) -> None:
         """Note that the page is another, and whether the store has to be read again."""
@@ -494,7 +495,6 @@ def _alert_lines(found: Iterable[alerts.Alert], now: datetime) -> Iterator[Alert
 
 
 def _place_of(about: str) -> str:
-    """Return the page about what an alert is about."""
     kind, _, name = about.partition(" ")
     number, dot, part = kind.partition(".")
     if number.isdecimal() and (part.isdecimal() or not dot):

@@ -1,8 +1,7 @@
-"""How an operation, a maintenance or a unit is, and what operators can do about it.
+"""The standing of operations, maintenances and units on the page, and operators' orders about them.
 
-How it is, is a word, and what keeps it there. An order whose consequence machines feel is asked
-once more on a page of its own, which says how many machines; the others are a button. Each does
-what the route of the API does.
+A standing is a word and its reason. An order that affects machines must be confirmed on a page of
+its own, which says how many machines; the others are a button. Each calls its route of the API.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -31,7 +30,7 @@ from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 
 class Tone(StrEnum):
-    """How a word is drawn; each is told apart without its colour by the word itself."""
+    """The tone in which a word is drawn; the word itself makes the colour unnecessary."""
 
     QUIET = "quiet"
     NOTICE = "notice"
@@ -43,12 +42,12 @@ class Tone(StrEnum):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How something is."""
+    """The state of something: a word, its tone, and the reason."""
 
     word: str
     tone: Tone
     why: str = ""
-    """What it waits for, or what came of it; `""` where the word says it all."""
+    """The reason why it waits, or its result; `""` if the word says it all."""
 
 
 def operation_standing(operation: schemas.OperationView) -> Standing:
@@ -144,7 +143,7 @@ VERBS: Final = {
     EventType.PREEMPT: ("is deleted", "are deleted", "deleted"),
     EventType.TERMINATE: ("is deleted", "are deleted", "deleted"),
 }
-"""What a machine does, what several do, and what became of them."""
+"""The verb for a machine, for several, and the participle."""
 
 
 def machines(count: int) -> str:
@@ -153,7 +152,7 @@ def machines(count: int) -> str:
 
 
 def happens(event_type: EventType, count: int) -> str:
-    """Return what happens to so many machines, such as `4 machines reboot`."""
+    """Return a number of machines with their verb, such as `4 machines reboot`."""
     one, several, _ = VERBS[event_type]
     return f"{machines(count)} {one if count == 1 else several}"
 
@@ -171,7 +170,7 @@ class Concerned(msgspec.Struct, frozen=True):
 
     @property
     def already(self) -> str:
-        """What an order does not concern any more, for its button; `""` where it is nothing."""
+        """The machines that an order comes too late for, for its button; `""` if there are none."""
         parts = [
             f"{count} {what}"
             for count, what in ((self.started, "already started"), (self.over, "already over"))
@@ -201,16 +200,15 @@ def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
 
 
 class Consequence(msgspec.Struct, frozen=True):
-    """What an order will come to."""
+    """The consequence of an order."""
 
     button: str
-    """What the button says."""
     more: str = ""
-    """What else to know before it is pressed."""
+    """A further warning or hint."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What an order is about."""
+    """The subject of an order."""
 
     reference: str
     """A maintenance (`12`), an operation (`12.1`), or what is held (`scope web`)."""
@@ -218,19 +216,19 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The page that shows it."""
     operations: tuple[schemas.OperationView, ...] = ()
     further: int = 0
-    """How many machines of it are not announced yet."""
+    """The number of its machines that are not announced yet."""
     maintenance: MaintenanceView | None = None
     """None where it is about an operation or a hold."""
     unit: str = ""
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         return f"maintenance {self.reference}" if self.reference.isdecimal() else self.reference
 
     @property
     def event_type(self) -> EventType:
-        """What happens to its machines."""
+        """The event type of its first operation; Reboot if it has none."""
         return self.operations[0].event_type if self.operations else EventType.REBOOT
 
 
@@ -250,7 +248,7 @@ class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Something that an operator does about a subject."""
 
     label: str
-    """What the link to its page says."""
+    """The text of the link to its page."""
     consequence: Callable[[Subject], Consequence]
     act: Act
     """Does what the API's route does."""
@@ -267,7 +265,6 @@ Handler = Callable[..., Awaitable[object]]
 
 
 def _about_references(handler: Handler, shape: type[msgspec.Struct], *fields: str) -> Act:
-    """Return what calls a route of the API with the form's references and these fields of it."""
 
     async def act(sent: SentOrder) -> object:
         asked: dict[str, object] = {name: sent.form.text(name) for name in fields}

@@ -34,8 +34,8 @@ KINDS: Final = {
 """The media types of the static files, by the end of their names."""
 
 COMPILE_GAP_SECONDS: Final = 0.05
-"""How long guests are left alone between two templates: to compile one takes 2 to 20 ms, of which
-Python keeps the interpreter for some."""
+"""The pause for guests' requests between two templates: to compile one takes 2 to 20 ms, and keeps
+the interpreter for some of that."""
 
 STATIC: Final = "/page/static/"
 
@@ -51,8 +51,8 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""What a page may load: its own files, and nothing in line. A name that got past the escaping could
-still run nothing."""
+"""The content security policy of a page: its own files, and images in data URLs; nothing inline.
+Even if a name got past the escaping, it could run nothing."""
 
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
@@ -131,7 +131,7 @@ class Renderer:
         return Response(text, status_code=status, headers=HEADERS, media_type="text/html")
 
     async def on_thread(self, make: Callable[[], T]) -> T:
-        """Return what a function makes on the page's thread, of immutable values."""
+        """Call a function of immutable values on the page's thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, make)
 
     async def compile(self, real: Clock) -> None:

@@ -1,7 +1,7 @@
-"""What each address of the page answers.
+"""The routes of the page, and the answers that they share.
 
 A GET with htmx's header gets the page's part that changes, its block `main`; without, the whole
-page. What is refused is told in HTML too.
+page. Refusals are HTML too.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -36,7 +36,7 @@ STATE: Final = "forewarn.state"
 """The key in a request's ASGI scope of what had changed when it came (`live.Live.state`)."""
 
 AGED: Final = timedelta(seconds=5)
-"""How old a list may be that nothing has changed."""
+"""The longest time that a list is reused while nothing changes."""
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ State = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class PageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page's handlers are given beside the backend."""
+    """The parts of the page that its handlers need beside the backend."""
 
     backend: Backend
     renderer: Renderer
@@ -56,9 +56,9 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     shared: SharedAnswers = msgspec.field(default_factory=SharedAnswers)
 
     async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return what `make` returns, the same for all windows that ask until something changes.
+        """Return the result of `make`, shared by all windows that ask until something changes.
 
-        After AGED it is made again: when machines asked last is told of by no change.
+        After AGED it is made again: a machine's request for events is not a change.
         """
         aged = self.backend.now().timestamp() // AGED.total_seconds()
         return await self.shared.get(key, (self.live.state, aged), make)

@@ -17,7 +17,7 @@ from forewarn.maintenance import model
 from forewarn.vocabulary import EventStatus, EventType
 
 MAX_SCOPES: Final = 12
-"""The most scopes that are drawn: they fill two screens; of the rest only the number is told."""
+"""The most scopes that are drawn: they fill two screens; of the rest only the number is shown."""
 
 MAX_BARS: Final = 600
 """The most bars that are drawn, some 250 kB of SVG: those that are not over, then the newest."""
@@ -41,7 +41,7 @@ SEAL: Final = 1.5
 """The width of the mark of an approval, in per cent."""
 
 CROSS: Final = 0.8
-"""How far the cross of what failed stands before the end, in per cent."""
+"""The distance of a failed bar's cross from its end, in per cent of the timeline."""
 
 LONGEST: Final = 24
 """The most characters of a machine's name in a label; the bar's title has all of it."""
@@ -55,7 +55,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class Range(StrEnum):
-    """How much time the timeline shows, as the page's address names it."""
+    """The range of time on the timeline, as the page's address names it."""
 
     TWO_HOURS = "2h"
     TWELVE_HOURS = "12h"
@@ -64,22 +64,22 @@ class Range(StrEnum):
 
     @property
     def label(self) -> str:
-        """What its button says."""
+        """The text of its button."""
         return {"2h": "2 h", "12h": "12 h", "day": "Day", "week": "Week"}[self]
 
     @property
     def length(self) -> timedelta:
-        """How long it is."""
+        """Its length."""
         return timedelta(hours={"2h": 2, "12h": 12, "day": 24, "week": 7 * 24}[self])
 
     @property
     def step(self) -> timedelta:
-        """How far the ticks of its scale are apart."""
+        """The distance between the ticks of its scale."""
         return timedelta(minutes={"2h": 15, "12h": 60, "day": 3 * 60, "week": 24 * 60}[self])
 
 
 class Form(StrEnum):
-    """How a bar is drawn, so that it reads without colours."""
+    """The form of a bar, which makes it readable without colours."""
 
     QUEUED = "queued"
     """Dotted: not announced."""
@@ -129,7 +129,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     down: Part | None = None
     """From the start to the end, or to now."""
     expected: Part | None = None
-    """How long it is likely to take yet."""
+    """The interruption still expected; if it is Queued, a short part from now."""
     not_before: float | None = None
     """NotBefore, of what has not started."""
     approved: float | None = None
@@ -167,7 +167,6 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
 
     update_domain: int
     down: bool
-    """Whether machines of it are down."""
     rows: int
     bars: tuple[Bar, ...]
 
@@ -196,7 +195,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """What `_timeline.html` draws."""
+    """The values for `_timeline.html`."""
 
     range: Range
     now: float
@@ -215,7 +214,7 @@ class _Scale:
         self.begin, self.end = now - (shown.length - ahead), now + ahead
         self._length = shown.length
         self.is_narrow = shown is not Range.TWO_HOURS
-        """Whether bars are short and many: then what went as it should has no label."""
+        """True if bars are short and many: then those that are done or cancelled have no label."""
 
     def at(self, moment: datetime) -> float:
         """Return the place of a time, at most at the edge."""
