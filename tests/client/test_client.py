@@ -36,7 +36,7 @@ def knowing(answers: Callable[[Asked, int], bytes]) -> Scripted:
 
 def connections(cloud: Emulator) -> int:
     """How many clients are connected."""
-    return cloud.read(lambda service: len(service.wire.open))
+    return cloud.read(lambda service: service.wire.guests.figures()["guest_connections"])
 
 
 def test_a_document_is_read_with_whom_its_events_concern(connect: Connect, cloud: Emulator) -> None:

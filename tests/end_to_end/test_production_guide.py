@@ -100,7 +100,6 @@ def test_the_units_with_their_drop_ins_are_taken_by_systemd(tmp_path: Path) -> N
     drop_ins = {
         "forewarn.socket": "[Socket]",
         "forewarn.service": "proxy.secret",
-        "forewarn-relay.service": "relay.pem",
     }
     for name, words in drop_ins.items():
         unit = (ROOT / "packaging" / name).read_text(encoding="utf-8")

@@ -323,7 +323,8 @@ class Connection(asyncio.Protocol):
             start, is_new = position, not reader.started
             position = reader.read(data, position)
             if reader.fault is not None:
-                self._refuse(reader.fault, Reason.FAULTY_REQUEST)
+                if not self._is_refused_by_its_head():
+                    self._refuse(reader.fault, Reason.FAULTY_REQUEST)
             elif reader.head.is_complete and (shared.tap is None or self._passes(shared.tap)):
                 if self._admitted is None and not self._admit():
                     answered += 1
@@ -668,14 +669,20 @@ class Connection(asyncio.Protocol):
             has_place = reply.status != 403 and not self._is_last
             self._close(lingers=not is_whole or (head.keeps_alive and has_place))
 
+    def _is_refused_by_its_head(self) -> bool:
+        """Refuse an unfinished request by its head, which was not judged if a tap waits for it."""
+        head = self._reader.head
+        is_unjudged = self._shared.tap is not None and self._admitted is None
+        return is_unjudged and head.is_complete and head.fault is None and not self._admit()
+
     def _end(self) -> None:
-        if self._reader.started:
+        if not self._reader.started:
+            self._close_quietly()
+        elif not self._is_refused_by_its_head():
             unfinished = exchange.refuse(
                 refusals.MALFORMED, what="the connection ended before the request did"
             )
             self._refuse(unfinished, Reason.FAULTY_REQUEST)
-        else:
-            self._close_quietly()
 
     def _close(self, *, lingers: bool = True) -> None:
         """Close behind the last answer, in stages where the peer may still be sending.
@@ -716,7 +723,8 @@ class Connection(asyncio.Protocol):
             case Stage.HEAD | Stage.BODY if self._yielded:
                 pass  # what it has sent waits for its turn, which gives it that time back
             case Stage.HEAD | Stage.BODY:
-                self._refuse(exchange.refuse(refusals.TOO_SLOW), Reason.SLOW_REQUEST)
+                if not self._is_refused_by_its_head():
+                    self._refuse(exchange.refuse(refusals.TOO_SLOW), Reason.SLOW_REQUEST)
             case Stage.APPROVING:
                 self._shared.turn_away(self, Reason.APPROVAL_TIMEOUT)
                 request = self._pending
