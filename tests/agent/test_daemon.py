@@ -178,6 +178,11 @@ def test_a_name_in_the_settings_that_the_endpoint_does_not_know_is_a_trouble(
         patience.until(lambda: not daemon._poller.comparing or bool(daemon._poller.misnamed))
         daemon._poller.close()
         assert (given in daemon._poller.misnamed) is wrong
+        poller, mine, foreign = daemon._poller, event("E1"), event("E2", resources=("db-0",))
+        assert not poller._is_name_doubted([foreign]), "only once a minute"
+        for listed_now, doubted in (((), False), ((foreign, mine), False), ((foreign,), True)):
+            poller._compare_at = 0.0
+            assert poller._is_name_doubted(listed_now) is doubted
 
 
 class Counting(Journal):

@@ -8,6 +8,7 @@ port it publishes immutable pages, which any thread reads.
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import signal
@@ -65,7 +66,7 @@ class Poller:
         self.misnamed = ""
         """The complaint that the endpoint has another name for this machine; `""` for none."""
         self._endpoint, self._given = endpoint, machine
-        self._compared, self._comparing = False, threading.Lock()
+        self._compare_at, self._comparing = -math.inf, threading.Lock()
         self._client = Client(endpoint, name=machine)
         self._tell = tell
         self._known = tuple(known)
@@ -129,11 +130,7 @@ class Poller:
                 for document in self._documents:
                     self.trouble, self._known = "", document.events
                     self._tell(decider.DocumentSeen(document.events, self._client.name))
-                    is_doubted = not self._compared or not all(
-                        each.concerns_me for each in document.events
-                    )
-                    if self._given and is_doubted:
-                        self._compared = True
+                    if self._given and self._is_name_doubted(document.events):
                         status.start_thread(self._compare_names)
             except Exception as error:
                 LOGGER.exception(
@@ -146,6 +143,19 @@ class Poller:
                     self._documents = self._client.documents(
                         known=self._known, on_trouble=self._note
                     )
+
+    def _is_name_doubted(self, events: Iterable[Event]) -> bool:
+        """Return True if no listed event is this machine's, and once at the start.
+
+        A scope of many machines lists others' events all the time: its machines ask once a minute.
+        """
+        now = clock.monotonic()
+        others = [not each.concerns_me for each in events]
+        is_due = now >= self._compare_at and all(others)
+        if is_due and (others or self._compare_at == -math.inf):
+            self._compare_at = now + COMPARE_SECONDS
+            return True
+        return False
 
     def _compare_names(self) -> None:
         """Look whether the settings' name is the endpoint's: else no event is this machine's."""
@@ -191,6 +201,9 @@ JSON: Final = "application/json; charset=utf-8"
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 """random(4): different after each boot."""
+
+COMPARE_SECONDS: Final = 60.0
+"""The pause between two comparisons of the settings' name with the endpoint's."""
 
 ALIVE_SECONDS: Final = 30.0
 """The longest silence of the deciding thread, which wakes up every ten seconds."""
