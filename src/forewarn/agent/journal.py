@@ -71,10 +71,10 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self.length = 0
-        """How many records it holds now."""
+        """The number of its records."""
         self._last = self._bytes = self._state_bytes = 0
         self.records: tuple[AnyRecord, ...] = self._begin()
-        """What it held when it was opened."""
+        """Its records when it was opened."""
 
     def _begin(self) -> tuple[AnyRecord, ...]:
         """Open the file, made if need be, and return what it holds."""
@@ -104,9 +104,9 @@ class Journal:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody removed the file, or put another in its place.
+        """True if somebody removed the file, or put another in its place.
 
-        What is written into it then, no later process would read.
+        No later process would read the records that are written then.
         """
         try:
             found = self._path.stat()

@@ -229,7 +229,7 @@ class RelayWatch(Rounds):
         return self._has_all(relay.host, relay.etag)
 
     def alerts(self) -> list[Alert]:
-        """Return what needs an operator: relays that are away, but for those of rebooting hosts."""
+        """Return alerts of relays that are away, except those of rebooting hosts."""
         found = super().alerts()
         for relay in self.relays.values():
             if self.is_away(relay) and relay.host not in self._coming_back:

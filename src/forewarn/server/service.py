@@ -116,7 +116,7 @@ class ServicePart(NamedTuple):
     """A part of the service; the fields for functions that it lacks stay at their defaults."""
 
     name: str = ""
-    """That of its task."""
+    """The name of its task."""
     learn: Listener = _ignore
     """Takes over the store's content at the start, and each change."""
     begin: Callable[[int], None] = _ignore
@@ -213,7 +213,7 @@ class Service:
         self._webhooks = Deliveries(self._plane, self._backend.read, watch, real, self._sender.send)
         self._parts = tuple(self._all_parts())
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """What never ends by itself, by name."""
+        """The tasks that never end by themselves, by name."""
         self._serving: list[asyncio.Task[None]] = []
         """Those of them that serve operators and relays."""
 
@@ -340,13 +340,15 @@ class Service:
         )
 
     def _fill(self, known: Changes, sequence: int) -> None:
-        """Let each part learn what the store has, and have it told of changes on this thread."""
+        """Give each part the store's content, and subscribe it to changes on this thread."""
         for part in self._parts:
             part.learn(known)
             part.begin(sequence)
             for listener in (part.learn, part.see):
-                self._feed.subscribe(listener)
-            self._feed.tell(part.hear)
+                if listener is not _ignore:
+                    self._feed.subscribe(listener)
+            if part.hear is not _ignore:
+                self._feed.tell(part.hear)
         self._feed.deliver_on(asyncio.get_running_loop())
 
     def _serve(self, what: str, opened: Iterable[Served]) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class TappedRequest(Protocol):
         ...
 
     def before_write(self, answer: bytes) -> tuple[bytes, bool]:
-        """Return what goes out as the answer, and whether the connection ends with it."""
+        """Return the bytes to send as the answer, and True if the connection ends with it."""
         ...
 
 
