@@ -279,7 +279,7 @@ def unit_rows(shown: str) -> list[list[str]]:
 def test_units_are_shown_halted_retried_skipped_resumed_and_stopped(service: Running) -> None:
     number = scheduled(service, "reboot", "--scope", "web")
     shown = service.call("maintenance", "show", number).stdout
-    assert re.search(r"(?m)^state: +running$", shown)
+    assert re.search(r"(?m)^status: +running$", shown)
     assert unit_rows(shown) == [
         ["web/0", "running", f"{number}.1", "web-0"],
         ["web/1", "waiting", "-", "web-1"],
@@ -290,7 +290,7 @@ def test_units_are_shown_halted_retried_skipped_resumed_and_stopped(service: Run
     assert early.returncode == ExitStatus.REFUSED
     service.call("cancel", f"{number}.1")
     halted = service.call("maintenance", "show", number)
-    assert re.search(rf"(?m)^state: +halted: .*{number}\.1 is Canceled", halted.stdout)
+    assert re.search(rf"(?m)^status: +halted: .*{number}\.1 is Canceled", halted.stdout)
     assert unit_rows(halted.stdout)[0][1] == "failed"
     assert f"forewarn maintenance retry {number} web/0" in halted.stderr
     assert "halted" in service.call("alerts").stdout

@@ -60,7 +60,7 @@ SEVERAL = {
 
 
 def state(service: Running, host: str = "h1") -> str:
-    return str(service.operator.get(f"/v1/hosts/{host}")["host"]["state"])
+    return str(service.operator.get(f"/v1/hosts/{host}")["host"]["status"])
 
 
 def approve(service: Running) -> list[Any]:
@@ -87,12 +87,12 @@ def settle(service: Running) -> int:
     def is_up() -> bool:
         nonlocal words
         detail = service.operator.get("/v1/hosts/h1")["host"]
-        if detail["state"] == "stuck":
-            assert detail["stuck_in"] == "rebooting", detail
+        if detail["status"] == "stuck":
+            assert "rebooting" in detail["status_detail"], detail
             service.operator.ask("POST", "/v1/hosts/h1/orders", {"order": "retry"})
             words += 1
         approve(service)
-        return bool(detail["state"] == "up")
+        return bool(detail["status"] == "up")
 
     patience.until(is_up, lambda: (SEED, service.operator.get("/v1/hosts/h1")))
     return words
@@ -107,15 +107,15 @@ def settle_all(service: Running, number: int) -> Counter[str]:
         found = service.operator.get(path)
         for unit in found["units"]:
             host = service.operator.get(f"/v1/hosts/{unit['name']}")["host"]
-            if host["state"] == "stuck":
-                assert host["stuck_in"] == "rebooting", host
+            if host["status"] == "stuck":
+                assert "rebooting" in host["status_detail"], host
                 order = {"order": "retry", "unit": host["name"]}
                 words[host["name"]] += 1
                 service.operator.ask("POST", f"{path}/orders", order)
-        if found["maintenance"]["state"] == "halted":
+        if found["maintenance"]["status"] == "halted":
             service.operator.ask("POST", f"{path}/orders", {"order": "resume"})
         approve(service)
-        return bool(found["maintenance"]["state"] == "done")
+        return bool(found["maintenance"]["status"] == "done")
 
     patience.until(is_done, lambda: (SEED, service.operator.get(path)))
     return words

@@ -132,7 +132,7 @@ def test_a_maintenance_is_waited_for_and_tells_how_it_ended(folder: Path) -> Non
         given = ("rollout", "start", "freeze", "--machine", "m0", "--machine", "m1", "--wait")
         waiting = begun(running, folder, *given, "--json")
         assert approved_to_the_end(running, waiting) == 0
-        assert json.loads((folder / "out").read_text())["maintenance"]["state"] == "done"
+        assert json.loads((folder / "out").read_text())["maintenance"]["status"] == "done"
         waiting = begun(running, folder, *given, "--pause", "confirm", "--waves", "1,1")
         assert approved_to_the_end(running, waiting) == 11
         assert "m0  done" in (folder / "out").read_text()

@@ -78,7 +78,7 @@ class Story:
 
     def until(self, *states: str) -> None:
         patience.until(
-            lambda: self.maintenance()["maintenance"]["state"] in states, self.maintenance
+            lambda: self.maintenance()["maintenance"]["status"] in states, self.maintenance
         )
 
 

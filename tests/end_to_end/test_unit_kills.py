@@ -79,9 +79,9 @@ def test_a_maintenance_that_is_killed_at_random_moments_asks_for_each_unit_once(
 
     def done() -> Any:
         found = service.operator.get("/v1/maintenances/1")
-        assert found["maintenance"]["state"] in {"running", "done"}, (SEED, found)
+        assert found["maintenance"]["status"] in {"running", "done"}, (SEED, found)
         approve(service)
-        return found if found["maintenance"]["state"] == "done" else None
+        return found if found["maintenance"]["status"] == "done" else None
 
     found = patience.until(done, lambda: SEED)
 
@@ -89,7 +89,7 @@ def test_a_maintenance_that_is_killed_at_random_moments_asks_for_each_unit_once(
     done = Counter(name for o in operations for event in o["events"] for name in event["machines"])
     assert {o["status"] for o in operations} == {"Completed"}, f"SEED={SEED}"
     assert done == dict.fromkeys(MACHINES, 1), f"SEED={SEED}"
-    assert {unit["state"] for unit in found["units"]} == {"done"}
+    assert {unit["status"] for unit in found["units"]} == {"done"}
     last = max(datetime.fromisoformat(unit["changed_at"]) for unit in found["units"])
     assert looks.stat().st_mtime >= last.timestamp(), "the last unit was not checked"
     assert service.stop() == 0

@@ -113,6 +113,6 @@ def test_the_service_reaches_its_own_host_as_that_user(folder: Path) -> None:
     try:
         asked = functools.partial(service.operator.get, "/v1/hosts/h1")
         until(lambda: asked()["host"]["answers"], service.log.read_text)
-        assert asked()["host"]["state"] == "up"
+        assert asked()["host"]["status"] == "up"
     finally:
         service.stop()

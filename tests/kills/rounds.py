@@ -373,7 +373,7 @@ def last_word(service: Service, scale: float) -> LastWord:
 def running(ask: Callable[[str, str], Any]) -> set[str]:
     """Return the numbers of the maintenances whose units may still be announced."""
     found = ask("GET", "/v1/maintenances?limit=1000")["maintenances"]
-    return {str(each["number"]) for each in found if each["state"] == "running"}
+    return {str(each["number"]) for each in found if each["status"] == "running"}
 
 
 def at_rest(ask: Callable[[str, str], Any]) -> bool:

@@ -53,7 +53,7 @@ def until(client: Client, clock: ManualClock, host: str, *states: str) -> Any:
 
     def reached() -> Any:
         detail = client.get(f"/v1/hosts/{host}")
-        if detail["host"]["state"] in states:
+        if detail["host"]["status"] in states:
             return detail
         for event in client.get("/v1/events")["events"]:
             if event["status"] == "Scheduled":
@@ -77,7 +77,7 @@ def test_the_hosts_are_listed_with_what_runs_there(client: Client) -> None:
     hosts = {host["name"]: host for host in found["hosts"]}
     assert [*hosts] == ["h0", "h1", "h2"]
     assert hosts["h1"]["running"] == 2
-    assert {host["state"] for host in hosts.values()} == {"up"}
+    assert {host["status"] for host in hosts.values()} == {"up"}
     detail = client.get("/v1/hosts/h1")
     assert [guest["machine"] for guest in detail["guests"]] == ["batch_0", "web-1"]
     assert detail["drain"] is None
@@ -138,12 +138,12 @@ def test_a_stuck_drain_is_an_alert_and_a_metric_until_an_operator_decides(
     client: Client, clock: ManualClock
 ) -> None:
     detail = stuck(client, clock)
-    assert detail["host"]["stuck_in"] == "draining"
+    assert detail["host"]["status"] == "stuck"
     (alert,) = (a for a in client.get("/v1/alerts")["items"] if a["kind"] == "host-stuck")
     assert alert["about"] == "host h1"
     metrics = client.ask("GET", "/metrics").body.decode()
     assert 'forewarn_hosts{state="stuck"} 1.0' in metrics
-    assert order(client, "h1", "retry")["host"]["state"] == "draining"
+    assert order(client, "h1", "retry")["host"]["status"] == "draining"
     until(client, clock, "h1", "up")
     assert 'forewarn_hosts{state="stuck"} 0.0' in client.ask("GET", "/metrics").body.decode()
 
@@ -205,7 +205,7 @@ def test_several_hosts_are_drained_one_after_another_as_units_of_a_maintenance(
     def is_done() -> bool:
         clock.advance(timedelta(seconds=5))
         detail = client.get(f"/v1/maintenances/{number}")
-        return detail["maintenance"]["state"] == "done"
+        return detail["maintenance"]["status"] == "done"
 
     patience.until(is_done, lambda: client.get(f"/v1/maintenances/{number}"))
 

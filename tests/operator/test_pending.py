@@ -56,14 +56,14 @@ def units_of(client: Client, number: int = 1) -> dict[str, Any]:
 
 def test_the_update_domains_of_a_scope_are_units_that_have_their_turns(client: Client) -> None:
     plan = reboot_of_web(client)
-    assert plan["maintenance"]["state"] == "running"
+    assert plan["maintenance"]["status"] == "running"
     assert plan["maintenance"]["announced"] == 1
     assert plan["maintenance"]["units"] == {
         "waiting": 2, "running": 1, "done": 0, "failed": 0, "skipped": 0,
     }  # fmt: skip
     shown = client.get("/v1/maintenances/1")
     first, *others = shown["units"]
-    assert (first["name"], first["state"], first["operation"]) == ("web/0", "running", "1.1")
+    assert (first["name"], first["status"], first["operation"]) == ("web/0", "running", "1.1")
     assert [unit["machines"]["names"] for unit in others] == [["web-1"], ["web-2"]]
     assert shown["operations"][0]["unit"] == 0
     assert client.get("/v1/maintenances")["maintenances"] == [shown["maintenance"]]
@@ -110,17 +110,17 @@ def test_a_halted_maintenance_is_resumed_and_another_is_not(client: Client) -> N
     assert order(sure=True).status == 400
     client.ask("POST", "/v1/cancellations", {"references": ["1.1"]})
     halted = client.get("/v1/maintenances/1")["maintenance"]
-    assert halted["state"] == "halted"
-    assert "1.1 is Canceled" in halted["reason"]
+    assert halted["status"] == "halted"
+    assert "1.1 is Canceled" in halted["status_detail"]
     resumed = order()
     assert resumed.status == 200
     assert audited(client) == ("POST /v1/maintenances/1/orders", ME, "resume")
     assert units_of(client)["web/1"]["operation"] == "1.2"
-    assert resumed.json["maintenance"]["state"] == "running"
+    assert resumed.json["maintenance"]["status"] == "running"
     assert order(kind="retry", unit="web/0").json["maintenance"]["units"]["failed"] == 0
     client.ask("POST", "/v1/cancellations", {"references": ["1"]})
     stopped = client.get("/v1/maintenances/1")["maintenance"]
-    assert stopped["state"] == "stopped"
+    assert stopped["status"] == "stopped"
     assert order().error["code"] == "too-late"
 
 

@@ -84,7 +84,7 @@ def until(
 
 
 def is_state(*states: str) -> Callable[[Any], bool]:
-    return lambda detail: detail["maintenance"]["state"] in states
+    return lambda detail: detail["maintenance"]["status"] in states
 
 
 def is_running(detail: Any) -> bool:
@@ -107,7 +107,7 @@ def test_units_have_their_turns_to_the_end(client: Client, clock: ManualClock) -
     assert started["maintenance"]["waves"] == 2
     assert started["maintenance"]["requested_by"] == ME
     detail = until(client, clock, is_state("done"))
-    assert {unit["state"] for unit in detail["units"]} == {"done"}
+    assert {unit["status"] for unit in detail["units"]} == {"done"}
     assert {unit["wave"] for unit in detail["units"]} == {1, 2}
     (listed,) = client.get("/v1/maintenances")["maintenances"]
     assert listed["units"]["done"] == 2
@@ -152,11 +152,11 @@ def test_a_cancelled_unit_halts_the_maintenance_until_an_operator_decides(
     operation = next(unit["operation"] for unit in detail["units"] if unit["operation"])
     client.ask("POST", "/v1/cancellations", {"references": [operation]})
     detail = until(client, clock, is_state("halted"), approving=False)
-    failed = next(unit["name"] for unit in detail["units"] if unit["state"] == "failed")
+    failed = next(unit["name"] for unit in detail["units"] if unit["status"] == "failed")
     (alert,) = [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "halted"]
     assert alert["about"] == "1"
     order(client, "retry", failed)
-    assert order(client, "resume")["maintenance"]["state"] == "running"
+    assert order(client, "resume")["maintenance"]["status"] == "running"
     until(client, clock, is_state("done"))
     assert not [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "halted"]
 
@@ -167,13 +167,13 @@ def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
     start(client, machines=["web-0", "web-1", "web-2"], policy={"order": "listed"})
     until(client, clock, is_running, approving=False)
     paused = order(client, "pause")
-    assert paused["maintenance"]["state"] == "paused"
+    assert paused["maintenance"]["status"] == "paused"
     assert paused["maintenance"]["changed_by"] == ME
     skipped = order(client, "skip", "web-2")
     assert skipped["maintenance"]["units"]["skipped"] == 1
     order(client, "stop")
     detail = until(client, clock, lambda d: not is_running(d), approving=False)
-    assert detail["maintenance"]["state"] == "stopped"
+    assert detail["maintenance"]["status"] == "stopped"
     assert client.get("/v1/events")["events"] == []
     order(client, "resume", status=409)
 
@@ -253,7 +253,7 @@ def test_the_command_line_plans_starts_orders_and_shows(
     assert "paused" in cli("maintenance", "list")[1]
     assert cli("maintenance", "resume", "1")[0] == ExitStatus.OK
     until(client, clock, lambda detail: detail["maintenance"]["units"]["done"] == 1)
-    until(client, clock, lambda detail: "resume" in detail["maintenance"]["reason"])
+    until(client, clock, lambda detail: "resume" in detail["maintenance"]["status_detail"])
     status, printed, noted = cli("maintenance", "watch", "1")
     assert status == ExitStatus.ALERTS
     assert "resume 1" in noted
@@ -266,7 +266,7 @@ def test_the_command_line_plans_starts_orders_and_shows(
     status, printed, _ = cli("maintenance", "show", "1")
     assert "2 done" in printed
     document = json.loads(cli("maintenance", "show", "1", "--json")[1])
-    assert document["maintenance"]["state"] == "done"
+    assert document["maintenance"]["status"] == "done"
 
 
 def test_windows_and_blackouts_are_given_at_the_command_line(cli: Cli) -> None:
@@ -352,8 +352,8 @@ def test_a_maintenance_halts_with_what_its_check_says_and_goes_on_when_it_passes
     assert len(plan["plan"]["first"]) == 1
     start(checked, machines=["web-0", "web-1"], policy=policy)
     detail = until(checked, clock, is_state("halted"), checking=True)
-    assert "file" in detail["maintenance"]["reason"]
-    assert "exit status 1" in detail["maintenance"]["reason"]
+    assert "file" in detail["maintenance"]["status_detail"]
+    assert "exit status 1" in detail["maintenance"]["status_detail"]
     assert detail["policy"]["check"] == "file"
     assert {alert["kind"] for alert in checked.get("/v1/alerts")["items"]} == {"halted"}
     metrics = checked.ask("GET", "/metrics").body.decode()

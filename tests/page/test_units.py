@@ -23,7 +23,7 @@ def started(site: Site, **policy: Any) -> Page:
 
 def approve_until(site: Site, state: str) -> None:
     """Approve whatever is announced until the maintenance is so."""
-    approve_while(site, lambda maintenance: maintenance["state"] != state)
+    approve_while(site, lambda maintenance: maintenance["status"] != state)
 
 
 def approve_while(site: Site, goes_on: Callable[[Any], bool]) -> None:
@@ -66,7 +66,7 @@ def test_a_maintenance_is_paused_and_goes_on(quick_site: Site) -> None:
     follow(window.get_by_role("link", name="Pause maintenance 1"))
     follow(window.get_by_role("button", name=re.compile("Pause maintenance 1: ")), page)
     expect(window.locator("main > .head .word")).to_have_text("paused")
-    assert site.root.get("/v1/maintenances/1")["maintenance"]["state"] == "paused"
+    assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "paused"
     follow(window.get_by_role("link", name="Resume maintenance 1"))
     follow(window.get_by_role("button", name=re.compile("Resume maintenance 1: ")), page)
     expect(window.locator("main > .head .word")).to_have_text("under notice")
@@ -116,13 +116,13 @@ def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
 def test_cancelling_asks_once_more_and_ends_it(site: Site) -> None:
     window = started(site)
     follow(window.get_by_role("link", name="Cancel maintenance 1"))
-    assert site.root.get("/v1/maintenances/1")["maintenance"]["state"] == "running"
+    assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "running"
     follow(
         window.get_by_role("button", name=re.compile("Cancel maintenance 1: 3 machines")),
         f"{site.url}/maintenance/1",
     )
     expect(window.locator("main > .head .word")).to_have_text("stopped")
-    assert site.root.get("/v1/maintenances/1")["maintenance"]["state"] == "stopped"
+    assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "stopped"
     expect(window.locator("main a.button[href^='/orders/']")).to_have_count(0)
 
 

@@ -40,7 +40,7 @@ def test_a_host_is_drained_and_filled_again_and_no_machine_misses_a_poll(site: P
             move(site, machine, to_host)
         for machine in ("web-0", "web-1"):
             until(lambda: not site.machines[machine].events())  # noqa: B023 - called at once
-    until(lambda: site.ask("GET", "/v1/hosts/h1")["host"]["state"] == "up")
+    until(lambda: site.ask("GET", "/v1/hosts/h1")["host"]["status"] == "up")
     assert {each["status"] for each in operations(site)} == {"Completed"}
     assert len(operations(site)) == 4
     assert [machine.failed() for machine in machines] == [[]] * 3

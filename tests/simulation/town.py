@@ -487,7 +487,7 @@ class Town:
             {},
             self.now,
             up_since=self.now,
-            observed=alerts.of_drains(memory.all_drains.values()),
+            observed=alerts.of_drains(memory.all_drains.values(), self.now),
         )
 
     def listed(self) -> None:
@@ -504,7 +504,15 @@ class Town:
             if operation.id not in about
             and (
                 (operation.status is EventStatus.FAILED and not operation.acknowledged_by)
-                or (not operation.status.over and not self.cause(operation) & about)
+                or not (
+                    operation.status.over
+                    or self.cause(operation) & about
+                    # Announced again and again in windows: its turn may be seen before it is due.
+                    or (
+                        operation.status is EventStatus.SCHEDULED
+                        and self.now < operation.not_before
+                    )
+                )
             )
         ]
         if silent:

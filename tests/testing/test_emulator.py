@@ -229,7 +229,7 @@ def test_operators_give_units_their_turns_and_drain_no_host(emulator: Emulator) 
     shown = requests.get(f"{operators}/v1/hosts", timeout=patience.SECONDS).json()
     assert [host["name"] for host in shown["hosts"]] == ["h1", "h2"]
     started = ask("maintenances", **hosts).json()
-    assert [unit["state"] for unit in started["units"]] == ["running", "waiting"]
+    assert [unit["status"] for unit in started["units"]] == ["running", "waiting"]
     assert ask("clock/advance", seconds=7200).status_code == 200
     assert [(e.machines, e.status) for e in emulator.history()] == [
         (("a",), "Completed"),

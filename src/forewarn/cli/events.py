@@ -197,7 +197,7 @@ def cancel(service: OperatorClient, references: Sequence[str], reason: str | Non
     answer.show(_cancelled)
     for number in () if service.as_json else filter(str.isdecimal, dict.fromkeys(references)):
         maintenance = service.get(f"/v1/maintenances/{number}").tree()["maintenance"]
-        if maintenance["state"] == "stopped":
+        if maintenance["status"] == "stopped":
             output.say(output.printable(f"maintenance {number} is stopped"))
 
 

@@ -110,9 +110,10 @@ def _wait(
         answers = [service.get(f"/v1/hosts/{segment(host)}") for host in hosts]
         details = [answer.read(schemas.HostDetail) for answer in answers]
         stuck = [
-            f"host {one.host.name} is {_state(one.host)}: see 'forewarn host show {one.host.name}'"
+            f"host {one.host.name} is {output.status(one.host)}: "
+            f"see 'forewarn host show {one.host.name}'"
             for one in details
-            if one.host.stuck_in
+            if one.host.status == "stuck"
         ]
         return follow.Progress(
             all(map(_rests, details)),
@@ -126,12 +127,12 @@ def _wait(
 
 def _rests(detail: "schemas.HostDetail") -> bool:
     reboots = detail.drain is None or detail.drain.reboot
-    return detail.host.state == "up" or (detail.host.state == "empty" and not reboots)
+    return detail.host.status == "up" or (detail.host.status == "empty" and not reboots)
 
 
 def _facts(detail: "schemas.HostDetail") -> Iterator[tuple[str, str]]:
     host = detail.host
-    yield host.name, f"{host.state}: {host.reason}" if host.reason else str(host.state)
+    yield host.name, output.status(host)
     for machine in detail.drain.machines if detail.drain is not None else ():
         move = machine.returns_by or machine.leaves_by
         if move is not None:
@@ -154,8 +155,7 @@ def _draw_hosts(found: "schemas.HostList") -> None:
         found.hosts,
         {
             "HOST": "name",
-            "STATE": _state,
-            "SINCE": "changed_at",
+            "STATUS": "status",
             "RUNNING": lambda host: host.running if host.answers else None,
             "FREE MIB": lambda host: host.free_memory_mib if host.answers else None,
             "?RELAY": lambda host: host.relay and host.relay.state,
@@ -163,20 +163,14 @@ def _draw_hosts(found: "schemas.HostList") -> None:
             "?VERSION": lambda host: host.relay and host.relay.version,
             "?SERVES": lambda host: host.relay and host.relay.machines,
             "?TOKEN OF": lambda host: host.relay and host.relay.token_created_at,
-            "REASON": lambda host: host.reason or host.why,
+            "DETAIL": lambda host: host.status_detail or host.why,
         },
         empty="The connector knows no hosts.",
     )
 
 
-def _state(host: "schemas.HostView") -> str:
-    return f"{host.state} in {host.stuck_in}" if host.stuck_in else str(host.state)
-
-
 def _draw_state(detail: "schemas.HostDetail") -> None:
-    host = detail.host
-    reason = f": {host.reason}" if host.reason else ""
-    output.say(output.printable(f"host {host.name} is {_state(host)}{reason}"))
+    output.say(output.printable(f"host {detail.host.name} is {output.status(detail.host)}"))
 
 
 def _draw_host(detail: "schemas.HostDetail") -> None:
@@ -184,8 +178,7 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
     output.pairs(
         [
             ("host", host.name),
-            ("state", _state(host) + (f", since {times.shown(host.changed_at)}" if its else "")),
-            ("?reason", host.reason),
+            ("status", output.status(host)),
             ("answers", "yes" if host.answers else f"no: {host.why}"),
             ("a target for machines", "yes" if host.target and not host.closed else "no"),
             ("free memory", f"{host.free_memory_mib} MiB"),
@@ -218,7 +211,7 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
                 "IS ON": "host",
             },
         )
-    if host.stuck_in:
+    if host.status == "stuck":
         output.say("")
         for order, text in (HOST_ORDERS | MACHINE_ORDERS).items():
             machine = " MACHINE" if order in MACHINE_ORDERS else ""
@@ -267,7 +260,7 @@ def _draw_plans(found: "schemas.HostDrainPlans") -> None:
         output.note(f"To follow it: 'forewarn maintenance watch {found.maintenance}'.")
         return
     for state in () if found.dry_run else found.states:
-        output.say(f"host {state.name} is {_state(state)}")
+        output.say(f"host {state.name} is {output.status(state)}")
 
 
 commands = group(

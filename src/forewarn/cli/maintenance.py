@@ -183,24 +183,26 @@ def wait_for(
 
 def _is_over(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
     maintenance = detail.maintenance
-    is_going = not maintenance.state.over or maintenance.units.running
+    is_going = not maintenance.status.over or maintenance.units.running
     return not is_going and all(operation.status.over for operation in detail.operations)
 
 
 def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
     maintenance = detail.maintenance
-    if maintenance.state in _RESTING and not maintenance.units.running:
-        yield f"{_state(maintenance)} ({_goes_on(detail)})"
+    if maintenance.status in _RESTING and not maintenance.units.running:
+        yield f"{output.status(maintenance)} ({_goes_on(detail)})"
     elif maintenance.unconfirmed or _waits_for_an_acknowledgement(detail):
-        yield maintenance.reason
+        yield maintenance.status_detail
     for operation in detail.operations:
         if operation.outcome_unknown:
             yield f"the outcome of {operation.id} is unknown: {operation.outcome_unknown}"
     if _is_over(detail):
-        if maintenance.state == "stopped":
-            yield _state(maintenance)
-        failed = [unit for unit in detail.units if unit.state == "failed"]
-        yield from (f"{unit.name} failed: {unit.reason}".removesuffix(": ") for unit in failed)
+        if maintenance.status == "stopped":
+            yield output.status(maintenance)
+        failed = [unit for unit in detail.units if unit.status == "failed"]
+        yield from (
+            f"{unit.name} failed: {unit.status_detail}".removesuffix(": ") for unit in failed
+        )
         if not detail.units:
             ended = [o for o in detail.operations if o.status is not EventStatus.COMPLETED]
             yield from (f"{one.id} {one.status}: {one.outcome}".rstrip(": ") for one in ended)
@@ -210,7 +212,7 @@ def _waits_for_an_acknowledgement(detail: "maintenance_schemas.MaintenanceDetail
     """Tell whether nothing goes on before somebody acknowledges a failure of it."""
     ids = [one.id for one in detail.operations if one.status is EventStatus.FAILED]
     waits = not detail.maintenance.units.running
-    return waits and any(f"acknowledge {one}" in detail.maintenance.reason for one in ids)
+    return waits and any(f"acknowledge {one}" in detail.maintenance.status_detail for one in ids)
 
 
 _RESTING: Final = frozenset(("paused", "halted"))
@@ -219,7 +221,7 @@ _RESTING: Final = frozenset(("paused", "halted"))
 def _goes_on(detail: "maintenance_schemas.MaintenanceDetail") -> str:
     """Return the commands by which what rests goes on."""
     number = detail.maintenance.number
-    failed = [unit.name for unit in detail.units if unit.state == "failed"]
+    failed = [unit.name for unit in detail.units if unit.status == "failed"]
     resume = f"'forewarn maintenance resume {number}'"
     if not failed:
         return resume
@@ -230,20 +232,13 @@ def _facts(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[tuple[st
     """Yield how each part of it is, by what people call it."""
     maintenance = detail.maintenance
     if detail.units:
-        yield f"maintenance {maintenance.number}", _state(maintenance)
+        yield f"maintenance {maintenance.number}", output.status(maintenance)
     for unit in detail.units:
-        if unit.state != "waiting" or unit.reason:
-            yield unit.name, f"{unit.state}: {unit.reason}" if unit.reason else str(unit.state)
+        if unit.status != "waiting" or unit.status_detail:
+            yield unit.name, output.status(unit)
     for operation in detail.operations:
         detail_ = operation.status_detail or operation.outcome
         yield operation.id, f"{operation.status}: {detail_}".removesuffix(": ")
-
-
-def _state(maintenance: "maintenance_schemas.MaintenanceView") -> str:
-    state, reason = str(maintenance.state), maintenance.reason
-    if not reason or reason.startswith(state):  # such as "paused by ann"
-        return reason or state
-    return f"{state}: {reason}"
 
 
 @asking(NUMBER)
@@ -261,9 +256,11 @@ def _draw_order(detail: "maintenance_schemas.MaintenanceDetail") -> None:
     unit = click.get_current_context().params.get("unit", "").lower()
     for each in detail.units:
         if each.name.lower() == unit:
-            output.say(output.printable(f"{each.name} is {each.state}"))
-    output.say(output.printable(f"maintenance {maintenance.number} is {_state(maintenance)}"))
-    if unit and maintenance.state in _RESTING:
+            output.say(output.printable(f"{each.name} is {each.status}"))
+    output.say(
+        output.printable(f"maintenance {maintenance.number} is {output.status(maintenance)}")
+    )
+    if unit and maintenance.status in _RESTING:
         output.note(f"To go on: 'forewarn maintenance resume {maintenance.number}'.")
 
 
@@ -333,8 +330,8 @@ def _draw_further(units: Iterable["maintenance_schemas.UnitView"]) -> None:
 
 def _standing(maintenance: "maintenance_schemas.MaintenanceView") -> str:
     """Return the state, or how the operations are where all of it was announced at once."""
-    if maintenance.state != "announced":
-        return str(maintenance.state)
+    if maintenance.status != "announced":
+        return str(maintenance.status)
     counts = maintenance.operations
     one = counts.keys() if len(counts) == 1 else (f"{n} {s}" for s, n in counts.items())
     return ", ".join(one)
@@ -357,12 +354,12 @@ LIST: Final = output.AnswerTable(
     {
         "NUMBER": "number",
         "TYPE": "event_type",
-        "STATE": _standing,
+        "STATUS": _standing,
         "TARGETS": lambda one: output.counted(one.targets),
         "UNITS": _progress,
         "REQUESTED BY": "requested_by",
         "AT": "requested_at",
-        "REASON": "reason",
+        "DETAIL": "status_detail",
     },
     empty="There is no maintenance yet: see 'forewarn schedule --help'.",
 )
@@ -383,7 +380,7 @@ def _draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
             ("?opens", one.opens_at),
             ("?closes", one.closes_at),
             ("?without notice", "in scopes that are off" * one.without_notice),
-            ("?state", _state(one) if detail.units else ""),
+            ("?status", output.status(one) if detail.units else ""),
             ("?units", _progress(one)),
             ("?wave", f"{one.wave} of {one.waves}" if one.waves > 1 else ""),
             ("?at once", policy.at_once if policy.at_once != "100%" and detail.units else ""),
@@ -417,10 +414,10 @@ def _draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
 def _draw_units(detail: "maintenance_schemas.MaintenanceDetail") -> None:
     by_operation = {operation.id: operation for operation in detail.operations}
 
-    def reason(unit: "maintenance_schemas.UnitView") -> str:
+    def detail_of(unit: "maintenance_schemas.UnitView") -> str:
         operation = by_operation.get(unit.operation)
-        going = operation is not None and unit.state == "running"
-        return unit.reason or (operation.status_detail if operation and going else "")
+        going = operation is not None and unit.status == "running"
+        return unit.status_detail or (operation.status_detail if operation and going else "")
 
     def machines(unit: "maintenance_schemas.UnitView") -> str:
         if unit.machines.count:
@@ -432,15 +429,15 @@ def _draw_units(detail: "maintenance_schemas.MaintenanceDetail") -> None:
         detail.units,
         {
             "UNIT": "name",
-            "STATE": "state",
+            "STATUS": "status",
             "?WAVE": lambda unit: unit.wave if detail.maintenance.waves > 1 else None,
             "REF": lambda unit: "drain" if unit.drain else unit.operation,
             "MACHINES": machines,
             "SINCE": "changed_at",
-            "REASON": reason,
+            "DETAIL": detail_of,
         },
     )
-    if detail.maintenance.state in _RESTING:
+    if detail.maintenance.status in _RESTING:
         output.note(f"To go on: {_goes_on(detail)}.")
     output.say("")
 

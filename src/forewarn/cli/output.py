@@ -23,7 +23,7 @@ from forewarn.cli.exits import ExitStatus, Failed
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from forewarn.server.operator import schemas
+    from forewarn.server.operator import maintenance_schemas, schemas
 
 Row = TypeVar("Row")
 Column = str | Callable[[Row], object]
@@ -156,6 +156,15 @@ def shown(value: object, now: datetime | None = None) -> str:
     if isinstance(value, datetime):
         return times.shown(value) if now is None else times.brief(value, now)
     return printable(str(value))
+
+
+def status(
+    one: "schemas.HostView | maintenance_schemas.MaintenanceView | maintenance_schemas.UnitView",
+) -> str:
+    """Return the status of a thing and the words beside it, for a line of text."""
+    told = one.status_detail
+    goes_on = told.startswith(("by ", "in ", "since "))  # such as "paused by ann"
+    return f"{one.status} {told}" if goes_on else f"{one.status}: {told}".removesuffix(": ")
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import model
+from forewarn.maintenance import model, standing
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import EventStatus
 
@@ -184,11 +184,11 @@ def store_down(why: object, since: datetime) -> Alert:
     return Alert(AlertKind.STORE_DOWN, "store", message, since)
 
 
-def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
+def of_drains(drains: Iterable[model.Drain], now: datetime) -> Iterator[Alert]:
     """Yield an alert for each host whose drain is stuck."""
     for drain in drains:
         if drain.state is model.HostState.STUCK:
-            message = f"its drain is stuck ({drain.stuck_in}): {drain.reason}"
+            message = f"its drain is stuck {standing.of_host(drain, now)}"
             about = f"host {drain.host}"
             yield Alert(AlertKind.HOST_STUCK, about, message, drain.changed_at)
 
@@ -197,8 +197,7 @@ def _of_maintenance(maintenance: model.Maintenance, now: datetime) -> Iterator[A
     number, since = str(maintenance.number), maintenance.changed_at
     if maintenance.state is MaintenanceState.HALTED:
         assert since is not None
-        reason = maintenance.reason.partition("\n")[0]
-        message = f"{reason}; retry or skip the unit, then resume, or stop it"
+        message = standing.of_maintenance(maintenance, now)
         yield Alert(AlertKind.HALTED, number, message, since)
     elif maintenance.unconfirmed:
         assert maintenance.wave_at is not None

@@ -1,17 +1,19 @@
-"""The words that stand beside an operation's status: what it waits for, and what would end that.
+"""The words beside the status of an operation, a maintenance and a host's drain.
 
-They are the same in the API, on the command line and on the page.
+They say since when it is so, what it waits for, and what would end that. They are the same in the
+API, on the command line, on the page and in alerts.
 """
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from forewarn import times
-from forewarn.maintenance.model import Hold, Operation, listed
+from forewarn.maintenance.model import Drain, Hold, HostState, Maintenance, Operation, listed
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import EventStatus
 
 
-def status_detail(
+def of_operation(
     operation: Operation, live: Mapping[str, Operation], holds: Iterable[Hold], now: datetime
 ) -> str:
     """Describe the thing that an operation waits for; `""` where its status says all."""
@@ -76,3 +78,39 @@ def _its_state(other: Operation | None) -> str:
     if other.held_at is not None:
         return ", which is held"
     return f", which awaits {listed(other.awaited)}" if other.awaited else ""
+
+
+def of_maintenance(maintenance: Maintenance, now: datetime) -> str:
+    """Describe why a maintenance rests, and the orders by which it goes on; or what it waits for.
+
+    `""` where its state says all.
+    """
+    state = maintenance.state
+    reason = maintenance.reason.partition("\n")[0].removeprefix(f"{state} ")
+    if state not in {MaintenanceState.PAUSED, MaintenanceState.HALTED}:
+        return reason
+    failed = [unit.name for unit in maintenance.units if unit.state is UnitState.FAILED]
+    first = f"retry or skip {listed(failed)}, then " if failed else ""
+    return _since(reason, maintenance.changed_at, now, f"{first}resume or stop it")
+
+
+def of_host(drain: Drain, now: datetime) -> str:
+    """Describe what a host's drain waits for, or where it is stuck, and the orders that end that.
+
+    `""` for a host that is up.
+    """
+    if drain.state is HostState.UP:
+        return ""
+    text, ends_by = drain.reason, ""
+    if drain.stuck_in is not None:
+        text = f"in {drain.stuck_in}: {drain.reason}"
+        ends_by = "retry or undrain it, or skip or stop a machine"
+    elif drain.rests:
+        ends_by = "undrain or return it"
+    return _since(text, drain.changed_at, now, ends_by)
+
+
+def _since(text: str, at: datetime | None, now: datetime, ends_by: str) -> str:
+    since = f"since {times.brief(at, now)}" if at is not None else ""
+    facts = "; ".join(filter(None, (since, ends_by)))
+    return f"{text} ({facts})" if text and facts else text or facts

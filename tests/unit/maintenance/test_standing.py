@@ -1,13 +1,15 @@
-"""What keeps an operation where it is, in words, at each point of its life."""
+"""What keeps an operation, a maintenance or a host where it is, in words."""
 
 from datetime import timedelta
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders import MINUTE, NOW, Bench
 from forewarn.maintenance import commands, standing
-from forewarn.maintenance.model import HoldKind, Sighting, Verdict
+from forewarn.maintenance.model import Drain, HoldKind, HostState, Sighting, Verdict
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
 from forewarn.vocabulary import EventType
 
 REBOOT = EventType.REBOOT
@@ -21,7 +23,7 @@ def bench() -> Bench:
 def detail(bench: Bench, operation: str = "1.1") -> str:
     known = bench.snapshot.operations
     live = {name: one for name, one in known.items() if one.live}
-    return standing.status_detail(known[operation], live, bench.snapshot.holds, bench.now)
+    return standing.of_operation(known[operation], live, bench.snapshot.holds, bench.now)
 
 
 def has(text: str, *facts: str) -> bool:
@@ -93,3 +95,35 @@ def test_what_a_machine_that_came_keeps_from_starting_says_so(bench: Bench) -> N
     bench.let_pass(14 * MINUTE)
     bench.move(bastion="h0")
     assert has(detail(bench), "bastion", "h0")
+
+
+def test_a_host_says_where_it_is_stuck_since_when_and_what_ends_that() -> None:
+    drain = Drain(host="h1", state=HostState.UP, requested_at=NOW, changed_at=NOW)
+    assert standing.of_host(drain, NOW) == ""
+    stuck = replace(drain, state=HostState.STUCK, stuck_in=HostState.DRAINING, reason="db-1 stays")
+    assert has(standing.of_host(stuck, NOW), "draining", "db-1 stays", "12:00Z", "retry")
+    empty = replace(drain, state=HostState.EMPTY)
+    assert has(standing.of_host(empty, NOW), "12:00Z", "undrain")
+    reboots = replace(empty, reboot=True, reason="held: everything")
+    assert has(standing.of_host(reboots, NOW), "held: everything", "12:00Z")
+    assert "undrain" not in standing.of_host(reboots, NOW), "it goes on by itself"
+
+
+def test_a_maintenance_that_rests_says_since_when_and_how_it_goes_on(bench: Bench) -> None:
+    bench.ask(REBOOT, "web-0")
+    (asked,) = bench.snapshot.maintenances.values()
+    assert standing.of_maintenance(asked, NOW) == ""
+    failed = Unit(name="web/0", kind=UnitKind.UPDATE_DOMAIN, state=UnitState.FAILED)
+    halted = replace(
+        asked,
+        state=MaintenanceState.HALTED,
+        reason="web/0 failed: 1.1 is Failed\nand more",
+        changed_at=NOW,
+        units=(failed,),
+    )
+    text = standing.of_maintenance(halted, NOW)
+    assert has(text, "web/0 failed", "12:00Z", "retry or skip web/0", "resume")
+    assert "and more" not in text, "one line"
+    paused = replace(halted, state=MaintenanceState.PAUSED, reason="paused by ann", units=())
+    assert has(standing.of_maintenance(paused, NOW), "by ann", "12:00Z", "resume")
+    assert "paused" not in standing.of_maintenance(paused, NOW), "the status says that"

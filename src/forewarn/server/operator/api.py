@@ -308,14 +308,14 @@ async def list_maintenances(
     backend: Backend, cursor: str = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> maintenance_schemas.MaintenancePage:
     """List what was asked for, newest first."""
-    before = routing.key_before("maintenances", cursor)
+    before, now = routing.key_before("maintenances", cursor), backend.now()
 
     def question(reading: Reading) -> maintenance_schemas.MaintenancePage:
         latest = reading.latest_maintenances(int(before) if before else None, limit + 1)
         found, following = routing.page("maintenances", latest, limit, lambda one: str(one.number))
         counts = reading.outcomes([one.number for one in found])
         shown = tuple(
-            views.maintenance(one, Counter(counts.get(one.number)).elements()) for one in found
+            views.maintenance(one, Counter(counts.get(one.number)).elements(), now) for one in found
         )
         return maintenance_schemas.MaintenancePage(maintenances=shown, next=following)
 
@@ -363,7 +363,7 @@ async def _detail(
     """Show one on another thread: while it goes on, this looks at every machine."""
     inventory, operations = backend.inventory.snapshot(), tuple(operations)
     return maintenance_schemas.MaintenanceDetail(
-        maintenance=views.maintenance(value, [one.status for one in operations]),
+        maintenance=views.maintenance(value, [one.status for one in operations], backend.now()),
         policy=value.policy,
         units=await asyncio.to_thread(views.units, value, inventory),
         operations=await _shown(backend, operations),
@@ -553,11 +553,13 @@ async def list_hosts(backend: Backend) -> schemas.HostList:
     watch = backend.relays
     relayed = {token.host for token in watch.tokens.values()} if watch is not None else set()
     names = sorted(survey.hosts.keys() | open_drains | relayed)
+    now = backend.now()
     return schemas.HostList(
-        now=backend.now(),
+        now=now,
         trouble=survey.trouble,
         hosts=tuple(
-            views.host(name, survey, drains.get(name), views.relay(name, watch)) for name in names
+            views.host(name, survey, drains.get(name), views.relay(name, watch), now)
+            for name in names
         ),
     )
 
@@ -610,7 +612,8 @@ async def drain_hosts(
         plans=plans,
         maintenance=number,
         states=tuple(
-            views.host(one.host, survey, backend.hosts.drains.get(one.host)) for one in wanted
+            views.host(one.host, survey, backend.hosts.drains.get(one.host), None, now)
+            for one in wanted
         ),
     )
 
@@ -648,7 +651,7 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
     ids = [f"{number}.1" for number in drain.maintenances] if drain is not None else []
     operations = await backend.read(lambda reading: reading.operations(ids))
     return schemas.HostDetail(
-        host=views.host(name, survey, drain, views.relay(name, backend.relays)),
+        host=views.host(name, survey, drain, views.relay(name, backend.relays), backend.now()),
         guests=views.guests(name, survey, backend.inventory),
         drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
     )

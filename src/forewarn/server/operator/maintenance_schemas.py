@@ -125,8 +125,8 @@ class UnitView(Value, frozen=True, kw_only=True):
     kind: UnitKind
     wave: int
     """From 1."""
-    state: UnitState
-    reason: str
+    status: UnitState
+    status_detail: str
     """Why it waits, failed or was skipped."""
     drain: bool
     """True if its host is drained and rebooted."""
@@ -148,9 +148,10 @@ class MaintenanceView(model.Impact, frozen=True, kw_only=True):
     without_notice: bool
     announced: int
     """The number of its operations so far."""
-    state: MaintenanceState
-    reason: str
-    """Why it is paused, halted or stopped, or what it waits for."""
+    status: MaintenanceState
+    status_detail: str
+    """Why it is paused, halted or stopped, since when, or what it waits for; and what would end
+    that."""
     changed_by: str
     changed_at: datetime | None
     wave: int

@@ -189,7 +189,7 @@ class Backend:
         live = tuple(self.inventory.operations.values())
         drains = self.hosts.drains.values()
         opened = tuple(self.maintenances.open.values())
-        observed = (*self.observed(), *alerts.of_drains(drains))
+        observed = (*self.observed(), *alerts.of_drains(drains, now))
 
         def question(
             reading: Reading | None, down: alerts.Alert | None = down

@@ -409,12 +409,11 @@ class HostView(Value, frozen=True, kw_only=True):
     """A host, as the connector found it, and how far its drain is."""
 
     name: str
-    state: model.HostState
-    stuck_in: model.HostState | None
-    reason: str
-    """Why it is stuck, or what it waits for."""
+    status: model.HostState
+    status_detail: str
+    """Where and why it is stuck, or what it waits for, since when, and what would end that."""
     changed_at: datetime | None
-    """When its state changed last; null if it was never drained."""
+    """When its status changed last; null if it was never drained."""
     closed: bool
     """True if no machine may move there."""
     answers: bool

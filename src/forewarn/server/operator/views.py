@@ -160,13 +160,15 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
 
 
 def maintenance(
-    value: model.Maintenance, statuses: Iterable[EventStatus]
+    value: model.Maintenance, statuses: Iterable[EventStatus], now: datetime
 ) -> maintenance_schemas.MaintenanceView:
     """Return a maintenance as lists show it; `statuses` are those of its operations."""
     counts = Counter(unit.state.value for unit in value.units)
     return model.mapped(
         maintenance_schemas.MaintenanceView,
         value,
+        status=value.state,
+        status_detail=standing.of_maintenance(value, now),
         wave=value.wave + 1,
         waves=max((unit.wave for unit in value.units), default=-1) + 1,
         unconfirmed=value.unconfirmed,
@@ -185,6 +187,8 @@ def units(
         model.mapped(
             maintenance_schemas.UnitView,
             unit,
+            status=unit.state,
+            status_detail=unit.reason,
             wave=unit.wave + 1,
             operation=f"{value.number}.{unit.operation}" if unit.operation else "",
             machines=names(_still_to_take(unit, there, done, inventory)),
@@ -302,7 +306,11 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
 
 
 def host(
-    name: str, survey: HostSurvey, drain: model.Drain | None, relay: schemas.RelayView | None = None
+    name: str,
+    survey: HostSurvey,
+    drain: model.Drain | None,
+    relay: schemas.RelayView | None,
+    now: datetime,
 ) -> schemas.HostView:
     """Return a host, as a look at it, its latest drain and its relay tell."""
     facts = survey.of(name)
@@ -310,9 +318,8 @@ def host(
         schemas.HostView,
         facts,
         name=name,
-        state=drain.state if drain else model.HostState.UP,
-        stuck_in=drain.stuck_in if drain else None,
-        reason=drain.reason if drain else "",
+        status=drain.state if drain else model.HostState.UP,
+        status_detail=standing.of_host(drain, now) if drain else "",
         changed_at=drain.changed_at if drain else None,
         closed=drain is not None and drain.closed,
         running=sum(guest.running for guest in facts.guests),
@@ -403,7 +410,7 @@ def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
 
 
 def _status_detail(value: model.Operation, inventory: Inventory, now: datetime) -> str:
-    return standing.status_detail(value, inventory.operations, inventory.holds.values(), now)
+    return standing.of_operation(value, inventory.operations, inventory.holds.values(), now)
 
 
 def _notice_left(value: model.Operation, now: datetime) -> int | None:

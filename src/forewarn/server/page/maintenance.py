@@ -196,7 +196,7 @@ def _listed(
     now: datetime,
 ) -> ListedMaintenance:
     shown = views.operations(operations, inventory, now)
-    view = views.maintenance(value, [one.status for one in operations])
+    view = views.maintenance(value, [one.status for one in operations], now)
     how = orders.maintenance_standing(view, shown)
     return ListedMaintenance(view, how, _counts(value, shown, further))
 
@@ -254,7 +254,7 @@ async def show_maintenance(
         its = sorted(reading.operations_of_maintenance(number).values(), key=_ordinal)
         operations = views.operations(its, inventory, now)
         value = known[number]
-        view = views.maintenance(value, [one.status for one in its])
+        view = views.maintenance(value, [one.status for one in its], now)
         every = views.units(value, inventory)
         return {
             "one": view,
@@ -298,9 +298,9 @@ def _units(
 
 def _unit(unit: maintenance_schemas.UnitView) -> ListedUnit:
     possible: tuple[str, ...] = ()
-    if unit.state in {UnitState.FAILED, UnitState.SKIPPED}:
+    if unit.status in {UnitState.FAILED, UnitState.SKIPPED}:
         possible = ("retry",)
-    if unit.state in {UnitState.FAILED, UnitState.WAITING}:
+    if unit.status in {UnitState.FAILED, UnitState.WAITING}:
         possible = (*possible, "skip")
     return ListedUnit(unit, orders.unit_standing(unit), possible)
 
@@ -316,12 +316,12 @@ def _waves(
     """Return the waves, where there are several."""
     states: dict[int, Counter[str]] = {}
     for unit in every if view.waves > 1 else ():
-        states.setdefault(unit.wave, Counter())[unit.state.value] += 1
+        states.setdefault(unit.wave, Counter())[unit.status.value] += 1
     return [
         ListedWave(
             number=number,
             units=maintenance_schemas.UnitCounts(**counts),
-            is_current=number == view.wave and not view.state.over,
+            is_current=number == view.wave and not view.status.over,
         )
         for number, counts in sorted(states.items())
     ]
@@ -503,7 +503,9 @@ async def _subject(backend: Backend, form: FilledForm) -> Subject:
             subject,
             operations=views.operations(its.values(), inventory, now),
             further=sum(further.values()),
-            maintenance=next((views.maintenance(one, statuses) for one in asked.values()), None),
+            maintenance=next(
+                (views.maintenance(one, statuses, now) for one in asked.values()), None
+            ),
         )
 
     return await backend.read(question)

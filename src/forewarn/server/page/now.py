@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from markupsafe import Markup
 
-from forewarn.maintenance import alerts, model
+from forewarn.maintenance import alerts, model, standing
 from forewarn.maintenance.units import UnitState
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import STORE_SECONDS, Backend
@@ -298,7 +298,7 @@ class NowPage:
             "quiet": max(0, len(of_scopes) - len(chart.scopes) - chart.further),
             "coming": [*coming(unfinished, inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
-            "progress": [self._progress(one) for one in running[:MAX_PROGRESS]],
+            "progress": [self._progress(one, now) for one in running[:MAX_PROGRESS]],
             "more_progress": max(0, len(running) - MAX_PROGRESS),
             "map": fleet_map.drawn(
                 self._layout, of_machines, inventory.machines.get, inventory.name_of_scope
@@ -351,7 +351,7 @@ class NowPage:
             silent=looked_at - listening.count,
         )
 
-    def _progress(self, maintenance: model.Maintenance) -> ProgressLine:
+    def _progress(self, maintenance: model.Maintenance, now: datetime) -> ProgressLine:
         known = self._segments.get(maintenance.number)
         if known is None or known[0] is not maintenance:
             known = self._segments[maintenance.number] = maintenance, segments(maintenance)
@@ -361,7 +361,7 @@ class NowPage:
             number=maintenance.number,
             event_type=maintenance.event_type,
             state=maintenance.state,
-            reason=maintenance.reason,
+            reason=standing.of_maintenance(maintenance, now),
             units=len(maintenance.units),
             over=sum(segment.count for segment in known[1] if segment.state.over),
             segments=known[1],

@@ -90,26 +90,26 @@ def maintenance_standing(
     maintenance: MaintenanceView, operations: Collection[schemas.OperationView]
 ) -> Standing:
     """Return how a maintenance is, by its operations as far as history has them."""
-    if maintenance.state is MaintenanceState.HALTED:
-        return Standing("halted", Tone.FAILED, maintenance.reason)
-    if maintenance.state is MaintenanceState.PAUSED:
-        return Standing("paused", Tone.LOOK, maintenance.reason)
+    if maintenance.status is MaintenanceState.HALTED:
+        return Standing("halted", Tone.FAILED, maintenance.status_detail)
+    if maintenance.status is MaintenanceState.PAUSED:
+        return Standing("paused", Tone.LOOK, maintenance.status_detail)
     if maintenance.unconfirmed:
-        return Standing("waits for you", Tone.LOOK, maintenance.reason)
+        return Standing("waits for you", Tone.LOOK, maintenance.status_detail)
     standings = [operation_standing(operation) for operation in operations]
     for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
         for standing in standings:
             if standing.tone is tone:
                 return standing
     if maintenance.units.running:
-        return Standing("running", Tone.DOWN, maintenance.reason)
-    if maintenance.units.waiting and not maintenance.state.over:
-        why = maintenance.reason or "the next unit is announced when nothing blocks it"
+        return Standing("running", Tone.DOWN, maintenance.status_detail)
+    if maintenance.units.waiting and not maintenance.status.over:
+        why = maintenance.status_detail or "the next unit is announced when nothing blocks it"
         return Standing("waiting", Tone.QUIET, why)
-    if maintenance.state is MaintenanceState.STOPPED:
-        return Standing("stopped", Tone.QUIET, maintenance.reason)
+    if maintenance.status is MaintenanceState.STOPPED:
+        return Standing("stopped", Tone.QUIET, maintenance.status_detail)
     words = {standing.word for standing in standings}
-    if maintenance.state is MaintenanceState.DONE:
+    if maintenance.status is MaintenanceState.DONE:
         words.add("done")
     for word, tone in (("queued", Tone.QUIET), ("failed", Tone.QUIET), ("done", Tone.DONE)):
         if word in words:
@@ -128,10 +128,10 @@ UNIT_TONES = {
 
 def unit_standing(unit: UnitView) -> Standing:
     """Return how a unit of a maintenance is; one that waits for a reason is blocked."""
-    blocked = unit.state is UnitState.WAITING and bool(unit.reason)
+    blocked = unit.status is UnitState.WAITING and bool(unit.status_detail)
     if blocked:
-        return Standing("blocked", Tone.LOOK, unit.reason)
-    return Standing(unit.state.value, UNIT_TONES[unit.state], unit.reason)
+        return Standing("blocked", Tone.LOOK, unit.status_detail)
+    return Standing(unit.status.value, UNIT_TONES[unit.status], unit.status_detail)
 
 
 # What an order comes to.
@@ -528,13 +528,13 @@ def of_maintenance(
 ) -> list[str]:
     """Return the orders that a whole maintenance can be given now."""
     found: list[str] = []
-    if maintenance.unconfirmed or maintenance.state in _RESTING:
+    if maintenance.unconfirmed or maintenance.status in _RESTING:
         found.append("resume")
-    if maintenance.state is MaintenanceState.RUNNING:
+    if maintenance.status is MaintenanceState.RUNNING:
         found.append("pause")
     each = {order for operation in operations for order in of_operation(operation)}
     found += [order for order in ("approve", "postpone", "acknowledge") if order in each]
-    return [*found, "cancel"] if not maintenance.state.over or "cancel" in each else found
+    return [*found, "cancel"] if not maintenance.status.over or "cancel" in each else found
 
 
 _RESTING: Final = frozenset((MaintenanceState.PAUSED, MaintenanceState.HALTED))
