@@ -16,6 +16,7 @@ import functools
 import gc
 import io
 import json
+import math
 import os
 import random
 import resource
@@ -253,6 +254,12 @@ def _wrong_types(names: dict[str, Path]) -> set[str]:
     return wrong
 
 
+def _least_dead(mutants: int, sample: int) -> float:
+    """Return how many of a module's mutants must die; of a sample, two standard deviations less."""
+    least = LEAST_DEAD * mutants
+    return least if sample == 100 else least - 2 * math.sqrt(least * (1 - LEAST_DEAD))
+
+
 def _function(name: str) -> str:
     return format_utils.mangled_name_from_mutant_name(name).rpartition(".")[2]
 
@@ -301,7 +308,7 @@ def main() -> int:
         whole = of_module.total()
         dead = whole - of_module["survived"] - of_module["no test"]
         print(f"{module}: {whole} mutants, {dead / whole:.1%} dead {dict(of_module)}")
-        if dead < LEAST_DEAD * whole:
+        if dead < _least_dead(whole, chosen.sample):
             short.append(f"{module} {dead / whole:.0%}")
     print(
         f"{len(names)} mutants of {len(counts)} modules; too few dead: {', '.join(short) or 'none'}"
