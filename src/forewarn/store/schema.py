@@ -135,6 +135,9 @@ KINDS: Final[dict[str, Any]] = {
 """The types of the values in `state`, by their `kind`. A `number` is the last one that was given.
 """
 
+SHOWN_BODY: Final = 80
+"""The characters of a row that cannot be read which its error shows: its name is among them."""
+
 encode = msgspec.json.Encoder().encode
 _decoders = {
     kind: msgspec.json.Decoder(value).decode
@@ -153,13 +156,14 @@ def decoded(kind: str, body: str) -> Any:  # noqa: ANN401 - of that kind
     """Return a value of a row.
 
     Raises:
-        StoreUnusable: Another release wrote it, and this one cannot read it.
+        StoreUnusable: A newer release wrote it, or it is damaged: nobody may guess what it was.
     """
     try:
         return _decoders[kind](body)
     except msgspec.DecodeError as error:
         raise StoreUnusable(
-            f"cannot read a value of the kind {kind}: {error}: install the release that wrote it"
+            f"cannot read a {kind} of the database: {error}: {body[:SHOWN_BODY]!r}: install the "
+            "release that wrote it, or restore a backup if it is damaged"
         ) from error
 
 
