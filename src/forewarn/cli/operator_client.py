@@ -13,10 +13,11 @@ import socket
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
 from forewarn.vocabulary import ErrorCode
@@ -144,15 +145,19 @@ class OperatorClient:
                 return found
             query["cursor"] = page["next"]
 
-    def moment(self, given: datetime | timedelta) -> str:
-        """Return a time in UTC as the API takes it; a span counts from now, by the service."""
-        if isinstance(given, timedelta):
-            given = datetime.fromisoformat(self.get("/v1/clock").tree()["now"]) + given
+    def moment(self, given: datetime | timedelta | time) -> str:
+        """Return a time in UTC as the API takes it.
+
+        A span counts from the service's time; a time of day is the next in this machine's zone.
+        """
+        if not isinstance(given, datetime):
+            now = datetime.fromisoformat(self.get("/v1/clock").tree()["now"])
+            given = times.next_time_of_day(given, now) if isinstance(given, time) else now + given
         return given.astimezone(UTC).isoformat()
 
     def _told(self, values: Mapping[str, object]) -> dict[str, object]:
         return {
-            name: self.moment(value) if isinstance(value, datetime | timedelta) else value
+            name: self.moment(value) if isinstance(value, datetime | timedelta | time) else value
             for name, value in values.items()
         }
 

@@ -468,12 +468,13 @@ async def list_holds(backend: Backend) -> schemas.HoldList:
 async def hold(
     backend: Backend, caller: OperatorRequest, data: schemas.HoldRequest
 ) -> schemas.OperationList:
-    """Block maintenance from starting until released; the answer is what is held now."""
+    """Block maintenance from starting until it ends; the answer is what is held now."""
     _judge_name("name", data.kind, data.name, needed=data.kind is not model.HoldKind.EVERYTHING)
     reason = one_line(data.reason, "reason")
     place = f"{data.kind} {data.name}".rstrip()
     plane = backend.changing(caller, f"{place}: {reason}".removesuffix(": "))
-    held = plane.hold(data.kind, data.name, reason=reason, by=caller.by)
+    until = data.until and routing.in_utc(data.until, "until")
+    held = plane.hold(data.kind, data.name, reason=reason, by=caller.by, until=until)
     return await _listed(backend, held)
 
 

@@ -333,12 +333,14 @@ class PostponementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HoldRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Blocks maintenance from starting until it is released."""
+    """Blocks maintenance from starting until it ends."""
 
     kind: model.HoldKind
     name: ShortText = ""
     """The scope's, the machine's, or the host's as the fleet spells it; `""` for everything."""
     reason: Reason = ""
+    until: Moment | None = None
+    """The time at which it ends by itself; null: when it is released."""
 
 
 class HoldView(model.Hold, frozen=True, kw_only=True):
