@@ -8,7 +8,7 @@ import patience
 from forewarn import times
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
-from server.running import NOON, Cli, Client
+from server.running import ME, NOON, Cli, Client
 
 
 def until(client: Client) -> datetime | None:
@@ -22,6 +22,9 @@ def test_a_hold_is_listed_with_its_end_and_gone_then(client: Client, clock: Manu
     assert until(client) == NOON + timedelta(hours=1)
     clock.advance(timedelta(hours=1))
     patience.until(lambda: client.get("/v1/holds")["holds"] == [])
+    ended, held, *_ = client.get("/v1/audit")["records"]
+    assert (ended["deed"], ended["detail"]) == ("expire", "scope web")
+    assert ended["by"] == held["by"] == ME
 
 
 @pytest.mark.parametrize(

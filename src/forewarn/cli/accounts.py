@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, group
-from forewarn.cli.options import Choice, argument, option
+from forewarn.cli.options import Choice, argument, flag, option
 from forewarn.vocabulary import AccessRole
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ AUDIT = output.AnswerTable(
         "ROLE": "role",
         "FROM": "address",
         "OUTCOME": "outcome",
-        "WHAT": lambda one: f"{one.action} {one.detail}".rstrip(),
+        "WHAT": "summary",
     },
     empty="The audit log has no such record.",
 )
@@ -93,11 +93,13 @@ page = RequestCommand(
     show=_draw_link,
 )
 audit = RequestCommand(
-    "List what operators changed, and what was refused.\n\nThe newest first.",
+    "List what operators changed, and what was refused.\n\n"
+    "The newest first. Who logged in to the page is listed with --logins.",
     "GET /v1/audit",
     option("--since TIME", "Only from this time on: RFC 3339, or such as -2h."),
     option("--until TIME", "Only before this time."),
     option("--by NAME", "Only what this account did."),
+    flag("--logins", "Also who logged in to the page, and out."),
     show=AUDIT,
     paged="records",
 )

@@ -19,7 +19,7 @@ import msgspec
 
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import lookup
-from forewarn.control.accounts import AuditedWriter, OperatorRequest
+from forewarn.control.accounts import AuditedWriter, OperatorRequest, expired
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
@@ -363,7 +363,10 @@ class Plane:
         ended = unit.world.expired_holds(unit.now) if self._starts(unit) else []
         if not ended:
             return Work(0)
-        return Work(len(ended), self._decide(unit, commands.expire_holds).changes)
+        decision = self._decide(unit, commands.expire_holds)
+        for hold in ended:
+            unit.note(expired(hold, unit.now))
+        return Work(len(ended), decision.changes)
 
     @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Work[Operations]:

@@ -652,7 +652,14 @@ class NewPageToken(Value, frozen=True, kw_only=True):
     account: TokenView
 
 
+class AuditRecordView(AuditRecord, frozen=True, kw_only=True):
+    """A record of the audit log, and the request in words."""
+
+    summary: str
+    """Such as `postponed 2 to 14:23Z`, or `refused: Reboot of web-0`."""
+
+
 class AuditPage(ListPage, frozen=True, kw_only=True):
     """Records of the audit log, newest first."""
 
-    records: tuple[AuditRecord, ...]
+    records: tuple[AuditRecordView, ...]
