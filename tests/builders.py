@@ -225,8 +225,8 @@ class Bench:
             maintenances=() if maintenance is None else (maintenance,),
         )
 
-    def hold(self, kind: HoldKind, name: str = "") -> Decision:
-        hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now)
+    def hold(self, kind: HoldKind, name: str = "", until: datetime | None = None) -> Decision:
+        hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now, until=until)
         return self.decide(commands.place_hold, hold)
 
     def release(self, kind: HoldKind, name: str = "") -> Decision:
@@ -238,6 +238,7 @@ class Bench:
 
     def let_pass(self, time: timedelta) -> Decision:
         self.now += time
+        self.decide(commands.expire_holds)
         return self.decide(commands.advance_time)
 
     def claim(self, *operations: str, lease: timedelta = MINUTE) -> Decision:

@@ -264,6 +264,14 @@ def state_folder(environment: Mapping[str, str]) -> Path:
     return own / "forewarn"
 
 
+def own_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return the folder of the user's own settings; None for a user without a home folder."""
+    with contextlib.suppress(RuntimeError):  # as a unit's user may be
+        own = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+        return own / "forewarn"
+    return None
+
+
 def find(environment: Mapping[str, str], variable: str, name: str) -> Path | None:
     """Return the settings file that is used if no option names one; None if there is no file.
 
@@ -272,10 +280,8 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
     """
     if named := environment.get(variable):
         return Path(named)
-    candidates = [SYSTEM_CONFIG / name]
-    with contextlib.suppress(RuntimeError):  # a user without a home folder, as a unit's may be
-        own = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-        candidates.insert(0, own / "forewarn" / name)
+    own = own_folder(environment)
+    candidates = [*([] if own is None else [own / name]), SYSTEM_CONFIG / name]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 

@@ -5,13 +5,14 @@ with the documents of guests, the log of the service and the history.
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 
 _SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _MOMENT = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(?P<zone>[Zz]|[+-]\d\d:?\d\d)?",
     re.ASCII,
 )
+_TIME_OF_DAY = re.compile(r"([01]?\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
 class InvalidTime(ValueError):  # noqa: N818 - a mistake of the person who typed it
@@ -59,6 +60,24 @@ def moment(text: str) -> datetime | timedelta:
     except OverflowError as error:
         message = f"invalid time {text!r}: before the year 1 or after 9999 in UTC"
         raise InvalidTime(message) from error
+
+
+def coming(text: str) -> datetime | timedelta | time:
+    """Read a time that lies ahead: as `moment` does, or a time of day such as `18:00`."""
+    if _TIME_OF_DAY.fullmatch(text):
+        return time.fromisoformat(text.zfill(5))
+    try:
+        return moment(text)
+    except InvalidTime as error:
+        raise InvalidTime(f"{error}, or a time of day such as 18:00") from error
+
+
+def next_time_of_day(of_day: time, now: datetime, zone: tzinfo | None = None) -> datetime:
+    """Return the next such time of day, in UTC; a zone of None is this machine's own."""
+    here = now.astimezone(zone).date()
+    days = (datetime.combine(here + timedelta(days=n), of_day, zone) for n in range(3))
+    # Without a zone it is a time of this machine's, with the summer time of that day.
+    return next(at for at in (day.astimezone(UTC) for day in days) if at > now)
 
 
 def duration_seconds(text: str) -> int:

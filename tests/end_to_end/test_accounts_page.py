@@ -24,9 +24,10 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
     service.start()
     bob = pages.placed(look, {LISTEN: listen})
 
-    def run(text: str) -> subprocess.CompletedProcess[str]:
+    def run(text: str, user: str = "root") -> subprocess.CompletedProcess[str]:
         given = {
             **os.environ,
+            "XDG_CONFIG_HOME": str(tmp_path / user),
             "FOREWARN_CONFIG": str(service.settings),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
@@ -42,13 +43,13 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
     try:
         assert run(make).returncode == 0
         assert (tmp_path / "bob.token").stat().st_mode & 0o077 == 0
-        looked = run(bob)
+        looked = run(bob, "bob")
         assert looked.returncode == 0, looked.stderr
         assert listen in looked.stdout  # of the link to the page
-        assert run(bob + change).returncode == ExitStatus.UNAUTHORIZED
+        assert run(change, "bob").returncode == ExitStatus.UNAUTHORIZED
         ended = run(revoke)
         assert (ended.returncode, "viewer" in ended.stdout) == (0, True), ended.stderr
-        assert run(bob).returncode != 0
+        assert run(bob, "bob").returncode != 0
         told = run(audit)
         assert told.returncode == 0, told.stderr
         assert [word in told.stdout for word in ("bob", "forbidden", "viewer")] == [True] * 3

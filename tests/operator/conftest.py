@@ -1,13 +1,16 @@
 """A running service on an in-memory store, at noon, and a client of its unix socket."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
+from forewarn.cli import main
 from forewarn.clock import ManualClock
 from forewarn.store.sqlite import InMemoryStore
-from server.running import NOON, Client, Running, fleet, settings_in
+from server.running import NOON, Cli, Client, Running, fleet, settings_in
 
 
 @pytest.fixture
@@ -35,3 +38,21 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with Running(settings_in(folder), InMemoryStore(), ManualClock(NOON)) as running:
         assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
         yield running.client()
+
+
+@pytest.fixture
+def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command in this process; return its exit status and what it printed."""
+    del client  # it applied the fleet
+    # What the service logs in this process would stand between the lines of a command.
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=quiet)
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        socket = service.settings.operator.socket
+        capsys.readouterr()  # what the service logged before
+        status = main.execute([*argv, "--operator", socket])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run

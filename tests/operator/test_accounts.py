@@ -344,7 +344,9 @@ def test_a_change_is_recorded_with_who_from_where_and_what(site: Site) -> None:
         "role": "operator",
         "address": "127.0.0.1",
         "action": "POST /v1/holds",
+        "deed": "hold",
         "detail": "machine cart",
+        "summary": "held machine cart",
         "outcome": "done",
         "request": answer.headers["X-Request-Id"],
     }

@@ -114,7 +114,7 @@ def test_a_halted_maintenance_is_resumed_and_another_is_not(client: Client) -> N
     assert "1.1 is Canceled" in halted["status_detail"]
     resumed = order()
     assert resumed.status == 200
-    assert audited(client) == ("POST /v1/maintenances/1/orders", ME, "resume")
+    assert audited(client) == ("POST /v1/maintenances/1/orders", ME, "resume of maintenance 1")
     assert units_of(client)["web/1"]["operation"] == "1.2"
     assert resumed.json["maintenance"]["status"] == "running"
     assert order(kind="retry", unit="web/0").json["maintenance"]["units"]["failed"] == 0
@@ -147,6 +147,7 @@ def test_what_is_held_does_not_start_and_gets_its_notice_back(
         "by": ME,
         "at": "2026-03-01T12:05:00Z",
         "operations": {"count": 1, "names": ["1.1"]},
+        "until": None,
     }
     again = client.ask("POST", "/v1/holds", body)
     assert (again.status, again.error["code"]) == (409, "conflict")
@@ -198,7 +199,7 @@ def test_an_event_moves_later_and_never_earlier(client: Client) -> None:
     later = {"references": ["1"], "not_before": "2026-03-01T14:00:00+01:00"}
     (moved,) = client.ask("POST", "/v1/postponements", later).json["operations"]
     assert moved["not_before"] == "2026-03-01T13:00:00Z"
-    postponed = "1 to 2026-03-01T13:00:00+00:00"
+    postponed = "1 to 13:00Z"
     assert audited(client) == ("POST /v1/postponements", ME, postponed)
     sooner = {"references": ["1.1"], "not_before": "2026-03-01T12:30:00Z"}
     refused = client.ask("POST", "/v1/postponements", sooner)

@@ -1,7 +1,6 @@
 """Maintenance by units and a policy, over the API and at the command line."""
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,36 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-import structlog
 
 import patience
-from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.server.settings import MaintenanceSettings, UnitCheck
 from forewarn.store.sqlite import InMemoryStore
-from server.running import ME, Client, Running, fleet, settings_in
-
-Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command in this process; return its exit status and what it printed."""
-    del client  # it applied the fleet
-    # What the service logs in this process would stand between the lines of a command.
-    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
-    structlog.configure(wrapper_class=quiet)
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        socket = service.settings.operator.socket
-        capsys.readouterr()  # what the service logged before
-        status = main.execute([*argv, "--operator", socket])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
+from server.running import ME, Cli, Client, Running, fleet, settings_in
 
 
 def start(client: Client, *, dry_run: bool = False, status: int = 201, **body: Any) -> Any:

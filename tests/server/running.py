@@ -41,6 +41,9 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
+Cli = Callable[..., tuple[int, str, str]]
+"""Runs a command; returns its exit status and what it printed."""
+
 
 class Sightings:
     """A guest plane without guests: what the test says was seen, was seen."""

@@ -98,7 +98,10 @@ class Operators:
             name = self._town.some(self._town.memory.all_machines)
         elif kind is HoldKind.HOST:
             name = self._chance.choice(self._town.hosts) if self._town.hosts else "h0"
-        self._town.ask("hold", self._town.plane.hold, kind, name, reason="storm", by=self.someone())
+        until = self._town.now + timedelta(seconds=self._chance.randint(-60, 7200))
+        ends = until if self._chance.random() < 0.4 else None
+        hold, by = self._town.plane.hold, self.someone()
+        self._town.ask("hold", hold, kind, name, reason="storm", by=by, until=ends)
 
     def release(self) -> None:
         if self._town.memory.holds():

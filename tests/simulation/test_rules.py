@@ -124,7 +124,9 @@ class Rules(RuleBasedStateMachine):
     @rule(data=st.data())
     def hold(self, data: st.DataObject) -> None:
         try:
-            self.bench.hold(*self.holds(data))
+            span = data.draw(st.none() | st.integers(1, 7200))
+            until = None if span is None else self.bench.now + timedelta(seconds=span)
+            self.bench.hold(*self.holds(data), until)
         except Refused as refusal:
             assert refusal.code is ErrorCode.CONFLICT
 

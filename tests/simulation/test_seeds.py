@@ -70,7 +70,7 @@ def test_the_seeds_reach_every_corner() -> None:
     towns = [played(seed) for seed in SEEDS]
     counts = sum((town.counts for town in towns), start=run.Counter())
     wanted = ["approve", "advance", "claim", "finish", "request", "cancel", "postpone", "hold"]
-    wanted += ["release", "note", "asked", "outage", "start", "fleet", "remove", "renew"]
+    wanted += ["release", "note", "asked", "outage", "start", "fleet", "remove", "renew", "expired"]
     wanted += ["finish: stale", "renew: stale", "approve: not-found", "approve: crashed"]
     wanted += ["finish: crashed", "cancel: too-late", "postpone: notice-too-short"]
     wanted += ["request: conflict", "request: not-eligible", "fleet: conflict", "remove: conflict"]

@@ -232,8 +232,18 @@ class Town:
         self.advance()
 
     def advance(self) -> None:
+        self.expire_holds()
         while self.ask("advance", self.plane.advance) == ADVANCE_BATCH:
             pass
+
+    def expire_holds(self) -> None:
+        """End what is over by now, and nothing else."""
+        before, now = self.memory.holds(), self.now
+        if not self.ask("expire", self.plane.expire_holds):
+            return
+        self.counts["expired"] += 1
+        if self.memory.holds() != tuple(hold for hold in before if not hold.expired(now)):
+            raise Wrong(f"of {before} there is {self.memory.holds()} at {now}")
 
     def beat(self) -> None:
         """Do what a heartbeat does: give back what guests are owed, or write down until when."""

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forewarn.maintenance import relays
-from forewarn.maintenance.accounts import DONE, AuditRecord, Token
+from forewarn.maintenance.accounts import DONE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import AuditQuery, Store
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
@@ -53,13 +53,16 @@ def token(name: str, **fields: object) -> Token:
     return msgspec.convert(known | fields | {"name": name}, Token)
 
 
-def record(by: str = "ann", *, outcome: str = DONE, at: datetime = NOW) -> AuditRecord:
+def record(
+    by: str = "ann", *, outcome: str = DONE, at: datetime = NOW, deed: str = ""
+) -> AuditRecord:
     return AuditRecord(
         at=at,
         by=by,
         role=AccessRole.OPERATOR,
         address="10.0.0.1",
         action="POST /v1/approvals",
+        deed=deed,
         detail="1.1",
         outcome=outcome,
         request=f"of {by}",
@@ -123,6 +126,15 @@ class Accounts:
             save(store, Changes(tokens=(each,)))
             with store.read() as reading:
                 assert reading.tokens() == {"relay/h1/01234567": each}
+
+    def test_log_ins_are_left_out_if_asked_for_but_no_refused_one(self, store: Store) -> None:
+        deeds = ("approve", Deed.LOG_IN, Deed.LOG_IN_LINK, Deed.LOG_OUT)
+        write(store, *(record("ann", deed=deed) for deed in deeds))
+        write(store, record("", outcome="unauthorized", deed=Deed.LOG_IN))
+        told = msgspec.structs.replace(record("ann"), detail=f'"deed":"{Deed.LOG_IN}"')
+        write(store, told)
+        assert found(store, AuditQuery(logins=False)) == [6, 5, 1]
+        assert found(store) == [6, 5, 4, 3, 2, 1]
 
     def test_records_are_numbered_in_the_order_of_commits(self, store: Store) -> None:
         write(store, record("ann"), record("bob"))

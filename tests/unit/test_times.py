@@ -1,6 +1,7 @@
 """Times and spans, as they are typed and shown."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -134,3 +135,38 @@ def test_spans_are_shown_in_the_units_that_they_have(seconds: float | None, show
 def test_a_narrow_table_has_the_day_of_another_day_only(at: str, expected: str) -> None:
     now = datetime.fromisoformat("2026-11-22T12:00:00Z")
     assert times.brief(datetime.fromisoformat(at), now) == expected
+
+
+@pytest.mark.parametrize("text", ["18:00", "9:05", "09:05"])
+def test_a_time_of_day_lies_ahead(text: str) -> None:
+    assert times.coming(text) == time(*map(int, text.split(":")))
+    assert times.coming("+2h") == timedelta(hours=2)
+
+
+@pytest.mark.parametrize("text", ["24:00", "18:60", "18", "6pm", "18:00:00"])
+def test_what_is_no_time_of_day_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(times.InvalidTime, match="18:00"):
+        times.coming(text)
+
+
+@pytest.mark.parametrize(
+    ("now", "at"),
+    [
+        ("2026-03-01T12:00:00+00:00", "2026-03-01T17:00:00+00:00"),
+        ("2026-03-01T17:00:00+00:00", "2026-03-02T17:00:00+00:00"),
+        ("2026-03-01T23:30:00+00:00", "2026-03-02T17:00:00+00:00"),
+        ("2026-03-28T20:00:00+00:00", "2026-03-29T16:00:00+00:00"),
+    ],
+)
+def test_a_time_of_day_is_the_next_one_of_a_zone_by_the_summer_time_of_its_day(
+    now: str, at: str
+) -> None:
+    found = times.next_time_of_day(time(18), datetime.fromisoformat(now), ZoneInfo("Europe/Berlin"))
+    assert found == datetime.fromisoformat(at)
+
+
+def test_without_a_zone_a_time_of_day_is_the_machines_own() -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    found = times.next_time_of_day(time(18), now)
+    assert found.astimezone().time() == time(18)
+    assert timedelta(0) < found - now <= timedelta(days=1)

@@ -5,7 +5,7 @@
     relay        `forewarn relay`
     unit         `forewarn unit`: the systemd units and sample settings that are shipped
     store        `forewarn restore-check` and `forewarn store`
-    accounts     `forewarn token`, `audit` and `page`
+    accounts     `forewarn token`, `login`, `logout`, `audit` and `page`
     webhook      `forewarn webhook`
     fleet        `forewarn fleet`, and fleet files as commands read, write and name them in errors
     host         `forewarn host`
@@ -20,6 +20,7 @@
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     command      commands on click, and those that are one request: rows of method, path, arguments
                  and columns
+    login        the address and the token that `forewarn login` remembers
     operator_client  the operator plane, as the commands ask it: address, token, pages of a list
     options      what commands take, as values
     output       tables, text, JSON

@@ -1,11 +1,15 @@
-"""`forewarn token`, `audit` and `page`: operators' accounts, and what operators did."""
+"""`forewarn token`, `login`, `audit` and `page`: operators' accounts, and what operators did."""
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from forewarn import times
-from forewarn.cli import output
-from forewarn.cli.command import RequestCommand, group
-from forewarn.cli.options import Choice, argument, option
+from forewarn.cli import login, output
+from forewarn.cli.command import RequestCommand, command, group
+from forewarn.cli.exits import ExitStatus, Failed, read_text
+from forewarn.cli.operator_client import MAX_TOKEN, OperatorClient
+from forewarn.cli.options import Choice, argument, flag, option
 from forewarn.vocabulary import AccessRole
 
 if TYPE_CHECKING:
@@ -17,8 +21,7 @@ def _draw_new(made: "schemas.NewToken") -> None:
     ends = times.shown(made.account.expires_at) if made.account.expires_at else "never"
     output.note(f"This is the token of {made.account.name}; nobody can show it again.")
     output.note(f"Its role is {made.account.role}; it expires: {ends}.")
-    output.note("It is for TCP (operator.listen). With the token in FILE, of mode 0600:")
-    output.note("FOREWARN_SET_OPERATOR__TOKEN_FILE=FILE forewarn events --operator HOST:PORT")
+    output.note("It is for TCP (operator.listen): its holder runs 'forewarn login HOST:PORT'.")
 
 
 def _draw_revoked(found: "schemas.TokenList") -> None:
@@ -53,7 +56,7 @@ AUDIT = output.AnswerTable(
         "ROLE": "role",
         "FROM": "address",
         "OUTCOME": "outcome",
-        "WHAT": lambda one: f"{one.action} {one.detail}".rstrip(),
+        "WHAT": "summary",
     },
     empty="The audit log has no such record.",
 )
@@ -92,12 +95,51 @@ page = RequestCommand(
     "POST /v1/tokens/page",
     show=_draw_link,
 )
+
+
+@command(argument("address ADDRESS", "HOST:PORT, or a URL such as https://forewarn.example:8172."))
+def log_in(address: str) -> None:
+    """Remember an address and a token for later commands.
+
+    The token is asked for, or read from stdin, and tried before it is kept. 'forewarn logout'
+    forgets both.
+    """
+    service = OperatorClient(address=address, token="")
+    if "://" not in service.address:
+        message = "a unix socket needs no token: set FOREWARN_OPERATOR to its path"
+        raise Failed(ExitStatus.USAGE, message)
+    if sys.stdin.isatty():
+        import getpass
+
+        token = getpass.getpass("Token: ").strip()
+    else:
+        token = read_text("-", MAX_TOKEN).strip()
+    if not token or not token.isascii() or len(token.split()) != 1:
+        message = "expected one token, as 'forewarn token create' printed it"
+        raise Failed(ExitStatus.USAGE, message)
+    OperatorClient(address=address, token=token).get("/v1/clock")
+    path = login.remember(login.Login(service.address, token), os.environ)
+    output.say(f"logged in at {service.address}")
+    output.note(f"Commands go there from now on, unless --operator names another; see {path}.")
+
+
+@command()
+def log_out() -> None:
+    """Forget the address and the token of 'forewarn login'."""
+    known = login.forget(os.environ)
+    output.say("logged out" if known else "there is no login to forget")
+    if known:
+        output.note("The token stays valid until 'forewarn token revoke', or its expiry.")
+
+
 audit = RequestCommand(
-    "List what operators changed, and what was refused.\n\nThe newest first.",
+    "List what operators changed, and what was refused.\n\n"
+    "The newest first. Who logged in to the page is listed with --logins.",
     "GET /v1/audit",
     option("--since TIME", "Only from this time on: RFC 3339, or such as -2h."),
     option("--until TIME", "Only before this time."),
     option("--by NAME", "Only what this account did."),
+    flag("--logins", "Also who logged in to the page, and out."),
     show=AUDIT,
     paged="records",
 )

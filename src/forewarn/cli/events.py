@@ -5,7 +5,7 @@ The commands: approve, cancel, postpone, hold, release, acknowledge, resolve.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -269,6 +269,7 @@ HOLDS: Final = output.AnswerTable(
     {
         "HELD": lambda one: f"{one.kind} {one.name}".rstrip(),
         "SINCE": "at",
+        "UNTIL": "until",
         "BY": "by",
         "REASON": "reason",
         "BLOCKS": lambda one: output.counted(
@@ -287,21 +288,30 @@ HOLDS: Final = output.AnswerTable(
     ),
     NAME,
     REASON,
+    of_field(fields.UNTIL),
 )
-def hold(service: OperatorClient, what: str, name: str | None, reason: str | None) -> None:
+def hold(
+    service: OperatorClient,
+    what: str,
+    name: str | None,
+    reason: str | None,
+    until: datetime | timedelta | time | None,
+) -> None:
     """Block maintenance from starting until released.
 
-    What has started goes on. 'hold list' lists the holds.
+    With --until it ends by itself. What has started goes on. 'hold list' lists the holds.
     """
     if what == "list":
-        if name or reason:
-            raise click.UsageError("'hold list' takes no name and no --reason")
+        if name or reason or until:
+            raise click.UsageError("'hold list' takes no name, no --reason and no --until")
         service.get("/v1/holds").show(HOLDS)
         return
     held = _held(what, name)
-    answer = service.post("/v1/holds", kind=what, name=name, reason=reason)
+    ends = None if until is None else service.moment(until)
+    answer = service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends)
     if not service.as_json:
-        output.say(f"{held} is held")
+        span = f" until {times.shown(datetime.fromisoformat(ends))}" if ends else ""
+        output.say(f"{held} is held{span}")
     answer.show(states)
 
 

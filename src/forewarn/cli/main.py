@@ -56,6 +56,8 @@ SECTIONS: Final[dict[str, dict[str, click.Command]]] = {
         "serve": serve.serve,
         "relay": relay.commands,
         "replicas": serve.replicas,
+        "login": accounts.log_in,
+        "logout": accounts.log_out,
         "page": accounts.page,
         "token": accounts.token,
         "audit": accounts.audit,

@@ -13,11 +13,12 @@ import socket
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from forewarn.cli import output
+from forewarn import times
+from forewarn.cli import login, output
 from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
 from forewarn.vocabulary import ErrorCode
 
@@ -37,6 +38,9 @@ MAX_ANSWER: Final = 64 * 1024 * 1024
 
 MAX_TOKEN: Final = 4096
 """The most bytes of the token file."""
+
+TOKEN_FILE: Final = "FOREWARN_TOKEN_FILE"  # noqa: S105 - a variable's name
+"""The variable with the path of a token's file; it goes before a remembered login."""
 
 HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
@@ -103,8 +107,10 @@ class OperatorClient:
         whole: bool = False,
         as_json: bool = False,
         address: str | None = None,
+        token: str | None = None,
     ) -> None:
         self._given = address
+        self._shown = token
         self.as_json = as_json
         self._page = {"limit": limit, "cursor": cursor}
         self._whole = whole
@@ -144,15 +150,19 @@ class OperatorClient:
                 return found
             query["cursor"] = page["next"]
 
-    def moment(self, given: datetime | timedelta) -> str:
-        """Return a time in UTC as the API takes it; a span counts from now, by the service."""
-        if isinstance(given, timedelta):
-            given = datetime.fromisoformat(self.get("/v1/clock").tree()["now"]) + given
+    def moment(self, given: datetime | timedelta | time) -> str:
+        """Return a time in UTC as the API takes it.
+
+        A span counts from the service's time; a time of day is the next in this machine's zone.
+        """
+        if not isinstance(given, datetime):
+            now = datetime.fromisoformat(self.get("/v1/clock").tree()["now"])
+            given = times.next_time_of_day(given, now) if isinstance(given, time) else now + given
         return given.astimezone(UTC).isoformat()
 
     def _told(self, values: Mapping[str, object]) -> dict[str, object]:
         return {
-            name: self.moment(value) if isinstance(value, datetime | timedelta) else value
+            name: self.moment(value) if isinstance(value, datetime | timedelta | time) else value
             for name, value in values.items()
         }
 
@@ -261,7 +271,7 @@ class OperatorClient:
         """The path of the socket, or the URL, checked."""
         from forewarn.settings import OFF
 
-        address = self._given
+        address = self._given or (self._login.address if self._login else None)
         if address is None:
             own = self._settings.operator
             scheme = "https" if own.tls_certificate else "http"
@@ -282,9 +292,28 @@ class OperatorClient:
     def _settings(self) -> "settings.Settings":
         return settings_in_use()
 
+    @property
+    def address(self) -> str:
+        """The path of the socket, or the URL."""
+        return self._address
+
+    @functools.cached_property
+    def _login(self) -> login.Login | None:
+        """The remembered login; None where the address is given, and is another one."""
+        known = login.read(os.environ)
+        return known if known and self._given in {None, known.address} else None
+
+    @property
+    def _token_file(self) -> str:
+        return os.environ.get(TOKEN_FILE) or self._settings.operator.token_file
+
     def _token(self) -> str:
-        """Return the token that the service wrote for TCP; `""` if there is none."""
-        path = Path(self._settings.operator.token_file)
+        """Return the token for TCP: the remembered one, or that in a file; `""` without one."""
+        if self._shown is not None:
+            return self._shown
+        if self._login and not os.environ.get(TOKEN_FILE):
+            return self._login.token
+        path = Path(self._token_file)
         try:
             with path.open("rb") as file:
                 return file.read(MAX_TOKEN).decode("ascii").strip()
@@ -296,19 +325,22 @@ class OperatorClient:
 
     def _sent(self, token: str) -> str:
         """Return which token was sent, or why none was, and what to do."""
-        path = self._settings.operator.token_file
+        if self._shown is not None:
+            return "the token that was typed was sent"
+        if self._login and not os.environ.get(TOKEN_FILE):
+            return "the remembered token was sent: run 'forewarn login' with another one"
         return (
-            f"the token in {path} was sent"
+            f"the token in {self._token_file} was sent"
             if token
-            else f"no token was sent, because there is no {path}: copy the one of the service "
-            "there, or set FOREWARN_SET_OPERATOR__TOKEN_FILE"
+            else f"no token was sent, because there is no {self._token_file}: run 'forewarn login "
+            f"{self._address}', or set {TOKEN_FILE} to the file of a token"
         )
 
     def _is_systems_closed(self) -> bool:
         """Tell whether the system has a service whose default socket is closed to us."""
         from forewarn.settings import SYSTEM_STATE
 
-        is_default = self._given is None and "://" not in self._address
+        is_default = self._given is None and self._login is None and "://" not in self._address
         return is_default and SYSTEM_STATE.is_dir() and not os.access(SYSTEM_STATE, os.X_OK)
 
     def _unreachable(self, failed: "RequestFailed") -> str:

@@ -11,8 +11,8 @@ import msgspec
 
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.control.writer import Job, Writer
-from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Token
-from forewarn.maintenance.model import Changes, Refused, unknown
+from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Deed, Token
+from forewarn.maintenance.model import Changes, Hold, Refused, unknown
 from forewarn.store.port import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
@@ -45,6 +45,8 @@ class OperatorRequest:
     token: Token | None = None
     """The token that it came with; None on the unix socket."""
     detail: str = ""
+    deed: str = ""
+    """The kind of request, as `AuditRecord` has it."""
     recorded: bool = False
     """True if the audit log has it, or need not have it."""
     outcome: str = DONE
@@ -60,7 +62,23 @@ class OperatorRequest:
             detail=_one_line(self.detail, MAX_DETAIL),
             outcome=outcome,
             request=self.request,
+            deed=self.deed,
         )
+
+
+def expired(hold: Hold, at: datetime) -> AuditRecord:
+    """Return the record of a hold that has ended by itself, as its author ordered."""
+    return AuditRecord(
+        at=at,
+        by=hold.by,
+        role=None,
+        address="",
+        action="",
+        deed=Deed.EXPIRE,
+        detail=str(hold),
+        outcome=DONE,
+        request="",
+    )
 
 
 class AuditedWriter:

@@ -19,7 +19,7 @@ import msgspec
 
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import lookup
-from forewarn.control.accounts import AuditedWriter, OperatorRequest
+from forewarn.control.accounts import AuditedWriter, OperatorRequest, expired
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
@@ -263,13 +263,20 @@ class Plane:
 
     @_job
     def hold(
-        self, unit: UnitOfWork, kind: HoldKind, name: str, *, reason: str, by: str
+        self,
+        unit: UnitOfWork,
+        kind: HoldKind,
+        name: str,
+        *,
+        reason: str,
+        by: str,
+        until: datetime | None = None,
     ) -> Work[Operations]:
         """Block maintenance from starting until released; the answer is the operations held now.
 
-        The name is `""` for everything.
+        The name is `""` for everything. The hold ends by itself at `until`.
         """
-        hold = _hold(unit, kind, name, reason, by)
+        hold = msgspec.structs.replace(_hold(unit, kind, name, reason, by), until=until)
         lookup.known_place(unit, hold)
         return self._run(unit, commands.place_hold, hold)
 
@@ -351,14 +358,30 @@ class Plane:
         return Work(len(due), self._decide(unit, commands.advance_time, due).changes)
 
     @_job
+    def expire_holds(self, unit: UnitOfWork) -> Work[int]:
+        """Release the holds whose time is over; the answer is how many they were."""
+        ended = unit.world.expired_holds(unit.now) if self._starts(unit) else []
+        if not ended:
+            return Work(0)
+        decision = self._decide(unit, commands.expire_holds)
+        for hold in ended:
+            unit.note(expired(hold, unit.now))
+        return Work(len(ended), decision.changes)
+
+    @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Work[Operations]:
         """Look again at the machines that these operations await."""
         known = unit.operations(operations)
         return self._run(unit, commands.record_returns, known)
 
     def next_wakeup(self) -> "Future[datetime | None]":
-        """Return the next time at which `advance` has work; None while nothing is scheduled."""
-        return self._writer.read(lambda reading: reading.next_wakeup())
+        """Return the next time for `advance` or `expire_holds`; None while nothing is scheduled."""
+
+        def question(reading: Reading) -> datetime | None:
+            times = (reading.next_wakeup(), *(hold.until for hold in reading.holds()))
+            return min((at for at in times if at is not None), default=None)
+
+        return self._writer.read(question)
 
     @_job
     def forget(self, unit: UnitOfWork, keep: Retention) -> Work[bool]:

@@ -49,6 +49,9 @@ MAX_STEPS: Final = 20_000
 """The most steps in one round of a drain or a maintenance, a few for each machine of a host or
 unit of a maintenance: more is a defect."""
 
+HOLDS: Final = "holds"
+"""The subject of an alert about holds that cannot end."""
+
 WHILE_HALTED = timedelta(seconds=1)
 """The wait before asking again if anything may start."""
 
@@ -245,8 +248,10 @@ class Ticker(Rounds):
 
     def learn(self, changes: Changes) -> None:
         """Wake up for changes that are due earlier than the known ones."""
-        for operation in changes.operations:
-            if self._due(operation.wakeup_at):
+        wakeups = (operation.wakeup_at for operation in changes.operations)
+        ends = (hold.until for hold in changes.holds)
+        for at in (*wakeups, *ends):
+            if self._due(at):
                 self._wake.set()
 
     async def _round(self) -> timedelta:
@@ -254,6 +259,8 @@ class Ticker(Rounds):
             return WHILE_HALTED
         await self._look()
         if self.next_wakeup is not None and self.next_wakeup <= self._clock.now():
+            with self._contained(HOLDS):
+                await asyncio.wrap_future(self._plane.expire_holds())
             await self._advance()
             await self._look()
         with self._contained(HISTORY):

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import model, standing
+from forewarn.maintenance import model, notice, standing
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import EventStatus
 
@@ -170,7 +170,8 @@ def items(
     ]
     for hold in holds:
         why = f"{hold.by or 'somebody'}: {hold.reason}".removesuffix(": ")
-        message = f"held by {why}; nothing starts until it is released"
+        ends = "" if hold.until is None else f"{notice.spoken(hold.until)}, or until "
+        message = f"held by {why}; nothing starts until {ends}it is released"
         found.append(Alert(AlertKind.HELD, str(hold), message, hold.at))
     for maintenance in maintenances:
         found += _of_maintenance(maintenance, now)

@@ -318,6 +318,12 @@ def record_returns(working: Transitions, operations: Collection[str]) -> Collect
 
 def place_hold(working: Transitions, hold: Hold) -> list[str]:
     """An operator places a hold."""
+    if hold.until is not None and hold.expired(working.now):
+        message = (
+            f"at until: {notice.spoken(hold.until)} has passed: "
+            f"expected a time after {notice.spoken(working.now)}"
+        )
+        raise Refused(ErrorCode.INVALID, message, where="until")
     if (other := working.holds.get((hold.kind, hold.name))) is not None:
         message = (
             f"{hold} is already on hold, by {other.by or 'somebody'} since "
@@ -340,6 +346,12 @@ def release_hold(working: Transitions, hold: Hold) -> list[str]:
     for operation in sorted(covered, key=lambda o: (not o.pending, planner.queue_order(o))):
         working.release(operation)
     return [operation.id for operation in covered]
+
+
+def expire_holds(working: Transitions) -> list[str]:
+    """Time has passed: release the holds whose time is over."""
+    ended = working.world.expired_holds(working.now)
+    return [*dict.fromkeys(name for hold in ended for name in release_hold(working, hold))]
 
 
 def postpone_operations(

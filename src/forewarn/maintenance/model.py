@@ -204,7 +204,7 @@ class HoldKind(StrEnum):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An operator's order that blocks maintenance from starting until it is released."""
+    """An operator's order that blocks maintenance from starting until it ends."""
 
     kind: HoldKind
     name: str
@@ -212,6 +212,12 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     by: str
     at: datetime
+    until: datetime | None = None
+    """The time at which it ends by itself; None: when somebody releases it."""
+
+    def expired(self, now: datetime) -> bool:
+        """Tell whether its time is over."""
+        return self.until is not None and self.until <= now
 
     def __str__(self) -> str:
         """Name what it covers: `scope web`, or `everything`."""

@@ -66,6 +66,7 @@ class NewsType(StrEnum):
     OPERATION_ACKNOWLEDGED = "operation.acknowledged"
     HOLD_PUT = "hold.put"
     HOLD_RELEASED = "hold.released"
+    HOLD_EXPIRED = "hold.expired"
     HOST_UP = "host.up"
     HOST_DRAINING = "host.draining"
     HOST_EMPTY = "host.empty"
@@ -104,6 +105,8 @@ class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     approver: ApproverKind | None = None
     """The kind of approver that `by` is, where it approved."""
     reason: str = ""
+    until: datetime | None = None
+    """The time at which a hold ends by itself."""
     wave: int = 0
     """From 1."""
     waves: int = 0
@@ -242,7 +245,7 @@ def of_others(
     for maintenance in changes.maintenances:
         known = before.maintenances.get(maintenance.number)
         _of_maintenance(found, known, maintenance, new, now)
-    found += [_hold(NewsType.HOLD_RELEASED, hold, now) for hold in changes.released]
+    found += [_hold(_end_of(hold, now), hold, now) for hold in changes.released]
     found += [_hold(NewsType.HOLD_PUT, hold, now) for hold in changes.holds]
     for drain in changes.drains:
         _of_drain(found, before.drains.get(drain.host), drain, now)
@@ -416,6 +419,10 @@ def _units(maintenance: Maintenance) -> dict[str, int]:
     return {str(state): count for state, count in states.items()}
 
 
+def _end_of(hold: Hold, now: datetime) -> NewsType:
+    return NewsType.HOLD_EXPIRED if hold.expired(now) else NewsType.HOLD_RELEASED
+
+
 def _hold(kind: NewsType, hold: Hold, now: datetime) -> NewsItem:
     data = NewsData(
         host=hold.name if hold.kind is HoldKind.HOST else "",
@@ -424,6 +431,7 @@ def _hold(kind: NewsType, hold: Hold, now: datetime) -> NewsItem:
         machine_count=1 if hold.kind is HoldKind.MACHINE else 0,
         by=hold.by,
         reason=hold.reason,
+        until=hold.until,
     )
     return NewsItem(type=kind, at=now, subject=str(hold), data=data)
 

@@ -300,7 +300,8 @@ def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host
     }
     for hold in holds:
         if hold.name in covered[hold.kind]:
-            return f"{hold} is on hold, by {hold.by or 'somebody'}"
+            until = "" if hold.until is None else f" until {notice.spoken(hold.until)}"
+            return f"{hold} is on hold, by {hold.by or 'somebody'}{until}"
     return ""
 
 

@@ -63,7 +63,10 @@ def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
     if not covering:
         return "held"
     first, more = covering[0], len(covering) - 1
-    text = f"held by {first.by or 'somebody'} since {times.brief(first.at, now)}: {first}"
+    span = f"since {times.brief(first.at, now)}"
+    if first.until is not None:
+        span = f"until {times.brief(first.until, now)}"
+    text = f"held by {first.by or 'somebody'} {span}: {first}"
     text += f" ({first.reason})" if first.reason else ""
     return text + (f", and {more} more" if more else "")
 

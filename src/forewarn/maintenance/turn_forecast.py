@@ -252,9 +252,10 @@ class _Play:
         """Return the time of the next happening; None for never."""
         if self.maintenance.state.over:
             return None
-        # What is held moves its NotBefore on and on, until somebody releases it.
+        # What is held moves its NotBefore on and on, until its hold ends.
         wakeups = (one.wakeup_at for one in self._live() if one.held_at is None)
-        times = (*self._ends.values(), *wakeups, *self._wake_at)
+        holds = (hold.until for hold in self._world.holds.values())
+        times = (*self._ends.values(), *wakeups, *holds, *self._wake_at)
         return min((at for at in times if at is not None and at > self.now), default=None)
 
     def settle(self) -> None:
@@ -281,12 +282,16 @@ class _Play:
             if one.number == FIRST_NUMBER:
                 self.maintenance = one
         others = (one for one in changes.operations if one.maintenance != FIRST_NUMBER)
-        if changes.drains or any(one.status.over or one.gives_way for one in others):
+        ended = changes.drains or changes.released
+        if ended or any(one.status.over or one.gives_way for one in others):
             self._looked = None
 
     # Guests and the connector.
 
     def _pass_time(self) -> bool:
+        if self._world.expired_holds(self.now):
+            self.decide(commands.expire_holds)
+            return True
         due = [
             one.id
             for one in self._live()

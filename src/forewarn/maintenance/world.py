@@ -225,6 +225,11 @@ class World:
             heapq.heappush(self._wakeups, (at, name))
         return [*found]
 
+    def expired_holds(self, now: datetime) -> list[Hold]:
+        """Return the holds whose time is over, the first to end first."""
+        ended = (hold for hold in self.holds.values() if hold.expired(now))
+        return sorted(ended, key=lambda hold: (hold.until, hold.kind, hold.name))
+
     def claimable(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations that may be claimed, the first started first.
 

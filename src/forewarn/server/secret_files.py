@@ -45,7 +45,7 @@ def token(path: Path, credentials: str = "") -> str:
     renew = "remove it for a new token at the next start"
     with _told(what, "set operator.token_file to a path that the service's user can use"):
         if not path.exists():
-            _make(path)
+            keep(path, new_token())
         mode, text = _read(path)
         handed_on = bool(credentials) and path.resolve().parent == Path(credentials).resolve()
         trusted = handed_on and path.stat().st_uid in {0, os.geteuid()}
@@ -148,6 +148,25 @@ def _of_group(path: Path, what: str, remedy: str, made: str) -> bytes:
     return secret
 
 
+def kept(path: Path, what: str) -> str:
+    """Return the secret in a file that `keep` wrote; `""` without the file.
+
+    SecretUnusable if others may read the file, or it cannot be read.
+    """
+    try:
+        mode, text = _read(path)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise SecretUnusable(f"{what} {path} cannot be read: {error.strerror}") from error
+    if os.name == "posix" and mode & 0o077:
+        raise SecretUnusable(
+            f"{what} {path} has mode {mode:04o}, so others may read it: run 'chmod 600 {path}', "
+            "and revoke the token if anybody has seen it"
+        )
+    return text
+
+
 @contextlib.contextmanager
 def _told(what: str, remedy: str) -> Iterator[None]:
     try:
@@ -162,12 +181,13 @@ def _read(path: Path) -> tuple[int, str]:
         return mode, file.read(MAX_BYTES).decode("utf-8-sig", "replace").strip()
 
 
-def _make(path: Path) -> None:
+def keep(path: Path, text: str) -> None:
+    """Write a secret to a file that its owner alone may read."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(new_token() + "\n")
+        file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)

@@ -178,6 +178,8 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Written at or after this."""
     until: datetime | None = None
     """Written before this."""
+    logins: bool = True
+    """With who logged in to the page, and out; a log-in that was refused is listed in any case."""
     before: int | None = None
     """A record number; only smaller ones are listed: that of the last record of the page before."""
     limit: int = 100

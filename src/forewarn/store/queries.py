@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.maintenance.accounts import AuditRecord, Token
+from forewarn.maintenance.accounts import LOGINS, AuditRecord, Token
 from forewarn.maintenance.model import (
     Drain,
     Hold,
@@ -244,6 +244,8 @@ class SqlReading:
             wanted.append(("at >= ?", micros(query.since)))
         if query.until is not None:
             wanted.append(("at < ?", micros(query.until)))
+        if not query.logins:  # within a text of the body each quotation mark has a backslash
+            wanted.append(("NOT (done = 1 AND body LIKE ?)", f'%"deed":"{LOGINS}%'))
         where = " AND ".join(condition for condition, _ in wanted)
         latest = f"SELECT number, body FROM audit WHERE {where} ORDER BY number DESC LIMIT ?"
         found = self._run(latest, *(value for _, value in wanted), query.limit)

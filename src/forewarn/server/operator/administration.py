@@ -16,7 +16,7 @@ from forewarn.control import webhooks as orders
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model, news, relays
 from forewarn.maintenance import webhooks as rules
-from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.accounts import Deed, Token, summary
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.server import secret_files
 from forewarn.server.operator import (
@@ -68,7 +68,7 @@ async def create_token(
         created_at=now,
         expires_at=expires_at,
     )
-    plane = backend.changing(caller, f"{data.name}: {data.role}")
+    plane = backend.changing(caller, Deed.CREATE_TOKEN, f"{data.name}: {data.role}")
     token = await backend.done(plane.order(accounts.create_token, token))
     (shown,) = views.tokens([token], now)
     return schemas.NewToken(token=made, account=shown)
@@ -79,7 +79,8 @@ async def revoke_tokens(
     backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> schemas.TokenList:
     """Revoke tokens, all or none; repeat `name`. Who has one is refused from now on."""
-    plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
+    named = model.listed(name, routing.MAX_LISTED)
+    plane = backend.changing(caller, Deed.REVOKE_TOKENS, named)
     revoked = await backend.done(plane.order(accounts.revoke_tokens, name))
     return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
 
@@ -110,7 +111,7 @@ async def create_page_token(
         expires_at=min(ends, parent.expires_at or ends) if parent else ends,
         parent=parent.digest if parent else "",
     )
-    plane = backend.changing(caller, token.name, needs=AccessRole.VIEWER)
+    plane = backend.changing(caller, Deed.LOG_IN_LINK, token.name, needs=AccessRole.VIEWER)
     await backend.done(plane.order(accounts.create_page_token, token))
     (shown,) = views.tokens([token], now)
     return schemas.NewPageToken(url=f"{backend.page_url}/login#{made}", account=shown)
@@ -123,21 +124,28 @@ async def read_audit(
     by: routing.Name = "",
     since: schemas.Moment | None = None,
     until: schemas.Moment | None = None,
+    logins: bool = False,
     cursor: str = "",
     limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.AuditPage:
-    """List what operators asked, newest first: what was changed, and what was refused."""
+    """List what operators asked, newest first: what was changed, and what was refused.
+
+    With `logins` also who logged in to the page, and out.
+    """
     before = routing.key_before("audit", cursor)
     query = AuditQuery(
         by=by,
         since=since and routing.in_utc(since, "since"),
         until=until and routing.in_utc(until, "until"),
+        logins=logins,
         before=int(before) if before else None,
         limit=limit + 1,
     )
     records = await backend.read(lambda reading: reading.audit(query))
     found, following = routing.page("audit", records, limit, lambda one: str(one.sequence))
-    return schemas.AuditPage(records=tuple(found), next=following)
+    shape = schemas.AuditRecordView
+    shown = tuple(model.mapped(shape, record, summary=summary(record)) for record in found)
+    return schemas.AuditPage(records=shown, next=following)
 
 
 # Webhooks.
@@ -162,7 +170,7 @@ async def add_webhook(
     webhook = Webhook(
         name=data.name, url=data.url, types=data.types, secret=secret, next_sequence=0
     )
-    plane = backend.changing(caller, f"{webhook.name}: {webhook.shown_url}")
+    plane = backend.changing(caller, Deed.ADD_WEBHOOK, f"{webhook.name}: {webhook.shown_url}")
     added = await backend.done(plane.order(orders.add, webhook))
     return webhook_schemas.NewWebhook(webhook=_shown(added), secret=secret)
 
@@ -172,7 +180,8 @@ async def remove_webhooks(
     backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> webhook_schemas.WebhookList:
     """Remove webhooks, all or none; repeat `name`."""
-    plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
+    named = model.listed(name, routing.MAX_LISTED)
+    plane = backend.changing(caller, Deed.REMOVE_WEBHOOKS, named)
     removed = await backend.done(plane.order(orders.remove, name))
     return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, removed)))
 
@@ -217,7 +226,7 @@ async def create_relay_token(
     host, token = one_line(data.host, "host"), secret_files.new_token()
     digest = secret_files.digest(token.encode())
     made = relays.new_token(host, digest, by=caller.by, at=backend.now())
-    plane = backend.changing(caller, host)
+    plane = backend.changing(caller, Deed.CREATE_RELAY_TOKEN, host)
     made = await backend.done(plane.order(relay_watch.create_token, made))
     _log.info("an operator made a token for a relay", host=host, by=made.created_by)
     return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
@@ -228,7 +237,7 @@ async def revoke_relay_tokens(
     backend: Backend, caller: OperatorRequest, host: str
 ) -> schemas.VoidRelayTokens:
     """Revoke all tokens of a host's relay: it is refused from now on."""
-    plane = backend.changing(caller, host)
+    plane = backend.changing(caller, Deed.REVOKE_RELAY_TOKENS, host)
     revoked = await backend.done(plane.order(relay_watch.revoke_tokens, host))
     _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
     return schemas.VoidRelayTokens(host=host, revoked=revoked)

@@ -16,9 +16,12 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from forewarn import times
 from forewarn.control import maintenances
 from forewarn.control.accounts import OperatorRequest
+from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file, host_drain, model, planner
+from forewarn.maintenance.accounts import Deed
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_orders import MaintenanceOrder
@@ -76,7 +79,11 @@ async def apply_fleet(
     preempted or terminated are left out unless `again` adds them.
     """
     wanted = await asyncio.to_thread(routing.decoded_fleet, data)
-    plane = backend.plane if dry_run else backend.changing(caller, told=views.fleet_in_one_line)
+    plane = (
+        backend.plane
+        if dry_run
+        else backend.changing(caller, Deed.APPLY_FLEET, told=views.fleet_in_one_line)
+    )
     applied = await backend.done(
         plane.apply_fleet(
             wanted, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
@@ -106,7 +113,9 @@ async def remove_machines(
     backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> schemas.FleetChange:
     """Remove machines, all or none, and the scopes that this leaves empty; repeat `name`."""
-    plane = backend.changing(caller, model.listed(name), told=views.fleet_in_one_line)
+    plane = backend.changing(
+        caller, Deed.REMOVE_MACHINES, model.listed(name), told=views.fleet_in_one_line
+    )
     applied = await backend.done(plane.remove_machines(name))
     return _changed(backend, applied, caller, dry_run=False)
 
@@ -215,7 +224,7 @@ async def request_maintenance(
     )
     if data.has_units:
         return await _start(backend, caller, data, request, dry_run=dry_run)
-    plane = backend.plane if dry_run else backend.changing(caller, told=views.in_one_line)
+    plane = backend.plane if dry_run else _requesting(backend, caller, data)
     plan = await backend.done(plane.request(request, dry_run=dry_run))
     detail = await _detail(backend, plan.maintenance, plan.operations)
     return maintenance_schemas.MaintenancePlan(
@@ -224,6 +233,15 @@ async def request_maintenance(
         superseded=await _shown(backend, plan.superseded),
         plan=None,
     )
+
+
+def _requesting(
+    backend: Backend, caller: OperatorRequest, data: maintenance_schemas.MaintenanceRequest
+) -> Plane:
+    """Return the plane for a request for maintenance; a refused one is told by its targets."""
+    targets = [*data.machines, *data.scopes, *data.hosts, *map("=".join, data.tags.items())]
+    asked = f"{data.event_type} of {model.listed(targets) if targets else 'all hosts'}"
+    return backend.changing(caller, Deed.REQUEST, asked, views.in_one_line)
 
 
 async def _start(
@@ -261,7 +279,7 @@ async def _start(
         plan = await asyncio.to_thread(planned, to_the_end=dry_run)
     made, operations = wanted, tuple[model.Operation, ...]()
     if not dry_run:
-        plane = backend.changing(caller, told=views.in_one_line)
+        plane = _requesting(backend, caller, data)
         made = await backend.done(plane.order(maintenances.start, wanted, asked))
         found = await backend.read(lambda r: r.operations_of_maintenance(made.number))
         operations = tuple(found.values())
@@ -351,7 +369,9 @@ async def order_maintenance(
 ) -> maintenance_schemas.MaintenanceDetail:
     """Say how a maintenance goes on; the answer is the maintenance after it."""
     _judge_name("unit", data.order, data.unit, needed=data.order in OF_A_UNIT)
-    plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
+    plane = backend.changing(
+        caller, Deed.ORDER, f"{data.order} {data.unit}".rstrip() + f" of maintenance {number}"
+    )
     ordered = plane.order(maintenances.order, number, data.order, data.unit, by=caller.by)
     await backend.done(ordered)
     return await _known(backend, number)
@@ -429,7 +449,8 @@ async def approve(
 ) -> schemas.OperationList:
     """Approve for the guests: all references or, if one is unknown, none."""
     address = request.client.host if request.client else ""
-    plane = backend.changing(caller, model.listed(data.references, routing.MAX_LISTED))
+    named = model.listed(data.references, routing.MAX_LISTED)
+    plane = backend.changing(caller, Deed.APPROVE, named)
     approved = plane.approve_for_guests(data.references, by=caller.by, address=address)
     return await _listed(backend, approved)
 
@@ -441,7 +462,8 @@ async def cancel(
     """Cancel what has not started: all references or, if one is refused, none."""
     why = one_line(data.reason, "reason")
     reason = f"cancelled by {caller.by}" + (f": {why}" if why else "")
-    plane = backend.changing(caller, model.listed(data.references, routing.MAX_LISTED))
+    named = model.listed(data.references, routing.MAX_LISTED)
+    plane = backend.changing(caller, Deed.CANCEL, f"{named}: {why}".removesuffix(": "))
     return await _listed(backend, plane.cancel(data.references, reason=reason))
 
 
@@ -452,7 +474,9 @@ async def postpone(
     """Move Scheduled events later, all of them or none."""
     later = routing.in_utc(data.not_before, "not_before")
     named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(caller, f"{named} to {later.isoformat()}")
+    plane = backend.changing(
+        caller, Deed.POSTPONE, f"{named} to {times.brief(later, backend.now())}"
+    )
     postponed = plane.postpone(data.references, later)
     return await _listed(backend, postponed)
 
@@ -468,12 +492,14 @@ async def list_holds(backend: Backend) -> schemas.HoldList:
 async def hold(
     backend: Backend, caller: OperatorRequest, data: schemas.HoldRequest
 ) -> schemas.OperationList:
-    """Block maintenance from starting until released; the answer is what is held now."""
+    """Block maintenance from starting until it ends; the answer is what is held now."""
     _judge_name("name", data.kind, data.name, needed=data.kind is not model.HoldKind.EVERYTHING)
     reason = one_line(data.reason, "reason")
     place = f"{data.kind} {data.name}".rstrip()
-    plane = backend.changing(caller, f"{place}: {reason}".removesuffix(": "))
-    held = plane.hold(data.kind, data.name, reason=reason, by=caller.by)
+    until = data.until and routing.in_utc(data.until, "until")
+    ends = f" until {times.brief(until, backend.now())}" if until else ""
+    plane = backend.changing(caller, Deed.HOLD, f"{place}{ends}: {reason}".removesuffix(": "))
+    held = plane.hold(data.kind, data.name, reason=reason, by=caller.by, until=until)
     return await _listed(backend, held)
 
 
@@ -483,7 +509,7 @@ async def release(
 ) -> schemas.OperationList:
     """Release a hold; the answer is what it covered."""
     _judge_name("name", kind, name, needed=kind is not model.HoldKind.EVERYTHING)
-    plane = backend.changing(caller, f"{kind} {name}".rstrip())
+    plane = backend.changing(caller, Deed.RELEASE, f"{kind} {name}".rstrip())
     released = plane.release(kind, name)
     return await _listed(backend, released)
 
@@ -502,7 +528,8 @@ async def acknowledge(
 ) -> schemas.OperationList:
     """End the alerts, and the wait for machines, after operations: all of them or none."""
     named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(caller, named + (", even if down" if data.even_if_down else ""))
+    even = ", even if down" if data.even_if_down else ""
+    plane = backend.changing(caller, Deed.ACKNOWLEDGE, named + even)
     noted = plane.acknowledge(data.references, caller.by, even_if_down=data.even_if_down)
     return await _listed(backend, noted)
 
@@ -513,7 +540,7 @@ async def resolve(
 ) -> schemas.OperationList:
     """Record the result of operations whose outcome is unknown, or run them again; all or none."""
     named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(caller, f"{named}: {data.verdict}")
+    plane = backend.changing(caller, Deed.RESOLVE, f"{named}: {data.verdict}")
     resolved = plane.resolve(data.references, data.verdict, caller.by)
     return await _listed(backend, resolved)
 
@@ -600,7 +627,7 @@ async def drain_hosts(
     plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
     number = None
     if not dry_run:
-        plane = backend.changing(caller, model.listed(data.hosts, routing.MAX_LISTED))
+        plane = backend.changing(caller, Deed.DRAIN, model.listed(data.hosts, routing.MAX_LISTED))
         if len(wanted) == 1:
             await backend.done(plane.drain_host(wanted[0], survey))
         else:
@@ -641,7 +668,8 @@ async def order_drain(
         return host_drain.order(view, data.order, now, data.machine)
 
     _log.info("an operator orders", host=name, order=data.order, by=caller.by)
-    plane = backend.changing(caller, f"{data.order} {data.machine}".rstrip())
+    ordered = f"{data.order} {data.machine}".rstrip()
+    plane = backend.changing(caller, Deed.ORDER_DRAIN, f"{ordered} in the drain of {name}")
     await backend.done(plane.order_drain(name, order))
     return await _host(backend, name, await backend.hosts.recent_survey())
 

@@ -467,6 +467,15 @@ REASON: Final = Field(
     name="reason", option="--reason TEXT", label="Reason", help="Why; the history records it."
 )
 
+UNTIL: Final = Field(
+    name="until",
+    option="--until TIME",
+    label="Until",
+    help="When it ends by itself: 18:00 (the next), +2h, or RFC 3339 with a zone.",
+    read=times.coming,
+    default="until it is released",
+)
+
 EVEN_IF_DOWN: Final = Field(
     name="even_if_down",
     option="--even-if-down",

@@ -24,6 +24,7 @@ from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import alerts, fleet_file
+from forewarn.maintenance.accounts import Deed
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import auth, schemas, table, views
@@ -143,6 +144,7 @@ class Backend:
     def changing(
         self,
         caller: OperatorRequest,
+        deed: Deed,
         detail: str = "",
         told: Callable[[Any], str] = lambda _: "",
         *,
@@ -153,8 +155,8 @@ class Backend:
         The record tells the detail, or what `told` makes of what the change came to. A role below
         the one that it needs is refused (FORBIDDEN): routes with a dry run let viewers in.
         """
+        caller.deed, caller.detail = deed, detail
         auth.require(caller, needs)
-        caller.detail = detail
         return self.plane.audited(caller, told)
 
     def validity(self, caller: OperatorRequest) -> Callable[[], bool]:

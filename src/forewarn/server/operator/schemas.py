@@ -333,12 +333,14 @@ class PostponementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HoldRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Blocks maintenance from starting until it is released."""
+    """Blocks maintenance from starting until it ends."""
 
     kind: model.HoldKind
     name: ShortText = ""
     """The scope's, the machine's, or the host's as the fleet spells it; `""` for everything."""
     reason: Reason = ""
+    until: Moment | None = None
+    """The time at which it ends by itself; null: when it is released."""
 
 
 class HoldView(model.Hold, frozen=True, kw_only=True):
@@ -649,7 +651,14 @@ class NewPageToken(Value, frozen=True, kw_only=True):
     account: TokenView
 
 
+class AuditRecordView(AuditRecord, frozen=True, kw_only=True):
+    """A record of the audit log, and the request in words."""
+
+    summary: str
+    """Such as `postponed 2 to 14:23Z`, or `refused: Reboot of web-0`."""
+
+
 class AuditPage(ListPage, frozen=True, kw_only=True):
     """Records of the audit log, newest first."""
 
-    records: tuple[AuditRecord, ...]
+    records: tuple[AuditRecordView, ...]

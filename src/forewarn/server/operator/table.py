@@ -137,6 +137,8 @@ def _takes_several(kind: Any) -> bool:  # noqa: ANN401 - a type
 
 async def answer(route: Route, request: Request) -> Response:
     """Read a request, judge its role, call its handler, and return the answer."""
+    if auth.REQUEST in request.scope:
+        auth.request_of(request.scope).deed = route.handler.__name__
     if route.needs is not None:
         auth.require(auth.request_of(request.scope), route.needs)
     arguments = msgspec.structs.asdict(read_parameters(route, request))

@@ -9,8 +9,8 @@ A form of maintenance has a key, made when it was shown: sent twice, it asks onc
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -155,8 +155,8 @@ def value(field: Field, form: FilledForm, now: datetime) -> Any:  # noqa: ANN401
             case Control.CHOICE:
                 is_default = text == field.default and field.name != "event_type"
                 return None if is_default else text
-        if field.read is times.moment:
-            return moment(text, now)
+        if field.read in {times.moment, times.coming}:
+            return moment(text, now, field.read)
         return field.read(text) if text else None
     except ValueError as error:
         raise Refused(ErrorCode.INVALID, str(error), where=field.name) from error
@@ -178,14 +178,21 @@ def settled(form: FilledForm, now: datetime) -> FilledForm:
     return form.filled(**{name: times.precise(at) for name, at in given.items() if at is not None})
 
 
-def moment(text: str, now: datetime) -> datetime | None:
-    """Read a time, or a span from now; without a zone it is UTC. None for an empty text."""
+def moment(
+    text: str, now: datetime, reader: Callable[[str], object] = times.moment
+) -> datetime | None:
+    """Read a time, a time of day or a span from now; in UTC without a zone. None for no text."""
     if not text:
         return None
     if len(text) in ZONELESS and text[0].isdecimal():
         text += "Z"
-    read = times.moment(text)
-    return read if isinstance(read, datetime) else now + read
+    read = reader(text)
+    if isinstance(read, time):
+        return times.next_time_of_day(read, now, UTC)
+    if isinstance(read, timedelta):
+        return now + read
+    assert isinstance(read, datetime)
+    return read
 
 
 ZONELESS: Final = frozenset({len("2026-11-22T22:00"), len("2026-11-22T22:00:00")})

@@ -231,10 +231,11 @@ async def show_audit(
     by: routing.Name = "",
     since: routing.Name = "",
     until: routing.Name = "",
+    logins: routing.Name = "",
     cursor: routing.Name = "",
 ) -> Response:
     """List what operators asked, newest first."""
-    form = FilledForm({}).filled(by=by, since=since, until=until)
+    form = FilledForm({}).filled(by=by, since=since, until=until, logins=logins)
     mistake, found, code = None, schemas.AuditPage(records=()), 200
     try:
         given = forms.span(form, backend.now())
@@ -243,6 +244,7 @@ async def show_audit(
             by=form.text("by"),
             since=given["since"],
             until=given["until"],
+            logins=form.checked("logins"),
             cursor=cursor,
             limit=SHOWN,
         )

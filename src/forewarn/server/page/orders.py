@@ -347,7 +347,7 @@ def _holding(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     waits = f": {machines(found.unstarted)} under notice wait" if found.unstarted else ""
     return Consequence(
-        f"Hold {subject.reference}{waits}", "Its maintenance starts only after the release."
+        f"Hold {subject.reference}{waits}", "Its maintenance starts only when the hold has ended."
     )
 
 
@@ -358,7 +358,12 @@ def _place(form: FilledForm) -> tuple[str, str]:
 
 async def _hold(sent: SentOrder) -> object:
     kind, name = _place(sent.form)
-    asked = {"kind": kind, "name": name, "reason": sent.form.text("reason")}
+    asked = {
+        "kind": kind,
+        "name": name,
+        "reason": sent.form.text("reason"),
+        "until": forms.value(fields.UNTIL, sent.form, sent.backend.now()),
+    }
     body = forms.converted(asked, schemas.HoldRequest)
     return await api.hold(sent.backend, sent.caller, body)
 
@@ -490,7 +495,9 @@ ORDERS: Final = {
         ),
         is_dangerous=True,
     ),
-    "hold": OperatorOrder(label="Hold", consequence=_holding, act=_hold, fields=(fields.REASON,)),
+    "hold": OperatorOrder(
+        label="Hold", consequence=_holding, act=_hold, fields=(fields.REASON, fields.UNTIL)
+    ),
     "release": OperatorOrder(label="Release", consequence=_releasing, act=_release),
 }
 """By the last part of their addresses."""

@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from forewarn.control import accounts
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
+from forewarn.maintenance.accounts import Deed
 from forewarn.server import secret_files
 from forewarn.server.operator import auth, stream, table
 from forewarn.server.operator.auth import FailedLogin
@@ -174,7 +175,7 @@ async def log_in(request: Request, caller: OperatorRequest, page: PageContext) -
         raise accounts.spent_link()
     caller.by, caller.role = token.account, token.role
     made = secret_files.new_token()
-    plane = backend.changing(caller, token.name, needs=token.role)
+    plane = backend.changing(caller, Deed.LOG_IN, token.name, needs=token.role)
     order = plane.order(accounts.renew_secret, token, secret_files.digest(made.encode()))
     token = await backend.done(order)
     assert token.expires_at is not None
@@ -187,7 +188,7 @@ async def log_out(request: Request, caller: OperatorRequest, page: PageContext) 
     """Revoke the browser's token."""
     token = caller.token
     if token is not None and token.audience is TokenAudience.PAGE:
-        plane = page.backend.changing(caller, token.name, needs=AccessRole.VIEWER)
+        plane = page.backend.changing(caller, Deed.LOG_OUT, token.name, needs=AccessRole.VIEWER)
         await page.backend.done(plane.order(accounts.revoke_tokens, [token.name]))
     return _led_to("/login", request, "", 0)
 
