@@ -66,7 +66,7 @@ def test_an_end_that_has_passed_is_refused(ago: timedelta) -> None:
 
 def test_whatever_tells_of_a_hold_tells_its_end(held: Bench) -> None:
     operation, (hold,) = held.operation("1.1"), held.snapshot.holds
-    assert " until 12:10Z: " in standing.status_detail(operation, {}, [hold], held.now)
+    assert " until 12:10Z: " in standing.of_operation(operation, {}, [hold], held.now)
     (alert,) = alerts.items([], [], [hold], {}, held.now, up_since=NOW)
     machine = held.snapshot.machines["web-0"]
     for said in (alert.message, planner.on_hold([machine], [hold])):
