@@ -38,9 +38,8 @@ from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
 
-SEEDS = (1, 2, 4, 5, 7, 8, 12, 17, 25, 27, 57, 58, 64, 70, 82, 96)
-"""Together they reach every corner, most of them by several: 25 dies as a check's result is
-recorded. `make prove AREA=simulation` plays 200 seeds."""
+SEEDS = (3, 5, 7, 8, 14, 19, 36, 40)
+"""Together they reach every corner. `make prove AREA=simulation` plays 200 seeds."""
 
 STEPS = 1200
 
@@ -72,7 +71,13 @@ def test_the_seeds_reach_every_corner() -> None:
     wanted = ["approve", "advance", "claim", "finish", "request", "cancel", "postpone", "hold"]
     wanted += ["release", "note", "asked", "outage", "start", "fleet", "remove", "renew", "expired"]
     wanted += ["finish: stale", "renew: stale", "approve: not-found", "approve: crashed"]
-    wanted += ["finish: crashed", "cancel: too-late", "postpone: notice-too-short"]
+    wanted += [
+        "finish: crashed",
+        "finish: raised",
+        "advance: raised",
+        "cancel: too-late",
+        "postpone: notice-too-short",
+    ]
     wanted += ["request: conflict", "request: not-eligible", "fleet: conflict", "remove: conflict"]
     wanted += ["clock forward", "clock back", "clock jumped", "was set back", "stood still"]
     wanted += ["clock step while away", "owed", "owed: crashed"]

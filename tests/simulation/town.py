@@ -38,7 +38,7 @@ from simulation.judge import Judge, Wrong
 from simulation.maintenances import MaintenanceOperators
 from simulation.news_judge import NewsJudge
 from simulation.operators import Operators
-from simulation.writer import Crashed, JudgedWriter
+from simulation.writer import Crashed, Defect, JudgedWriter
 from store.model import Model
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -141,7 +141,7 @@ class Town:
     # Asking.
 
     def ask(self, what: str, question: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Ask the plane one thing; None where it was refused or lost in a crash."""
+        """Ask the plane one thing; None where it was refused, raised, or was lost in a crash."""
         self.steps += 1
         try:
             answer = question(*given, **named).result()
@@ -153,6 +153,10 @@ class Town:
         except Crashed:
             self.counts[f"{what}: crashed"] += 1
             self.restart()
+            return None
+        except Defect:
+            self.counts[f"{what}: raised"] += 1
+            self.writer.compare()
             return None
         self.counts[what] += 1
         return answer
@@ -208,6 +212,7 @@ class Town:
             (2, self.ask_for_events),
             (12, self.poll),
             (1, self.die_soon),
+            (1, self.raise_soon),
             (2, self.drains.request),
             (3, self.drains.order),
             (12, self.drains.drive),
@@ -348,6 +353,10 @@ class Town:
     def die_soon(self) -> None:
         """The process dies at the next commit."""
         self.writer.dying = True
+
+    def raise_soon(self) -> None:
+        """A job has a defect, once: its round tries again later."""
+        self.writer.raising = True
 
     # Guests.
 

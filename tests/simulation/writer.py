@@ -50,6 +50,10 @@ class Crashed(Exception):  # noqa: N818 - what happened, not a mistake
     """The process died just before the commit: no answer, and nothing is changed."""
 
 
+class Defect(Exception):  # noqa: N818 - what happened
+    """A job raised: nothing of it is kept, and the process goes on."""
+
+
 class JudgedUnit(UnitOfWork):
     """Has each change judged before it is taken over; a job may take over several."""
 
@@ -86,18 +90,27 @@ class JudgedWriter:
         self._clock = clock
         self._judge = judge
         self.dying = False
+        self.raising = False
         self.hear: Callable[[bytes], None] = lambda _: None
         """Is told the news of each change."""
 
     def restart(self) -> None:
         """Forget what the process had in memory, which was what the store has."""
-        self.dying = False
+        self.dying = self.raising = False
+        self.compare()
+        self._memory = WriterMemory(self.store)
+
+    def compare(self) -> None:
+        """Compare what the process has in memory with what the store has.
+
+        Raises:
+            Wrong: They differ.
+        """
         with self._memory.transaction() as (transaction, world):
             stored = world_of(transaction)
             for name, table in vars(stored).items():
                 if isinstance(table, dict) and getattr(world, name) != table:
                     raise Wrong(f"in memory, {name} is not what the store has")
-        self._memory = WriterMemory(self.store)
 
     def submit(self, job: Job) -> Answered:
         now = self._clock()
@@ -125,6 +138,9 @@ class JudgedWriter:
     def _see(self, changes: Changes, now: datetime) -> None:
         if self.dying:
             raise Crashed  # what was written is undone
+        if self.raising:
+            self.raising = False
+            raise Defect
         self._judge(changes, now)
 
     def close(self) -> None:
