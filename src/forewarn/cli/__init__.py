@@ -3,6 +3,7 @@
     main         all commands, and how their errors are printed
     serve        `forewarn serve` and `replicas`
     relay        `forewarn relay`
+    connector    `forewarn connector`: the operator's program, run by hand
     unit         `forewarn unit`: the systemd units and sample settings that are shipped
     store        `forewarn restore-check` and `forewarn store`
     accounts     `forewarn token`, `login`, `logout`, `audit` and `page`

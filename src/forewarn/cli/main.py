@@ -10,6 +10,7 @@ import click
 from forewarn.cli import (
     accounts,
     agent,
+    connector,
     demo,
     events,
     fleet,
@@ -62,6 +63,7 @@ SECTIONS: Final[dict[str, dict[str, click.Command]]] = {
         "token": accounts.token,
         "audit": accounts.audit,
         "webhook": webhook.commands,
+        "connector": connector.commands,
         "restore-check": store.restore_check,
         "store": store.commands,
         "unit": unit.unit,
