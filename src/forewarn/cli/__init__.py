@@ -17,6 +17,7 @@
     guest        `forewarn watch`
     agent        `forewarn agent`
     testing      `forewarn emulator`, `record` and `certify`
+    doctor       `forewarn doctor`: looks at a guest, or at the service's machine
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     command      commands on click, and those that are one request: rows of method, path, arguments

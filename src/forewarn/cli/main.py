@@ -12,6 +12,7 @@ from forewarn.cli import (
     agent,
     connector,
     demo,
+    doctor,
     events,
     fleet,
     follow,
@@ -91,6 +92,7 @@ SECTIONS: Final[dict[str, dict[str, click.Command]]] = {
     "Tools, such as 'forewarn completion bash'": {
         "emulator": testing.emulator,
         "certify": testing.certify,
+        "doctor": doctor.doctor,
         "demo": demo.demo,
         "completion": completion,
     },
