@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
@@ -20,7 +21,7 @@ import click
 from forewarn.cli import agent, output
 from forewarn.cli.command import command
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient, settings_in_use
+from forewarn.cli.operator_client import OperatorClient, own_address, settings_in_use
 from forewarn.cli.options import JSON, flag
 from forewarn.cli.unit import UNIT, unit_state
 
@@ -36,7 +37,6 @@ ANSWER_SECONDS: Final = 5.0
 FREE_BYTES: Final = 100 * 1024 * 1024
 """The least free space beside the database that is no reason to warn: weeks of a usual log."""
 
-LINK_LOCAL: Final = "169.254.169.254"
 EVERYWHERE: Final = MappingProxyType({"0.0.0.0": "127.0.0.1", "::": "::1"})  # noqa: S104 - a key
 """The address to ask of a server that listens on all of them."""
 
@@ -130,13 +130,9 @@ def _peers(loaded: "Loaded") -> Findings:
         peers = tuple(peers.replace(MACHINE_PLACE, name) for name in others)
         if not others:
             yield Finding(Level.OK, "they are asked when an event names other machines")
-    for peer in peers:
-        address = peer.removeprefix("http://").rstrip("/")
-        if why := _unreachable(*_split(address)):
-            advice = "is its agent up, and its status.listen an address that this machine reaches?"
-            yield Finding(Level.FAIL, f"{address} {why}: {advice}")
-        else:
-            yield Finding(Level.OK, f"{address} answers")
+    advice = "is its agent up, and its status.listen an address that this machine reaches?"
+    for parts in map(urllib.parse.urlsplit, peers):
+        yield _reached(parts.hostname or "", parts.port or 80, advice)
 
 
 def _programs(loaded: "Loaded") -> Findings:
@@ -175,23 +171,17 @@ AGENT: Final[Mapping[str, Callable[["Loaded"], Findings]]] = MappingProxyType(
 
 
 def _operators(settings: "Settings") -> Findings:
-    service = _client(settings)
+    from forewarn.settings import split_address
+
+    service = OperatorClient(address=own_address(settings))
     service.get("/v1/clock")
     yield Finding(Level.OK, f"{service.address} answers")
     if settings.operator.listen:
-        yield _reached(*_split(settings.operator.listen))
-
-
-def _client(settings: "Settings") -> OperatorClient:
-    from forewarn.settings import OFF
-
-    own = settings.operator
-    scheme = "https" if own.tls_certificate else "http"
-    return OperatorClient(address=f"{scheme}://{own.listen}" if own.socket == OFF else own.socket)
+        yield _reached(*split_address(settings.operator.listen))
 
 
 def _alerts(settings: "Settings") -> Findings:
-    count = _client(settings).get("/v1/alerts").tree()["count"]
+    count = OperatorClient(address=own_address(settings)).get("/v1/alerts").tree()["count"]
     if count:
         yield Finding(Level.WARN, f"there are {count}: see 'forewarn alerts'")
     else:
@@ -199,6 +189,8 @@ def _alerts(settings: "Settings") -> Findings:
 
 
 def _guests(settings: "Settings") -> Findings:
+    from forewarn.client.discovery import LINK_LOCAL
+
     for listener in settings.guest.listener:
         found = _reached(listener.address, listener.port)
         yield found
@@ -208,8 +200,10 @@ def _guests(settings: "Settings") -> Findings:
 
 
 def _relays(settings: "Settings") -> Findings:
+    from forewarn.settings import split_address
+
     if settings.relay.listen:
-        yield _reached(*_split(settings.relay.listen))
+        yield _reached(*split_address(settings.relay.listen))
 
 
 def _store(settings: "Settings") -> Findings:
@@ -243,7 +237,7 @@ def _connector(settings: "Settings") -> Findings:
         return
     yield Finding(Level.OK, f"{kind}: its programs are there")
     if kind == "libvirt":
-        hosts = _client(settings).get("/v1/hosts").tree()["hosts"]
+        hosts = OperatorClient(address=own_address(settings)).get("/v1/hosts").tree()["hosts"]
         for host in hosts:
             if not host["answers"]:
                 yield Finding(Level.FAIL, f"host {host['name']} does not answer")
@@ -265,27 +259,16 @@ SERVICE: Final[Mapping[str, Callable[["Settings"], Findings]]] = MappingProxyTyp
 # How all of them are carried out.
 
 
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():  # a peer at the port of HTTP
-        return address.strip("[]"), 80
-    return host.strip("[]"), int(port)
-
-
-def _reached(host: str, port: int) -> Finding:
-    why = _unreachable(EVERYWHERE.get(host, host), port)
+def _reached(
+    host: str, port: int, advice: str = "is the service up, and the address this machine's?"
+) -> Finding:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if why:
-        return Finding(Level.FAIL, f"{address} {why}: is the service up, and the address here?")
-    return Finding(Level.OK, f"{address} answers")
-
-
-def _unreachable(host: str, port: int) -> str:
     try:
-        socket.create_connection((host, port), ANSWER_SECONDS).close()
+        socket.create_connection((EVERYWHERE.get(host, host), port), ANSWER_SECONDS).close()
     except OSError as error:
-        return f"cannot be reached ({error.strerror or error})"
-    return ""
+        why = f"{address} cannot be reached ({error.strerror or error}): {advice}"
+        return Finding(Level.FAIL, why)
+    return Finding(Level.OK, f"{address} answers")
 
 
 def examine(

@@ -269,13 +269,9 @@ class OperatorClient:
     @functools.cached_property
     def _address(self) -> str:
         """The path of the socket, or the URL, checked."""
-        from forewarn.settings import OFF
-
         address = self._given or (self._login.address if self._login else None)
         if address is None:
-            own = self._settings.operator
-            scheme = "https" if own.tls_certificate else "http"
-            address = f"{scheme}://{own.listen}" if own.socket == OFF else own.socket
+            address = own_address(self._settings)
         elif HOST_AND_PORT.fullmatch(address):
             address = f"http://{address}"
         address = address.removeprefix("unix:")  # as `serve` prints it
@@ -393,6 +389,15 @@ class OperatorClient:
             )
             return Failed(ExitStatus.UNREACHABLE, message)
         return Failed(OF_CODE[code], message, facts)
+
+
+def own_address(settings: "settings.Settings") -> str:
+    """Return the socket, or else the URL, where a service with these settings listens."""
+    from forewarn.settings import OFF
+
+    own = settings.operator
+    scheme = "https" if own.tls_certificate else "http"
+    return f"{scheme}://{own.listen}" if own.socket == OFF else own.socket
 
 
 def settings_in_use() -> "settings.Settings":
