@@ -28,7 +28,7 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
         given = {
             **os.environ,
             "XDG_CONFIG_HOME": str(tmp_path / user),
-            "FOREWARN_CONFIG": str(service.settings),
+            "FOREWARN_CONFIG": str(service.settings) if user == "root" else "",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         return subprocess.run(

@@ -533,9 +533,9 @@ def test_tokens_are_made_used_and_revoked_and_the_audit_log_tells_of_it(folder: 
         unknown = running.call("token", "revoke", "ann")
         assert unknown.returncode == ExitStatus.NOT_FOUND
         told = columns(running.call("audit", "--by", "ann").stdout)
-        assert told[0] == ["AT", "BY", "ROLE", "FROM", "OUTCOME", "WHAT"]
+        assert told[0] == ["AT", "BY", "WHAT", "OUTCOME", "ROLE", "FROM"]
         assert [row[1:] for row in told[1:]] == [
-            ["ann", "viewer", "127.0.0.1", "forbidden", "POST /v1/holds"]
+            ["ann", "refused: hold", "forbidden", "viewer", "127.0.0.1"]
         ]
         records = running.document("audit", "--since", "-1h")["records"]
         actions = [one["action"] for one in records if one["outcome"] == "done"]

@@ -393,6 +393,8 @@ def test_a_refused_request_is_recorded_with_its_code(
     assert (last["by"], last["role"]) == (f"{role}-1" if role else "", role)
     assert last["action"] == f"{method} {path.partition('?')[0]}"
     assert last["request"] == answer.headers["X-Request-Id"]
+    assert last["summary"].startswith("refused: ")
+    assert ("/v1" in last["summary"]) == (method == "GET")  # what changes something has words
 
 
 def test_a_change_that_cannot_be_recorded_is_not_made(site: Site) -> None:

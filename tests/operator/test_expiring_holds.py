@@ -48,5 +48,5 @@ def test_an_end_is_typed_as_a_time_a_span_or_a_time_of_day(
 def test_an_end_that_has_passed_is_refused_and_said_where(cli: Cli, client: Client) -> None:
     status, _, err = cli("hold", "everything", "--until", "-1m")
     assert status == ExitStatus.USAGE
-    assert "until" in err
+    assert "--until" in err
     assert client.get("/v1/holds")["holds"] == []

@@ -21,7 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's own folder of settings, without any variable of ours."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    for name in ("FOREWARN_OPERATOR", "FOREWARN_TOKEN_FILE"):
+    for name in ("FOREWARN_OPERATOR", "FOREWARN_TOKEN_FILE", "FOREWARN_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "config" / "forewarn"
 
@@ -111,6 +111,17 @@ def test_a_token_is_sent_to_its_own_address_alone(run: Run, url: str) -> None:
     status, said = run("events", "--operator", url)
     assert status == ExitStatus.UNAUTHORIZED
     assert "no token was sent" in said
+
+
+def test_settings_that_are_named_go_before_a_login(
+    run: Run, url: str, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login.remember(login.Login(url, token), os.environ)
+    settings = tmp_path / "other.toml"
+    settings.write_text('operator.socket = "nobody.sock"\n')
+    monkeypatch.setenv("FOREWARN_CONFIG", str(settings))
+    assert run("events")[0] == ExitStatus.UNREACHABLE
+    assert run("events", "--operator", url)[0] == ExitStatus.OK
 
 
 def test_a_variable_names_the_file_of_a_token(

@@ -175,8 +175,16 @@ def postpone(story: Story, reference: str, to: str) -> None:
     story.house.ask(lambda plane: plane.postpone([reference], story.moment(to)))
 
 
-def hold(story: Story, kind: str, name: str = "", reason: str = "", by: str = "operator") -> None:
-    story.house.ask(lambda plane: plane.hold(HoldKind(kind), name, reason=reason, by=by))
+def hold(
+    story: Story,
+    kind: str,
+    name: str = "",
+    reason: str = "",
+    by: str = "operator",
+    until: str = "",
+) -> None:
+    what, ends = HoldKind(kind), story.moment(until) if until else None
+    story.house.ask(lambda plane: plane.hold(what, name, reason=reason, by=by, until=ends))
 
 
 def release(story: Story, kind: str, name: str = "") -> None:

@@ -3,6 +3,7 @@
     main         all commands, and how their errors are printed
     serve        `forewarn serve` and `replicas`
     relay        `forewarn relay`
+    connector    `forewarn connector`: the operator's program, run by hand
     unit         `forewarn unit`: the systemd units and sample settings that are shipped
     store        `forewarn restore-check` and `forewarn store`
     accounts     `forewarn token`, `login`, `logout`, `audit` and `page`
@@ -16,6 +17,7 @@
     guest        `forewarn watch`
     agent        `forewarn agent`
     testing      `forewarn emulator`, `record` and `certify`
+    doctor       `forewarn doctor`: looks at a guest, or at the service's machine
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     command      commands on click, and those that are one request: rows of method, path, arguments

@@ -53,10 +53,10 @@ AUDIT = output.AnswerTable(
     {
         "AT": "at",
         "BY": lambda one: one.by or "nobody known",
+        "WHAT": "summary",
+        "OUTCOME": "outcome",
         "ROLE": "role",
         "FROM": "address",
-        "OUTCOME": "outcome",
-        "WHAT": "summary",
     },
     empty="The audit log has no such record.",
 )

@@ -10,6 +10,7 @@ from forewarn.cli import output
 from forewarn.cli.command import command, group
 from forewarn.cli.exits import ExitStatus, Failed, become, settings_are_usable
 from forewarn.cli.options import JSON, flag, option
+from forewarn.cli.unit import unit_state
 from forewarn.vocabulary import EventType
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def check(config: Path | None) -> None:
     """
     from forewarn.agent.rules import BUILT_IN, Match
 
-    loaded = _load(config)
+    loaded = load(config)
     rules = loaded.settings.rule
     read = ", ".join(str(file) for file in loaded.files)
     output.say(read or "No settings file: these are the defaults.")
@@ -70,7 +71,7 @@ def check(config: Path | None) -> None:
     unreached.pop(BUILT_IN.name, None)
     for name in unreached:
         output.note(f"note: rule {name!r} is never reached: earlier rules take all of its events")
-    for warning in _warnings(loaded):
+    for warning in warnings(loaded):
         output.note(f"note: {warning}")
 
 
@@ -103,7 +104,7 @@ def status(config: Path | None, *, address: str | None, as_json: bool) -> None:
     """
     from forewarn.agent import status as agent_status
 
-    tree = _ask(_listen(config) if address is None else address)
+    tree = ask(_listen(config) if address is None else address)
     if as_json:
         output.document(tree)
         return
@@ -111,14 +112,16 @@ def status(config: Path | None, *, address: str | None, as_json: bool) -> None:
         output.say(line)
 
 
-def _load(config: Path | None) -> "Loaded":
+def load(config: Path | None) -> "Loaded":
+    """Return the agent's settings; Failed where they cannot be used."""
     from forewarn.agent import settings
 
     with settings_are_usable():
         return settings.load(config, os.environ)
 
 
-def _warnings(loaded: "Loaded") -> list[str]:
+def warnings(loaded: "Loaded") -> list[str]:
+    """Return what is valid in the settings and suspicious on this machine."""
     import shutil
 
     from forewarn.agent.actions import http
@@ -149,39 +152,16 @@ def _warnings(loaded: "Loaded") -> list[str]:
         for rule in settings.rule
         for step in rule.prepare
         if rule.enabled and (unit := getattr(step.service or step.signal, "unit", ""))
-        if _is_missing(unit)
+        if unit_state(unit).get("LoadState") == "not-found"
     ]
     return found
-
-
-def _is_missing(unit: str) -> bool:
-    """Tell whether systemd knows that there is no such unit; without systemd nobody knows it."""
-    import shutil
-    import subprocess
-
-    from forewarn.agent.actions.program import SYSTEMCTL
-
-    program = shutil.which(SYSTEMCTL)
-    if program is None:
-        return False
-    try:
-        shown = subprocess.run(  # noqa: S603 - it only asks
-            [program, "show", "--property=LoadState", "--", unit],
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return "LoadState=not-found" in shown.stdout.splitlines()
 
 
 def _listen(config: Path | None) -> str:
     from forewarn.settings import OFF
 
     try:
-        listen = _load(config).settings.status.listen
+        listen = load(config).settings.status.listen
     except Failed:
         output.note("note: without settings, use: forewarn agent status --address 127.0.0.1:8171")
         raise
@@ -190,7 +170,8 @@ def _listen(config: Path | None) -> str:
     return listen
 
 
-def _ask(listen: str) -> "dict[str, Any]":
+def ask(listen: str) -> "dict[str, Any]":
+    """Return the status of the agent at an address; Failed where none answers."""
     import json
 
     from forewarn.client import transport

@@ -29,6 +29,7 @@ class ExitStatus(IntEnum):
     DEMO_FAILED = 9
     SOCKET_UNUSABLE = 10
     ALERTS = 11
+    UNSOUND = 12
     NOT_CERTIFIED = 13
     INTERRUPTED = 130
     """Ctrl-C: like the next two, by the convention of shells."""

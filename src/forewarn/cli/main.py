@@ -10,7 +10,9 @@ import click
 from forewarn.cli import (
     accounts,
     agent,
+    connector,
     demo,
+    doctor,
     events,
     fleet,
     follow,
@@ -62,6 +64,7 @@ SECTIONS: Final[dict[str, dict[str, click.Command]]] = {
         "token": accounts.token,
         "audit": accounts.audit,
         "webhook": webhook.commands,
+        "connector": connector.commands,
         "restore-check": store.restore_check,
         "store": store.commands,
         "unit": unit.unit,
@@ -89,6 +92,7 @@ SECTIONS: Final[dict[str, dict[str, click.Command]]] = {
     "Tools, such as 'forewarn completion bash'": {
         "emulator": testing.emulator,
         "certify": testing.certify,
+        "doctor": doctor.doctor,
         "demo": demo.demo,
         "completion": completion,
     },

@@ -4,6 +4,7 @@
 exit status.
 """
 
+import contextlib
 import functools
 import importlib
 import json
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from forewarn import times
 from forewarn.cli import login, output
 from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
+from forewarn.server.operator import fields
 from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
@@ -269,13 +271,9 @@ class OperatorClient:
     @functools.cached_property
     def _address(self) -> str:
         """The path of the socket, or the URL, checked."""
-        from forewarn.settings import OFF
-
         address = self._given or (self._login.address if self._login else None)
         if address is None:
-            own = self._settings.operator
-            scheme = "https" if own.tls_certificate else "http"
-            address = f"{scheme}://{own.listen}" if own.socket == OFF else own.socket
+            address = own_address(self._settings)
         elif HOST_AND_PORT.fullmatch(address):
             address = f"http://{address}"
         address = address.removeprefix("unix:")  # as `serve` prints it
@@ -299,7 +297,11 @@ class OperatorClient:
 
     @functools.cached_property
     def _login(self) -> login.Login | None:
-        """The remembered login; None where the address is given, and is another one."""
+        """The remembered login; None where an address, or the settings, are given instead."""
+        from forewarn.server.settings import CONFIG_VARIABLE
+
+        if self._given is None and os.environ.get(CONFIG_VARIABLE):
+            return None  # or the commands of a test would reach the service of the login
         known = login.read(os.environ)
         return known if known and self._given in {None, known.address} else None
 
@@ -393,6 +395,26 @@ class OperatorClient:
             )
             return Failed(ExitStatus.UNREACHABLE, message)
         return Failed(OF_CODE[code], message, facts)
+
+
+@contextlib.contextmanager
+def options_named() -> Iterator[None]:
+    """Have a refusal within name the option in the place of the body's field."""
+    try:
+        yield
+    except Failed as failed:
+        where = str(failed.facts.get("where", ""))
+        failed.message = fields.in_options(failed.message, where)
+        raise
+
+
+def own_address(settings: "settings.Settings") -> str:
+    """Return the socket, or else the URL, where a service with these settings listens."""
+    from forewarn.settings import OFF
+
+    own = settings.operator
+    scheme = "https" if own.tls_certificate else "http"
+    return f"{scheme}://{own.listen}" if own.socket == OFF else own.socket
 
 
 def settings_in_use() -> "settings.Settings":

@@ -118,6 +118,11 @@ PAGES: Final = (
 )
 REASON: Final = of_field(fields.REASON)
 DRY_RUN: Final = flag("--dry-run", "Only show what would happen.")
+CONFIG: Final = option(
+    "--config FILE",
+    "The service's settings, TOML. Default: FOREWARN_CONFIG, the user's own file, "
+    "or /etc/forewarn/forewarn.toml.",
+)
 METADATA: Final = option(
     "--endpoint URL",
     "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",

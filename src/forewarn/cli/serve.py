@@ -9,19 +9,13 @@ import click
 from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, command
 from forewarn.cli.exits import server_is_installed, settings_are_usable
-from forewarn.cli.options import option
+from forewarn.cli.options import CONFIG
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 
-@command(
-    option(
-        "--config FILE",
-        "The settings, TOML. Default: FOREWARN_CONFIG, the user's own file, "
-        "or /etc/forewarn/forewarn.toml.",
-    )
-)
+@command(CONFIG)
 def serve(config: Path | None) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     from forewarn.server import settings

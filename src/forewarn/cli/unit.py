@@ -19,6 +19,10 @@ UNIT: Final = {"service": "forewarn", "agent": "forewarn-agent", "relay": "forew
 SETTINGS: Final = {"service": "forewarn.toml", "agent": "agent.toml", "relay": "relay.toml"}
 
 
+ANSWER_SECONDS: Final = 5.0
+"""The time limit of systemd's answer, which comes at once."""
+
+
 @command(
     argument("component COMPONENT", "service, agent or relay.", Choice(UNIT)),
     flag("--socket", "The socket unit, which stays open while the service restarts."),
@@ -35,6 +39,29 @@ def unit(component: str, *, socket: bool, settings: bool) -> None:
         return
     text = shipped(f"{UNIT[component]}.{'socket' if socket else 'service'}")
     output.say(_running_this(text).rstrip("\n"))
+
+
+def unit_state(unit: str) -> dict[str, str]:
+    """Return LoadState and ActiveState of a unit of this machine; {} where systemd cannot tell."""
+    import shutil
+    import subprocess
+
+    from forewarn.agent.actions.program import SYSTEMCTL
+
+    program = shutil.which(SYSTEMCTL)
+    if program is None:
+        return {}
+    try:
+        shown = subprocess.run(  # noqa: S603 - it only asks
+            [program, "show", "--property=LoadState,ActiveState", "--", unit],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
 
 
 def shipped(name: str) -> str:

@@ -117,6 +117,16 @@ class RunOwner(Protocol):
         """The time of its start, which distinguishes it from another one of the same name."""
 
 
+class PlannedRun(NamedTuple):
+    """A run as it would be started."""
+
+    argv: tuple[str, ...]
+    order: dict[str, Any]
+    """The program's standard input, as JSON."""
+    variables: dict[str, str]
+    """Its variables about the task, beside those that the service passes on."""
+
+
 class RunLimits(NamedTuple):
     """The time limits of a program."""
 
@@ -610,21 +620,33 @@ class CommandConnector(Connector):
         earlier: TaskRun | None = None,
         check: RunLimits | None = None,
     ) -> TaskRun:
-        found = shutil.which(argv[0], path=self._environment.get("PATH"))
-        if found is None:
-            raise FileNotFoundError(f"no executable program {argv[0]}")
+        argv = self._found(argv)
         order = _order(task, subject)
         told = order | await self._more(task, earlier)
         return await asyncio.to_thread(
             self._runs.begin,
             task,
             subject,
-            (found, *argv[1:]),
+            argv,
             stdin=msgspec.json.encode(told),
             environment=self._environment | _variables(order),
             limits=check or self._limits,
             check=check is not None,
         )
+
+    def planned(self, task: Task) -> PlannedRun:
+        """Return the run for a task of one machine, and run nothing.
+
+        FileNotFoundError if there is no such program.
+        """
+        order = _order(task, WHOLE if self._settings.per == "operation" else task.machines[0])
+        return PlannedRun(self._found(self._settings.program), order, _variables(order))
+
+    def _found(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        found = shutil.which(argv[0], path=self._environment.get("PATH"))
+        if found is None:
+            raise FileNotFoundError(f"no executable program {argv[0]}")
+        return (found, *argv[1:])
 
     def _outcome(self, ended: RunResult) -> Outcome:
         said, complaint = _said(ended.out)

@@ -573,16 +573,10 @@ def connector_of(
         _keep_apart(state, replica)
     if connector.kind == "libvirt":
         made = LibvirtConnector(connector.libvirt, state, environment, os.name)
-        require_libvirt(connector.libvirt, environment)
+        check_programs(settings, environment)
         return made
+    check_programs(settings, environment)
     if connector.kind == "command":
-        for name in ("program", "check_command"):
-            # What is wrong would show only when the first machine is waiting for it.
-            argv = getattr(connector.command, name)
-            if argv and shutil.which(argv[0]) is None:
-                where = f"connector.command.{name}"
-                message = f"{where}: there is no program {argv[0]}, or it may not be executed"
-                raise CommandUnusable(message)
         return CommandConnector(connector.command, state, environment, os.name)
     durations = {
         kind: timedelta(seconds=getattr(connector.simulated, f"{kind.lower()}_seconds"))
@@ -595,6 +589,25 @@ def connector_of(
         Path(settings.store.path).with_name(SIMULATED_HOSTS_NAME),
         timedelta(seconds=connector.simulated.host_reboot_seconds),
     )
+
+
+def check_programs(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Look for the programs of the connector, before the first machine waits for them.
+
+    Raises:
+        CommandUnusable: One is not there; one line says which.
+    """
+    connector = settings.connector
+    if connector.kind == "libvirt":
+        require_libvirt(connector.libvirt, environment)
+    if connector.kind != "command":
+        return
+    for name in ("program", "check_command"):
+        argv = getattr(connector.command, name)
+        if argv and shutil.which(argv[0]) is None:
+            where = f"connector.command.{name}"
+            message = f"{where}: there is no program {argv[0]}, or it may not be executed"
+            raise CommandUnusable(message)
 
 
 def _keep_apart(state: Path, replica: str) -> None:

@@ -168,6 +168,7 @@ class Harness:
         self.elapsed = until
 
     def _tick(self) -> None:
+        self.ask(lambda plane: plane.expire_holds())
         self.ask(lambda plane: plane.advance())
 
     def _claim(self) -> None:

@@ -535,7 +535,7 @@ def of_place(where: str) -> str:
 
 def in_options(message: str, where: str) -> str:
     """Return the message of a refusal that names the option in the place of the body's field."""
-    field = MAINTENANCE.get(of_place(where))
+    field = {**MAINTENANCE, UNTIL.name: UNTIL}.get(of_place(where))
     if field is None or not field.option:
         return message
     return f"{field.flag}: {message.removeprefix(f'at {where}: ')}"
