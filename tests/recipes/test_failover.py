@@ -19,7 +19,7 @@ import pytest
 import patience
 from end_to_end.agents import Agent, until
 from end_to_end.running import Running
-from recipes import commands, pages, postgres
+from recipes import pages, postgres
 from recipes.postgres import PAGE, Pair, Server, Writer
 from recipes.power import Power, completed
 from seeds import SEED
@@ -143,14 +143,6 @@ def judge(pair: Pair, writer: Writer, primary: Server, standby: Server) -> None:
     until(lambda: standby.rows == primary.rows)
 
 
-@pytest.mark.parametrize("line", commands.named(PAGE))
-def test_the_pages_commands_run_on_its_settings(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = commands.run(line, pages.block(PAGE, "toml"), tmp_path, capsys)
-    assert "hand the primary over before anything that stops us" in said
-
-
 def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
     pair: Pair, writer: Writer, service: Running, switch: Power
 ) -> None:
@@ -187,35 +179,6 @@ def test_without_a_standby_nothing_is_stopped_and_nothing_approved(
     assert doings(first)[-1].endswith("done: nothing was switched here")
     more(writer)
     assert (pair.first.pid, writer.sessions) == (pid, 1)
-
-
-@pytest.mark.soak
-def test_the_standbys_own_reboot_switches_nothing_and_is_approved(
-    pair: Pair, writer: Writer, service: Running, switch: Power
-) -> None:
-    pid = pair.first.pid
-    second = agent(pair.second, service)
-    assert service.call("schedule", "reboot", "db-1").returncode == 0
-    assert completed(service, 1)["start_cause"] == "approved"
-    over(second)
-    assert "done: no primary runs here: nothing is switched" in "".join(said(second))
-    assert (pair.first.pid, writer.sessions) == (pid, 1)
-    assert (switch.acts, approvals(service)) == (["Reboot db-1"], 1)
-    judge(pair, writer, pair.first, pair.second)
-
-
-@pytest.mark.soak
-def test_a_cancelled_event_leaves_a_pair_whose_roles_are_changed(
-    pair: Pair, writer: Writer, service: Running
-) -> None:
-    first = agent(pair.first, service)
-    # Announced within its notice, and approved, it does not start before its window opens.
-    assert service.call("schedule", "reboot", "db-0", "--opens", "+10m").returncode == 0
-    first.until(lambda: first.phase(event_id(service)) == "Approved")
-    assert pair.first.pid == 0
-    assert service.call("cancel", "1").returncode == 0
-    over(first)
-    judge(pair, writer, pair.second, pair.first)
 
 
 # The script by hand

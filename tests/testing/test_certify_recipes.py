@@ -192,19 +192,24 @@ case $0$* in
 *crm_standby*-D*) exec "$FOREWARN_UNDRAIN" ;;
 esac
 """
-NODE = """
+KUBECTL = """
 case $1 in
 drain) exec "$FOREWARN_DRAIN" ;;
 uncordon) exec "$FOREWARN_UNDRAIN" ;;
+get) case $* in *Ready*) echo True ;; esac ;;
 esac
 """
 
 
 def test_a_node_of_kubernetes_is_drained(tmp_path: Path) -> None:
-    script = place(tmp_path, "node.sh", NODE)
+    place(tmp_path, "kubectl", KUBECTL)
+    places = {"/var/lib/forewarn-agent/": "$FOREWARN_FOLDER/"}
+    text = pages.placed(pages.block("kubernetes", "sh"), places)
+    script = place(tmp_path, "node.sh", text)
     rules = pages.block("kubernetes", "toml")
     settings = pages.placed(rules, {"/usr/local/lib/forewarn/node.sh": str(script)})
-    assert not judged(by_the_agent(tmp_path, settings), *BY_THE_AGENT)
+    command = by_the_agent(tmp_path, settings)
+    assert not judged(f"PATH={tmp_path}:$PATH; {command}", *BY_THE_AGENT)
 
 
 def test_a_node_of_pacemaker_is_drained(tmp_path: Path) -> None:
