@@ -152,7 +152,7 @@ AREAS: Final = {
                 for name in BREAKS
             ),
             _storm("--break", "rate", "--seconds", "4", seen=True),
-            _tests("-n", "2", "tests/simulation"),
+            _tests("-n", "2", "tests/simulation", "tests/testing/test_certified_handlers.py"),
         ),
         ("tests/kills", "tests/attacks", "tests/simulation", "src/forewarn/testing"),
     ),

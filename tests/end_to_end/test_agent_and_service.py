@@ -142,23 +142,6 @@ def test_a_service_killed_while_agents_prepare_is_approved_when_it_is_back(cloud
         agent.expect(*DONE, *UNDONE)
 
 
-def test_a_service_killed_when_it_was_approved_has_forgotten_nothing(cloud: Cloud) -> None:
-    pair = cloud.pair(0)
-    event_id = cloud.reboot()
-    held = cloud.service.call("hold", "machine", "web-0")  # what is approved does not start yet
-    assert held.returncode == 0
-    cloud.let_go()
-    pair[0].until(lambda: pair[0].phase(event_id) == "Approved")
-    cloud.service_dies()
-    assert cloud.service.operation()["status"] == "Scheduled"
-    assert approver(cloud.service.operation()) == "web-0"
-    assert cloud.service.call("release", "machine", "web-0").returncode == 0
-    assert cloud.ended()["start_cause"] == "approved"
-    for agent in pair:
-        agent.expect(*DONE, *UNDONE)
-    assert cloud.service.posts() == 0, "what is approved is not approved again"
-
-
 def test_a_service_killed_in_the_middle_of_the_act_ends_it_and_agents_undo_once(
     cloud: Cloud,
 ) -> None:
@@ -194,6 +177,35 @@ def test_the_service_waits_until_the_agents_say_that_they_are_back(cloud: Cloud)
         agent.expect(*DONE, *UNDONE)
 
 
+FIRST = """
+[[rule]]
+name = "ours"
+prepare = [{ ready = {} }]
+approve = "never"
+
+[[rule]]
+name = "anybody's"
+match = { machine = "any" }
+prepare = [{ command = { run = ["ACTION", "wrong"] } }]
+"""
+
+
+def test_an_agent_that_was_there_before_its_machine_takes_its_first_event_by_its_own_rule(
+    cloud: Cloud,
+) -> None:
+    agent = cloud.agent("desk-0", FIRST).start()
+    agent.until(lambda: "answered 403" in agent.status().get("trouble", ""))
+    fleet = {"machine": [{"name": "desk-0"}]}
+    assert cloud.service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
+    cloud.ask("/v1/maintenances", event_type="Reboot", machines=["desk-0"])
+    agent.until(lambda: agent.page("/readyz")[0] == 503)
+    agent.until(lambda: agent.status()["standing"])  # published after /readyz
+    status = agent.status()
+    assert [each["rule"] for each in status["events"]] == ["ours"]
+    assert [each["effect"] for each in status["standing"]] == ["ready"]
+    assert agent.done == []
+
+
 # What is cancelled
 
 
@@ -212,21 +224,6 @@ def test_what_is_cancelled_in_the_middle_of_preparing_is_undone_and_not_approved
         agent.expect("a begins", *UNDONE[2:])
         agent.until(lambda agent=agent: agent.status()["standing"] == [])
     assert cloud.service.posts() == 0
-
-
-def test_what_is_cancelled_when_it_was_prepared_is_undone_and_not_approved(cloud: Cloud) -> None:
-    first, second = cloud.pair(1)
-    event_id = cloud.reboot()
-    first.until(lambda: first.phase(event_id) == "Prepared")
-    second.expect("a begins")
-    assert cloud.service.call("cancel", "1").returncode == 0
-    first.expect(*DONE, *UNDONE)
-    second.until(lambda: second.done == ["a begins", "un-a begins"])  # it has heard of it too
-    cloud.let_go()
-    second.until(lambda: second.status()["standing"] == [])
-    assert second.done == ["a begins", *UNDONE[2:]]
-    assert cloud.service.posts() == 0
-    assert cloud.ended("Canceled")["started_at"] is None
 
 
 # A preemption

@@ -10,7 +10,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Generator
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +117,6 @@ def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Pat
     assert "1 removed: spare" in pruned
 
 
-def test_a_file_that_was_cut_short_prunes_nobody(service: Running, folder: Path) -> None:
-    empty = folder / "empty.toml"
-    empty.touch()
-    refused = service.call("fleet", "apply", str(empty), "--prune")
-    assert (refused.returncode, refused.stdout) == (ExitStatus.REFUSED, "")
-    assert "--allow-empty" in refused.stderr
-    meant = service.call("fleet", "apply", str(empty), "--prune", "--allow-empty", "--dry-run")
-    assert meant.stdout == "3 would be removed: bastion, web-0, web-1\n"
-
-
 def test_what_may_not_be_meant_is_warned_of_on_stderr(service: Running) -> None:
     zz = '[[machine]]\nname = "zz"\nlistener = "blue"\n'
     for options in (["--dry-run"], ["--dry-run", "--json"], []):
@@ -139,15 +128,6 @@ def test_what_may_not_be_meant_is_warned_of_on_stderr(service: Running) -> None:
     assert removed.stdout == "1 removed: zz\n"
     assert re.match(r"warning: .*zz.*\n$", removed.stderr)
     assert service.call("release", "machine", "zz").returncode == 0
-
-
-def test_a_machine_is_removed(service: Running) -> None:
-    service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "gone"\n')
-    removed = service.call("fleet", "remove", "gone")
-    assert removed.stdout == "1 removed: gone\n"
-    again = service.call("fleet", "remove", "gone")
-    assert again.returncode == ExitStatus.NOT_FOUND
-    assert "gone" in again.stderr
 
 
 def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> None:
@@ -191,16 +171,6 @@ def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
     assert rows[1][6] == "15m"
     assert "Nothing is scheduled" in tried.stderr
     assert service.document("events")["events"] == []
-
-
-def test_what_is_cancelled_is_not_approved(service: Running) -> None:
-    plan = service.document("schedule", "reboot", "web-0")
-    number = str(plan["maintenance"]["number"])
-    assert service.call("cancel", number).returncode == ExitStatus.OK
-    for reference in (number, f"{number}.1", plan["operations"][0]["events"][0]["id"]):
-        refused = service.call("approve", reference)
-        assert refused.returncode == ExitStatus.REFUSED
-        assert f"{number}.1" in refused.stderr
 
 
 def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Running) -> None:
@@ -256,18 +226,6 @@ def test_what_is_scheduled_can_be_withdrawn_with_a_reason(service: Running) -> N
     assert kept["operations"][0]["started_at"] is None
 
 
-def test_history_is_filtered_and_bounded_by_times(service: Running) -> None:
-    number = scheduled(service, "freeze", "web-1")
-    service.call("cancel", number)
-    found = service.document("history", "--scope", "web", "--type", "freeze", "--since", "-1h")
-    assert [o["id"] for o in found["operations"]] == [f"{number}.1"]
-    assert service.document("history", "--until", "-1h")["operations"] == []
-    assert len(service.call("history", "--until", "-1h").stderr.splitlines()) == 1
-    never = service.call("history", "--since", "-999999999d")
-    assert (never.returncode, never.stdout) == (2, "")
-    assert "'999999999d'" in never.stderr
-
-
 def unit_rows(shown: str) -> list[list[str]]:
     """The rows of the table of units: UNIT, STATE, REF and MACHINES of each."""
     rows = columns(shown)
@@ -321,15 +279,6 @@ def test_units_are_shown_halted_retried_skipped_resumed_and_stopped(service: Run
     assert listed[2] == "stopped"
 
 
-def test_a_host_is_asked_for_by_name(service: Running) -> None:
-    tried = service.call("schedule", "freeze", "--host", "h2", "--without-notice", "--dry-run")
-    assert columns(tried.stdout)[1][:5] == ["0.1", "Freeze", "Scheduled", "web/1", "h2"]
-    unknown = service.call("schedule", "freeze", "--host", "h9")
-    assert unknown.returncode == ExitStatus.NOT_FOUND
-    assert "bastion" in service.call("fleet", "list", "--host", "unknown").stdout
-    assert service.call("fleet", "list", "--lost").stderr.startswith("No machine was preempted")
-
-
 def test_what_is_pending_is_held_released_and_postponed(service: Running) -> None:
     number = scheduled(service, "reboot", "web-0")
     held = service.call("hold", "scope", "web", "--reason", "release day")
@@ -360,17 +309,6 @@ def test_what_is_pending_is_held_released_and_postponed(service: Running) -> Non
     assert "scope web: release day" in service.call("audit").stdout
     well = service.call("alerts")
     assert (well.returncode, well.stdout) == (0, "")
-
-
-@pytest.mark.parametrize("given", [("--not-before", "+15m"), ("--notice", "15m")])
-def test_the_least_notice_can_be_asked_for(service: Running, given: tuple[str, str]) -> None:
-    plan = service.document("schedule", "reboot", "bastion", *given, "--without-notice")
-    (operation,) = plan["operations"]
-    notice = datetime.fromisoformat(operation["not_before"]) - datetime.fromisoformat(
-        operation["announced_at"]
-    )
-    assert timedelta(minutes=15) <= notice < timedelta(minutes=15, seconds=1)
-    assert service.call("cancel", operation["id"]).returncode == 0
 
 
 def test_each_kind_of_refusal_has_its_exit_status(service: Running) -> None:
@@ -488,26 +426,6 @@ def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> Non
         assert running.stop() == 0
 
 
-def test_a_store_that_cannot_be_used_ends_serve_in_one_line(folder: Path) -> None:
-    running = Running(folder)
-    (folder / "forewarn.db").write_text("this is no database, and was never one\n" * 100)
-    served = running.call("serve", "--config", str(running.settings))
-    assert served.returncode == ExitStatus.UNAVAILABLE
-    assert len((served.stdout + served.stderr).splitlines()) == 1
-
-
-def test_two_services_on_one_socket_are_refused(folder: Path) -> None:
-    first = Running(folder)
-    first.start()
-    try:
-        (folder / "second").mkdir()
-        second = Running(folder / "second", operator=f'socket = "{first.socket}"')
-        served = second.call("serve", "--config", str(second.settings))
-        assert served.returncode == ExitStatus.SOCKET_UNUSABLE
-    finally:
-        assert first.stop() == 0
-
-
 def test_tokens_are_made_used_and_revoked_and_the_audit_log_tells_of_it(folder: Path) -> None:
     port = free_port()
     running = Running(folder, operator=f'listen = "127.0.0.1:{port}"')
@@ -542,23 +460,6 @@ def test_tokens_are_made_used_and_revoked_and_the_audit_log_tells_of_it(folder: 
         assert actions == ["DELETE /v1/tokens", "POST /v1/tokens"]
     finally:
         assert running.stop() == 0
-
-
-def test_a_mistyped_name_is_answered_with_a_similar_one(service: Running) -> None:
-    for arguments in (
-        ("schedule", "REBOOT", "wbe-0", "--dry-run"),
-        ("events", "--machine", "wbe-0"),
-        ("fleet", "show", "WBE-0"),
-    ):
-        refused = service.call(*arguments)
-        assert refused.returncode == ExitStatus.NOT_FOUND, refused.stderr
-        assert "did you mean 'web-0'?" in refused.stderr
-    assert "did you mean" not in service.call("events", "--machine", "zzzzzz").stderr
-
-
-def test_event_types_are_taken_in_any_case(service: Running) -> None:
-    assert service.call("schedule", "FREEZE", "bastion", "--dry-run").returncode == 0
-    assert service.call("schedule", "Freeze", "bastion", "--dry-run").returncode == 0
 
 
 def test_an_exported_fleet_changes_nothing_when_it_is_applied(service: Running) -> None:

@@ -25,7 +25,6 @@ from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus
 from forewarn.client.sync import Client
 from patience import until
-from ports import free_port
 
 FLEET = """
 [[availability_set]]
@@ -155,23 +154,6 @@ def test_a_watch_tells_runs_a_command_that_approves_and_goes_on_from_its_file(
     service.call("cancel", freeze)
 
 
-def test_a_watch_may_leave_out_what_concerns_others(service: Running) -> None:
-    other = scheduled(service, "freeze", "web-1")
-    watching = Watching("--endpoint", place(service), "--mine", "--once")
-    ours = scheduled(service, "freeze", "web-0")
-    assert watching.line()["event"]["event_id"] == ours
-    assert watching.over() == (0, "")
-    for each in (ours, other):
-        service.call("cancel", each)
-
-
-def test_the_endpoint_may_stand_in_the_environment(service: Running) -> None:
-    event_id = scheduled(service, "freeze", "bastion")
-    found = service.call("watch", "--once", FOREWARN_ENDPOINT=place(service, "bastion"))
-    assert json.loads(found.stdout)["event"]["event_id"] == event_id
-    service.call("cancel", event_id)
-
-
 @pytest.mark.parametrize(
     ("by", "status"),
     [(signal.SIGINT, ExitStatus.INTERRUPTED), (signal.SIGTERM, ExitStatus.TERMINATED)],
@@ -189,19 +171,6 @@ def test_a_signal_ends_a_watch_at_once_and_quietly_whatever_its_command_does(
     service.call("cancel", event_id)
 
 
-def test_a_reader_that_goes_away_ends_a_watch_quietly(service: Running) -> None:
-    watching = Watching("--endpoint", place(service, "bastion"))
-    first = scheduled(service, "freeze", "bastion")
-    watching.line()
-    assert watching.process.stdout is not None
-    watching.process.stdout.close()
-    service.call("cancel", first)
-    assert watching.process.wait(patience.SECONDS) == ExitStatus.BROKEN_PIPE
-    assert watching.process.stderr is not None
-    assert watching.process.stderr.read() == ""
-    watching.process.stderr.close()
-
-
 def test_a_command_that_fails_is_told_and_the_watch_goes_on(service: Running) -> None:
     event_id = scheduled(service, "freeze", "bastion")
     watching = Watching("--endpoint", place(service, "bastion"), "--exec", "exit 3")
@@ -210,19 +179,6 @@ def test_a_command_that_fails_is_told_and_the_watch_goes_on(service: Running) ->
     assert watching.line()["change"] == "gone"
     _, stderr = watching.end(signal.SIGTERM)
     assert f"forewarn: the command ended with 3 for appeared of {event_id}\n" in stderr
-
-
-def test_trouble_is_told_in_one_line_and_the_watch_goes_on(tmp_path: Path) -> None:
-    port = free_port()
-    watching = Watching("--endpoint", f"127.0.0.1:{port}")
-    assert watching.process.stderr is not None
-    said = watching.process.stderr.readline()
-    assert said.startswith("forewarn: ")
-    assert f"no connection to http://127.0.0.1:{port}" in said
-    assert watching.process.poll() is None
-    status, more = watching.end(signal.SIGTERM)
-    assert status == ExitStatus.TERMINATED
-    assert all(line.startswith("forewarn: ") for line in more.splitlines())
 
 
 def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: Path) -> None:

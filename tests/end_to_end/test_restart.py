@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
 import threading
@@ -324,28 +323,7 @@ def test_a_socket_that_the_settings_do_not_have_ends_the_start(service: Running)
         assert f"127.0.0.1:{other.getsockname()[1]}" in json.loads(line)["event"]
 
 
-@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="systemd is missing")
-def test_the_first_connection_may_start_it(service: Running) -> None:
-    """By systemd's own program; the operators' socket is not systemd's here, and so it is told."""
-    port = service.guest_port
-    service.start("systemd-socket-activate", "-l", f"127.0.0.1:{port}", awaits=False)
-    guest = Guest(port, "m0", keeps=False)
-    until(lambda: is_there(port), service.log.read_text)
-    assert guest.ask()[0] == 403  # there is no such machine yet
-    guest.close()
-    (told,) = [line for line in log_of(service) if "addresses" in line]
-    assert told["addresses"] == [f"unix:{service.socket.resolve()}"]
-    assert service.operator.ask("GET", "/v1/events").status == 200
-    assert service.stop() == run.STOPPED
-    assert not service.socket.exists()
-
-
 def is_there(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False
-
-
-def log_of(service: Running) -> list[dict[str, Any]]:
-    lines = service.log.read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]

@@ -1,7 +1,5 @@
 """Webhooks of a service that is a process of its own: the guide's receiver, and kills."""
 
-import contextlib
-import http.client
 import random
 import re
 import subprocess
@@ -168,20 +166,3 @@ def test_the_example_for_chats_tells_people_what_happened(tmp_path: Path) -> Non
     assert told[0].startswith("maintenance 1 scheduled: Reboot of web-0")
     assert told[1].startswith("operation 1.1 scheduled: Reboot of web-0, ")
     assert told[2].startswith("operation 1.1 canceled: Reboot of web-0, ")
-
-
-def test_the_example_for_chats_refuses_what_is_not_signed(tmp_path: Path) -> None:
-    (tmp_path / "webhook.secret").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    port = free_port()
-    argv = [str(CHAT), str(port), str(tmp_path / "webhook.secret"), "json://127.0.0.1:1/"]
-    with subprocess.Popen([sys.executable, *argv], stderr=subprocess.DEVNULL) as chat:
-
-        def status() -> int:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
-            with contextlib.closing(connection), contextlib.suppress(OSError):
-                connection.request("POST", "/", body=b"{}")
-                return connection.getresponse().status
-            return 0
-
-        assert patience.until(status) == 401
-        chat.kill()

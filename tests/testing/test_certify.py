@@ -124,15 +124,6 @@ def test_a_handler_passes_with_a_warning_of_what_azure_may_refuse(
         assert len(ET.parse(tmp_path / "j.xml").findall(".//system-err")) == count
 
 
-def test_the_command_counts_the_verdicts_of_a_handler_that_passes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    names = ["--only", "approve", "--only", "preview"]
-    command = ["certify", *names, "--", sys.executable, str(BROKEN), "nothing"]
-    assert main.execute(command) == ExitStatus.OK
-    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 skipped"
-
-
 def test_a_handler_that_asks_somebody_else_is_told_of_namespaces() -> None:
     handler = Handler(("sleep", "60"), patience_seconds=1.0)
     [result] = certify.run(handler, [SCENARIOS["approve"]])
@@ -177,7 +168,7 @@ def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
     assert main.execute(["certify", *arguments]) == ExitStatus.USAGE
 
 
-@pytest.mark.parametrize("attempt", range(5))
+@pytest.mark.parametrize("attempt", range(2))
 def test_a_handler_that_is_killed_does_not_see_the_end_of_its_drain(
     tmp_path: Path, attempt: int
 ) -> None:
