@@ -147,29 +147,6 @@ def test_hosts_and_python_are_those_of_the_settings(folder: Path, told: Told) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (("sync",), ExitStatus.USAGE),
-        (("sync", "--libvirt", "h1"), ExitStatus.USAGE),
-        (("sync", "--libvirt", "x:///", "--libvirt", "y:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--scope", "a b", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--name", "_", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--address", "10.0.0", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--domain", "20", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--scope", "web"), ExitStatus.USAGE),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(
-    service: Running, told: Told, arguments: tuple[str, ...], status: ExitStatus
-) -> None:
-    told.tells(hosts=[{"hostname": "same", "domains": []}] * 2)
-    refused = call(service, told, *arguments)
-    assert (refused.returncode, refused.stdout) == (status, "")
-    assert refused.stderr.startswith(("forewarn: ", "Usage: "))
-
-
-@pytest.mark.parametrize(
     ("code", "status"),
     [
         ("", ExitStatus.UNREACHABLE),
@@ -199,13 +176,6 @@ def test_a_host_that_hangs_is_given_up(service: Running, told: Told) -> None:
     told.tells(hosts=[], sleep=60)
     given_up = call(service, told, "sync", "--libvirt", "x:///", "--limit-seconds", "1")
     assert given_up.returncode == ExitStatus.UNREACHABLE
-
-
-def test_a_python_that_is_none_is_told(service: Running, tmp_path: Path) -> None:
-    for python in (tmp_path / "none", Path("/bin/true")):
-        failed = service.call("fleet", "sync", "--libvirt", "x:///", "--python", str(python))
-        assert failed.returncode in {ExitStatus.USAGE, ExitStatus.INTERNAL}
-        assert len(failed.stderr.splitlines()) == 1
 
 
 def test_a_tag_sends_what_was_given_and_nothing_else(service: Running, told: Told) -> None:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -147,40 +146,6 @@ def test_a_guest_behind_an_openstack_agent_reads_and_approves(service: Service) 
     assert SECRET not in log
 
 
-def test_only_the_proxy_may_speak_for_others_and_only_signed(service: Service) -> None:
-    port = service.guest_port
-    assert ask(port, PROXY, headers=signed("web-0"))[0] == 200
-    assert ask(port, PROXY, headers=signed("WEB-0"), path=NAME) == (200, "web-0")
-    assert ask(port, PROXY)[0] == 400
-    assert ask(port, PROXY, headers={"Metadata": "true", "X-Forwarded-For": GUEST})[0] == 400
-    assert ask(port, PROXY, f"/vm/web-0{EVENTS}", headers=signed("web-0"))[0] == 404
-    assert ask(port, PROXY, headers=signed("web-0", NEW))[0] == 403
-    assert ask(port, "127.0.0.8", headers=signed("web-0"))[0] == 400
-    assert ask(port, "127.0.0.8", f"/vm/web-0{EVENTS}")[0] == 200
-
-
-def test_two_listeners_with_equal_addresses_know_their_own_machines(service: Service) -> None:
-    assert ask(service.blue, GUEST, NAME) == (200, "blue-0")
-    assert ask(service.green, GUEST, NAME) == (200, "green-0")
-    assert ask(service.green, "::1", NAME, host="::1") == (200, "green-1")
-    assert ask(service.guest_port, GUEST, NAME)[0] == 403
-    shown = service.document("fleet", "show", "blue-0")
-    assert (shown["address"], shown["listener"]) == (GUEST, "blue")
-    listed = service.call("fleet", "list").stdout.splitlines()
-    assert "LISTENER" in listed[0]
-    assert [line.split()[6] for line in listed[1:4]] == ["blue", "green", "green"]
-
-
-def test_a_machine_at_a_listener_that_is_not_set_is_told_in_the_log(service: Service) -> None:
-    far = '[[machine]]\nname = "far"\naddress = "127.0.0.20"\nlistener = "nowhere"\n'
-    service.apply(far)
-    service.until(lambda: "nowhere" in service.log.read_text())
-    (line,) = [one for one in service.log.read_text().splitlines() if "nowhere" in one]
-    told = json.loads(line)
-    assert (told["level"], told["machine"], told["machines"]) == ("warning", "far", 1)
-    assert "listener" in told["event"]
-
-
 def test_at_a_terminal_a_hangup_ends_the_service(folder: Path) -> None:
     service = Service(folder)
     master, slave = pty.openpty()
@@ -206,20 +171,3 @@ def test_a_secret_is_changed_without_a_restart(service: Service) -> None:
     service.reload()
     service.until(lambda: "has mode 0644" in service.log.read_text())
     assert status(NEW) == 200
-
-
-@pytest.mark.parametrize(
-    ("mode", "text"), [(0o604, "a secret that is long enough"), (0o600, "short")]
-)
-def test_a_secret_that_cannot_be_used_is_one_line_and_no_start(
-    folder: Path, mode: int, text: str
-) -> None:
-    service = Service(folder)
-    service.put(text)
-    service.secret.chmod(mode)
-    started = service.call("serve")
-    assert started.returncode == run.BAD_SOCKET
-    (line,) = [one for one in started.stderr.splitlines() if "proxy.secret" in one]
-    told: dict[str, Any] = json.loads(line)
-    assert told["level"] == "error"
-    assert "Traceback" not in started.stderr

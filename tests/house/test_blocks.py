@@ -151,3 +151,15 @@ def test_systemd_takes_the_packaged_units_and_the_pages_own_and_drop_ins(tmp_pat
     checked = subprocess.run(argv, capture_output=True, text=True, check=False)
     ours = re.compile("|".join(re.escape(path.name) for path in units))
     assert [line for line in checked.stderr.splitlines() if ours.search(line)] == []
+
+
+def test_the_guides_and_the_readme_show_the_examples_as_they_are_run() -> None:
+    """The long ones are only linked; certify and the tests of their recipes run them."""
+    examples = tree.ROOT / "docs" / "examples"
+    pages = [tree.ROOT / "README.md", *(tree.ROOT / "docs" / "guides").glob("*.md")]
+    blocks = {block.text.strip() for block in _blocks()}
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    linked = set(re.findall(r"\]\(\.\./examples/([\w.]+)\)", text))
+    files = [path for path in examples.iterdir() if path.is_file()]  # and no cache beside them
+    shown = {path.name for path in files if path.read_text().strip() in blocks}
+    assert shown | linked == {path.name for path in files}

@@ -23,10 +23,12 @@ from house.tree import ROOT
 from recipes import pages
 
 pytestmark = [
-    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="the recipes are for Linux"),
 ]
+SOAK = pytest.mark.soak
+FEW = {"approve", "drain-fails", "two-events"}
+"""What examples do by `make test`; all scenarios, and the recipes, are the soak's."""
 
 EXAMPLES = ROOT / "docs" / "examples"
 LOG = "drain.log"
@@ -149,6 +151,7 @@ def serving(server: socketserver.BaseServer) -> Iterator[None]:
         server.server_close()
 
 
+@SOAK
 def test_connections_are_drained_by_haproxy(tmp_path: Path) -> None:
     rules = pages.block("draining", "toml", "freeze of seconds")
     places = {"10.0.0.5:9999": f"{tmp_path}/api", "web/web-0": "web/@NAME@"}
@@ -179,6 +182,7 @@ esac
 """
 
 
+@SOAK
 def test_a_database_is_failed_over(tmp_path: Path) -> None:
     script = place(tmp_path, "switchover", SWITCHOVER)
     rules = pages.block("failover", "toml")
@@ -201,6 +205,7 @@ esac
 """
 
 
+@SOAK
 def test_a_node_of_kubernetes_is_drained(tmp_path: Path) -> None:
     place(tmp_path, "kubectl", KUBECTL)
     places = {"/var/lib/forewarn-agent/": "$FOREWARN_FOLDER/"}
@@ -212,6 +217,7 @@ def test_a_node_of_kubernetes_is_drained(tmp_path: Path) -> None:
     assert not judged(f"PATH={tmp_path}:$PATH; {command}", *BY_THE_AGENT)
 
 
+@SOAK
 def test_a_node_of_pacemaker_is_drained(tmp_path: Path) -> None:
     place(tmp_path, "crm_standby", PACEMAKER)
     place(tmp_path, "crm_resource", "")
@@ -225,6 +231,7 @@ UNITS = {
 }
 
 
+@SOAK
 @pytest.mark.parametrize("page", UNITS)
 def test_a_unit_is_stopped(tmp_path: Path, page: str) -> None:
     place(tmp_path, "systemctl", SYSTEMCTL)
@@ -254,6 +261,7 @@ while [ ! -e "$FOREWARN_FOLDER/worker.pid" ]; do sleep 0.05; done
 """
 
 
+@SOAK
 def test_a_process_with_a_pid_file_is_ended(tmp_path: Path) -> None:
     worker = place(tmp_path, "worker", WORKER)
     starter = place(tmp_path, "start-worker", START_WORKER.replace("{worker}", str(worker)))
@@ -274,6 +282,7 @@ done
 """
 
 
+@SOAK
 def test_a_checkpoint_is_written(tmp_path: Path) -> None:
     place(tmp_path, "systemctl", SYSTEMCTL)
     worker = place(tmp_path, "worker", COMPUTATION)
@@ -284,6 +293,7 @@ def test_a_checkpoint_is_written(tmp_path: Path) -> None:
     assert not judged(f"{path}; {starter}; {command}", *BY_THE_AGENT, *NOT_REPEATED, undrains=False)
 
 
+@SOAK
 def test_a_pool_is_left(tmp_path: Path) -> None:
     rules = pages.block("draining", "toml", "/room")
     with workplace.site() as room:
@@ -294,6 +304,7 @@ def test_a_pool_is_left(tmp_path: Path) -> None:
         assert not judged(by_the_agent(tmp_path, pages.placed(rules, places)), *BY_THE_AGENT)
 
 
+@SOAK
 def test_events_are_written_down_and_prepared_for_when_ten_minutes_are_left(
     tmp_path: Path,
 ) -> None:
@@ -390,9 +401,13 @@ PYTHON = {
 }
 
 
+@pytest.mark.parametrize(
+    "scenarios", [pytest.param(FEW, id="few"), pytest.param(NAMES, marks=SOAK, id="all")]
+)
 @pytest.mark.parametrize("example", PYTHON)
-def test_an_example_in_python_passes(tmp_path: Path, example: str) -> None:
+def test_an_example_in_python_passes(tmp_path: Path, example: str, scenarios: set[str]) -> None:
     text, but = PYTHON[example]
+    but = but | (NAMES - scenarios)
     (tmp_path / "marked.py").write_text(RUN + text, encoding="utf-8")
     quick = "export WEB_PORT=0 WEB_NOTICED_SECONDS=0.1 ECHO_PORT=0"
     assert not judged(f"{quick}; exec {sys.executable} {tmp_path}/marked.py", *but)
@@ -408,6 +423,7 @@ esac
 """
 
 
+@SOAK
 def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     (approve,) = re.findall(r"(?m)^    (curl (?:.*\\\n)+.*)$", page)
