@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from forewarn.agent import activity
 from house import tree
-from ports import free_port
 
 PAGE = (tree.ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.+)$", PAGE, re.MULTILINE))
@@ -134,29 +133,6 @@ def test_an_agent_without_its_endpoint_says_so_and_since_when(
     agent.until(lambda: scraped(agent)[1]["forewarn_agent_endpoint_up"] == 1)
     assert scraped(agent)[1]["forewarn_agent_last_look_timestamp_seconds"] > at
     assert agent.status()["endpoint"]["answers"] is True
-
-
-def test_an_agent_that_has_found_no_endpoint_yet_does_not_say_when(tmp_path: Path) -> None:
-    lonely = Agent(tmp_path / "lonely", f"http://127.0.0.1:{free_port()}", "")
-    try:
-        lonely.start()
-        lonely.until(lambda: lonely.status().get("trouble"))
-        alone = scraped(lonely)[1]
-        assert alone["forewarn_agent_endpoint_up"] == 0
-        assert "forewarn_agent_last_look_timestamp_seconds" not in alone
-        assert lonely.status()["endpoint"] == {"answers": False, "answered_seconds_ago": None}
-    finally:
-        lonely.close()
-
-
-def test_approvals_that_are_not_taken_are_counted_by_reason(cloud: Endpoint, agent: Agent) -> None:
-    cloud.approval_status = 400
-    cloud.show(event())
-    name = "forewarn_agent_approvals_failed_total{reason=%s}"
-    agent.until(lambda: scraped(agent)[1].get(name % "refused") == 1)
-    counted = scraped(agent)[1]
-    assert counted[name % "unanswered"] == 0
-    assert counted["forewarn_agent_approvals_total"] == 0
 
 
 def reload(agent: Agent) -> None:

@@ -197,34 +197,6 @@ def test_guests_read_on_while_the_service_is_away_also_after_a_restart_of_the_re
     assert relay.stop() == 0
 
 
-def test_a_relay_that_is_revoked_answers_nobody_until_it_has_another_token(
-    service: tuple[Running, int], relay: Relay
-) -> None:
-    relay.start()
-    relay.ready()
-    assert relay.ask()[0] == 200
-    assert service[0].operator.ask("DELETE", "/v1/relays/tokens?host=h1").status == 200
-    until(lambda: relay.ask()[0] == 0, relay.log.read_text)
-    assert relay.page("/readyz")[0] == 503
-    made = service[0].operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
-    relay.write_token(made.json["token"])
-    until(lambda: relay.ask()[0] == 200, relay.log.read_text)
-
-
-def test_a_relay_whose_status_port_is_taken_serves_its_guests_and_has_the_port_later(
-    service: tuple[Running, int], relay: Relay
-) -> None:
-    assert service[0].operator is not None
-    with socket.create_server(("127.0.0.1", relay.status_port)):
-        relay.start()
-        relay.ready()
-        assert relay.events() == []
-        assert "status.listen" in relay.log.read_text()
-    until(lambda: "the status port is open" in relay.log.read_text(), relay.log.read_text)
-    assert relay.page("/readyz")[0] == 200
-    assert relay.stop() == 0
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's limits")
 def test_a_relay_that_may_open_few_files_takes_fewer_connections_of_guests(
     service: tuple[Running, int], relay: Relay

@@ -184,6 +184,7 @@ def test_without_a_standby_nothing_is_stopped_and_nothing_approved(
 # The script by hand
 
 
+@pytest.mark.soak
 def test_a_second_run_of_either_half_changes_nothing(pair: Pair, writer: Writer) -> None:
     old, new = pair.first, pair.second
     assert old.switchover("recover") == (0, "nothing was switched here\n")

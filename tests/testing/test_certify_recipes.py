@@ -4,13 +4,8 @@ What a recipe drains is a stand-in that leaves the marks. Faults of the endpoint
 bear, whatever its rules are: `test_certify` plays them all, and recipes only the other scenarios.
 """
 
-import contextlib
 import re
-import socketserver
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,92 +68,6 @@ def place(folder: Path, name: str, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}", encoding="utf-8")
     path.chmod(0o755)
     return path
-
-
-# Draining connections by HAProxy.
-
-
-class Api(socketserver.ThreadingUnixStreamServer):
-    """HAProxy's runtime API, with a server for each scenario, named as the scenario's folder."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path), ApiLine)
-        self._folder = Path(tempfile.gettempdir())
-        self._drained: dict[str, bool] = {}
-        """Of the servers that are set to drain: whether their sessions have ended."""
-        self._lock = threading.Lock()
-
-    def answer(self, line: str) -> str:
-        names = [path.name for path in self._folder.glob("certify-*")]
-        with self._lock:
-            if line.startswith("set server "):
-                _, _, server, _, state = line.split()
-                return self._set(server.removeprefix("web/"), state)
-            if line.startswith("show servers state "):
-                head = "1\n# be_name srv_name srv_admin_state srv_op_state\n"
-                return head + "".join(f"web {n} {8 * (n in self._drained)} 2\n" for n in names)
-            return "# pxname,svname,scur\n" + "".join(
-                f"web,{name},{self._sessions(name)}\n" for name in names
-            )
-
-    def _set(self, name: str, state: str) -> str:
-        if state == "drain":
-            self._mark(name, "drain")
-            if self._is_told(name, "fail"):
-                return "It does not work.\n"
-            self._drained[name] = False
-        elif self._drained.pop(name, None) is not None:
-            self._mark(name, "undrain")
-        return "\n"
-
-    def _sessions(self, name: str) -> int:
-        if self._drained.get(name) is False:
-            if self._is_told(name, "wait"):
-                return 1
-            self._drained[name] = True
-            self._mark(name, "drained")
-        return 0
-
-    def _is_told(self, name: str, word: str) -> bool:
-        return (self._folder / name / f"drain.log.{word}").exists()
-
-    def _mark(self, name: str, word: str) -> None:
-        with contextlib.suppress(FileNotFoundError), (self._folder / name / LOG).open("a") as log:
-            log.write(f"{word}\n")
-
-
-class ApiLine(socketserver.StreamRequestHandler):
-    def handle(self) -> None:
-        server = self.server
-        assert isinstance(server, Api)
-        line = self.rfile.readline().decode().strip()
-        with contextlib.suppress(OSError):  # who asked may have been killed
-            self.wfile.write(server.answer(line).encode())
-
-
-@contextlib.contextmanager
-def serving(server: socketserver.BaseServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@SOAK
-def test_connections_are_drained_by_haproxy(tmp_path: Path) -> None:
-    rules = pages.block("draining", "toml", "freeze of seconds")
-    places = {"10.0.0.5:9999": f"{tmp_path}/api", "web/web-0": "web/@NAME@"}
-    settings = pages.placed(rules, places)
-    by_name = "sed -i s,@NAME@,$(basename {folder}),g {folder}/agent.toml; exec "
-    with serving(Api(tmp_path / "api")):
-        assert not judged(by_the_agent(tmp_path, settings).replace("exec ", by_name), *BY_THE_AGENT)
 
 
 # Rules that run a program, stop a unit, or send a signal.
