@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -138,14 +136,6 @@ def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> No
             ["stdin: machine[0] 'x'", "'adress'", "'address'"],
         ),
         (
-            '[[machin]]\nname = "x"\n',
-            ["stdin: ", "'machin'", "'machine'"],
-        ),
-        (
-            '[machine]\nname = "x"\n',
-            ["stdin: machine 'x'", "[[machine]]"],
-        ),
-        (
             '{"machine": [{"name": "x", "host": {}}]}',
             ["stdin: machine[0].host of 'x'"],
         ),
@@ -214,16 +204,6 @@ def until_over(service: Running, number: str) -> Any:
 
     patience.until(is_over, lambda: service.operator.get(path))
     return service.document("maintenance", "show", number)
-
-
-def test_what_is_scheduled_can_be_withdrawn_with_a_reason(service: Running) -> None:
-    number = scheduled(service, "redeploy", "bastion")
-    withdrawn = service.call("cancel", number, "--reason", "not today")
-    assert withdrawn.returncode == 0
-    assert f"{number}.1 Redeploy of bastion: Canceled" in withdrawn.stdout
-    kept = service.document("history", "--machine", "bastion", "--status", "canceled")
-    assert "not today" in kept["operations"][0]["outcome"]
-    assert kept["operations"][0]["started_at"] is None
 
 
 def unit_rows(shown: str) -> list[list[str]]:
@@ -373,57 +353,6 @@ def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(service: Running) ->
     assert status == ExitStatus.UNREACHABLE
     assert b"permission denied" in text
     assert b"sudo" in text
-
-
-NEW_SYSTEM = (
-    *("unshare", "--mount", "sh", "-ec"),
-    'mount -t tmpfs none /var/lib; mkdir -m 700 /var/lib/forewarn; exec "$@"',
-    "sh",
-)
-"""In a system whose service has made its folder."""
-
-
-def can_be_new_system() -> bool:
-    if not can_be_nobody() or shutil.which("unshare") is None:
-        return False
-    command = [*NEW_SYSTEM, "true"]
-    return subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not can_be_new_system(), reason="needs root and a mount namespace")
-def test_an_ordinary_user_of_a_machine_with_a_service_is_told_so_too(folder: Path) -> None:
-    forewarn = (*NEW_SYSTEM, *AS_NOBODY, "env", f"HOME={folder}", sys.executable, "-m")
-    status, text = on_a_terminal(*forewarn, "forewarn", "alerts")
-    assert status == ExitStatus.UNREACHABLE
-    assert b"/var/lib/forewarn" in text
-    assert b"sudo" in text
-
-
-def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> None:
-    port = free_port()
-    running = Running(folder, operator=f'socket = "off"\nlisten = "127.0.0.1:{port}"')
-    running.start()
-    try:
-        assert running.call("events").returncode == 0
-        assert (
-            running.call("fleet", "list", "--operator", f"http://127.0.0.1:{port}").returncode == 0
-        )
-        assert running.call("events", "--operator", f"127.0.0.1:{port}").returncode == 0
-        other = folder / "other.token"
-        other.write_text("wrong")
-        other.chmod(0o600)
-        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
-        assert refused.returncode == ExitStatus.UNAUTHORIZED
-        assert len(refused.stderr.splitlines()) == 1
-        assert str(other) in refused.stderr
-        other.unlink()
-        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
-        assert refused.returncode == ExitStatus.UNAUTHORIZED
-        assert f"there is no {other}" in refused.stderr
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/events")
-    finally:
-        assert running.stop() == 0
 
 
 def test_tokens_are_made_used_and_revoked_and_the_audit_log_tells_of_it(folder: Path) -> None:

@@ -8,7 +8,6 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +17,9 @@ import pytest
 
 import forked
 import patience
-from end_to_end.running import Running
 from forewarn.server import run
 from forewarn.server.process import BY_SIGNAL
-from server.running import ME, Client, fleet, request_reboot
+from server.running import Client, fleet, request_reboot
 
 SERVE = """
 import os, sys
@@ -188,21 +186,6 @@ def test_stopped_under_load_it_ends_and_keeps_every_word_that_it_gave(
     assert again.stop() == run.STOPPED
 
 
-def test_killed_it_loses_nothing_that_it_answered(processes: list[Process], tmp_path: Path) -> None:
-    process = start(processes, tmp_path)
-    process.until("ready")
-    process.client().ask("PUT", "/v1/fleet", fleet())
-    request_reboot(process.client())
-    process.client().ask("POST", "/v1/approvals", {"references": ["1"]})
-    assert process.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert (tmp_path / "operator.sock").exists()
-    again = start(processes, tmp_path)
-    again.until("ready")
-    (operation,) = again.client().get("/v1/history")["operations"]
-    assert operation["events"][0]["approval"]["by"] == ME
-    assert operation["status"] == "Started"
-
-
 def test_a_new_database_is_told_and_the_ready_line_counts_what_is_served(
     processes: list[Process], tmp_path: Path
 ) -> None:
@@ -236,17 +219,6 @@ def test_a_second_signal_ends_it_at_once(processes: list[Process], tmp_path: Pat
         process.process.send_signal(signal.SIGTERM)
         process.until("stopping")
         assert process.stop() == BY_SIGNAL + signal.SIGTERM
-
-
-def test_a_store_of_another_process_is_refused_in_one_line(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    start(processes, tmp_path).until("ready")
-    second = start(processes, tmp_path)
-    assert second.process.wait(patience.SECONDS) == run.BAD_STORE
-    (line,) = second.rest()
-    assert line["level"] == "error"
-    assert "is in use by another process" in line["event"]
 
 
 def test_a_taken_port_is_refused_in_one_line(processes: list[Process], tmp_path: Path) -> None:
@@ -290,23 +262,3 @@ def test_a_folder_in_which_any_user_may_replace_the_database_is_told(
     process.process.wait(patience.SECONDS)
     lines = process.rest()
     assert [line["mode"] for line in lines if "mode" in line] == told
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems number their files otherwise")
-def test_guests_leave_operators_their_files_where_there_are_few(folder: Path) -> None:
-    program = folder / "limited"
-    program.write_text('#!/bin/sh\nulimit -n 400\nexec "$@"\n')
-    program.chmod(0o700)
-    service = Running(folder)
-    service.start(str(program))
-    try:
-        with contextlib.ExitStack() as guests:
-            for number in range(450):
-                address = f"127.0.{1 + number // 50}.1"
-                guest = socket.create_connection(
-                    ("127.0.0.1", service.guest_port), source_address=(address, 0)
-                )
-                guests.enter_context(guest)
-            assert service.operator.ask("GET", "/v1/events").status == 200
-    finally:
-        service.stop()

@@ -24,12 +24,11 @@ import patience
 from end_to_end.agents import until
 from end_to_end.running import Running
 from forewarn.server import run
-from forewarn.server.operator import connections
 from server.running import UnixConnection
 
 RESTARTS = 2
 MACHINES = 400
-OFTEN = ("polls", "keeps", "approves", "lists", "hesitates")
+OFTEN = ("polls", "keeps", "approves", "lists")
 """Clients that are answered several times between two restarts."""
 SWIFT = "freeze_seconds = 0"
 HAND_OVER = 'exec 3<&"$1" 4<&"$2"; shift 2; LISTEN_FDS=2 LISTEN_PID=$$ exec "$@"'
@@ -42,8 +41,6 @@ sys.argv[:3] = ["forewarn"]
 runpy.run_module("forewarn", run_name="__main__", alter_sys=True)
 """
 """What a forked service runs first; HAND_OVER is for one of its own."""
-HESITATION = 0.1
-"""Seconds from a connection to its first request, which a service that stops waits for."""
 OPERATOR = "operator"
 FIRST_FILE = 20
 """Where the test keeps its copies, so that none is at a number that the service gets."""
@@ -98,11 +95,6 @@ class Guest:
             self._connection.close()
         return response.status, json.loads(read) if read else None
 
-    def connect(self) -> None:
-        """Open the connection, and take a moment before the first request."""
-        self._connection.connect()
-        time.sleep(HESITATION)
-
     def notice_a_close(self) -> None:
         """Drop the connection if it was closed between two requests, which is no mistake.
 
@@ -115,17 +107,6 @@ class Guest:
 
     def close(self) -> None:
         self._connection.close()
-
-
-@contextlib.contextmanager
-def on_time() -> Iterator[None]:
-    """Forgive a client that was itself later than a service that stops waits for it."""
-    began = time.monotonic()
-    try:
-        yield
-    except (OSError, http.client.HTTPException):
-        if time.monotonic() - began < connections.FIRST_REQUEST_SECONDS:
-            raise
 
 
 class Clients:
@@ -151,16 +132,6 @@ class Clients:
             assert guest.ask()[0] == 200
 
         self._go_on(kind, name, ask, keeps=keeps, every=every)
-
-    def hesitant(self) -> None:
-        """A guest whose request comes a moment after its connection."""
-
-        def ask(guest: Guest) -> None:
-            with contextlib.closing(guest), on_time():
-                guest.connect()
-                assert guest.ask()[0] == 200
-
-        self._go_on("hesitates", f"m{next(self._numbers)}", ask, keeps=True, every=0)
 
     def waiter(self) -> None:
         """A guest that waits for news that never come, by one connection as long as it is kept."""
@@ -190,14 +161,15 @@ class Clients:
 
         self._go_on("approves", OPERATOR, approve, keeps=False, every=0.04)
 
-    def operator(self, *, hesitates: bool) -> None:
+    def operator(self) -> None:
         """An operator's tool that lists, by a new connection each time."""
-
-        def ask(_: Guest) -> None:
-            with on_time():
-                self._operator("GET", "/v1/events", pause=HESITATION if hesitates else 0)
-
-        self._go_on("lists", OPERATOR, ask, keeps=False, every=0.04)
+        self._go_on(
+            "lists",
+            OPERATOR,
+            lambda _: self._operator("GET", "/v1/events"),
+            keeps=False,
+            every=0.04,
+        )
 
     def go_on(self) -> None:
         """Return once each that asks often was answered twice, of which one is from its begin."""
@@ -215,10 +187,8 @@ class Clients:
             thread.join(patience.SECONDS)
             assert not thread.is_alive()
 
-    def _operator(self, method: str, path: str, body: Any = None, pause: float = 0) -> Any:
+    def _operator(self, method: str, path: str, body: Any = None) -> Any:
         with contextlib.closing(UnixConnection(self._service.socket)) as connection:
-            connection.connect()
-            time.sleep(pause)
             told = None if body is None else json.dumps(body)
             connection.request(
                 method, path, body=told, headers={"Content-Type": "application/json"}
@@ -271,9 +241,7 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     clients.guest("keeps for long", keeps=True, every=1)
     clients.approver(keeps=False)
     clients.approver(keeps=True)
-    clients.hesitant()
-    clients.operator(hesitates=False)
-    clients.operator(hesitates=True)
+    clients.operator()
     for _ in range(RESTARTS):
         clients.go_on()
         assert service.stop() == run.STOPPED
@@ -286,15 +254,7 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     systemd.start()
     clients_stopped.join()
     assert not clients.faults
-    assert set(clients.answered) == {
-        "polls",
-        "keeps",
-        "keeps for long",
-        "waits",
-        "approves",
-        "lists",
-        "hesitates",
-    }
+    assert set(clients.answered) == {*OFTEN, "keeps for long", "waits"}
     assert clients.approved
     for event, number in clients.approved.items():
         (operation,) = service.operator.get(f"/v1/history?maintenance={number}")["operations"]
