@@ -8,11 +8,7 @@ import pytest
 from forewarn.server.guest.limits import TURNS, Limits
 from forewarn.store.port import StoreUnavailable
 from guest import room
-from guest.room import answers, chunked, get, post
-
-
-def statuses(got: bytes) -> list[int]:
-    return [answer.status for answer in answers(got)]
+from guest.room import answers, chunked, get, post, statuses
 
 
 def one(data: bytes) -> tuple[room.Answer, room.Peer]:

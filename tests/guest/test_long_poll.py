@@ -14,7 +14,7 @@ from forewarn.server.guest.endpoint import SLICE
 from forewarn.server.guest.limits import Limits, Reason
 from forewarn.vocabulary import EventType
 from guest import room
-from guest.room import Enabling, Peer, Room, answers, get, post
+from guest.room import Enabling, Peer, Room, answers, get, post, statuses
 
 Opened = tuple[Room, Callable[[], None]]
 CHANGED = room.operation(room.event("D"), id="2.1")
@@ -28,10 +28,6 @@ def opened() -> Iterator[Opened]:
 
 def waits(tag: str = "2", seconds: int = 60, *headers: str, target: str = room.EVENTS) -> bytes:
     return get(target, f"If-None-Match: {tag}", f"Prefer: wait={seconds}", *headers)
-
-
-def statuses(peer: Peer) -> list[int]:
-    return [answer.status for answer in answers(peer.got)]
 
 
 def waiting(plane: Room, data: bytes | None = None, address: str = "10.0.0.10") -> Peer:
