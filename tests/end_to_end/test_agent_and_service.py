@@ -1,8 +1,6 @@
 """Agents and the service itself: a service that is killed, what is cancelled, a notice of 30 s."""
 
-import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,6 @@ FLEET = {
     "availability_set": [
         {"name": "web", "machines": [{"name": f"web-{n}", "host": "h1"} for n in range(2)]}
     ],
-    "scale_set": [
-        {
-            "name": "batch",
-            "priority": "low",
-            "machines": [{"index": n, "host": f"b{n}"} for n in range(2)],
-        }
-    ],
 }
 RULES = """
 [[rule]]
@@ -32,13 +23,6 @@ prepare = [
   { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
   { command = { run = ["ACTION", "b"], undo = ["ACTION", "un-b"] } },
 ]
-approve = "when-prepared"
-"""
-SPOT = """
-[[rule]]
-name = "a checkpoint"
-match = { types = ["Preempt"] }
-prepare = [{ command = { run = ["ACTION", "save"] } }]
 approve = "when-prepared"
 """
 REBOOT = 3
@@ -88,12 +72,6 @@ class Cloud:
         (shown,) = self.service.operator.get("/v1/events")["events"]
         assert shown["machines"] == ["web-0", "web-1"]
         return str(shown["id"])
-
-    def event_of(self, agent: Agent) -> str:
-        """Return the id of the event that names a machine alone."""
-        shown = self.service.operator.get("/v1/events")["events"]
-        (found,) = [each["id"] for each in shown if each["machines"] == [agent.machine]]
-        return str(found)
 
     def service_dies(self) -> None:
         self.service.kill()
@@ -224,47 +202,3 @@ def test_what_is_cancelled_in_the_middle_of_preparing_is_undone_and_not_approved
         agent.expect("a begins", *UNDONE[2:])
         agent.until(lambda agent=agent: agent.status()["standing"] == [])
     assert cloud.service.posts() == 0
-
-
-# A preemption
-
-
-@pytest.mark.soak
-def test_a_preemption_is_prepared_for_in_its_30_seconds_and_what_is_too_long_is_cut(
-    cloud: Cloud,
-) -> None:
-    swift, slow = (cloud.agent(f"batch_{n}", SPOT) for n in range(2))
-    (slow.folder / "hold").touch()  # never ends by itself
-    for agent in (swift, slow):
-        agent.start().until(lambda agent=agent: agent.status().get("events") == [])
-    for agent in (swift, slow):
-        cloud.ask("/v1/maintenances", event_type="Preempt", machines=[agent.machine])
-    late = cloud.event_of(slow)
-    until(lambda: cloud.service.posts() == 1)
-    swift.expect("save begins", "save ends")
-    slow.until(lambda: slow.phase(late) == "Held")
-    (told,) = [each for each in slow.status()["events"] if each["event_id"] == late]
-    assert [each["result"] for each in told["actions"]] == ["cut"]
-    said = [json.loads(line) for line in slow.said.read_text().splitlines()]
-    (cut,) = [line for line in said if line["message"].startswith("doing command")]
-    assert ": cut" in cut["message"]
-
-    def operations() -> dict[str, Any]:
-        found = cloud.service.operator.get("/v1/history")["operations"]
-        return {each["events"][0]["machines"][0]: each for each in found}
-
-    until(lambda: all(each["started_at"] for each in operations().values()))
-    for machine, cause in (("batch_0", "approved"), ("batch_1", "notice-over")):
-        operation = operations()[machine]
-        announced, not_before, started = (
-            datetime.fromisoformat(operation[key])
-            for key in ("announced_at", "not_before", "started_at")
-        )
-        assert timedelta(seconds=30) <= not_before - announced < timedelta(seconds=32)
-        assert operation["start_cause"] == cause
-        if cause == "approved":
-            assert started < not_before - timedelta(seconds=5), "before the margin"
-        else:
-            assert datetime.fromisoformat(cut["timestamp"]) < not_before <= started
-    assert slow.done == ["save begins"]
-    assert cloud.service.posts() == 1

@@ -129,21 +129,6 @@ def test_a_service_that_is_killed_delivers_everything_in_order_and_repeats_only_
     assert all(bodies[one.id] == one.body for one in received)
 
 
-def test_a_receiver_that_never_answers_does_not_keep_the_service_from_ending(
-    tmp_path: Path,
-) -> None:
-    service = Running(tmp_path)
-    service.start()
-    service.apply(FLEET)
-    with receiving() as receiver:
-        receiver.answers["/hook"] = lambda _: receiver.over.wait(patience.SECONDS) and None
-        body = {"name": "ours", "url": receiver.url()}
-        assert service.operator.ask("POST", "/v1/webhooks", body).status == 201
-        schedule_and_cancel(service, "web-0")
-        receiver.awaited(1)
-        assert service.stop() == 0
-
-
 CHAT = ROOT / "docs" / "examples" / "chat.py"
 
 

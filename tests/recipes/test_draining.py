@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import patience
-from end_to_end.agents import Agent, Endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event
 from recipes import pages
 from recipes.balancer import Balancer
-from recipes.web import Long, Web, asked
+from recipes.web import Web
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
 
@@ -49,41 +49,6 @@ def agent(tmp_path: Path, cloud: Endpoint, balancer: Balancer) -> Iterator[Agent
 
 def place(text: str, balancer: Balancer) -> str:
     return pages.placed(text, {"10.0.0.5:9999": f"127.0.0.1:{balancer.api}"})
-
-
-def long_one(balancer: Balancer, web: Web) -> Long:
-    """Begin a long request, at this one of the servers."""
-    web.hold()
-    begun: list[Long] = []
-
-    def at_web() -> bool:  # it is one of those that are asked in turn
-        begun.append(Long(balancer.port))
-        return begun[-1].began == f"{web.name} begins" or not begun[-1].end()
-
-    until(at_web, lambda: balancer.ask("show stat"))
-    return begun[-1]
-
-
-def test_a_session_under_way_ends_whole_and_then_the_event_is_approved(
-    cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
-) -> None:
-    request = long_one(balancer, webs[0])
-    cloud.show(event())
-    until(lambda: balancer.state() == "drain")
-    assert {asked(balancer.port) for _ in range(40)} == {"web-1"}
-    seen = agent.looks
-    until(lambda: agent.looks > seen + 1)  # who does not wait had approved by then
-    assert (balancer.sessions(), request.whole, cloud.approved) == (1, None, [])
-    webs[0].release()
-    assert request.end()
-    agent.until(lambda: agent.phase() == "Approved")
-    assert cloud.approved == ["E1"]
-    cloud.show(started())
-    agent.until(lambda: agent.shows("Started"))
-    assert balancer.state() == "drain"
-    cloud.show()
-    until(lambda: balancer.state() == "ready")
-    until(lambda: {asked(balancer.port) for _ in range(4)} == {"web-0", "web-1"})
 
 
 def test_an_idle_kept_connection_holds_nothing_up_and_goes_to_another_server(

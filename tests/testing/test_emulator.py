@@ -1,6 +1,5 @@
 """The emulator as tests of handlers use it: real clients, real sockets, a clock that stands."""
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -171,39 +170,12 @@ def test_a_handler_is_driven_until_nothing_is_left(
     assert emulator.now == NOON + timedelta(seconds=90)
 
 
-def test_operators_give_units_their_turns_and_drain_no_host(emulator: Emulator) -> None:
-    emulator.fleet('machine = [{ name = "a", host = "h1" }, { name = "b", host = "h2" }]')
-    operators = emulator.open_operators()
-
-    def ask(path: str, **body: object) -> requests.Response:
-        return requests.post(f"{operators}/v1/{path}", json=body, timeout=patience.SECONDS)
-
-    hosts = {"event_type": "Reboot", "hosts": ["h1", "h2"]}
-    for refused in (ask("maintenances", drain=True, **hosts), ask("hosts/drain", hosts=["h1"])):
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
-        assert "forewarn demo --keep" in refused.json()["error"]["message"]
-    shown = requests.get(f"{operators}/v1/hosts", timeout=patience.SECONDS).json()
-    assert [host["name"] for host in shown["hosts"]] == ["h1", "h2"]
-    started = ask("maintenances", **hosts).json()
-    assert [unit["state"] for unit in started["units"]] == ["running", "waiting"]
-    assert ask("clock/advance", seconds=7200).status_code == 200
-    assert [(e.machines, e.status) for e in emulator.history()] == [
-        (("a",), "Completed"),
-        (("b",), "Completed"),
-    ]
-
-
 def test_what_a_handler_leaves_undone_is_named(emulator: Emulator, web: EmulatedMachine) -> None:
     event = emulator.schedule("Reboot", web.name)
     with pytest.raises(NotIdle) as not_idle:
         emulator.until_idle(0)
     assert event.operation in str(not_idle.value)
     assert event.status == "Scheduled"
-
-
-def test_a_condition_that_never_holds_ends_the_wait(emulator: Emulator) -> None:
-    with pytest.raises(NotIdle):
-        emulator.until(lambda: False, 0)
 
 
 def test_who_waits_is_refused_when_the_emulator_stops() -> None:
@@ -236,16 +208,6 @@ def test_a_handler_that_asks_again_has_decided_about_its_event(
         emulator.until_asked("WEB-0", times=2, seconds=patience.SECONDS)
         assert decided == [event.event_id]
         assert event.approved_by == ""
-
-
-def test_a_handler_that_never_asks_again_is_not_waited_for_without_end(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    emulator.schedule("Reboot", "web-0")
-    with forewarn.Client(web.endpoint) as client:
-        client.events()
-    with pytest.raises(NotIdle, match="web-0"):
-        emulator.until_asked("web-0", seconds=0)
 
 
 def test_answers_with_a_fault_do_not_show_a_handler_its_event(
@@ -306,39 +268,6 @@ def asked(emulator: Emulator, **headers: str) -> list[Exchange]:
 def test_the_environment_leads_a_client_here(emulator: Emulator, web: EmulatedMachine) -> None:
     assert web.environment["FOREWARN_ENDPOINT"] == web.endpoint
     assert emulator.environment["FOREWARN_ENDPOINT"] == emulator.endpoint
-
-
-def test_an_asyncio_handler_runs_in_the_thread_that_asks(emulator: Emulator) -> None:
-    web = emulator.machine("web-0")
-
-    async def story() -> list[str]:
-        told = []
-        event = emulator.schedule("Reboot", "web-0")
-        async with forewarn.AsyncClient(web.endpoint, pace=QUICK) as client:
-            idle = asyncio.create_task(asyncio.to_thread(emulator.until_idle, patience.SECONDS))
-            async for change in client.watch():
-                told.append(change.kind)
-                if change.appeared:
-                    await client.approve(change.event)
-                if change.gone:
-                    break
-            await idle
-        assert event.status == "Completed"
-        return told
-
-    assert asyncio.run(story()) == ["appeared", "started", "gone"]
-
-
-def test_it_runs_whole_in_a_thread_that_has_a_running_loop() -> None:
-    async def cell() -> str:
-        with Emulator() as emulator:
-            emulator.machine("web-0")
-            event = emulator.schedule("Freeze", "web-0")
-            emulator.advance("16m")
-            emulator.until_idle(0)
-            return event.status
-
-    assert asyncio.run(cell()) == "Completed"
 
 
 def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
