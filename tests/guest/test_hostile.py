@@ -271,23 +271,6 @@ def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
         assert not any(each.paused for each in greedy)
 
 
-def test_who_is_over_its_share_when_its_wait_ends_has_the_time_of_its_next_request() -> None:
-    with room.opened() as (plane, turn):
-        peers = [plane.connect(), plane.connect()]
-        for peer in peers:
-            peer.send(get(EVENTS, "If-None-Match: 2", "Prefer: wait=60") + post()[:-9])
-        peers[0].connection.account.charge(1.0, plane.clock.monotonic())
-        plane.publish(3)
-        assert [statuses(peer) for peer in peers] == [[200], [200]]
-        plane.pass_time(61)
-        assert [statuses(peer) for peer in peers] == [[200], [200]]
-        turn()
-        plane.pass_time(9)
-        assert [statuses(peer) for peer in peers] == [[200], [200]]
-        plane.pass_time(1)
-        assert [statuses(peer) for peer in peers] == [[200, 408], [200, 408]]
-
-
 @pytest.mark.parametrize("missing", [0, 9])
 def test_time_in_the_line_is_not_the_clients(missing: int) -> None:
     with room.opened() as (plane, turn):
@@ -412,28 +395,6 @@ async def test_accepts_take_a_bounded_time_of_a_round_of_the_loop() -> None:
         assert 1 < max(steps) <= ACCEPTS
 
 
-def test_guests_take_turns_whatever_each_has_queued() -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = FairQueue(calls.append, lambda: 0.0)
-
-    class Waiting:
-        def __init__(self, name: str, account: Account) -> None:
-            self.name = name
-            self.account = account
-
-        def have_turn(self) -> None:
-            order.append(self.name)
-
-    many, one = Account(), Account()
-    for number in range(3):
-        queue.queue(Waiting(f"many{number}", many))
-    queue.queue(Waiting("one", one))
-    while calls:
-        calls.pop(0)()
-    assert order == ["many0", "one", "many1", "many2"]
-
-
 def test_a_guest_has_one_approval_in_flight_and_a_neighbour_does_not_wait_for_the_rest() -> None:
     with room.opened() as (plane, turn):
         plane.approvals.waits = True
@@ -484,22 +445,6 @@ def test_one_large_approval_is_in_flight_and_a_small_one_does_not_wait_for_the_n
         assert [statuses(peer) for peer in large] == [[400], [100, 400]]
 
 
-def test_a_client_whose_large_approval_waited_is_asked_whether_it_is_still_there() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        first, there, gone = (plane.connect(f"10.0.0.{10 + n % 2}") for n in range(3))
-        for peer in (first, there, gone):
-            peer.send(post(LARGE))
-        for _ in range(20):
-            turn()
-            plane.approvals.decide_all()
-            if gone.got:
-                gone.abort()  # as its system does, by a reset
-        assert (statuses(first), statuses(there)) == ([200], [100, 200])
-        assert statuses(gone) == [100]
-        assert len(plane.approvals.book) == 2
-
-
 def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least_goes_first() -> (
     None
 ):
@@ -541,20 +486,6 @@ def test_a_guest_makes_up_for_the_events_that_it_approved_and_no_longer_than_tha
     assert account.is_unused(account.approved_until)
     account.connected_until = account.approved_until + 1
     assert not account.is_unused(account.approved_until)
-
-
-def test_an_approval_whose_client_left_before_its_turn_is_dropped_and_holds_up_nobody() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        first, gone, last = (plane.connect() for _ in range(3))
-        for peer in (first, gone, last):
-            peer.send(post())
-        gone.abort()
-        for _ in range(3):
-            plane.approvals.decide_all()
-            turn()
-        assert (statuses(first), statuses(last)) == ([200], [200])
-        assert len(plane.approvals.book) == 2
 
 
 def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_changes() -> None:

@@ -50,17 +50,6 @@ def test_a_waiting_get_is_answered_with_the_change_when_it_comes(opened: Opened)
     assert len(plane.connections.long_polls) == 0
 
 
-def test_it_may_wait_again_on_the_same_connection(opened: Opened) -> None:
-    plane, _ = opened
-    peer = waiting(plane)
-    for incarnation in (3, 4, 5):
-        plane.publish(incarnation)
-        assert len(statuses(peer)) == incarnation - 2
-        peer.send(waits(str(incarnation)))
-        assert len(plane.connections.long_polls) == 1
-    assert statuses(peer) == [200, 200, 200]
-
-
 @pytest.mark.parametrize(("asked", "applied"), [(1, 1), (60, 60), (120, 120), (3600, 120)])
 def test_its_end_is_304_never_before_and_within_a_sweep(
     opened: Opened, asked: int, applied: int
@@ -188,13 +177,6 @@ def test_who_does_not_ask_to_wait_for_news_is_answered_at_once_and_told_of_no_wa
     assert "preference-applied" not in answer.headers
 
 
-def test_preferences_may_stand_in_several_headers(opened: Opened) -> None:
-    plane, _ = opened
-    headers = ("Prefer: respond-async", 'PREFER: handling=lenient , Wait = "30"; x=y')
-    waiting(plane, get(room.EVENTS, 'If-None-Match: W/"2"', *headers))
-    assert len(plane.connections.long_polls) == 1
-
-
 def test_an_approval_does_not_wait(opened: Opened) -> None:
     plane, turn = opened
     peer = plane.connect()
@@ -258,18 +240,6 @@ def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
         assert {tuple(statuses(peer)) for peer in peers} == {(200,)}
 
 
-def test_all_that_end_together_are_answered_in_slices() -> None:
-    loopback = room.Listener(address="127.0.0.1", default_vm="web-0")
-    with room.opened(Limits(connections_per_address=SLICE * 3)) as (plane, turn):
-        peers = [plane.connect("127.1.1.1", loopback) for _ in range(SLICE * 3)]
-        for peer in peers:
-            peer.send(waits())
-        plane.pass_time(60)
-        assert sum(bool(peer.got) for peer in peers) == 0
-        turn()
-        assert {tuple(statuses(peer)) for peer in peers} == {(304,)}
-
-
 def test_a_change_in_the_instant_of_the_end_is_not_missed(opened: Opened) -> None:
     plane, turn = opened
     peer = waiting(plane)
@@ -279,16 +249,6 @@ def test_a_change_in_the_instant_of_the_end_is_not_missed(opened: Opened) -> Non
     assert statuses(peer) == [200]
 
 
-def test_a_client_that_is_gone_costs_nothing(opened: Opened) -> None:
-    plane, turn = opened
-    peer = waiting(plane)
-    peer.abort()
-    assert len(plane.connections.long_polls) == 0
-    plane.publish(3)
-    turn()
-    assert peer.got == b""
-
-
 def test_one_that_goes_between_the_wake_and_its_slice_is_passed_over(opened: Opened) -> None:
     plane, turn = opened
     peer = waiting(plane)
@@ -296,17 +256,6 @@ def test_one_that_goes_between_the_wake_and_its_slice_is_passed_over(opened: Ope
     peer.abort()
     turn()
     assert peer.got == b""
-    assert len(plane.connections.long_polls) == 0
-
-
-def test_a_half_closed_client_is_answered_now(opened: Opened) -> None:
-    plane, turn = opened
-    peer = waiting(plane)
-    peer.end()
-    assert not peer.closing
-    turn()
-    assert statuses(peer) == [304]
-    assert peer.closing
     assert len(plane.connections.long_polls) == 0
 
 
