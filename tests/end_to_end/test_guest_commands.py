@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import select
 import signal
 import subprocess
@@ -209,26 +208,6 @@ def test_an_output_that_cannot_be_written_keeps_no_command_from_being_run(
         latin = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
         subprocess.run(["bash", "-c", line], check=False, env=os.environ | latin)
     assert (tmp_path / "said").read_text(encoding="utf-8") == "caf\u00e9 \u2192 b\n"
-
-
-def test_on_a_terminal_a_change_is_a_line_for_people(service: Running) -> None:
-    event_id = scheduled(service, "reboot", "bastion")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "forewarn", "watch", "--once"]
-    with subprocess.Popen([*command, "--endpoint", place(service, "bastion")], stdout=theirs):
-        os.close(theirs)
-        text = b""
-        try:
-            while part := os.read(ours, 65536):
-                text += part
-        except OSError:
-            pass  # Linux tells so that the other end is closed
-        os.close(ours)
-    line = text.decode()
-    assert line.count("\n") == 1
-    for part in ("appeared", "Reboot", "Scheduled", "bastion", "(this machine)", event_id):
-        assert part in line
-    service.call("cancel", event_id)
 
 
 def test_each_kind_of_failure_has_its_exit_status_and_its_line(
