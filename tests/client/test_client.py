@@ -126,18 +126,6 @@ def test_a_watch_tells_what_happens_and_approves_on_the_way(
     assert connections(cloud) == 2  # the watch's own, and one for the rest
 
 
-def test_documents_are_given_whole_each_time_that_their_events_change(connect: Connect) -> None:
-    contents = [document(), document(listed()), document(), *[document(listed("B"))] * 2]
-    with serving(
-        lambda _, number: message(200, contents[min(number, len(contents)) - 1])
-    ) as server:
-        documents = connect(server.url, name="web-0").documents()
-        shown = [[event.event_id for event in next(documents).events] for _ in range(3)]
-        documents.close()
-        assert list(documents) == []
-    assert shown == [[], [EVENT_ID], ["B"]]
-
-
 def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
     connect: Connect,
 ) -> None:

@@ -16,7 +16,6 @@ import pytest
 import patience
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
-from ports import free_port
 
 FLEET = """
 [[availability_set]]
@@ -353,42 +352,6 @@ def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(service: Running) ->
     assert status == ExitStatus.UNREACHABLE
     assert b"permission denied" in text
     assert b"sudo" in text
-
-
-def test_tokens_are_made_used_and_revoked_and_the_audit_log_tells_of_it(folder: Path) -> None:
-    port = free_port()
-    running = Running(folder, operator=f'listen = "127.0.0.1:{port}"')
-    running.start()
-    try:
-        made = running.call("token", "create", "ann", "--role", "Viewer", "--expires", "+1h")
-        assert made.returncode == 0, made.stderr
-        assert len(made.stdout.splitlines()) == 1
-        own = folder / "ann.token"
-        own.write_text(made.stdout)
-        own.chmod(0o600)
-        over_tcp = {"FOREWARN_SET_OPERATOR__TOKEN_FILE": str(own)}
-        there = ("--operator", f"127.0.0.1:{port}")
-        assert running.call("events", *there, **over_tcp).returncode == 0
-        refused = running.call("hold", "everything", *there, **over_tcp)
-        assert refused.returncode == ExitStatus.UNAUTHORIZED
-        assert "viewer" in refused.stderr
-        assert [row[:2] for row in columns(running.call("token", "list").stdout)[1:]] == [
-            ["ann", "viewer"]
-        ]
-        assert running.call("token", "revoke", "ann").returncode == 0
-        assert running.call("events", *there, **over_tcp).returncode == ExitStatus.UNAUTHORIZED
-        unknown = running.call("token", "revoke", "ann")
-        assert unknown.returncode == ExitStatus.NOT_FOUND
-        told = columns(running.call("audit", "--by", "ann").stdout)
-        assert told[0] == ["AT", "BY", "ROLE", "FROM", "OUTCOME", "WHAT"]
-        assert [row[1:] for row in told[1:]] == [
-            ["ann", "viewer", "127.0.0.1", "forbidden", "POST /v1/holds"]
-        ]
-        records = running.document("audit", "--since", "-1h")["records"]
-        actions = [one["action"] for one in records if one["outcome"] == "done"]
-        assert actions == ["DELETE /v1/tokens", "POST /v1/tokens"]
-    finally:
-        assert running.stop() == 0
 
 
 def test_an_exported_fleet_changes_nothing_when_it_is_applied(service: Running) -> None:

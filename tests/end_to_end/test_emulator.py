@@ -121,14 +121,6 @@ def test_operators_schedule_and_move_the_clock() -> None:
         assert get(at["guests"]).json()["Events"] == []
 
 
-def test_a_client_that_asks_for_another_protocol_is_answered_without_a_warning() -> None:
-    upgrade = ["-H", "Connection: Upgrade, HTTP2-Settings", "-H", "Upgrade: h2c"]
-    ask = ["curl", "-sS", "--fail", "--noproxy", "*", *upgrade]  # as Java's HttpClient does
-    done = run("--", "sh", "-c", f'{shlex.join(ask)} "$FOREWARN_OPERATOR/v1/maintenances"')
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-
-
 def test_operators_wait_until_a_handler_has_asked() -> None:
     with running() as at:
         order(at["operators"], "maintenances", event_type="Reboot", machines=["vm-0"])

@@ -210,29 +210,6 @@ def test_an_output_that_cannot_be_written_keeps_no_command_from_being_run(
     assert (tmp_path / "said").read_text(encoding="utf-8") == "caf\u00e9 \u2192 b\n"
 
 
-def test_each_kind_of_failure_has_its_exit_status_and_its_line(
-    service: Running, tmp_path: Path
-) -> None:
-    (tmp_path / "state").write_text("{")
-    cases = [
-        (("watch", "--endpoint", "https://x"), ExitStatus.USAGE, "plain HTTP"),
-        (("watch", "--endpoint", "a b"), ExitStatus.USAGE, "a b"),
-        (("watch", "--since", str(tmp_path / "state")), ExitStatus.USAGE, "since"),
-        (("watch", "--since", str(tmp_path)), ExitStatus.USAGE, str(tmp_path)),
-        (
-            ("watch", "--since", str(tmp_path / "no" / "state"), "--endpoint", place(service)),
-            *(ExitStatus.USAGE, str(tmp_path / "no")),
-        ),
-    ]
-    event_id = scheduled(service, "freeze", "web-1")
-    for arguments, status, said in cases:
-        called = service.call(*arguments)
-        assert called.returncode == status, (arguments, called)
-        assert len(called.stderr.splitlines()) == 1
-        assert said in called.stderr, called.stderr
-    service.call("cancel", event_id)
-
-
 def test_a_watch_needs_nothing_of_the_server(service: Running) -> None:
     event_id = scheduled(service, "freeze", "bastion")
     called = subprocess.run(

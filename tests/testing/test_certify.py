@@ -14,7 +14,6 @@ import pytest
 
 import patience
 from forewarn.cli import main
-from forewarn.cli import testing as testing_commands
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import certify, handler_process, namespace
 from forewarn.testing.certify import Handler, HandlerVerdict, Result
@@ -129,17 +128,6 @@ def test_a_handler_that_asks_somebody_else_is_told_of_namespaces() -> None:
     [result] = certify.run(handler, [SCENARIOS["approve"]])
     assert result.verdict is HandlerVerdict.FAILED
     assert all(word in result.message for word in ("FOREWARN_ENDPOINT", "--namespace"))
-
-
-def test_what_several_scenarios_show_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    verdicts = testing_commands.Verdicts()
-    for name in ("approve", "again", "stops"):
-        shown = "it ends" if name == "stops" else "no drain was seen"
-        verdicts.say(Result(name, "", HandlerVerdict.FAILED, shown, "GET /x", f"said in {name}"))
-    told = capsys.readouterr().out
-    assert told.count("no drain was seen") == 1
-    assert told.count("| GET /x") == 2
-    assert all(word in told for word in ("as in approve", "it ends", "said in again"))
 
 
 def test_a_program_that_is_not_there_is_refused_before_anything_runs(
