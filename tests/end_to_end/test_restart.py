@@ -11,7 +11,6 @@ import json
 import os
 import select
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ MACHINES = 400
 OFTEN = ("polls", "keeps", "approves", "lists")
 """Clients that are answered several times between two restarts."""
 SWIFT = "freeze_seconds = 0"
-HAND_OVER = 'exec 3<&"$1" 4<&"$2"; shift 2; LISTEN_FDS=2 LISTEN_PID=$$ exec "$@"'
 TAKE_OVER = """
 import os, runpy, sys
 for number, file in enumerate(map(int, sys.argv[1:3]), 3):
@@ -40,7 +38,7 @@ os.environ |= {"LISTEN_FDS": "2", "LISTEN_PID": str(os.getpid())}
 sys.argv[:3] = ["forewarn"]
 runpy.run_module("forewarn", run_name="__main__", alter_sys=True)
 """
-"""What a forked service runs first; HAND_OVER is for one of its own."""
+"""What a forked service runs first."""
 OPERATOR = "operator"
 FIRST_FILE = 20
 """Where the test keeps its copies, so that none is at a number that the service gets."""
@@ -263,24 +261,6 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     assert service.stop() == run.STOPPED
     assert service.socket.exists()  # it is not the service's to remove
     systemd.close()
-
-
-def test_a_socket_that_the_settings_do_not_have_ends_the_start(service: Running) -> None:
-    """Who connects there would wait for ever."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        socket.create_server(("127.0.0.1", service.guest_port)) as guests,
-    ):
-        files = [fcntl.fcntl(each, fcntl.F_DUPFD, FIRST_FILE) for each in (guests, other)]
-        command = ["bash", "-c", HAND_OVER, "hand-over", *map(str, files), *service.command]
-        ended = subprocess.run(
-            command, pass_fds=files, capture_output=True, check=False, timeout=patience.SECONDS
-        )
-        for number in files:
-            os.close(number)
-        (line,) = ended.stderr.decode().splitlines()
-        assert ended.returncode == run.BAD_SOCKET
-        assert f"127.0.0.1:{other.getsockname()[1]}" in json.loads(line)["event"]
 
 
 def is_there(port: int) -> bool:

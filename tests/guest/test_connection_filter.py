@@ -20,7 +20,6 @@ from forewarn.server.guest.limits import (
 from forewarn.server.guest.listener import (
     APPLY_SECONDS,
     DROP_SECONDS,
-    MAX_DROPPED,
     ConnectionFilter,
 )
 from guest import room
@@ -115,18 +114,6 @@ def test_a_network_may_connect_again_after_a_while(loop: room.SkippingLoop) -> N
         pass_time(loop, APPLY_SECONDS)
         assert not is_dropped(connecting(opened, "127.0.0.9"))
         assert not filter_.is_active
-
-
-def test_as_many_networks_are_dropped_as_a_program_may_have(loop: room.SkippingLoop) -> None:
-    with listening(socket.AF_INET6, "::1") as opened:
-        filter_ = ConnectionFilter(loop)
-        filter_.guard("", opened)
-        for number in range(1, MAX_DROPPED):
-            assert filter_.drop("", f"fd00:0:0:{number:x}::/64")
-        assert filter_.drop("", "::/64")
-        assert not filter_.drop("", "fd01::/64")
-        pass_time(loop, APPLY_SECONDS)
-        assert is_dropped(connecting(opened, "::1"))
 
 
 @played
