@@ -109,7 +109,7 @@ AREAS: Final = {
         (
             _run("-m", "kills"),
             _tests("tests/end_to_end/test_random_kills.py", AGENT_KILLS="20"),
-            _tests("tests/end_to_end/test_drain_kills.py", "tests/end_to_end/test_unit_kills.py"),
+            _tests("tests/end_to_end/test_drain_kills.py"),
         ),
         (*CONTROL, "src/forewarn/agent", "src/forewarn/connectors", "tests/kills"),
     ),
@@ -152,7 +152,7 @@ AREAS: Final = {
                 for name in BREAKS
             ),
             _storm("--break", "rate", "--seconds", "4", seen=True),
-            _tests("-n", "2", "tests/simulation"),
+            _tests("-n", "2", "tests/simulation", "tests/testing/test_certified_handlers.py"),
         ),
         ("tests/kills", "tests/attacks", "tests/simulation", "src/forewarn/testing"),
     ),

@@ -7,12 +7,10 @@ from forewarn.agent import decider
 from forewarn.agent.decider import (
     APPROVAL_SECONDS,
     NAME_SECONDS,
-    PEERS_LIMIT_SECONDS,
     PEERS_SECONDS,
     REFUSED_SECONDS,
     ApprovalAnswered,
     PeersAnswered,
-    TimePassed,
 )
 
 OURS = (ME, "web-1", "web-2")
@@ -36,25 +34,6 @@ def test_the_first_machine_asks_the_others_and_approves_when_all_are_prepared() 
     assert len(bench.approvals) == 1
 
 
-def test_all_must_be_prepared_in_one_round() -> None:
-    bench = prepared(*OURS)
-    bench.end("web")
-    bench.hear("web-1")
-    bench.let_pass(PEERS_SECONDS)
-    assert bench.hear("web-2") == []
-    assert bench.approvals == []
-
-
-def test_a_machine_that_is_not_the_first_asks_and_approves_nothing() -> None:
-    bench = prepared("web-1", ME)
-    assert bench.end("web") == []
-    assert bench.let_pass(NOTICE) == []
-
-
-def test_peers_are_not_asked_before_the_own_machine_is_prepared() -> None:
-    assert "ask web-1 web-2" not in prepared(*OURS).let_pass(1)
-
-
 def test_the_only_machine_of_an_event_has_nobody_to_ask() -> None:
     bench = prepared(ME, approve="when-all-ready")
     assert bench.end("web") == ["approve E1"]
@@ -64,19 +43,6 @@ def test_names_compare_without_case_and_without_the_previews_underscore() -> Non
     bench = prepared("_WEB-0", "_Web-1")
     assert bench.end("web") == ["ask web-1"]
     assert bench.hear("web-1") == ["approve E1"]
-
-
-def test_a_round_that_nobody_answers_is_lost_and_another_begun() -> None:
-    bench = prepared(*OURS)
-    bench.end("web")
-    lost = bench.asked[-1].round
-    assert bench.decider.wake_at == START + PEERS_LIMIT_SECONDS
-    assert bench.let_pass(PEERS_LIMIT_SECONDS - 1) == []
-    assert bench.let_pass(1) == ["ask web-1 web-2"]
-    late = PeersAnswered(lost, frozenset({"web-1", "web-2"}))
-    assert bench.tell(late) == []  # what is true of a round is not true of the next
-    assert bench.hear("web-1", "web-2") == ["approve E1"]
-    assert bench.hear() == []
 
 
 def test_an_approval_that_nobody_knows_the_fate_of_is_sent_again() -> None:
@@ -118,16 +84,6 @@ def test_an_approval_that_is_refused_is_sent_again_a_minute_later(
     assert bench.phase == "Approved"
 
 
-def test_a_late_answer_to_an_approval_counts_and_one_to_nothing_does_not() -> None:
-    bench = prepared(ME)
-    bench.end("web")
-    assert bench.tell(ApprovalAnswered(bench.approvals[-1].request + 1, taken=True)) == []
-    assert bench.phase == "Prepared"
-    bench.see(event(status="Started"))
-    bench.answer(taken=True)
-    assert bench.phase == "Approved"
-
-
 def test_an_answer_for_an_event_that_is_over_is_forgotten() -> None:
     bench = prepared(ME)
     bench.end("web")
@@ -135,14 +91,6 @@ def test_an_answer_for_an_event_that_is_over_is_forgotten() -> None:
     assert bench.answer(taken=True) == []
     bench.end("web")
     assert bench.decider.state.idle
-
-
-def test_nothing_is_approved_that_has_started() -> None:
-    bench = prepared(*OURS)
-    bench.end("web")
-    bench.see(event(resources=OURS, status="Started"))
-    assert bench.hear("web-1", "web-2") == []
-    assert bench.let_pass(60) == []
 
 
 def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
@@ -184,21 +132,3 @@ def test_each_event_has_its_own_questions_and_its_own_approval() -> None:
     assert phases == {"E1": "Prepared", "E2": "Approved"}
     bench.tell(ApprovalAnswered(bench.approvals[1].request, taken=True))
     assert {case.phase for case in bench.decider.state.cases.values()} == {"Approved"}
-
-
-def test_an_event_that_has_been_approved_is_agreed_with() -> None:
-    bench = prepared(ME)
-    bench.end("web")
-    bench.answer(taken=True)
-    (case,) = bench.decider.state.cases.values()
-    assert decider.agrees(case)
-    assert bench.tell(TimePassed()) == []
-
-
-def test_an_approval_takes_more_than_one_round_only_as_long_as_needed() -> None:
-    bench = prepared(*OURS)
-    bench.end("web")
-    for _ in range(3):
-        bench.hear()
-        bench.let_pass(PEERS_SECONDS)
-    assert len(bench.asked) == 4

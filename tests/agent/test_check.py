@@ -36,6 +36,17 @@ def test_check_names_the_rules_that_each_type_of_event_takes(
     assert taken["Preempt"] == f"4. {BUILT_IN.name}"
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_check_notes_a_rule_that_those_before_it_keep_from_every_event(
+    order: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = ("name = 'some'\nmatch = { types = ['Reboot'] }\n", "name = 'all'\n")
+    text = "".join(f"[[rule]]\n{rules[number]}" for number in order)
+    (tmp_path / "agent.toml").write_text(text, encoding="utf-8")
+    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
+    assert ("'some' is never reached" in capsys.readouterr().err) is (order == (1, 0))
+
+
 def test_check_notes_programs_that_are_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

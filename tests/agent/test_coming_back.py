@@ -46,22 +46,6 @@ def test_what_was_cut_in_the_middle_and_may_not_run_again_holds() -> None:
     assert bench.see() == ["undo drain"]
 
 
-def test_what_was_cut_in_the_middle_and_does_not_matter_is_passed() -> None:
-    bench = Bench(rule(command("drain", on_failure="continue"), service()))
-    bench.see(event())
-    bench.start()
-    assert bench.see(event()) == ["do web"]
-
-
-def test_what_was_held_stays_held() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
-    bench.end("web", ActionOutcome.FAILED)
-    bench.start("boot-2")
-    assert bench.see(event()) == []
-    assert bench.phase == "Held"
-
-
 def test_what_was_over_meanwhile_is_undone_as_it_was_said_then() -> None:
     bench = Bench(rule(service("web"), command("drain")))
     bench.see(event())
@@ -73,16 +57,6 @@ def test_what_was_over_meanwhile_is_undone_as_it_was_said_then() -> None:
     assert bench.end("drain") == ["undo web"]
     assert bench.runs["web"].facts == {"active": True}
     assert bench.runs["web"].event.event_id == "E1"
-
-
-def test_undoing_that_was_cut_runs_again_if_it_may() -> None:
-    bench = Bench(rule(service("web")))
-    bench.see(event())
-    bench.end("web")
-    bench.see()
-    bench.start()
-    assert bench.see() == ["undo web"]
-    assert bench.runs["web"].attempt == 2
 
 
 def test_undoing_that_was_cut_and_may_not_run_again_waits_for_somebodys_word() -> None:
@@ -98,16 +72,6 @@ def test_undoing_that_was_cut_and_may_not_run_again_waits_for_somebodys_word() -
     assert bench.standing == ["ready", "drain"]
     assert bench.reload() == ["undo drain"]
     assert bench.runs["drain"].attempt == 1
-
-
-def test_undoing_that_was_cut_and_does_not_matter_is_given_up() -> None:
-    bench = Bench(rule(command("drain", on_failure="continue")))
-    bench.see(event())
-    bench.end("drain")
-    bench.see()
-    bench.start()
-    bench.see()
-    assert bench.decider.state.idle
 
 
 def test_undoing_that_failed_for_good_is_tried_again_by_the_next_process() -> None:
@@ -136,75 +100,6 @@ def test_after_a_boot_nothing_is_undone_before_the_event_is_over() -> None:
     assert bench.end("drain") == ["undo ready"]
 
 
-def test_what_a_boot_has_undone_is_not_undone() -> None:
-    bench = Bench(rule(service("web", after_boot="forget"), command("drain")))
-    bench.see(event())
-    bench.end("web")
-    bench.end("drain")
-    bench.start("boot-2")
-    assert bench.standing == ["drain"]
-    bench.see()
-    assert bench.end("drain") == []
-    assert bench.decider.state.idle
-
-
-def test_what_is_wanted_until_the_end_is_done_again_after_a_boot() -> None:
-    bench = Bench(rule(service("web", after_boot="again"), command("drain")))
-    bench.see(event())
-    bench.end("web")
-    bench.end("drain")
-    bench.answer(taken=True)
-    bench.start("boot-2")
-    assert bench.phase == "Preparing"
-    assert bench.see(STARTED) == ["do web"]
-    assert bench.end("web") == []
-    assert bench.phase == "Prepared"
-    assert bench.see() == ["undo web"]
-    assert bench.end("web") == ["undo drain"]
-
-
-def test_after_a_boot_nothing_is_approved_before_it_is_done_again() -> None:
-    bench = Bench(rule(service("web", after_boot="again")))
-    bench.see(event())
-    bench.end("web")
-    bench.start("boot-2")
-    assert bench.see(event()) == ["do web"]
-    assert bench.end("web", ActionOutcome.FAILED) == []
-    assert bench.phase == "Held"
-
-
-def test_what_is_held_is_done_again_after_a_boot_and_stays_held() -> None:
-    bench = Bench(rule(service("web", after_boot="again"), command("drain")))
-    bench.see(event())
-    bench.end("web")
-    bench.end("drain", ActionOutcome.FAILED)
-    bench.start("boot-2")
-    assert bench.see(event()) == ["do web"]
-    assert bench.end("web") == []
-    assert bench.phase == "Held"
-    assert bench.see() == ["undo web"]  # it was begun last
-    assert bench.end("web") == ["undo drain"]
-
-
-def test_a_boot_tells_again_of_an_event_that_no_rule_prepares_for() -> None:
-    bench = Bench(rule({"log": {"after_boot": "again"}}, approve="never"))
-    bench.see(event())
-    bench.end("log")
-    assert bench.start("boot-2") == []
-    assert bench.see(STARTED) == ["do log"]
-    bench.end("log")
-    assert bench.phase == "Seen"
-
-
-def test_what_is_wanted_again_is_not_done_for_an_event_that_is_over() -> None:
-    bench = Bench(rule(service("web", after_boot="again")))
-    bench.see(event())
-    bench.end("web")
-    bench.start("boot-2")
-    assert bench.see() == []
-    assert bench.decider.state.idle
-
-
 @pytest.mark.parametrize(
     ("after_boot", "expected"),
     [("forget", ActionOutcome.INTERRUPTED), ("again", None), ("undo", ActionOutcome.INTERRUPTED)],
@@ -218,36 +113,6 @@ def test_a_boot_in_the_middle_of_an_action_interrupts_it(
     assert results(bench) == [expected]
     said = bench.see(STARTED)
     assert said == (["do drain"] if after_boot == "again" else [])
-
-
-def test_a_boot_interrupts_no_action_that_had_not_begun() -> None:
-    first = rule(command("a", after_boot="forget"), command("b"), match={"types": ["Reboot"]})
-    bench = Bench(first, rule(service(), command("a", after_boot="forget"), name="second"))
-    bench.see(event())
-    bench.end("a")
-    bench.see(event(), event("E2", event_type="Redeploy"))
-    bench.start("boot-2")
-    assert bench.decider.state.cases["E1"].results == [
-        ActionOutcome.DONE,
-        ActionOutcome.INTERRUPTED,
-    ]
-    assert bench.decider.state.cases["E2"].results == [None, None]
-
-
-def test_the_same_boot_is_no_boot() -> None:
-    bench = Bench(rule(service("web", after_boot="forget")))
-    bench.see(event())
-    bench.end("web")
-    bench.start("boot-1")
-    assert bench.standing == ["web"]
-
-
-def test_a_platform_that_tells_no_boot_is_taken_never_to_boot() -> None:
-    bench = Bench(rule(service("web", after_boot="forget")), boot="")
-    bench.see(event())
-    bench.end("web")
-    bench.start("")
-    assert bench.standing == ["web"]
 
 
 def test_a_journal_made_short_says_the_same() -> None:
@@ -264,52 +129,6 @@ def test_a_journal_made_short_says_the_same() -> None:
     assert [e.order for e in bench.decider.state.effects.values()] == [1, 2]
     assert bench.see() == ["undo drain"]
     assert bench.runs["drain"].facts == {"was": 1}
-
-
-def test_only_somebodys_word_lets_what_was_cut_run_again() -> None:
-    bench = Bench(rule(command("drain")))
-    bench.see(event())
-    bench.start()
-    bench.see(event())
-    bench.start()
-    assert bench.see(event(), event("E2")) == []
-    assert bench.reload(*bench.rules) == ["do drain"]
-    assert bench.end("drain") == ["approve E1", "approve E2"]
-
-
-def test_a_journal_made_short_in_the_middle_begins_what_follows_in_order() -> None:
-    bench = Bench(rule(service("web"), command("drain")))
-    bench.see(event())
-    bench.journal = [bench.decider.state.checkpoint()]
-    bench.start()
-    bench.see(event())
-    assert bench.end("web") == ["do drain"]
-    bench.end("drain")
-    assert bench.see() == ["undo drain"]
-    assert bench.end("drain") == ["undo web"]
-
-
-def test_what_may_not_run_again_does_not_for_another_event_either() -> None:
-    bench = Bench(rule(command("drain")))
-    bench.see(event(), event("E2"))
-    bench.start()
-    assert bench.see(event(), event("E2")) == []
-    assert [case.results for case in bench.decider.state.cases.values()] == [
-        [ActionOutcome.INTERRUPTED],
-        [ActionOutcome.INTERRUPTED],
-    ]
-
-
-def test_undoing_that_was_cut_keeps_the_action_from_a_later_event_too() -> None:
-    bench = Bench(rule(command("drain")))
-    bench.see(event())
-    bench.end("drain")
-    bench.see()
-    bench.start()
-    assert bench.see(event("E2")) == []
-    assert results(bench) == [ActionOutcome.INTERRUPTED]
-    bench.start()
-    assert bench.see(event("E2"), event("E3")) == []
 
 
 def test_undoing_that_failed_for_good_keeps_the_action_from_no_later_event() -> None:

@@ -1,7 +1,5 @@
 """The decider, case by case: prepare, approve, undo."""
 
-import pytest
-
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
 from forewarn.agent import state
 from forewarn.agent.decider import (
@@ -47,17 +45,6 @@ def test_what_was_done_is_undone_last_first_when_the_event_is_gone() -> None:
     assert bench.decider.state.idle
 
 
-def test_an_event_that_stays_started_for_an_hour_is_acted_on_once() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
-    bench.end("web")
-    bench.answer(taken=True)
-    for _ in range(60):
-        bench.let_pass(60)
-        assert bench.see(event(status="Started")) == []
-    assert bench.see() == ["undo web"]
-
-
 def test_a_rule_that_never_approves_prepares_and_undoes_all_the_same() -> None:
     bench = Bench(rule(service(), approve="never"))
     bench.see(event())
@@ -72,10 +59,6 @@ def test_at_once_waits_for_nothing() -> None:
     assert bench.end("log", FAILED) == []
     assert bench.answer(taken=True) == []
     assert bench.phase == "Approved"
-
-
-def test_a_rule_without_actions_approves_at_once_where_it_alone_is_concerned() -> None:
-    assert Bench(rule()).see(event()) == ["approve E1"]
 
 
 def test_no_rule_means_a_line_and_no_approval() -> None:
@@ -115,45 +98,11 @@ def test_a_failure_holds_what_is_left_and_the_approval() -> None:
     assert bench.see() == ["undo web"]  # it may be half done
 
 
-def test_a_failure_that_does_not_matter_goes_on() -> None:
-    bench = Bench(rule(service("web", on_failure="continue"), command("drain")))
-    bench.see(event())
-    assert bench.end("web", FAILED) == ["do drain"]
-    assert bench.end("drain") == ["approve E1"]
-    assert results(bench) == [FAILED, DONE]
-
-
-def test_an_action_is_tried_again_after_a_pause_as_often_as_it_may() -> None:
-    bench = Bench(rule(service("web", retries=2, retry_seconds=10)))
-    bench.see(event())
-    assert bench.runs["web"].attempt == 1
-    assert bench.end("web", FAILED) == []
-    assert bench.decider.wake_at == START + 10
-    assert bench.let_pass(9) == []
-    assert bench.let_pass(1) == ["do web"]
-    assert bench.runs["web"].attempt == 2
-    bench.end("web", FAILED)
-    assert bench.let_pass(10) == ["do web"]
-    assert bench.end("web", FAILED) == []
-    assert bench.phase == "Held"
-    assert bench.let_pass(NOTICE) == []
-
-
 def test_a_retry_that_does_not_fit_is_not_waited_for() -> None:
     bench = Bench(rule(service("web", retries=9, retry_seconds=10)))
     bench.see(event(starts_by=START + 15))
     bench.end("web", FAILED)
     assert results(bench) == [FAILED]
-
-
-def test_a_retry_that_the_notice_overtakes_is_a_failure_and_no_cut() -> None:
-    bench = Bench(rule(service("web", retries=9, retry_seconds=10), when_cut="approve"))
-    bench.see(event())
-    bench.end("web", FAILED)
-    bench.see(event(starts_by=START + 6))
-    assert bench.let_pass(10) == []
-    assert results(bench) == [FAILED]
-    assert bench.phase == "Held"
 
 
 def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None:
@@ -175,18 +124,6 @@ def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None
     assert bench.standing == ["web"]
 
 
-def test_what_cannot_be_undone_keeps_what_was_done_before_it_until_somebody_looks() -> None:
-    bench = Bench(rule({"ready": {}}, service("web", undo_retries=0)))
-    bench.see(event())
-    bench.end("ready")
-    bench.end("web")
-    bench.see()
-    assert bench.end("web", FAILED) == []  # or the balancer would send people to a dead machine
-    assert bench.standing == ["ready", "web"]
-    assert bench.reload(*bench.rules) == ["undo web"]
-    assert bench.end("web") == ["undo ready"]
-
-
 def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
     bench = Bench(rule({"ready": {}}, service("web", undo_retries=0, on_failure="continue")))
     bench.see(event())
@@ -195,16 +132,6 @@ def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
     bench.see()
     assert bench.end("web", FAILED) == ["undo ready"]
     assert bench.standing == ["ready"]
-
-
-def test_of_what_an_action_said_its_beginning_and_its_end_are_kept() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
-    bench.tell(ActionFinished(bench.runs["web"].run, FAILED, "begin" + "x" * 600 + "end"))
-    last = bench.journal[-1]
-    assert isinstance(last, ActionEnded)
-    assert last.text == "begin" + "x" * 115 + "…" + "x" * 376 + "end"
-    assert len(last.text) == 500
 
 
 def test_an_action_that_took_too_long_says_so() -> None:
@@ -231,46 +158,12 @@ def test_what_does_not_fit_is_cut_and_nothing_is_approved() -> None:
     assert bench.phase == "Held"
 
 
-def test_what_does_not_fit_may_be_approved_all_the_same() -> None:
-    bench = Bench(rule(service("web"), command("drain"), when_cut="approve"))
-    bench.see(event(starts_by=START + 30))
-    bench.let_pass(25)
-    assert bench.end("web", FAILED) == ["approve E1"]
-    assert results(bench) == [CUT, ActionOutcome.NO_TIME]
-    assert bench.see() == ["undo web"]
-
-
-def test_an_action_that_ends_well_although_it_was_stopped_has_ended_well() -> None:
-    bench = Bench(rule(service("web")))
-    bench.see(event(starts_by=START + 30))
-    assert bench.let_pass(25) == ["stop web"]
-    assert bench.end("web") == ["approve E1"]
-
-
 def test_an_action_that_needs_more_than_is_left_is_not_begun() -> None:
     long, short = command("long", needs_seconds=60), command("short", needs_seconds=25)
     bench = Bench(rule(long, short, when_cut="approve"))
     assert bench.see(event(starts_by=START + 30)) == ["do short"]
     assert bench.end("short") == ["approve E1"]
     assert results(bench) == [ActionOutcome.NO_TIME, DONE]
-
-
-def test_an_event_whose_notice_is_nearly_over_begins_nothing() -> None:
-    bench = Bench(rule(service()))
-    assert bench.see(event(starts_by=START + 5)) == []
-    assert results(bench) == [ActionOutcome.NO_TIME]
-    assert bench.see(event(status="Started")) == []
-    assert bench.see() == []
-
-
-def test_an_action_that_takes_longer_than_its_own_limit_has_failed() -> None:
-    bench = Bench(rule(service(time_limit_seconds=20), when_cut="approve"))
-    bench.see(event())
-    assert bench.runs["web"].until == START + 20
-    assert bench.let_pass(20) == ["stop web"]
-    bench.end("web", CUT)
-    assert results(bench) == [FAILED]
-    assert bench.phase == "Held"
 
 
 def test_each_retry_has_the_whole_limit_within_the_notice() -> None:
@@ -287,12 +180,6 @@ def test_each_retry_has_the_whole_limit_within_the_notice() -> None:
     assert bench.let_pass(13) == ["stop web"]
     bench.end("web", CUT)
     assert results(bench) == [CUT]
-
-
-def test_an_action_that_says_itself_that_it_was_cut_was_cut() -> None:
-    bench = Bench(rule(service(), when_cut="approve"))
-    bench.see(event())
-    assert bench.end("web", CUT) == ["approve E1"]
 
 
 def test_an_action_that_never_ends_is_waited_for_no_more() -> None:
@@ -329,29 +216,6 @@ def test_undoing_has_the_actions_own_limit_and_no_deadline() -> None:
     assert bench.let_pass(1) == ["undo web"]
 
 
-def test_a_notice_that_is_prolonged_prolongs_what_is_under_way() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event(starts_by=START + 30))
-    bench.let_pass(20)
-    assert bench.see(event(starts_by=START + 60)) == []
-    assert bench.let_pass(34) == []
-    assert bench.let_pass(1) == ["stop web"]
-
-
-def test_an_event_that_started_without_notice_is_not_prepared_for() -> None:
-    bench = Bench(rule(service()))
-    assert bench.see(event(status="Started")) == []
-    assert results(bench) == [ActionOutcome.STARTED]
-    assert bench.see() == []
-
-
-def test_an_event_that_started_without_notice_is_prepared_for_if_the_rule_says_so() -> None:
-    bench = Bench(rule(service(), even_if_started=True))
-    assert bench.see(event(status="Started")) == ["do web"]
-    assert bench.end("web") == []
-    assert bench.see() == ["undo web"]
-
-
 def test_what_is_under_way_when_an_event_starts_keeps_its_deadline() -> None:
     bench = Bench(rule(service("web"), command("drain")))
     bench.see(event(starts_by=START + 30))
@@ -361,14 +225,6 @@ def test_what_is_under_way_when_an_event_starts_keeps_its_deadline() -> None:
     assert bench.let_pass(1) == ["stop web"]
     bench.end("web")
     assert results(bench) == [DONE, ActionOutcome.STARTED]
-
-
-def test_a_rule_that_prepares_even_if_started_goes_on_after_the_start() -> None:
-    bench = Bench(rule(service("web"), command("drain"), even_if_started=True))
-    bench.see(event(starts_by=START + 30))
-    bench.see(event(status="Started"))
-    assert bench.let_pass(30) == []
-    assert bench.end("web") == ["do drain"]
 
 
 def test_a_cancelled_event_ends_what_is_under_way_and_undoes_it() -> None:
@@ -392,41 +248,12 @@ def test_an_agent_that_is_to_end_finishes_what_is_under_way_and_begins_nothing()
     assert bench.see(event()) == ["do drain"]
 
 
-def test_an_agent_that_is_to_end_neither_approves_nor_undoes() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
-    bench.tell(ShutdownRequested())
-    assert bench.end("web") == []
-    assert bench.see() == []
-
-
-def test_it_is_busy_while_it_waits_for_an_answer_or_a_retry() -> None:
-    bench = Bench(rule(service(retries=1)))
-    assert not bench.decider.busy
-    bench.see(event())
-    bench.end("web", FAILED)
-    assert bench.decider.busy
-    bench.let_pass(1)
-    bench.end("web")
-    assert bench.decider.busy
-    bench.answer(taken=True)
-    assert not bench.decider.busy
-
-
 def test_an_event_that_has_started_has_no_notice_left() -> None:
     late = rule({"log": {}}, match={"max_notice_seconds": 0}, name="late", approve="never")
     bench = Bench(late, rule(match={"min_notice_seconds": 0.5}, approve="at-once"))
     assert bench.see(event(status="Started")) == ["do log"]
     assert bench.runs["log"].rule == "late"
     assert bench.see(event(status="Started"), event("E2")) == ["approve E2"]
-
-
-def test_an_event_without_a_known_notice_is_served_last() -> None:
-    urgent = rule(command("b"), match={"types": ["Preempt"]}, name="urgent")
-    bench = Bench(urgent, rule(service()))
-    unknown, known = event(starts_by=None), event("E2", event_type="Preempt")
-    assert bench.see(unknown, known) == ["do b", "do web"]
-    assert bench.runs["web"].until == START + 90  # no deadline: its own limit alone
 
 
 def test_an_action_is_told_its_rule_and_the_event_as_it_is_now() -> None:
@@ -440,19 +267,6 @@ def test_an_action_is_told_its_rule_and_the_event_as_it_is_now() -> None:
     noted = bench.journal[-1]
     assert isinstance(noted, FactsNoted)
     assert noted.facts == {"was": 1}
-
-
-def test_what_cannot_be_undone_for_one_event_keeps_no_other_from_being_undone() -> None:
-    first = rule(service("web", undo_retries=0), match={"types": ["Reboot"]}, name="first")
-    bench = Bench(first, rule(command("drain")))
-    bench.see(event("E2", event_type="Redeploy"))
-    bench.end("drain")
-    bench.see(event("E2", event_type="Redeploy"), event())
-    bench.end("web")
-    assert bench.see() == ["undo web", "undo drain"]
-    bench.end("web", FAILED)
-    bench.end("drain")
-    assert bench.standing == ["web"]
 
 
 # Rules that wait
@@ -471,85 +285,8 @@ def test_a_rule_for_little_notice_takes_the_event_when_it_is_so() -> None:
     assert bench.end("web") == ["undo log"]
 
 
-def test_a_rule_that_has_taken_an_event_keeps_it() -> None:
-    bench = Bench(rule(service("web")))
-    bench.see(event())
-    assert bench.reload(rule(service("other"), name="new")) == []
-    assert bench.end("web") == ["approve E1"]
-    bench.see()
-    assert bench.runs["web"].undo
-
-
-def test_new_rules_take_what_only_the_built_in_one_has_noted() -> None:
-    bench = Bench()
-    bench.see(event())
-    bench.end("log")
-    assert bench.reload(rule(service())) == ["do web"]
-
-
-def test_nothing_is_decided_before_the_first_look() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
-    bench.end("web")
-    bench.start()
-    assert bench.tell(TimePassed()) == []
-    assert bench.see() == ["undo web"]
-
-
-@pytest.mark.parametrize("again", ["e1", "E1"])
-def test_an_event_is_the_same_however_its_id_is_written(again: str) -> None:
-    bench = Bench(rule(service()))
-    bench.see(event("e1"))
-    bench.end("web")
-    assert bench.see(event(again)) == []
-    assert bench.see() == ["undo web"]
-
-
-def test_what_nobody_began_changes_nothing() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
-    length = len(bench.journal)
-    assert bench.tell(ActionFinished(99, DONE)) == []
-    assert len(bench.journal) == length
-    bench.end("web")
-    assert bench.end("web", FAILED) == []
-    assert results(bench) == [DONE]
-
-
 # events that come before the machine knows its own name
 ANYBODYS = rule(service(), name="anybody's", match={"machine": "any"}, approve="never")
-
-
-def test_no_rule_takes_an_event_while_its_machines_name_may_still_come() -> None:
-    """A rule for any machine would keep what another says of this machine's own."""
-    bench = Bench(rule(command("drain")), ANYBODYS, me=None)
-    assert bench.see(event(concerns_me=None)) == []
-    assert bench.let_pass(NAME_SECONDS - 1) == []
-    assert bench.decider.busy
-    bench.me = ME
-    assert bench.see(event()) == ["do drain"]
-
-
-def test_a_name_that_does_not_come_keeps_no_event_waiting() -> None:
-    bench = Bench(rule(command("drain")), ANYBODYS, me=None)
-    bench.see(event(concerns_me=None))
-    assert bench.let_pass(NAME_SECONDS - 1) == []
-    assert bench.see(event("E1", concerns_me=None), event("E2", concerns_me=None)) == []
-    assert bench.let_pass(1) == ["do web"]
-    assert set(bench.decider.state.cases) == {"E1"}
-    bench.let_pass(NAME_SECONDS)
-    assert set(bench.decider.state.cases) == {"E1", "E2"}
-
-
-def test_nothing_is_undone_that_an_event_of_unknown_machines_may_want() -> None:
-    bench = Bench(ANYBODYS)
-    bench.see(event("E1"))
-    bench.end("web")
-    bench.me = None
-    assert bench.see(event("E2", concerns_me=None)) == []
-    assert bench.let_pass(NAME_SECONDS) == []
-    assert bench.decider.state.cases["E2"].rule == ANYBODYS
-    assert bench.see() == ["undo web"]
 
 
 def test_an_event_of_unknown_machines_keeps_no_other_waiting() -> None:
@@ -580,16 +317,6 @@ def test_an_action_that_ends_after_its_rule_has_fewer_is_forgotten() -> None:
     bench.reload(rule({"log": {}}, approve="never"))
     bench.tell(ActionFinished(more.run, DONE))
     assert results(bench) == [None]
-
-
-def test_a_reason_is_that_of_the_events_own_try() -> None:
-    short = event("E2", event_type="Redeploy", starts_by=START + 10.0)
-    bench = Bench(rule(command("drain", needs_seconds=60, on_failure="continue")))
-    bench.see(event())
-    bench.end("drain", FAILED)
-    bench.see(event(), short)
-    cases = bench.decider.state.cases
-    assert (cases["E1"].reasons, cases["E2"].reasons) == ({0: "said so"}, {})
 
 
 def test_a_rule_for_little_notice_takes_no_event_whose_notice_nobody_knows() -> None:

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from agent.bench import MARGIN, START, Bench, command, event, rule
-from forewarn.agent import logs, rules, status
+from forewarn.agent import logs, status
 from forewarn.agent.activity import Activity
 from forewarn.agent.decider import (
     ActionFinished,
     Input,
     Output,
-    PeersAnswered,
 )
 from forewarn.agent.rules import ActionOutcome
 from forewarn.settings import Log
@@ -67,13 +66,6 @@ def test_an_events_whole_life_is_told_with_its_id_and_its_rule(
     assert [each.get("rule") for each in facts] == ["r"] * 4 + [None] * 2 + ["r"]
 
 
-def test_that_an_event_is_held_is_a_warning(log: pytest.LogCaptureFixture) -> None:
-    bench = Told(rule(command("drain")))
-    bench.see(event())
-    bench.end("drain", ActionOutcome.FAILED)
-    assert any(" held" in each.getMessage() for each in log.records if each.levelname == "WARNING")
-
-
 def test_it_is_told_why_what_is_held_stays_so_though_somebody_wants_it_tried_again(
     log: pytest.LogCaptureFixture,
 ) -> None:
@@ -92,34 +84,6 @@ def test_it_is_told_why_what_is_held_stays_so_though_somebody_wants_it_tried_aga
     log.clear()
     bench.see(*bench.document)
     assert log.messages == []  # it was one word
-
-
-def test_why_it_stays_held_is_told_only_when_it_is_known_what_is_over(
-    log: pytest.LogCaptureFixture,
-) -> None:
-    bench = Told(rule(command("drain")))
-    bench.see(event(), event("E2"))
-    for _ in bench.document:
-        bench.end("drain", ActionOutcome.FAILED)
-    bench.start()
-    log.clear()
-    bench.retry()
-    assert log.messages == []
-    bench.see(event("E2", status="Started"))
-    assert [said for said in log.messages if "stays" in said] == [
-        "E2 stays held: it is Started, and its rule lacks even_if_started"
-    ]
-
-
-def test_what_is_held_again_at_once_was_tried(log: pytest.LogCaptureFixture) -> None:
-    bench = Told(rule(command("drain", needs_seconds=60)))
-    bench.see(event())
-    bench.end("drain", ActionOutcome.FAILED)
-    bench.see(event(starts_by=START + MARGIN + 30))
-    log.clear()
-    bench.retry()
-    assert bench.phase == "Held"
-    assert not any("stays" in said for said in log.messages)
 
 
 def test_an_action_that_waits_by_failing_is_told_once(log: pytest.LogCaptureFixture) -> None:
@@ -145,13 +109,6 @@ def test_whose_word_is_waited_for_is_told_when_it_changes(log: pytest.LogCapture
     bench.hear("web-1")
     waited_for = [line.rpartition(" waits for ")[2] for line in log.messages if " waits " in line]
     assert waited_for == ["web-1, web-2", "web-2"]
-
-
-def test_an_answer_of_a_round_that_nobody_waits_for_says_nothing(
-    log: pytest.LogCaptureFixture,
-) -> None:
-    Told().tell(PeersAnswered(7, frozenset()))
-    assert log.messages == []
 
 
 def test_a_dry_run_tells_no_ends_of_actions(log: pytest.LogCaptureFixture) -> None:
@@ -194,12 +151,6 @@ def test_what_stands_and_what_is_logged_has_the_names_of_actions_and_no_keys(
         ("log", True),
     ]
     assert "E1/r" not in f"{standing} {log.messages}"
-
-
-def test_a_long_program_is_cut_short() -> None:
-    line = rules.command_line(["prog", "x" * 100])
-    assert len(line) == rules.COMMAND_LENGTH
-    assert line.endswith("x…")
 
 
 def test_no_control_character_of_an_event_reaches_a_terminal() -> None:

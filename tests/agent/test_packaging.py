@@ -1,8 +1,6 @@
 """What packages ship for the agent."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import msgspec
@@ -11,25 +9,11 @@ import pytest
 from forewarn.agent import settings
 from forewarn.agent.decider import GRACE_SECONDS
 from forewarn.agent.settings import AgentSettings, StatusSettings
-from forewarn.cli import main
 from house import tree
 from house.documented import each_setting
 
 SETTINGS = tree.ROOT / "packaging" / "agent.toml"
 UNIT = tree.ROOT / "packaging" / "forewarn-agent.service"
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_agents_unit_is_taken_by_systemd(tmp_path: Path) -> None:
-    unit = re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text(encoding="utf-8"))
-    (tmp_path / UNIT.name).write_text(unit, encoding="utf-8")
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT.name)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert [line for line in checked.stderr.splitlines() if "forewarn" in line] == []
 
 
 @pytest.mark.parametrize("name", ["forewarn", "forewarn-agent", "forewarn-relay"])
@@ -82,30 +66,6 @@ def test_the_packaged_examples_are_rules_and_the_last_word_stays_with_the_last(
     assert all(rule.acts and rule.when_cut == "hold" for rule in examples)
     assert {action.kind for rule in examples for action in rule.prepare} >= {"notify"}
     assert (last.name, last.acts) == ("write down what nothing else takes", False)
-
-
-TAKEN = ("1. write down what nothing else takes", "2. what half a minute is enough for")
-
-
-def test_the_packaged_settings_are_judged_in_sensible_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = SETTINGS.read_text(encoding="utf-8")
-    for number, shown in enumerate((text, turned_on(text))):
-        (tmp_path / "agent.toml").write_text(shown, encoding="utf-8")
-        argv = ["agent", "check", "--config", str(tmp_path / "agent.toml")]
-        assert main.execute(argv) == 0
-        said = capsys.readouterr()
-        assert "write down what nothing else takes: log; approve never" in said.out
-        (line,) = [one for one in said.out.splitlines() if one.startswith("  Preempt ")]
-        assert line == "  Preempt    " + TAKEN[number]
-        assert ("note: no peers" in said.err) is bool(number)
-
-
-def test_the_unit_and_the_guide_name_the_packaged_settings() -> None:
-    guide = (tree.ROOT / "docs" / "guides" / "agent.md").read_text(encoding="utf-8")
-    assert "agent.toml beside this unit" in UNIT.read_text(encoding="utf-8")
-    assert "`packaging/agent.toml`" in guide
 
 
 def test_no_page_of_the_service_suggests_the_agents_port() -> None:

@@ -7,12 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from forewarn.agent import settings
-from forewarn.agent.rules import KINDS
-from forewarn.settings import SettingsError
-
 POISON = """
 import os, pkgutil, signal, socket, sys
 
@@ -45,17 +39,7 @@ settings.load.__kwdefaults__["platform"] = "win32"
 sys.exit(main.execute(["agent", "check", "--config", sys.argv[1]]))
 """
 
-STEPS = {
-    "command": "run = ['stop.exe']",
-    "service": "stop = 'web'",
-    "signal": "pid_file = 'C:/web.pid'",
-    "ready": "",
-    "haproxy": "socket = '/run/haproxy.sock', server = 'web/web-0'",
-    "http": "url = 'http://10.0.0.5/drain'",
-    "notify": "urls_file = 'C:/urls'",
-    "log": "",
-}
-REFUSED = {"service", "signal", "haproxy"}
+STEPS = {"command": "run = ['stop.exe']", "service": "stop = 'web'"}
 
 
 def poisoned(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,28 +57,6 @@ def test_every_module_of_the_agent_is_imported_without_posix() -> None:
     done = poisoned(IMPORT)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 10
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_action_that_needs_posix_is_refused_with_a_clear_line(
-    kind: str, tmp_path: Path
-) -> None:
-    path = written(tmp_path, kind, STEPS[kind])
-    if kind not in REFUSED:
-        (rule,) = settings.load(path, {}, platform="win32").settings.rule
-        assert rule.prepare[0].kind == kind
-        return
-    with pytest.raises(SettingsError) as refused:
-        settings.load(path, {}, platform="win32")
-    assert f"prepare[0].{kind}" in str(refused.value)
-    assert "Windows" in str(refused.value)
-    assert settings.load(path, {}, platform="linux").settings.rule
-
-
-@pytest.mark.parametrize("address", ["10.0.0.5:9999", "[fd00::5]:9999"])
-def test_an_api_at_an_address_is_taken_on_windows(address: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "haproxy", f"socket = '{address}', server = 'web/web-0'")
-    assert settings.load(path, {}, platform="win32").settings.rule
 
 
 def test_check_itself_runs_without_posix_and_refuses_in_one_line(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ The story goes on by what its reader has been served and has approved, never by 
 it is the same whatever goes wrong on the way. A judge knows what a client must have seen.
 """
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,10 +66,10 @@ MONTHS = (
 
 @dataclass
 class Story:
-    """How far the story has gone. Its fields are what survives a server's death."""
+    """How far the story has gone. It survives a server's death."""
 
-    origin: str
-    """The time of day at which it began, in ISO 8601."""
+    origin: datetime
+    """The time of day at which it began."""
     step: int = 0
     served: int = 0
     """How often the present step has been served in full."""
@@ -78,7 +77,6 @@ class Story:
     """How often the present step has been asked for."""
     posts: int = 0
     approved: list[str] = field(default_factory=list)
-    deaths: int = 0
 
     @property
     def over(self) -> bool:
@@ -107,11 +105,8 @@ class Story:
         self.step += 1
         self.served = self.turn = 0
 
-    def state(self) -> str:
-        return json.dumps(asdict(self))
-
     def not_before(self) -> datetime:
-        return datetime.fromisoformat(self.origin) + timedelta(minutes=15)
+        return self.origin + timedelta(minutes=15)
 
     def document(self, version: str = "2020-07-01", incarnation: int | None = None) -> Any:
         """Return the present step as a document of this version."""

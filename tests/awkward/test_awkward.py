@@ -1,25 +1,20 @@
-"""Each awkward server, a process of its own on a real socket, played against the client."""
+"""Each awkward server, on a real socket, played against the client."""
 
 import itertools
-import json
-import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-import forked
 import patience
-from awkward.servers import LATE, NEVER, SERVERS
-from awkward.story import OTHERS, OURS, TOLD
+from awkward.servers import SERVERS, Host
+from awkward.story import OURS, TOLD
 from forewarn.client.event import Change, Trouble
 from forewarn.client.session import Pace
 from forewarn.client.sync import Client
 
-TESTS = Path(__file__).resolve().parents[1]
 SCALE = 20.0
 ENOUGH = 5
 """How often the end must have been told before a test believes that nothing more follows."""
@@ -59,40 +54,14 @@ SLOW = {"first-answer-late", "slow-bytes"}
 """The servers whose story takes seconds."""
 
 
-class Playing:
-    """One awkward server, running."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self._record = folder / "record"
-        self._record.touch()
-        self._process = forked.Forked(
-            ["-m", "awkward", name, "--record", str(self._record), "--scale", str(SCALE)],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=TESTS,
-        )
-        assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().strip()
-
-    def record(self, fact: str) -> list[Any]:
-        """What was written down of one kind."""
-        lines = [json.loads(line) for line in self._record.read_text().splitlines()]
-        return [line[fact] for line in lines if fact in line]
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+@pytest.fixture
+def server(name: str) -> Iterator[Host]:
+    with Host(name, SCALE) as host:
+        yield host
 
 
 @pytest.fixture
-def server(name: str, tmp_path: Path) -> Iterator[Playing]:
-    playing = Playing(name, tmp_path)
-    yield playing
-    playing.stop()
-
-
-@pytest.fixture
-def client(name: str, server: Playing) -> Iterator[Client]:
+def client(name: str, server: Host) -> Iterator[Client]:
     with Client(server.address, pace=PATIENT if name in QUIET else SCALED) as made:
         yield made
 
@@ -128,37 +97,23 @@ class Handler:
 
 @pytest.mark.parametrize("name", list(names()))
 def test_every_change_is_told_once_and_what_is_approved_counts_once(
-    name: str, server: Playing, client: Client
+    name: str, server: Host, client: Client
 ) -> None:
     handler = Handler(client)
     thread = threading.Thread(target=handler.run)
     thread.start()
-    patience.until(lambda: not thread.is_alive() or len(server.record("over")) >= ENOUGH)
+    patience.until(lambda: not thread.is_alive() or len(server.noted("over")) >= ENOUGH)
     handler.watch.close()
     thread.join(patience.SECONDS)
     assert not thread.is_alive()
     assert handler.failure is None
     assert handler.told == list(TOLD)
-    approvals = server.record("approved")
+    approvals = server.noted("approved")
     assert all([each.upper() for each in ids] == [OURS] for ids in approvals), approvals
-    assert [new for new in server.record("new") if new] == [[OURS]]
-    assert not server.record("followed")
-    assert all(poured < MAX_POURED for poured in server.record("poured"))
+    assert [new for new in server.noted("new") if new] == [[OURS]]
+    assert not server.noted("followed")
+    assert all(poured < MAX_POURED for poured in server.noted("poured"))
     reasons = [trouble.reason for trouble in handler.troubles]
     assert all(one != other for one, other in itertools.pairwise(reasons))
     assert not reasons or handler.troubles[-1].over
     assert bool(reasons) == (name not in QUIET), reasons
-
-
-def test_the_scaled_servers_are_as_late_and_as_slow_as_the_clients_patience_is_long() -> None:
-    late, never = LATE / SCALE, NEVER / SCALE
-    assert SCALED.answer_seconds < late < SCALED.first_answer_seconds
-    assert PATIENT.answer_seconds < late < PATIENT.first_answer_seconds
-    assert SCALED.answer_seconds < never
-    assert (Pace().first_answer_seconds, Pace().answer_seconds) == (150.0, 10.0)
-
-
-def test_the_story_has_an_end_for_each_event() -> None:
-    for event_id in (OURS, OTHERS):
-        kinds = [kind for kind, each, _ in TOLD if each == event_id]
-        assert kinds == ["appeared", "started", "gone"]

@@ -230,19 +230,6 @@ def test_an_answer_to_a_loop_that_is_closed_meanwhile_ends_its_thread_in_silence
         asyncio.run(client.close())
 
 
-def test_closing_ends_every_watch_at_once() -> None:
-    async def run(server: Silent) -> None:
-        client = AsyncClient(server.url, name="web-0")
-        tasks = [asyncio.ensure_future(drawn(client.watch())) for _ in range(10)]
-        await asked(server)
-        await client.close()
-        assert await asyncio.wait_for(asyncio.gather(*tasks), patience.SECONDS) == [[]] * 10
-        assert await asyncio.to_thread(server.everyone_left)
-
-    with Silent() as server:
-        asyncio.run(run(server), debug=True)
-
-
 def test_closing_ends_a_call_and_a_watch_whose_task_was_cancelled() -> None:
     async def run(server: Silent) -> None:
         client = AsyncClient(server.url, name="web-0")
@@ -261,20 +248,6 @@ def test_closing_ends_a_call_and_a_watch_whose_task_was_cancelled() -> None:
         asyncio.run(run(server), debug=True)
 
 
-def test_a_cancellation_while_the_client_closes_is_a_cancellation() -> None:
-    async def run(server: Silent) -> None:
-        client = AsyncClient(server.url, name="web-0")
-        task = asyncio.ensure_future(drawn(client.watch()))
-        await asked(server)
-        task.cancel()
-        await client.close()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    with Silent() as server:
-        asyncio.run(run(server), debug=True)
-
-
 def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
     async def run(server: Silent) -> None:
         async with AsyncClient(server.url, name="web-0") as client:
@@ -288,30 +261,6 @@ def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
 
     with Silent() as server:
         asyncio.run(run(server), debug=True)
-
-
-def test_a_watch_closes_with_its_block() -> None:
-    async def run(url: str) -> None:
-        async with AsyncClient(url, name="web-0") as client:
-            async with client.watch() as watch:
-                assert (await anext(watch)).appeared
-            assert await drawn(watch) == []
-
-    with serving(lambda *_: message(200, document(listed()))) as server:
-        asyncio.run(run(server.url), debug=True)
-        assert server.everyone_left()
-
-
-def test_a_closed_client_makes_no_watch() -> None:
-    async def run() -> None:
-        client = AsyncClient("http://127.0.0.1:1")
-        await client.close()
-        with pytest.raises(Misuse, match="closed"):
-            client.watch()
-        with pytest.raises(Misuse, match="closed"):
-            await client.document()
-
-    asyncio.run(run(), debug=True)
 
 
 def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(cloud: Emulator) -> None:

@@ -16,8 +16,7 @@ import pytest
 import patience
 from client.scripted import QUICK, Asked, Scripted, Silent, Talk, document, message, serving
 from client.world import EVENT_ID, listed
-from forewarn.client import transport
-from forewarn.client.event import BadAnswer, Misuse, RequestRefused, Trouble, Unreachable
+from forewarn.client.event import Misuse, RequestRefused, Trouble, Unreachable
 from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
@@ -125,18 +124,6 @@ def test_a_watch_tells_what_happens_and_approves_on_the_way(
     cloud.finish()
     assert next(watch).gone
     assert connections(cloud) == 2  # the watch's own, and one for the rest
-
-
-def test_documents_are_given_whole_each_time_that_their_events_change(connect: Connect) -> None:
-    contents = [document(), document(listed()), document(), *[document(listed("B"))] * 2]
-    with serving(
-        lambda _, number: message(200, contents[min(number, len(contents)) - 1])
-    ) as server:
-        documents = connect(server.url, name="web-0").documents()
-        shown = [[event.event_id for event in next(documents).events] for _ in range(3)]
-        documents.close()
-        assert list(documents) == []
-    assert shown == [[], [EVENT_ID], ["B"]]
 
 
 def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
@@ -295,25 +282,12 @@ def test_an_endpoint_may_have_an_ipv6_address(connect: Connect) -> None:
 
 
 FAULTS = {
-    "404": message(404, b'{"error":"Not found"}'),
-    "410": message(410),
-    "429": message(429, b"Too many requests", Retry_After="1", Content_Type="text/plain"),
-    "500": message(500),
     "503": message(503, b"no", Retry_After="Thu, 01 Jan 2026 12:00:00 GMT"),
     "redirect": message(302, b"", Location="http://example.com/"),
-    "empty": message(200),
     "html": message(200, b"<!DOCTYPE html><title>Sign in</title>", Content_Type="text/html"),
-    "broken": message(200, b'{"DocumentIncarnation":1,"Events":['),
-    "no list": message(200, b"{}"),
-    "gzip": message(200, document(), Content_Encoding="gzip"),
-    "no http": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
     "cut": message(200, document())[:-3],
-    "cut in the head": b"HTTP/1.1 200 OK\r\nContent-",
-    "closed": b"",
-    "long head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * (transport.MAX_HEAD_BYTES + 1),
-    "long body": message(200, b" " * (transport.MAX_BODY_BYTES + 1)),
-    "interim answers": b"HTTP/1.1 100 Continue\r\n\r\n" * (transport.MAX_INTERIM + 1),
 }
+"""One of each reason; all that may be wrong with an answer is in test_transport and test_asking."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -337,20 +311,6 @@ def test_a_watch_lives_through_anything_and_says_so_once(connect: Connect, fault
     assert troubles[1] == "over"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_document_that_cannot_be_had_is_an_error_of_theirs(connect: Connect, fault: str) -> None:
-    def script(talk: Talk) -> None:
-        if talk.request() is not None:
-            talk.send(FAULTS[fault])
-
-    with Scripted(script) as server:
-        with pytest.raises((BadAnswer, Unreachable)) as caught:
-            connect(server.url, name="web-0").document()
-        cut = fault in {"cut", "cut in the head", "closed"}
-        assert isinstance(caught.value, Unreachable) == cut
-        assert server.connections == 4
-
-
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None:
     with serving(lambda *_: message(status, b'{"error":"Forbidden."}')) as server:
@@ -358,13 +318,6 @@ def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None
             connect(server.url, name="web-0").document()
         assert (caught.value.status, caught.value.text) == (status, "Forbidden.")
         assert server.connections == 1
-
-
-def test_a_refusal_with_400_has_no_cause_but_what_the_server_said(connect: Connect) -> None:
-    with serving(lambda *_: message(400, b'{"error":"Bad request."}')) as server:
-        with pytest.raises(RequestRefused) as caught:
-            connect(server.url, name="web-0").document()
-        assert str(caught.value).rstrip("'").endswith("Bad request.")
 
 
 def test_nobody_there_is_unreachable(connect: Connect) -> None:
@@ -380,35 +333,6 @@ def test_a_name_that_nobody_has_or_can_have_is_unreachable(connect: Connect) -> 
     for host in ("no-such-machine.invalid", "a" * 70, "a..b"):
         with pytest.raises(Unreachable, match="no connection"):
             connect(f"http://{host}", name="web-0").document()
-
-
-def test_silence_is_unreachable_after_its_time(connect: Connect) -> None:
-    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.1)
-    with Silent() as server, pytest.raises(Unreachable, match=r"no answer from .* in 0.1 s"):
-        connect(server.url, name="web-0", pace=pace).document()
-
-
-def test_a_silent_server_keeps_a_document_no_longer_than_one_first_answer(
-    connect: Connect,
-) -> None:
-    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.4, answer_seconds=0.4)
-    with Silent() as server:
-        with pytest.raises(Unreachable):
-            connect(server.url, name="web-0", pace=pace).document()
-        assert server.connections == 1
-
-
-def test_an_answer_in_countless_pieces_does_not_keep_a_processor_busy(connect: Connect) -> None:
-    def script(talk: Talk) -> None:
-        if talk.request() is not None:
-            talk.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            talk.send(b"1\r\nx\r\n" * 700_000)
-
-    with (
-        Scripted(script) as server,
-        pytest.raises(BadAnswer, match=f"{transport.MAX_PIECES} pieces"),
-    ):
-        connect(server.url, name="web-0").document()
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
@@ -427,64 +351,6 @@ def test_a_server_that_falls_silent_in_mid_answer_is_unreachable_after_its_time(
             connect(server.url, name="web-0", pace=pace).document()
         assert server.connections == 1
         assert server.everyone_left()
-
-
-def test_an_answer_that_trickles_in_has_no_more_time_than_another(connect: Connect) -> None:
-    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.3)
-    stop = threading.Event()
-
-    def script(talk: Talk) -> None:
-        talk.request()
-        talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while not stop.wait(patience.PAUSE_SECONDS):
-            talk.send(b" ")
-
-    with Scripted(script) as server:
-        with pytest.raises(Unreachable, match="no answer"):
-            connect(server.url, name="web-0", pace=pace).document()
-        stop.set()
-
-
-def test_an_answer_may_come_in_any_pieces(connect: Connect) -> None:
-    whole = message(200, document(listed()))
-
-    def script(talk: Talk) -> None:
-        talk.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while talk.request() is not None:
-            for at in range(len(whole)):
-                talk.send(whole[at : at + 1])
-
-    with Scripted(script) as server:
-        client = connect(server.url, name="web-0")
-        assert len(client.events()) == 1
-        assert len(client.events()) == 1
-        assert server.connections == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        message(
-            200,
-            b"%x\r\n%s\r\n0\r\n\r\n" % (len(document()), document()),
-            Transfer_Encoding="chunked",
-        ),
-        b"HTTP/1.0 200 OK\r\n\r\n" + document(),
-        b"HTTP/1.1 103 Early Hints\r\n\r\n" + message(200, document()),
-        message(200, document(), Connection="close"),
-        message(200, document()) + b"and more",
-    ],
-    ids=["chunked", "http 1.0", "interim", "close", "more than asked"],
-)
-def test_answers_of_every_form_are_read(connect: Connect, answer: bytes) -> None:
-    def script(talk: Talk) -> None:
-        if talk.request() is not None:
-            talk.send(answer)
-
-    with Scripted(script) as server:
-        client = connect(server.url, name="web-0")
-        assert client.events() == ()
-        assert client.events() == ()
 
 
 def test_no_proxy_is_asked(
@@ -519,25 +385,6 @@ def test_closing_the_client_ends_a_watch_at_once(connect: Connect) -> None:
             client.close()
             assert told.result(patience.SECONDS) == []
         assert list(watch) == []
-
-
-def test_closing_ends_the_pause_between_questions_too(connect: Connect) -> None:
-    asked = threading.Event()
-
-    def answers(*_: object) -> bytes:
-        asked.set()
-        return message(200, document())
-
-    pace = msgspec.structs.replace(QUICK, poll_seconds=1000.0)
-    with serving(answers) as server:
-        client = connect(server.url, name="web-0", pace=pace)
-        watch = client.watch()
-        with ThreadPoolExecutor() as pool:
-            told = pool.submit(list, watch)
-            assert asked.wait(patience.SECONDS)
-            watch.close()
-            assert told.result(patience.SECONDS) == []
-        assert client.events() == ()  # the client itself is not closed
 
 
 def test_closing_ends_what_waits_for_an_answer(connect: Connect) -> None:
@@ -581,19 +428,6 @@ def test_a_state_that_is_none_is_the_callers_mistake(
     with pytest.raises(Misuse, match=str(file)):
         connect("http://127.0.0.1:1").watch(since=file)
     assert file.read_text() == since
-
-
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        *("https://169.254.169.254", "ftp://x", "http://", "http://a b", "http://a:0"),
-        *("http://a:x", "http://a:70000", "http://[::1", "http://user@host"),
-        *("http://a\r\nX: y", "http://ä"),
-    ],
-)
-def test_an_address_that_is_none_is_the_callers_mistake(connect: Connect, endpoint: str) -> None:
-    with pytest.raises(Misuse, match="address"):
-        connect(endpoint)
 
 
 def test_what_the_callers_own_function_raises_ends_the_watch(

@@ -3,13 +3,11 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +19,7 @@ from client.world import listed
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.session import FailedAnswer, Session
-from forewarn.client.sync import Client, SocketConnection
+from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 from leftovers import FILES, check_nothing_left
 
@@ -92,16 +90,6 @@ def test_an_answer_has_its_time_though_its_chunks_keep_coming() -> None:
         assert server.connections == 1
 
 
-def test_many_threads_may_ask_one_client() -> None:
-    answer = message(200, document(listed()))
-    with serving(lambda *_: answer) as server, Client(server.url, name="web-0") as client:
-        with ThreadPoolExecutor(8) as pool:
-            read = list(pool.map(lambda _: len(client.events()), range(64)))
-        assert read == [1] * 64
-        client.close()
-        assert server.everyone_left()
-
-
 def test_two_threads_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
     with Silent() as server, Client(server.url, name="web-0") as client:
         watch = client.watch()
@@ -112,28 +100,6 @@ def test_two_threads_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
                 next(watch)
             watch.close()
             assert told.result(patience.SECONDS) == []
-
-
-def test_a_thread_that_closes_a_watch_is_no_second_reader_of_it() -> None:
-    class Slow(socket.socket):
-        """What the closing thread stays in until the other one has come by."""
-
-        def close(self) -> None:
-            super().close()
-            closing.set()
-            came_by.wait(patience.SECONDS)
-
-    closing, came_by = threading.Event(), threading.Event()
-    with serving(lambda *_: message(200, document())) as server:
-        watch = Client(server.url, name="web-0", pace=QUICK).watch()
-        bell = watch._connection._bell
-        watch._connection._bell = Slow(fileno=bell.detach())
-        with ThreadPoolExecutor() as pool:
-            closed = pool.submit(watch.close)
-            assert closing.wait(patience.SECONDS)
-            assert list(watch) == []
-            came_by.set()
-            closed.result(patience.SECONDS)
 
 
 def in_child(doing: Callable[[], object]) -> None:
@@ -291,27 +257,3 @@ def test_a_client_finds_its_endpoint_by_itself(
     monkeypatch.setenv("FOREWARN_ENDPOINT", "https://example.com")
     with pytest.raises(Misuse, match="FOREWARN_ENDPOINT"):
         Client()
-
-
-def test_closing_ends_the_look_up_of_a_name_at_once() -> None:
-    looking, silent = threading.Event(), threading.Event()
-
-    def resolve(*_: object, flags: int = 0, **__: object) -> list[Any]:
-        if flags:
-            raise socket.gaierror(socket.EAI_NONAME, "not an address")
-        looking.set()
-        silent.wait()
-        return []
-
-    client = Client("http://two.test", name="web-0")
-    connection = SocketConnection(client._session, resolve)
-    client._connection = lambda: connection  # type: ignore[method-assign]
-    try:
-        with client.watch() as watch, ThreadPoolExecutor() as pool:
-            told = pool.submit(list, watch)
-            assert looking.wait(patience.SECONDS)
-            watch.close()
-            assert told.result(patience.SECONDS) == []
-            assert not silent.is_set()
-    finally:
-        silent.set()

@@ -94,6 +94,38 @@ def test_any_bytes_are_an_answer_or_a_failure(data: bytes, cuts: list[int]) -> N
     assert fed(data, cuts) is not None
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.0 200 OK\r\n\r\nabc",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" + message(200, b"abc"),
+        message(200, b"abc", Connection="close"),
+        message(200, b"abc") + b"and more",
+    ],
+    ids=["http 1.0", "interim", "close", "more than asked"],
+)
+def test_answers_of_every_form_are_read(data: bytes) -> None:
+    reply = fed(data, [])
+    assert isinstance(reply, Reply)
+    assert (reply.status, reply.body) == (200, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "no-http"),
+        (b"HTTP/1.1 200 OK\r\nContent-", "cut"),
+        (b"", "cut"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (transport.MAX_HEAD_BYTES + 1), "too-large"),
+        (message(200, b" " * (transport.MAX_BODY_BYTES + 1)), "too-large"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * (transport.MAX_INTERIM + 1), "no-http"),
+    ],
+    ids=["no http", "cut in the head", "closed", "long head", "long body", "interim answers"],
+)
+def test_what_is_no_answer_has_its_reason(data: bytes, reason: str) -> None:
+    assert fed(data, []) == reason
+
+
 def test_only_an_end_before_any_answer_on_a_used_connection_is_stale() -> None:
     made = exchange()
     with pytest.raises(transport.RequestFailed) as first:

@@ -31,28 +31,6 @@ def test_an_event_appears_starts_and_is_gone() -> None:
     ]
 
 
-def test_an_event_that_is_started_when_it_is_first_seen_appears_and_starts() -> None:
-    run = Run(one_by_one(document(listed(**STARTED))))
-    assert kinds(run.ask()) == ["appeared", "started"]
-    assert kinds(run.ask()) == []
-
-
-def test_what_is_gone_is_told_before_what_appears() -> None:
-    run = Run(one_by_one(document(listed()), document(listed(OTHER_ID))))
-    run.ask()
-    assert [(c.kind, c.event.event_id) for c in run.ask()] == [
-        ("gone", EVENT_ID),
-        ("appeared", OTHER_ID),
-    ]
-
-
-def test_gone_carries_the_status_that_was_seen_last_and_claims_nothing_more() -> None:
-    run = Run(one_by_one(document(listed()), document()))
-    run.ask()
-    (gone,) = run.ask()
-    assert gone.event.status == "Scheduled"
-
-
 def test_a_later_notbefore_is_an_update_that_shows_both() -> None:
     later = listed(NotBefore="Thu, 01 Jan 2026 12:20:00 GMT")
     run = Run(one_by_one(document(listed()), document(later)))
@@ -98,28 +76,6 @@ def test_another_way_to_write_the_same_event_is_no_news(facts: dict[str, object]
     assert gone.event.duration_seconds == 5
 
 
-@pytest.mark.parametrize(
-    ("facts", "name", "value"),
-    [
-        ({"Description": "other"}, "description", "other"),
-        ({"DurationInSeconds": 9}, "duration_seconds", 9),
-        ({"EventSource": "Platform"}, "source", "Platform"),
-        ({"EventType": "Freeze"}, "event_type", "Freeze"),
-        ({"EventStatus": "Paused"}, "status", "Paused"),
-        ({"Resources": ["web-1"]}, "resources", ("web-1",)),
-        ({"Resources": ["web-1"]}, "concerns_me", False),
-    ],
-)
-def test_whatever_else_is_new_is_an_update(
-    facts: dict[str, object], name: str, value: object
-) -> None:
-    run = Run(one_by_one(document(listed()), document(listed(**facts))))
-    run.ask()
-    (change,) = run.ask()
-    assert change.updated
-    assert getattr(change.event, name) == value
-
-
 def test_a_start_is_told_once_though_the_server_goes_back() -> None:
     run = Run(
         one_by_one(
@@ -140,37 +96,6 @@ def test_an_event_that_one_document_leaves_out_is_not_gone() -> None:
     assert run.troubles == []
 
 
-def test_an_end_is_confirmed_at_once() -> None:
-    run = Run(one_by_one(document(listed()), document()))
-    run.ask()
-    assert kinds(run.ask()) == ["gone"]
-    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 1, 1.05])
-    assert [bool(ask.held) for _, ask in run.asked] == [False, True, False]
-
-
-def test_a_server_that_waits_is_asked_for_the_whole_document_to_confirm_an_end() -> None:
-    def server(_: Question, held: bool) -> Reply:
-        run.seconds += 20.0 if held else 0.0
-        return document(incarnation=2, Preference_Applied="wait=60") if held else replies.pop(0)
-
-    replies = [document(listed()), document(incarnation=2)]
-    run = Run(server)
-    run.ask()
-    assert kinds(run.ask()) == ["gone"]
-    assert run.seconds == pytest.approx(21.05, abs=0.06)
-
-
-def test_an_end_that_could_not_be_confirmed_at_once_is_confirmed_by_the_next_answer() -> None:
-    new = document(listed(OTHER_ID))
-    run = Run(one_by_one(document(listed()), new, world.CUT, new))
-    run.ask()
-    assert [(c.kind, c.event.event_id) for c in run.ask()] == [("appeared", OTHER_ID)]
-    assert {event.event_id for event in run.listed} == {EVENT_ID, OTHER_ID}
-    again = Run(run.answers, since=run.watcher.since)
-    assert [(c.kind, c.event.event_id) for c in run.look()] == [("gone", EVENT_ID)]
-    assert [(c.kind, c.event.event_id) for c in again.ask()] == [("gone", EVENT_ID)]
-
-
 def test_an_event_is_gone_though_the_document_that_confirms_another_end_lists_it_again() -> None:
     documents = [document(listed()), document(listed(OTHER_ID)), world.CUT, document()]
     run = Run(one_by_one(*documents, document(listed())))
@@ -179,20 +104,6 @@ def test_an_event_is_gone_though_the_document_that_confirms_another_end_lists_it
         *[("appeared", EVENT_ID), ("appeared", OTHER_ID)],
         *[("gone", EVENT_ID), ("gone", OTHER_ID), ("appeared", EVENT_ID)],
     ]
-
-
-def test_an_event_that_only_the_document_before_the_confirmation_lists_is_told() -> None:
-    run = Run(one_by_one(document(listed()), document(listed(OTHER_ID)), document(listed())))
-    run.ask()
-    assert [(c.kind, c.event.event_id) for c in run.ask()] == [("appeared", OTHER_ID)]
-    assert [(c.kind, c.event.event_id) for c in run.ask()] == [("gone", OTHER_ID)]
-
-
-def test_an_event_that_is_listed_again_after_its_end_appears_again() -> None:
-    again = document(listed(**STARTED))
-    run = Run(one_by_one(document(listed()), document(), document(), again, document()))
-    told = [kinds(run.ask()) for _ in range(4)]
-    assert told == [["appeared"], ["gone"], ["appeared", "started"], ["gone"]]
 
 
 def test_a_server_that_waits_is_not_asked_to_before_every_end_is_confirmed() -> None:
@@ -223,19 +134,6 @@ def test_an_end_in_doubt_is_not_left_to_a_server_that_waits() -> None:
     told = [(c.kind, c.event.event_id) for _ in range(3) for c in run.ask()]
     assert told[1:] == [("appeared", OTHER_ID), ("gone", OTHER_ID)]
     assert run.seconds < 10
-
-
-def test_an_event_that_is_listed_again_in_time_needs_two_documents_to_end_again() -> None:
-    both, new = document(listed(), listed(OTHER_ID)), document(listed(OTHER_ID))
-    run = Run(one_by_one(document(listed()), new, world.CUT, both, new, both))
-    told = [c.kind for _ in range(6) for c in run.look()]
-    assert told == ["appeared", "appeared"]
-
-
-def test_an_event_that_the_second_look_lists_again_needs_two_documents_to_end_later() -> None:
-    ours, none = document(listed()), document()
-    run = Run(one_by_one(ours, none, ours, none, ours))
-    assert [change.kind for _ in range(7) for change in run.look()] == ["appeared"]
 
 
 def test_documents_are_taken_whole_and_only_when_their_events_are_new() -> None:
@@ -332,13 +230,6 @@ def test_what_is_not_wished_for_is_never_told(
     assert names == [told, told, told]
 
 
-def test_whom_an_event_concerns_counts_when_it_changes() -> None:
-    wishes = EventFilter(mine=True)
-    theirs, ours = listed(Resources=["web-1"]), listed()
-    run = Run(one_by_one(*map(document, [theirs, ours, theirs]), document()), wishes=wishes)
-    assert [kinds(run.ask()) for _ in range(4)] == [[], ["appeared"], ["updated"], ["gone"]]
-
-
 @pytest.mark.parametrize("types", ["Reboot", [], [1]])
 def test_types_are_some_texts(types: object) -> None:
     with pytest.raises(Misuse, match="event types"):
@@ -348,14 +239,6 @@ def test_types_are_some_texts(types: object) -> None:
 def test_a_type_that_nobody_knows_is_kept_as_text() -> None:
     run = Run(one_by_one(document(listed(EventType="Teleport"))))
     assert [change.event.event_type for change in run.ask()] == ["Teleport"]
-
-
-def test_notice_counts_by_the_servers_clock_where_ours_is_wrong() -> None:
-    wrong = document(listed(), Date="Thu, 01 Jan 2026 12:10:00 GMT")
-    close = document(listed(), Date="Thu, 01 Jan 2026 12:00:01 GMT")
-    for answer, seconds in [(wrong, 300), (close, 900), (document(listed()), 900)]:
-        (change,) = Run(one_by_one(answer)).ask()
-        assert change.event.starts_by == world.ORIGIN + seconds
 
 
 def test_the_time_that_an_event_starts_by_does_not_waver_with_each_answer() -> None:
@@ -385,15 +268,6 @@ def test_what_an_answer_does_not_say_of_the_notice_is_as_it_was() -> None:
     run.ask()
     assert run.ask() == []
     assert [known.starts_by for known in run.listed] == [world.ORIGIN + 900]
-
-
-def test_without_a_word_of_the_servers_clock_ours_shortens_no_notice() -> None:
-    run = Run(one_by_one(document(listed()), document(listed())))
-    run.ask()
-    run.slept = 60.0
-    run.ask()
-    (known,) = run.listed
-    assert known.starts_by == world.ORIGIN + 900
 
 
 @pytest.mark.parametrize(("slept", "paused"), [(60.0, 0.0), (0.0, 60.0)])
@@ -475,13 +349,6 @@ def test_the_last_of_two_ends_is_told_in_the_process_after_too() -> None:
     ]
 
 
-def test_an_event_that_was_not_told_is_not_saved() -> None:
-    run = Run(one_by_one(document(listed(Resources=["web-1"]))), wishes=EventFilter(mine=True))
-    run.ask()
-    assert len(run.listed) == 1
-    assert watch.read_state(run.watcher.since, at()) == {}
-
-
 @pytest.mark.parametrize(
     "since", ["", "{", "[]", '{"format":1}', '{"format":2,"known":{"A":{}}}', "[" * 100_000]
 )
@@ -501,13 +368,6 @@ def test_a_state_has_no_time_of_its_process() -> None:
     run = Run(one_by_one(document(listed())))
     run.ask()
     assert '"starts_by":null' in run.watcher.since
-
-
-def test_a_state_of_nothing_is_a_state() -> None:
-    run = Run(one_by_one(document(listed())))
-    again = Run(one_by_one(document(listed())), since=run.watcher.since)
-    assert kinds(again.ask()) == ["appeared"]
-    assert watch.read_state("{}", at()) == {}
 
 
 @pytest.mark.parametrize("date", ["11:00:00", "12:10:00"])

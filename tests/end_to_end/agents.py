@@ -55,8 +55,6 @@ class Endpoint(Scripted):
     def __init__(self, port: int = 0) -> None:
         super().__init__(self._converse, port)
         self.document: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}
-        self.once: list[dict[str, Any]] = []
-        """Documents that the next answers have instead, each once."""
         self.approved: list[str] = []
         self.asked = 0
         """How often the document was asked for."""
@@ -69,10 +67,6 @@ class Endpoint(Scripted):
         before = self.document["DocumentIncarnation"]
         self.document = {"DocumentIncarnation": before + 1, "Events": list(events)}
 
-    def show_once(self, *events: dict[str, Any]) -> None:
-        """Show these events in the next answer alone."""
-        self.once.append({"DocumentIncarnation": -1, "Events": list(events)})
-
     def _converse(self, talk: Talk) -> None:
         while (asked := talk.request()) is not None:
             status, body = self._answer(asked)
@@ -83,7 +77,7 @@ class Endpoint(Scripted):
             return 200, asked.target.split("/vm/")[1].split("/")[0].encode()
         if asked.method == "GET":
             self.asked += 1
-            return self.status, self.once.pop() if self.once else self.document
+            return self.status, self.document
         self.approved += [each["EventId"] for each in json.loads(asked.body)["StartRequests"]]
         self.at_approval()
         return self.approval_status, b""

@@ -138,13 +138,6 @@ class Running:
         assert self._process is not None
         return Path(f"/proc/{self._process.pid}/limits").read_text()
 
-    def resident_mib(self) -> int:
-        """Return how much memory the process holds, as Linux tells it."""
-        assert self._process is not None
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(kib) // 1024
-
     def kill(self) -> None:
         """End it without a word, as a lost power supply does."""
         assert self._process is not None

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 from ports import free_port
@@ -55,8 +53,3 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
         assert [word in told.stdout for word in ("bob", "forbidden", "viewer")] == [True] * 3
     finally:
         assert service.stop() == 0
-
-
-@pytest.mark.parametrize("text", pages.blocks(PAGE, "sh"))
-def test_every_block_is_well_formed(text: str) -> None:
-    assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0

@@ -8,11 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import forked
 import patience
-from client.scripted import Asked, message, serving
 from end_to_end.agents import (
     COMMAND_LINE,
     DONE,
@@ -24,8 +22,6 @@ from end_to_end.agents import (
     started,
     until,
 )
-from end_to_end.running import Running
-from forewarn.agent.daemon import Poller
 
 
 def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
@@ -41,18 +37,6 @@ def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., 
     agent.until(lambda: not agent.status()["standing"])
     assert cloud.approved == ["E1"]
     assert agent.kill(signal.SIGTERM) == 0
-
-
-def test_a_killed_agent_undoes_what_was_over_meanwhile(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents().start()
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Approved")
-    agent.kill()
-    cloud.show()
-    agent.start()
-    agent.expect(*DONE, *UNDONE)
 
 
 def test_sigterm_finishes_what_is_under_way_and_leaves_the_rest_in_the_journal(
@@ -131,22 +115,6 @@ def test_the_port_shows_health_status_and_metrics(
     assert "Approved by rule 'two'\n  command: done\n" in shown.stdout
 
 
-def test_a_dry_run_says_and_does_nothing(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
-    agent = agents()
-    cloud.show(event())
-    agent.start("--dry-run", "--once", by=COMMAND_LINE)
-    assert agent.process is not None
-    assert agent.process.wait(patience.SECONDS) == 0
-    said = [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
-    assert [line for line in said if line.startswith("would")] == [
-        "would do command",
-        "would do command",
-        "would approve E1",
-    ]
-    assert agent.done == cloud.approved == []
-    assert not (agent.folder / "state").exists()
-
-
 def test_rules_are_tried_beside_the_agent_that_has_the_status_port(
     cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:
@@ -203,35 +171,6 @@ def test_a_status_port_that_another_process_has_keeps_no_event_waiting(
     assert agent.kill(signal.SIGTERM) == 0
 
 
-def test_an_agent_that_waits_for_its_status_port_ends_at_once(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents()
-    with socket.create_server((agent.address, agent.port)):
-        agent.start()
-        until(lambda: cloud.asked)
-        assert agent.kill(signal.SIGTERM) == 0
-
-
-def test_a_webhook_is_told_in_one_line_without_a_package_for_it(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    told: list[dict[str, Any]] = []
-
-    def take(asked: Asked, _: int) -> bytes:
-        told.append(json.loads(asked.body))
-        return message(200, b"")
-
-    with serving(take) as hook:
-        agent = agents(
-            f"[[rule]]\nname = 'tell'\nprepare = [ {{ notify = {{ webhook = '{hook.url}' }} }} ]\n"
-        ).start()
-        cloud.show(event())
-        agent.until(lambda: told)
-    assert told[0]["event_id"] == "E1"
-    assert "web-0: Reboot" in told[0]["text"]
-
-
 def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))
@@ -265,71 +204,3 @@ def test_the_process_carries_neither_command_line_nor_drawing() -> None:
     )
     heavy = {"click", "rich", "structlog", "asyncio", "pydantic", "starlette"}
     assert not heavy & {name.partition(".")[0] for name in looked.stdout.split()}
-
-
-FLEET = '[[machine]]\nname = "web-0"\n'
-
-
-def test_with_the_service_itself_the_event_starts_when_the_machine_is_prepared(
-    tmp_path: Path,
-) -> None:
-    service = Running(tmp_path, connector="reboot_seconds = 2")
-    service.start()
-    agent = Agent(tmp_path / "agent", f"http://127.0.0.1:{service.guest_port}", TWO)
-    try:
-        service.apply(FLEET)
-        agent.start()
-        assert service.call("schedule", "reboot", "web-0").returncode == 0
-        agent.expect(*DONE, *UNDONE)
-        (record,) = service.document("history")["operations"]
-        assert record["status"] == "Completed"
-    finally:
-        agent.close()
-        assert service.stop() == 0
-
-
-def test_looking_goes_on_after_a_fault_of_its_own(cloud: Endpoint) -> None:
-    told: list[object] = []
-
-    def tell(cause: object) -> None:
-        told.append(cause)
-        if len(told) == 1:
-            raise RuntimeError
-
-    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", tell)
-    looking.start()
-    until(lambda: len(told) > 1)
-    assert looking.trouble == ""
-    looking.close()
-
-
-def test_one_empty_document_in_the_middle_of_a_started_event_undoes_nothing(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    """As a proxy or a server answers that just starts: the machine is down in a moment."""
-    agent = agents().start()
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Approved")
-    cloud.show(started())
-    agent.until(lambda: agent.shows("Started"))
-    asked = cloud.asked
-    cloud.show_once()
-    until(lambda: cloud.asked > asked + 3)
-    assert agent.phase() == "Approved"
-    assert agent.done == DONE
-    cloud.show()
-    agent.expect(*DONE, *UNDONE)
-
-
-def test_an_event_that_is_listed_again_after_its_end_is_prepared_for_again(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents().start()
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Approved")
-    cloud.show()
-    agent.expect(*DONE, *UNDONE)
-    cloud.show(event())
-    agent.expect(*DONE, *UNDONE, *DONE)
-    cloud.show()
-    agent.expect(*DONE, *UNDONE, *DONE, *UNDONE)

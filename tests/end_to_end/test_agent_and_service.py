@@ -1,8 +1,6 @@
 """Agents and the service itself: a service that is killed, what is cancelled, a notice of 30 s."""
 
-import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,6 @@ FLEET = {
     "availability_set": [
         {"name": "web", "machines": [{"name": f"web-{n}", "host": "h1"} for n in range(2)]}
     ],
-    "scale_set": [
-        {
-            "name": "batch",
-            "priority": "low",
-            "machines": [{"index": n, "host": f"b{n}"} for n in range(2)],
-        }
-    ],
 }
 RULES = """
 [[rule]]
@@ -32,13 +23,6 @@ prepare = [
   { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
   { command = { run = ["ACTION", "b"], undo = ["ACTION", "un-b"] } },
 ]
-approve = "when-prepared"
-"""
-SPOT = """
-[[rule]]
-name = "a checkpoint"
-match = { types = ["Preempt"] }
-prepare = [{ command = { run = ["ACTION", "save"] } }]
 approve = "when-prepared"
 """
 REBOOT = 3
@@ -89,12 +73,6 @@ class Cloud:
         assert shown["machines"] == ["web-0", "web-1"]
         return str(shown["id"])
 
-    def event_of(self, agent: Agent) -> str:
-        """Return the id of the event that names a machine alone."""
-        shown = self.service.operator.get("/v1/events")["events"]
-        (found,) = [each["id"] for each in shown if each["machines"] == [agent.machine]]
-        return str(found)
-
     def service_dies(self) -> None:
         self.service.kill()
         self.service.start()
@@ -142,23 +120,6 @@ def test_a_service_killed_while_agents_prepare_is_approved_when_it_is_back(cloud
         agent.expect(*DONE, *UNDONE)
 
 
-def test_a_service_killed_when_it_was_approved_has_forgotten_nothing(cloud: Cloud) -> None:
-    pair = cloud.pair(0)
-    event_id = cloud.reboot()
-    held = cloud.service.call("hold", "machine", "web-0")  # what is approved does not start yet
-    assert held.returncode == 0
-    cloud.let_go()
-    pair[0].until(lambda: pair[0].phase(event_id) == "Approved")
-    cloud.service_dies()
-    assert cloud.service.operation()["status"] == "Scheduled"
-    assert approver(cloud.service.operation()) == "web-0"
-    assert cloud.service.call("release", "machine", "web-0").returncode == 0
-    assert cloud.ended()["start_cause"] == "approved"
-    for agent in pair:
-        agent.expect(*DONE, *UNDONE)
-    assert cloud.service.posts() == 0, "what is approved is not approved again"
-
-
 def test_a_service_killed_in_the_middle_of_the_act_ends_it_and_agents_undo_once(
     cloud: Cloud,
 ) -> None:
@@ -194,6 +155,35 @@ def test_the_service_waits_until_the_agents_say_that_they_are_back(cloud: Cloud)
         agent.expect(*DONE, *UNDONE)
 
 
+FIRST = """
+[[rule]]
+name = "ours"
+prepare = [{ ready = {} }]
+approve = "never"
+
+[[rule]]
+name = "anybody's"
+match = { machine = "any" }
+prepare = [{ command = { run = ["ACTION", "wrong"] } }]
+"""
+
+
+def test_an_agent_that_was_there_before_its_machine_takes_its_first_event_by_its_own_rule(
+    cloud: Cloud,
+) -> None:
+    agent = cloud.agent("desk-0", FIRST).start()
+    agent.until(lambda: "answered 403" in agent.status().get("trouble", ""))
+    fleet = {"machine": [{"name": "desk-0"}]}
+    assert cloud.service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
+    cloud.ask("/v1/maintenances", event_type="Reboot", machines=["desk-0"])
+    agent.until(lambda: agent.page("/readyz")[0] == 503)
+    agent.until(lambda: agent.status()["standing"])  # published after /readyz
+    status = agent.status()
+    assert [each["rule"] for each in status["events"]] == ["ours"]
+    assert [each["effect"] for each in status["standing"]] == ["ready"]
+    assert agent.done == []
+
+
 # What is cancelled
 
 
@@ -212,62 +202,3 @@ def test_what_is_cancelled_in_the_middle_of_preparing_is_undone_and_not_approved
         agent.expect("a begins", *UNDONE[2:])
         agent.until(lambda agent=agent: agent.status()["standing"] == [])
     assert cloud.service.posts() == 0
-
-
-def test_what_is_cancelled_when_it_was_prepared_is_undone_and_not_approved(cloud: Cloud) -> None:
-    first, second = cloud.pair(1)
-    event_id = cloud.reboot()
-    first.until(lambda: first.phase(event_id) == "Prepared")
-    second.expect("a begins")
-    assert cloud.service.call("cancel", "1").returncode == 0
-    first.expect(*DONE, *UNDONE)
-    second.until(lambda: second.done == ["a begins", "un-a begins"])  # it has heard of it too
-    cloud.let_go()
-    second.until(lambda: second.status()["standing"] == [])
-    assert second.done == ["a begins", *UNDONE[2:]]
-    assert cloud.service.posts() == 0
-    assert cloud.ended("Canceled")["started_at"] is None
-
-
-# A preemption
-
-
-@pytest.mark.soak
-def test_a_preemption_is_prepared_for_in_its_30_seconds_and_what_is_too_long_is_cut(
-    cloud: Cloud,
-) -> None:
-    swift, slow = (cloud.agent(f"batch_{n}", SPOT) for n in range(2))
-    (slow.folder / "hold").touch()  # never ends by itself
-    for agent in (swift, slow):
-        agent.start().until(lambda agent=agent: agent.status().get("events") == [])
-    for agent in (swift, slow):
-        cloud.ask("/v1/maintenances", event_type="Preempt", machines=[agent.machine])
-    late = cloud.event_of(slow)
-    until(lambda: cloud.service.posts() == 1)
-    swift.expect("save begins", "save ends")
-    slow.until(lambda: slow.phase(late) == "Held")
-    (told,) = [each for each in slow.status()["events"] if each["event_id"] == late]
-    assert [each["result"] for each in told["actions"]] == ["cut"]
-    said = [json.loads(line) for line in slow.said.read_text().splitlines()]
-    (cut,) = [line for line in said if line["message"].startswith("doing command")]
-    assert ": cut" in cut["message"]
-
-    def operations() -> dict[str, Any]:
-        found = cloud.service.operator.get("/v1/history")["operations"]
-        return {each["events"][0]["machines"][0]: each for each in found}
-
-    until(lambda: all(each["started_at"] for each in operations().values()))
-    for machine, cause in (("batch_0", "approved"), ("batch_1", "notice-over")):
-        operation = operations()[machine]
-        announced, not_before, started = (
-            datetime.fromisoformat(operation[key])
-            for key in ("announced_at", "not_before", "started_at")
-        )
-        assert timedelta(seconds=30) <= not_before - announced < timedelta(seconds=32)
-        assert operation["start_cause"] == cause
-        if cause == "approved":
-            assert started < not_before - timedelta(seconds=5), "before the margin"
-        else:
-            assert datetime.fromisoformat(cut["timestamp"]) < not_before <= started
-    assert slow.done == ["save begins"]
-    assert cloud.service.posts() == 1

@@ -57,20 +57,22 @@ def start_to_be_killed(agent: Agent, at: int, how: str) -> forked.Process:
     return agent.process
 
 
-each_instant = pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param("before", marks=pytest.mark.soak),
-        "during",
-        pytest.param("after", marks=pytest.mark.soak),
-    ],
-)
+def each_instant(*writes: int) -> pytest.MarkDecorator:
+    """Kill before, in and after each of these writes; by `make test` in the middle one alone."""
+    middle = writes[len(writes) // 2]
+    return pytest.mark.parametrize(
+        ("at", "how"),
+        [
+            pytest.param(at, how, marks=() if (at, how) == (middle, "during") else pytest.mark.soak)
+            for at in writes
+            for how in ("before", "during", "after")
+        ],
+    )
 
 
-@each_instant
-@pytest.mark.parametrize("at", range(1, 6))
+@each_instant(*range(1, 6))
 def test_a_kill_at_any_write_leaves_the_machine_as_it_should_be(
-    how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]
+    at: int, how: str, cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:
     """Writes: booted; taken and a begun; a ended and b begun; b ended; approved."""
     agent = agents()
@@ -94,10 +96,9 @@ def test_a_kill_at_any_write_leaves_the_machine_as_it_should_be(
     assert undone == (["un-b ends", "un-a ends"] if "b begins" in log else ["un-a ends"])
 
 
-@each_instant
-@pytest.mark.parametrize("at", range(6, 9))
+@each_instant(*range(6, 9))
 def test_a_kill_at_any_write_of_undoing_leaves_the_machine_as_it_should_be(
-    how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]
+    at: int, how: str, cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:
     """Writes: gone and un-b begun; un-b ended and un-a begun; un-a ended."""
     agent = agents()

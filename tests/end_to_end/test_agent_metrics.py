@@ -12,11 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from forewarn.agent import activity
 from house import tree
-from ports import free_port
 
 PAGE = (tree.ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.+)$", PAGE, re.MULTILINE))
-"""The first line of each section, by the metric's name."""
 HEADINGS = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)
 RULES = """
 [[rule]]
@@ -57,13 +54,6 @@ def test_the_page_has_a_heading_for_each_metric_and_for_no_other(agent: Agent) -
     assert len(HEADINGS) == len(set(HEADINGS))
     assert names == set(HEADINGS)
     assert names == {activity.PREFIX + name for name in activity.FAMILIES}
-
-
-@pytest.mark.parametrize("name", activity.FAMILIES)
-def test_each_section_begins_with_what_the_agent_says_of_the_metric(name: str) -> None:
-    plain = SECTIONS[activity.PREFIX + name].replace("`", "")
-    said = activity.FAMILIES[name]
-    assert plain == said or plain.startswith(f"{said} ")
 
 
 def test_each_metric_is_told_over_a_whole_event(
@@ -134,29 +124,6 @@ def test_an_agent_without_its_endpoint_says_so_and_since_when(
     agent.until(lambda: scraped(agent)[1]["forewarn_agent_endpoint_up"] == 1)
     assert scraped(agent)[1]["forewarn_agent_last_look_timestamp_seconds"] > at
     assert agent.status()["endpoint"]["answers"] is True
-
-
-def test_an_agent_that_has_found_no_endpoint_yet_does_not_say_when(tmp_path: Path) -> None:
-    lonely = Agent(tmp_path / "lonely", f"http://127.0.0.1:{free_port()}", "")
-    try:
-        lonely.start()
-        lonely.until(lambda: lonely.status().get("trouble"))
-        alone = scraped(lonely)[1]
-        assert alone["forewarn_agent_endpoint_up"] == 0
-        assert "forewarn_agent_last_look_timestamp_seconds" not in alone
-        assert lonely.status()["endpoint"] == {"answers": False, "answered_seconds_ago": None}
-    finally:
-        lonely.close()
-
-
-def test_approvals_that_are_not_taken_are_counted_by_reason(cloud: Endpoint, agent: Agent) -> None:
-    cloud.approval_status = 400
-    cloud.show(event())
-    name = "forewarn_agent_approvals_failed_total{reason=%s}"
-    agent.until(lambda: scraped(agent)[1].get(name % "refused") == 1)
-    counted = scraped(agent)[1]
-    assert counted[name % "unanswered"] == 0
-    assert counted["forewarn_agent_approvals_total"] == 0
 
 
 def reload(agent: Agent) -> None:

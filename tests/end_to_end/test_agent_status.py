@@ -12,7 +12,7 @@ import pytest
 
 import forked
 import patience
-from end_to_end.agents import Agent, Endpoint, event, started
+from end_to_end.agents import Agent, Endpoint, event
 
 RULES = """
 [[rule]]
@@ -91,19 +91,6 @@ def test_it_tells_another_machine_that_an_action_failed_and_not_why(
     assert "no route" not in str([each["reason"] for each in other["standing"]])
 
 
-def test_it_says_since_when_the_endpoint_does_not_answer(cloud: Endpoint, agent: Agent) -> None:
-    agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-    assert said(agent) == ["web-0: ready"]
-    cloud.status = 403
-    agent.until(lambda: not agent.status()["endpoint"]["answers"])
-    lines = said(agent)
-    assert lines[0] == "web-0: ready"
-    assert lines[1].startswith("trouble: ")
-    assert "answered 403" in lines[1]
-    assert lines[2].startswith("the endpoint answered last ")
-    assert lines[2].endswith(" s ago")
-
-
 MENDED = RULES.replace("echo no route to the balancer; exit 3", "test -e MENDED || exit 3")
 
 
@@ -157,25 +144,3 @@ def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
         assert agent.kill(signal.SIGTERM) == 0
     finally:
         agent.close()
-
-
-def test_what_cannot_be_tried_again_is_not_said_to_be_asked_for(
-    cloud: Endpoint, agent: Agent
-) -> None:
-    cloud.show(event("E1"), event("E2"), event("E3"))
-    agent.until(lambda: {agent.phase(each) for each in ("E1", "E2", "E3")} == {"Held"})
-    cloud.show(event("E1"), started("E2"), event("E3", notice=1))
-
-    def short() -> bool:
-        lefts = [each["notice_left_seconds"] for each in agent.status()["events"]]
-        return lefts[1] is None and lefts[2] <= 5
-
-    agent.until(short)
-    stays = [line for line in said(agent) if line.startswith("  stays held at a reload: ")]
-    assert "even_if_started" in stays[0]
-    assert len(stays) == 2
-    reload(agent)
-    agent.until(lambda: "E3 stays held: " in agent.said.read_text())
-    logged = agent.said.read_text()
-    assert "E2 stays held: it is Started" in logged
-    assert "E1 stays held" not in logged

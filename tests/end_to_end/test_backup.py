@@ -9,7 +9,6 @@ from pathlib import Path
 
 from end_to_end.production import by_this_python, example
 from end_to_end.running import Running
-from forewarn.cli.exits import ExitStatus
 
 
 def moved(command: str, folder: Path) -> str:
@@ -40,10 +39,6 @@ def killed_after_a_backup(folder: Path) -> Running:
     return service
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.glob("forewarn.db*")}
-
-
 def test_a_backup_is_put_back_after_a_kill_by_the_guides_steps(folder: Path) -> None:
     service = killed_after_a_backup(folder)
     by_the_guide("restore-check", folder)
@@ -57,16 +52,3 @@ def test_a_backup_is_put_back_after_a_kill_by_the_guides_steps(folder: Path) -> 
         assert service.stop() == 0
     with contextlib.closing(sqlite3.connect(folder / "forewarn.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-def test_a_backup_copied_over_what_a_kill_left_is_refused_and_nothing_is_touched(
-    folder: Path,
-) -> None:
-    service = killed_after_a_backup(folder)
-    copy = (folder / "backups" / "forewarn.db").read_bytes()
-    (folder / "forewarn.db").write_bytes(copy)
-    before = contents(folder)
-    refused = service.call("restore-check", str(folder / "forewarn.db"))
-    assert refused.returncode == ExitStatus.UNAVAILABLE
-    assert f"{folder}/forewarn.db-wal holds changes" in refused.stderr
-    assert contents(folder) == before

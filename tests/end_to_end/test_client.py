@@ -7,7 +7,6 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -136,42 +135,6 @@ def test_ten_lines_drain_and_approve(
     assert next(watch).kind == "started"
     service.let_go()
     assert next(watch).kind == "gone"
-
-
-def test_a_waiting_client_is_told_at_once_and_asks_seldom(
-    service: Service, connect: Callable[[str], forewarn.Client]
-) -> None:
-    watch = connect(service.url("m1-0")).watch()
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(next, watch)
-        until(lambda: service.counted("waiters") == 1)  # it has found out that the server waits
-        answered = service.counted("requests_total")
-        service.reboot("m1-0")
-        assert first.result().appeared
-    assert service.counted("requests_total") == answered + 1, "by the answer that it waited for"
-
-
-def test_a_client_that_was_only_paused_asks_again_without_the_end_of_its_wait(
-    service: Service, connect: Callable[[str], forewarn.Client]
-) -> None:
-    client = connect(service.url("m2-0"))
-    watch = client.watch()
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(next, watch)
-        service.document("schedule", "freeze", "m2-0")
-        appeared = first.result()
-        service.hold()
-        client.approve(appeared.event)
-        assert next(watch).kind == "started"
-        last = pool.submit(next, watch)
-        until(lambda: service.counted("waiters") == 1)
-        service.let_go()
-        assert last.result().kind == "gone"
-    operation = service.operation()
-    carried_out, ended = (
-        datetime.fromisoformat(operation[name]) for name in ("carried_out_at", "ended_at")
-    )
-    assert timedelta(0) < ended - carried_out < timedelta(minutes=1), "its wait is a minute"
 
 
 class Watching:

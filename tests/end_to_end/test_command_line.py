@@ -7,10 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Generator
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,6 @@ import pytest
 import patience
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
-from ports import free_port
 
 FLEET = """
 [[availability_set]]
@@ -118,16 +114,6 @@ def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Pat
     assert "1 removed: spare" in pruned
 
 
-def test_a_file_that_was_cut_short_prunes_nobody(service: Running, folder: Path) -> None:
-    empty = folder / "empty.toml"
-    empty.touch()
-    refused = service.call("fleet", "apply", str(empty), "--prune")
-    assert (refused.returncode, refused.stdout) == (ExitStatus.REFUSED, "")
-    assert "--allow-empty" in refused.stderr
-    meant = service.call("fleet", "apply", str(empty), "--prune", "--allow-empty", "--dry-run")
-    assert meant.stdout == "3 would be removed: bastion, web-0, web-1\n"
-
-
 def test_what_may_not_be_meant_is_warned_of_on_stderr(service: Running) -> None:
     zz = '[[machine]]\nname = "zz"\nlistener = "blue"\n'
     for options in (["--dry-run"], ["--dry-run", "--json"], []):
@@ -141,29 +127,12 @@ def test_what_may_not_be_meant_is_warned_of_on_stderr(service: Running) -> None:
     assert service.call("release", "machine", "zz").returncode == 0
 
 
-def test_a_machine_is_removed(service: Running) -> None:
-    service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "gone"\n')
-    removed = service.call("fleet", "remove", "gone")
-    assert removed.stdout == "1 removed: gone\n"
-    again = service.call("fleet", "remove", "gone")
-    assert again.returncode == ExitStatus.NOT_FOUND
-    assert "gone" in again.stderr
-
-
 def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> None:
     for file, said in (
         ('[[machine]]\nname = "_x"\n', ["stdin: machine[0].name", "'_x'"]),
         (
             '[[machine]]\nname = "x"\nadress = "h"\n',
             ["stdin: machine[0] 'x'", "'adress'", "'address'"],
-        ),
-        (
-            '[[machin]]\nname = "x"\n',
-            ["stdin: ", "'machin'", "'machine'"],
-        ),
-        (
-            '[machine]\nname = "x"\n',
-            ["stdin: machine 'x'", "[[machine]]"],
         ),
         (
             '{"machine": [{"name": "x", "host": {}}]}',
@@ -191,16 +160,6 @@ def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
     assert rows[1][6] == "15m"
     assert "Nothing is scheduled" in tried.stderr
     assert service.document("events")["events"] == []
-
-
-def test_what_is_cancelled_is_not_approved(service: Running) -> None:
-    plan = service.document("schedule", "reboot", "web-0")
-    number = str(plan["maintenance"]["number"])
-    assert service.call("cancel", number).returncode == ExitStatus.OK
-    for reference in (number, f"{number}.1", plan["operations"][0]["events"][0]["id"]):
-        refused = service.call("approve", reference)
-        assert refused.returncode == ExitStatus.REFUSED
-        assert f"{number}.1" in refused.stderr
 
 
 def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Running) -> None:
@@ -244,28 +203,6 @@ def until_over(service: Running, number: str) -> Any:
 
     patience.until(is_over, lambda: service.operator.get(path))
     return service.document("maintenance", "show", number)
-
-
-def test_what_is_scheduled_can_be_withdrawn_with_a_reason(service: Running) -> None:
-    number = scheduled(service, "redeploy", "bastion")
-    withdrawn = service.call("cancel", number, "--reason", "not today")
-    assert withdrawn.returncode == 0
-    assert f"{number}.1 Redeploy of bastion: Canceled" in withdrawn.stdout
-    kept = service.document("history", "--machine", "bastion", "--status", "canceled")
-    assert "not today" in kept["operations"][0]["outcome"]
-    assert kept["operations"][0]["started_at"] is None
-
-
-def test_history_is_filtered_and_bounded_by_times(service: Running) -> None:
-    number = scheduled(service, "freeze", "web-1")
-    service.call("cancel", number)
-    found = service.document("history", "--scope", "web", "--type", "freeze", "--since", "-1h")
-    assert [o["id"] for o in found["operations"]] == [f"{number}.1"]
-    assert service.document("history", "--until", "-1h")["operations"] == []
-    assert len(service.call("history", "--until", "-1h").stderr.splitlines()) == 1
-    never = service.call("history", "--since", "-999999999d")
-    assert (never.returncode, never.stdout) == (2, "")
-    assert "'999999999d'" in never.stderr
 
 
 def unit_rows(shown: str) -> list[list[str]]:
@@ -321,15 +258,6 @@ def test_units_are_shown_halted_retried_skipped_resumed_and_stopped(service: Run
     assert listed[2] == "stopped"
 
 
-def test_a_host_is_asked_for_by_name(service: Running) -> None:
-    tried = service.call("schedule", "freeze", "--host", "h2", "--without-notice", "--dry-run")
-    assert columns(tried.stdout)[1][:5] == ["0.1", "Freeze", "Scheduled", "web/1", "h2"]
-    unknown = service.call("schedule", "freeze", "--host", "h9")
-    assert unknown.returncode == ExitStatus.NOT_FOUND
-    assert "bastion" in service.call("fleet", "list", "--host", "unknown").stdout
-    assert service.call("fleet", "list", "--lost").stderr.startswith("No machine was preempted")
-
-
 def test_what_is_pending_is_held_released_and_postponed(service: Running) -> None:
     number = scheduled(service, "reboot", "web-0")
     held = service.call("hold", "scope", "web", "--reason", "release day")
@@ -360,17 +288,6 @@ def test_what_is_pending_is_held_released_and_postponed(service: Running) -> Non
     assert "scope web: release day" in service.call("audit").stdout
     well = service.call("alerts")
     assert (well.returncode, well.stdout) == (0, "")
-
-
-@pytest.mark.parametrize("given", [("--not-before", "+15m"), ("--notice", "15m")])
-def test_the_least_notice_can_be_asked_for(service: Running, given: tuple[str, str]) -> None:
-    plan = service.document("schedule", "reboot", "bastion", *given, "--without-notice")
-    (operation,) = plan["operations"]
-    notice = datetime.fromisoformat(operation["not_before"]) - datetime.fromisoformat(
-        operation["announced_at"]
-    )
-    assert timedelta(minutes=15) <= notice < timedelta(minutes=15, seconds=1)
-    assert service.call("cancel", operation["id"]).returncode == 0
 
 
 def test_each_kind_of_refusal_has_its_exit_status(service: Running) -> None:
@@ -435,130 +352,6 @@ def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(service: Running) ->
     assert status == ExitStatus.UNREACHABLE
     assert b"permission denied" in text
     assert b"sudo" in text
-
-
-NEW_SYSTEM = (
-    *("unshare", "--mount", "sh", "-ec"),
-    'mount -t tmpfs none /var/lib; mkdir -m 700 /var/lib/forewarn; exec "$@"',
-    "sh",
-)
-"""In a system whose service has made its folder."""
-
-
-def can_be_new_system() -> bool:
-    if not can_be_nobody() or shutil.which("unshare") is None:
-        return False
-    command = [*NEW_SYSTEM, "true"]
-    return subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not can_be_new_system(), reason="needs root and a mount namespace")
-def test_an_ordinary_user_of_a_machine_with_a_service_is_told_so_too(folder: Path) -> None:
-    forewarn = (*NEW_SYSTEM, *AS_NOBODY, "env", f"HOME={folder}", sys.executable, "-m")
-    status, text = on_a_terminal(*forewarn, "forewarn", "alerts")
-    assert status == ExitStatus.UNREACHABLE
-    assert b"/var/lib/forewarn" in text
-    assert b"sudo" in text
-
-
-def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> None:
-    port = free_port()
-    running = Running(folder, operator=f'socket = "off"\nlisten = "127.0.0.1:{port}"')
-    running.start()
-    try:
-        assert running.call("events").returncode == 0
-        assert (
-            running.call("fleet", "list", "--operator", f"http://127.0.0.1:{port}").returncode == 0
-        )
-        assert running.call("events", "--operator", f"127.0.0.1:{port}").returncode == 0
-        other = folder / "other.token"
-        other.write_text("wrong")
-        other.chmod(0o600)
-        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
-        assert refused.returncode == ExitStatus.UNAUTHORIZED
-        assert len(refused.stderr.splitlines()) == 1
-        assert str(other) in refused.stderr
-        other.unlink()
-        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
-        assert refused.returncode == ExitStatus.UNAUTHORIZED
-        assert f"there is no {other}" in refused.stderr
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/events")
-    finally:
-        assert running.stop() == 0
-
-
-def test_a_store_that_cannot_be_used_ends_serve_in_one_line(folder: Path) -> None:
-    running = Running(folder)
-    (folder / "forewarn.db").write_text("this is no database, and was never one\n" * 100)
-    served = running.call("serve", "--config", str(running.settings))
-    assert served.returncode == ExitStatus.UNAVAILABLE
-    assert len((served.stdout + served.stderr).splitlines()) == 1
-
-
-def test_two_services_on_one_socket_are_refused(folder: Path) -> None:
-    first = Running(folder)
-    first.start()
-    try:
-        (folder / "second").mkdir()
-        second = Running(folder / "second", operator=f'socket = "{first.socket}"')
-        served = second.call("serve", "--config", str(second.settings))
-        assert served.returncode == ExitStatus.SOCKET_UNUSABLE
-    finally:
-        assert first.stop() == 0
-
-
-def test_tokens_are_made_used_and_revoked_and_the_audit_log_tells_of_it(folder: Path) -> None:
-    port = free_port()
-    running = Running(folder, operator=f'listen = "127.0.0.1:{port}"')
-    running.start()
-    try:
-        made = running.call("token", "create", "ann", "--role", "Viewer", "--expires", "+1h")
-        assert made.returncode == 0, made.stderr
-        assert len(made.stdout.splitlines()) == 1
-        own = folder / "ann.token"
-        own.write_text(made.stdout)
-        own.chmod(0o600)
-        over_tcp = {"FOREWARN_SET_OPERATOR__TOKEN_FILE": str(own)}
-        there = ("--operator", f"127.0.0.1:{port}")
-        assert running.call("events", *there, **over_tcp).returncode == 0
-        refused = running.call("hold", "everything", *there, **over_tcp)
-        assert refused.returncode == ExitStatus.UNAUTHORIZED
-        assert "viewer" in refused.stderr
-        assert [row[:2] for row in columns(running.call("token", "list").stdout)[1:]] == [
-            ["ann", "viewer"]
-        ]
-        assert running.call("token", "revoke", "ann").returncode == 0
-        assert running.call("events", *there, **over_tcp).returncode == ExitStatus.UNAUTHORIZED
-        unknown = running.call("token", "revoke", "ann")
-        assert unknown.returncode == ExitStatus.NOT_FOUND
-        told = columns(running.call("audit", "--by", "ann").stdout)
-        assert told[0] == ["AT", "BY", "WHAT", "OUTCOME", "ROLE", "FROM"]
-        assert [row[1:] for row in told[1:]] == [
-            ["ann", "refused: hold", "forbidden", "viewer", "127.0.0.1"]
-        ]
-        records = running.document("audit", "--since", "-1h")["records"]
-        actions = [one["action"] for one in records if one["outcome"] == "done"]
-        assert actions == ["DELETE /v1/tokens", "POST /v1/tokens"]
-    finally:
-        assert running.stop() == 0
-
-
-def test_a_mistyped_name_is_answered_with_a_similar_one(service: Running) -> None:
-    for arguments in (
-        ("schedule", "REBOOT", "wbe-0", "--dry-run"),
-        ("events", "--machine", "wbe-0"),
-        ("fleet", "show", "WBE-0"),
-    ):
-        refused = service.call(*arguments)
-        assert refused.returncode == ExitStatus.NOT_FOUND, refused.stderr
-        assert "did you mean 'web-0'?" in refused.stderr
-    assert "did you mean" not in service.call("events", "--machine", "zzzzzz").stderr
-
-
-def test_event_types_are_taken_in_any_case(service: Running) -> None:
-    assert service.call("schedule", "FREEZE", "bastion", "--dry-run").returncode == 0
-    assert service.call("schedule", "Freeze", "bastion", "--dry-run").returncode == 0
 
 
 def test_an_exported_fleet_changes_nothing_when_it_is_applied(service: Running) -> None:

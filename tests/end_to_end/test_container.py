@@ -113,17 +113,6 @@ pytestmark = [
 ]
 
 
-def test_the_image_says_what_it_is_and_how_it_is_run(image: dict[str, Any]) -> None:
-    config = image["Config"]
-    assert config["User"] == "forewarn"
-    assert config["StopSignal"] == "SIGTERM"
-    assert set(config["Volumes"]) == {"/var/lib/forewarn"}
-    assert set(config["ExposedPorts"]) == {"8170/tcp"}
-    assert image["Healthcheck"]["Test"][0] == "CMD"
-    labels = {name.removeprefix("org.opencontainers.image.") for name in image["Labels"]}
-    assert labels >= {"title", "description", "source", "documentation", "licenses", "revision"}
-
-
 @pytest.mark.usefixtures("image")
 def test_every_block_of_the_page_is_run(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET)

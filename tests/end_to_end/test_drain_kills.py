@@ -80,24 +80,6 @@ def live(service: Running, seconds: float) -> None:
         time.sleep(0.02)
 
 
-def settle(service: Running) -> int:
-    """Let the drain of h1 end; return how often an operator had to say that it goes on."""
-    words = 0
-
-    def is_up() -> bool:
-        nonlocal words
-        detail = service.operator.get("/v1/hosts/h1")["host"]
-        if detail["status"] == "stuck":
-            assert "rebooting" in detail["status_detail"], detail
-            service.operator.ask("POST", "/v1/hosts/h1/orders", {"order": "retry"})
-            words += 1
-        approve(service)
-        return bool(detail["status"] == "up")
-
-    patience.until(is_up, lambda: (SEED, service.operator.get("/v1/hosts/h1")))
-    return words
-
-
 def settle_all(service: Running, number: int) -> Counter[str]:
     """Let a maintenance end; return how often an operator had to have each host tried again."""
     words: Counter[str] = Counter()
@@ -149,33 +131,6 @@ def judged(operations: list[dict[str, Any]]) -> list[str]:
         for event in each["events"]:
             trace.down(each["id"], event["scope"], event["update_domain"], times[0], times[1])
     return trace.complaints
-
-
-def test_a_drain_that_is_killed_at_random_moments_ends_as_one_that_is_not(
-    tmp_path: Path,
-) -> None:
-    chance = random.Random(SEED)
-    service = Running(tmp_path, connector=CONNECTOR)
-    service.settings.write_text(service.settings.read_text() + RULES)
-    service.start()
-    assert service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
-    asked = service.operator.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"], "reboot": True})
-    assert asked.status == 200, asked.body
-    for _ in range(KILLS):
-        live(service, chance.uniform(0, LONGEST_LIFE))
-        service.kill()
-        service.start()
-    words = settle(service)
-
-    moves = service.operator.get("/v1/history?limit=1000")["operations"]
-    done = Counter(name for each in moves for event in each["events"] for name in event["machines"])
-    assert {each["status"] for each in moves} == {"Completed"}, f"SEED={SEED}"
-    assert done == dict.fromkeys(MACHINES, 2), f"SEED={SEED}"
-    machines = service.operator.get("/v1/fleet/machines?host=h1")["machines"]
-    assert tuple(machine["name"] for machine in machines) == MACHINES
-    assert reboots(tmp_path) == 1, f"SEED={SEED}"
-    assert words <= 1, f"SEED={SEED}"
-    assert service.stop() == 0
 
 
 def test_drains_under_load_that_are_killed_hurt_nobody_and_end(tmp_path: Path) -> None:

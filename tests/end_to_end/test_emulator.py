@@ -17,7 +17,6 @@ import requests
 
 import forked
 import patience
-from forewarn.cli.exits import ExitStatus
 from forewarn.testing import Emulator
 from forewarn.testing.wire import HEADER_WARNING
 from recipes import pages
@@ -122,56 +121,6 @@ def test_operators_schedule_and_move_the_clock() -> None:
         assert get(at["guests"]).json()["Events"] == []
 
 
-def test_operators_are_told_what_is_wrong() -> None:
-    with running() as at:
-        operators = at["operators"]
-        assert order(operators, "clock/advance", seconds=-1).status_code == 400
-        assert order(operators, "clock/advance", minutes=1).status_code == 400
-        assert order(operators, "finish").json()["error"]["code"] == "conflict"
-        assert order(operators, "faults", name="rain").status_code == 400
-        # No web page may ask, whatever its own name leads to.
-        foreign = requests.post(
-            f"{operators}/v1/clock/advance",
-            json={"seconds": 1},
-            headers={"Host": "evil.example"},
-            timeout=patience.SECONDS,
-        )
-        assert foreign.status_code == 421
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_drains_of_hosts_are_refused_and_lead_to_the_demo(tmp_path: Path) -> None:
-    fleet = tmp_path / "fleet.toml"
-    fleet.write_text('machine = [{ name = "a", host = "h1" }, { name = "b", host = "h2" }]')
-    with running("--fleet", str(fleet)) as at:
-        for words in (
-            ("rollout", "start", "reboot", "--host", "h1", "--host", "h2"),
-            ("host", "drain", "h1"),
-        ):
-            argv = [*FOREWARN, *words, "--operator", at["operators"]]
-            refused = forked.run(argv, timeout=patience.SECONDS)
-            assert refused.returncode == ExitStatus.REFUSED
-            assert "forewarn demo --keep" in refused.stderr
-        undrained = {"event_type": "Reboot", "hosts": ["h1", "h2"]}
-        assert order(at["operators"], "maintenances", **undrained).status_code == 201
-
-
-def test_a_client_that_asks_for_another_protocol_is_answered_without_a_warning() -> None:
-    upgrade = ["-H", "Connection: Upgrade, HTTP2-Settings", "-H", "Upgrade: h2c"]
-    ask = ["curl", "-sS", "--fail", "--noproxy", "*", *upgrade]  # as Java's HttpClient does
-    done = run("--", "sh", "-c", f'{shlex.join(ask)} "$FOREWARN_OPERATOR/v1/maintenances"')
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-
-
-def test_operators_bring_faults_and_end_them() -> None:
-    with running() as at:
-        order(at["operators"], "faults", name="status", status=410, times=100)
-        assert get(at["guests"]).status_code == 410
-        requests.delete(f"{at['operators']}/v1/faults", timeout=patience.SECONDS)
-        assert get(at["guests"]).status_code == 200
-
-
 def test_operators_wait_until_a_handler_has_asked() -> None:
     with running() as at:
         order(at["operators"], "maintenances", event_type="Reboot", machines=["vm-0"])
@@ -195,45 +144,6 @@ def test_operators_wait_until_a_handler_has_asked() -> None:
         silent = order(at["operators"], "until-asked", machine="vm-0", seconds=0)
         assert (silent.status_code, silent.json()["error"]["code"]) == (409, "conflict")
         assert order(at["operators"], "until-asked", machine="vm-0", times=0).status_code == 400
-
-
-def test_a_fleet_and_a_playbook_come_from_the_command_line(tmp_path: Path) -> None:
-    fleet = tmp_path / "fleet.toml"
-    fleet.write_text(FLEET, encoding="utf-8")
-    with running("--fleet", str(fleet), "--faults", "throttled") as at:
-        assert get(at["guests"], f"vm/web-1/{EVENTS}").status_code == 429
-
-
-def test_a_port_that_is_taken_is_told_as_serve_tells_it() -> None:
-    with running() as at:
-        port = at["guests"].rpartition(":")[2]
-        refused = run("--port", port)
-    assert refused.returncode == ExitStatus.SOCKET_UNUSABLE
-    assert f"127.0.0.1:{port}" in refused.stderr
-    assert "Errno" not in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--fleet", "none.toml"), "none.toml"),
-        (("--faults", "azure-bad-da"), "'azure-bad-day'"),
-    ],
-)
-def test_a_mistake_is_named_in_a_line(arguments: tuple[str, str], named: str) -> None:
-    refused = run(*arguments)
-    assert refused.returncode == ExitStatus.USAGE
-    assert named in refused.stderr.splitlines()[-1]
-    assert "Errno" not in refused.stderr
-
-
-def test_a_mistake_in_the_fleet_file_is_told_with_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.toml"
-    path.write_text('[[machine]]\nnme = "web-0"\n', encoding="utf-8")
-    refused = run("--fleet", str(path))
-    assert refused.returncode == ExitStatus.USAGE
-    assert f"{path}: machine[0]" in refused.stderr
-    assert "'name'" in refused.stderr
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")

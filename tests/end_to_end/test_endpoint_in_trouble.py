@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import DONE, TWO, UNDONE, Agent, Endpoint, event, started, until
+from end_to_end.agents import DONE, TWO, UNDONE, Agent, Endpoint, event, until
 from forewarn.agent.daemon import Poller
 from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
 from forewarn.client.event import Event
@@ -38,41 +38,6 @@ def test_an_agent_that_finds_no_endpoint_at_its_start_waits_for_it(
         agent.expect(*DONE)
         agent.until(lambda: agent.phase() == "Approved")
         assert agent.status()["trouble"] == ""
-
-
-def test_an_endpoint_that_refuses_for_a_while_makes_nothing_over(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents(cloud.url).start()
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Approved")
-    cloud.status = 403
-    agent.until(lambda: "answered 403" in agent.status()["trouble"])
-    seen = 0
-    for _ in range(2):  # at first one that was answered well may still be on its way
-        before, seen = cloud.asked, agent.looks
-        agent.until(lambda before=before: cloud.asked > before)
-    assert agent.looks == seen, "what is refused is no look"
-    assert agent.done == DONE
-    cloud.show()
-    cloud.status = 200
-    agent.expect(*DONE, *UNDONE)
-    agent.until(lambda: agent.status()["trouble"] == "")
-
-
-def test_an_event_that_is_listed_again_after_it_was_gone_is_prepared_for_again(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    """A replica that has lost its memory shows nothing for a moment; the event comes anyway."""
-    agent = agents(cloud.url).start()
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Approved")
-    cloud.show()
-    agent.expect(*DONE, *UNDONE)
-    cloud.show(event())
-    agent.expect(*DONE, *UNDONE, *DONE)
-    agent.until(lambda: agent.phase() == "Approved")
-    assert cloud.approved == ["E1", "E1"]
 
 
 def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: Endpoint) -> None:
@@ -114,21 +79,6 @@ def test_an_agent_killed_between_its_approval_and_the_answer_approves_again_and_
     assert cloud.approved == ["E1", "E1"], "what is known to be approved is not sent again"
     cloud.show()
     agent.expect(*DONE, *UNDONE)
-
-
-def test_an_agent_killed_at_its_approval_sends_none_for_what_has_started_meanwhile(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents(cloud.url).start()
-    cloud.at_approval = lambda: agent.kill(signal.SIGKILL)
-    cloud.show(event())
-    agent.until(lambda: cloud.approved == ["E1"] and agent.process.poll() is not None)
-    cloud.show(started())
-    agent.start()
-    agent.until(lambda: agent.status().get("events", [{}])[0].get("event_status") == "Started")
-    cloud.show()
-    agent.expect(*DONE, *UNDONE)
-    assert cloud.approved == ["E1"]
 
 
 def test_a_fault_of_the_agents_own_in_looking_is_trouble_until_the_next_answer(

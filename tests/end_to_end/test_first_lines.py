@@ -15,7 +15,6 @@ import pytest
 
 from end_to_end import installed
 from house.tree import ROOT
-from ports import free_port
 
 README, INDEX, INSTALL, FIRST_FLEET = (
     "README.md",
@@ -107,14 +106,3 @@ def test_the_readme_installs_it_as_the_guide_does() -> None:
     *lines, demo = commands(README)[1]
     assert demo.startswith("forewarn demo --keep")
     assert [*lines, "forewarn --version"] in commands(INSTALL)
-
-
-def test_the_first_tutorials_first_lines_start_a_service(folder: Path) -> None:
-    port = free_port()
-    given = {
-        "FOREWARN_SET_GUEST__LISTENER": f"[{{port = {port}}}]",
-        "HOME": str(folder),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    run_until("ready", commands(FIRST_FLEET)[0], folder, given)
-    assert (folder / "tour" / "forewarn.db").exists()

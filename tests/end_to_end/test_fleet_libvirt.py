@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import tomllib
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -91,25 +90,6 @@ def call(service: Running, told: Told, *arguments: str) -> subprocess.CompletedP
     return service.call("fleet", *arguments, "--python", str(told.python))
 
 
-def test_domains_become_machines_of_the_fleet(service: Running, told: Told) -> None:
-    told.has(
-        h1=[domain(0, tag=tag("web", "1")), domain(1, tag=tag("web"))], lab=[domain(2, name="x")]
-    )
-    hosts = ("--libvirt", "qemu+ssh://h1/system", "--libvirt", "h2=qemu:///system?socket=/a=b")
-    done = call(service, told, "sync", *hosts)
-    assert done.returncode == 0, done.stderr
-    assert told.asked[0] == ["list", "qemu+ssh://h1/system", "qemu:///system?socket=/a=b"]
-    exported = tomllib.loads(service.call("fleet", "export").stdout)
-    (web,) = exported["availability_set"]
-    assert (web["name"], [each["name"] for each in web["machines"]]) == ("web", ["web-0", "web-1"])
-    machine = {"host": "h1", "vm_id": IDS[0], "address": "10.0.0.10", "update_domain": 1}
-    assert machine.items() <= web["machines"][0].items()
-    (alone,) = exported["machine"]
-    found = {"name": "x", "host": "h2", "vm_id": IDS[2], "address": "10.0.0.12"}
-    assert found.items() <= alone.items()
-    assert service.call("fleet", "remove", "web-0", "web-1", "x").returncode == 0
-
-
 def test_a_sync_keeps_what_domains_do_not_say(service: Running, told: Told) -> None:
     assert service.call("fleet", "apply", "-", stdin=FLEET % (IDS[0], IDS[3])).returncode == 0
     moved = domain(0, interfaces=[], name="renamed")
@@ -129,44 +109,6 @@ def test_a_sync_keeps_what_domains_do_not_say(service: Running, told: Told) -> N
     assert (scope["update_domains"], scope["automatically_approve"]) == (7, ["Reboot"])
     again = call(service, told, "sync", "--libvirt", "x:///", "--json")
     assert json.loads(again.stdout)["changed"]["count"] == 0
-
-
-def test_hosts_and_python_are_those_of_the_settings(folder: Path, told: Told) -> None:
-    told.has(whatever=[domain(0)])
-    service = Running(folder)
-    with service.settings.open("a") as settings:
-        settings.write(f'[fleet.libvirt]\npython = "{told.python}"\nuris = {{ h7 = "x:///" }}\n')
-    service.start()
-    try:
-        done = service.call("fleet", "sync")
-        assert done.returncode == 0, done.stderr
-        assert service.document("fleet", "show", "web-0")["host"] == "h7"
-    finally:
-        assert service.stop() == 0
-    assert told.asked[0] == ["list", "x:///"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (("sync",), ExitStatus.USAGE),
-        (("sync", "--libvirt", "h1"), ExitStatus.USAGE),
-        (("sync", "--libvirt", "x:///", "--libvirt", "y:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--scope", "a b", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--name", "_", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--address", "10.0.0", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--domain", "20", "--libvirt", "x:///"), ExitStatus.USAGE),
-        (("tag", "web-0", "--scope", "web"), ExitStatus.USAGE),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(
-    service: Running, told: Told, arguments: tuple[str, ...], status: ExitStatus
-) -> None:
-    told.tells(hosts=[{"hostname": "same", "domains": []}] * 2)
-    refused = call(service, told, *arguments)
-    assert (refused.returncode, refused.stdout) == (status, "")
-    assert refused.stderr.startswith(("forewarn: ", "Usage: "))
 
 
 @pytest.mark.parametrize(
@@ -199,13 +141,6 @@ def test_a_host_that_hangs_is_given_up(service: Running, told: Told) -> None:
     told.tells(hosts=[], sleep=60)
     given_up = call(service, told, "sync", "--libvirt", "x:///", "--limit-seconds", "1")
     assert given_up.returncode == ExitStatus.UNREACHABLE
-
-
-def test_a_python_that_is_none_is_told(service: Running, tmp_path: Path) -> None:
-    for python in (tmp_path / "none", Path("/bin/true")):
-        failed = service.call("fleet", "sync", "--libvirt", "x:///", "--python", str(python))
-        assert failed.returncode in {ExitStatus.USAGE, ExitStatus.INTERNAL}
-        assert len(failed.stderr.splitlines()) == 1
 
 
 def test_a_tag_sends_what_was_given_and_nothing_else(service: Running, told: Told) -> None:

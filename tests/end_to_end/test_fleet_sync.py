@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -100,24 +99,6 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
-
-
-def history(service: Running) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = service.operator.get("/v1/history")["operations"]
-    return found
-
-
-def test_surveys_lead_to_events_and_to_the_fleet(service: Running, hosts: Hosts) -> None:
-    hosts.has("h0", domain(0, "off", "failed"))
-    until(lambda: history(service), service.log.read_text)
-    (operation,) = history(service)
-    assert (operation["event_type"], operation["start_cause"]) == ("Reboot", "no-notice")
-    assert operation["events"][0]["machines"] == ["g0"]
-    hosts.has("h0", domain(0), domain(1))
-    hosts.has("h1")
-    until(
-        lambda: service.operator.get("/v1/fleet/machines/g1")["host"] == "h0", service.log.read_text
-    )
 
 
 def test_a_program_that_is_killed_is_started_again(service: Running, hosts: Hosts) -> None:

@@ -1,22 +1,14 @@
-"""A fresh Debian with its own systemd: our packages are installed, upgraded and purged, and the
-first way of the guide `install.md` is typed into it, line by line."""
+"""A fresh Debian with its own systemd: our packages are installed, upgraded and purged."""
 
-import contextlib
-import itertools
 import os
-import re
 import shutil
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from end_to_end import installed
 from forewarn.version import __version__
-from recipes import pages
 
 TOOLS = ("mmdebstrap", "dpkg-buildpackage", "dh", "systemd-nspawn")
 BEFORE, NOW = "0.0.1", __version__
@@ -89,20 +81,6 @@ def lowered(package: Path, to: Path) -> None:
     shutil.rmtree(folder)
 
 
-TYPED = """
-trap 'systemctl --no-block --force exit' EXIT
-set -ex
-took() {{ echo "took $(cut -d' ' -f1 /proc/uptime) $1"; }}
-took nothing
-{clone}{first_way}
-took installation
-{service}
-took service
-{approves}
-forewarn events --json | grep '"kind": "guest"'
-took approval
-"""
-
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.timeout(900),
@@ -149,48 +127,3 @@ def test_the_packages_are_installed_started_upgraded_and_purged(
     lowered(debs / f"forewarn_{NOW}.deb", debs / f"forewarn_{BEFORE}.deb")
     told = booted(root, SCRIPT)
     assert "\nit is all undone\n" in told, told
-
-
-@contextlib.contextmanager
-def timed(taken: dict[str, float], what: str) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    taken[what] = time.monotonic() - began
-
-
-def test_the_install_pages_first_way_leads_to_a_guest_that_approves_in_two_minutes(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = (pages.GUIDES / "install.md").read_text(encoding="utf-8")
-    (packages,) = re.findall(r"`apt install ([a-z0-9 -]+)`", text)
-    argv = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit"]
-    argv += ["--pipe", "sh", "-ec", f"apt-get update -qq; apt-get install -qq -y {packages}"]
-    taken: dict[str, float] = {}
-    with timed(taken, f"apt install {packages}"):
-        subprocess.run(argv, check=True)
-    wheels = root / "wheels"
-    wheels.mkdir()
-    public = installed.published(root / "public")
-    (root / "etc" / "gitconfig").write_text(
-        f'[url "/public"]\ninsteadOf = {public["GIT_CONFIG_VALUE_0"]}\n'
-    )
-    with timed(taken, "download by pip"):
-        (root / "etc" / "pip.conf").write_text(installed.take(wheels, "server"))
-    clone, first_way, service, approves = (
-        pages.block("install", "sh", words)
-        for words in (
-            "git clone",
-            "python3 -m venv /opt",
-            "systemctl enable --now forewarn\n",
-            "fleet apply",
-        )
-    )
-    typed = {"clone": clone, "first_way": first_way, "service": service, "approves": approves}
-    told = booted(root, TYPED.format(**typed))
-    stages = re.findall(r"(?m)^took ([\d.]+) (\w+)$", told)
-    assert [name for _, name in stages] == ["nothing", "installation", "service", "approval"], told
-    for (before, _), (after, name) in itertools.pairwise(stages):
-        taken[name] = float(after) - float(before)
-    shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items())
-    with capsys.disabled():
-        sys.stdout.write(f"\nfrom the first command to the approval: {shown}\n")

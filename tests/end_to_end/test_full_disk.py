@@ -6,9 +6,7 @@ it does on a full disk, with EFBIG in the place of ENOSPC. The agent's log goes 
 """
 
 import resource
-import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import patience
 from end_to_end.agents import COMMAND_LINE, DONE, TWO, UNDONE, Agent, Endpoint, event
 
 FULL = "cannot write"
@@ -77,42 +74,7 @@ def test_nothing_is_begun_that_cannot_be_written(cloud: Endpoint, agent: Agent) 
     well_again(agent)
 
 
-def test_what_was_under_way_ends_and_nothing_follows_it(cloud: Endpoint, agent: Agent) -> None:
-    (agent.folder / "hold").touch()
-    started(agent)
-    cloud.show(event())
-    agent.expect("a begins")
-    fill(agent)
-    (agent.folder / "hold").unlink()
-    said_to_be_full(agent)
-    assert (agent.done, cloud.approved) == (DONE[:2], [])
-    assert agent.phase() == "Preparing", "what is not written is not shown to peers"
-    make_room(agent)
-    agent.expect(*DONE)
-    agent.until(lambda: agent.phase() == "Approved")
-    well_again(agent)
-
-
-def test_an_approval_that_cannot_be_written_is_not_sent_again(
-    cloud: Endpoint, agent: Agent
-) -> None:
-    def fill_once_it_is_shown() -> None:
-        agent.until(lambda: agent.phase() == "Prepared")  # while inputs wait, it is shown later
-        fill(agent)
-
-    cloud.at_approval = fill_once_it_is_shown
-    started(agent)
-    cloud.show(event())
-    said_to_be_full(agent)
-    assert (agent.done, cloud.approved) == (DONE, ["E1"])
-    assert agent.phase() == "Prepared"
-    make_room(agent)
-    agent.until(lambda: agent.phase() == "Approved")
-    assert cloud.approved == ["E1"]
-
-
-@pytest.mark.parametrize("how", ["room again", "killed"])
-def test_what_is_over_is_undone_when_there_is_room(cloud: Endpoint, agent: Agent, how: str) -> None:
+def test_what_is_over_is_undone_when_there_is_room(cloud: Endpoint, agent: Agent) -> None:
     started(agent)
     cloud.show(event())
     agent.until(lambda: agent.phase() == "Approved")
@@ -120,11 +82,7 @@ def test_what_is_over_is_undone_when_there_is_room(cloud: Endpoint, agent: Agent
     cloud.show()
     said_to_be_full(agent)
     assert agent.done == DONE
-    if how == "killed":
-        agent.kill()
-        agent.start(piped=True)
-    else:
-        make_room(agent)
+    make_room(agent)
     agent.expect(*DONE, *UNDONE)
 
 
@@ -138,23 +96,6 @@ def test_an_agent_that_is_told_to_end_ends_although_it_cannot_write(
     agent.until(lambda: "forewarn: cannot write" in agent.said.read_text())
     agent.start()
     agent.expect(*DONE)
-
-
-def test_the_watchdog_hears_of_an_agent_that_waits_for_room(
-    tmp_path: Path, cloud: Endpoint, agent: Agent
-) -> None:
-    """Otherwise systemd would kill it, and the actions that are under way with it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(str(tmp_path / "notify"))
-        agent.environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
-        fill(started(agent))
-        cloud.show(event())
-        said_to_be_full(agent)
-        while select.select([heard], [], [], 0)[0]:
-            heard.recv(1000)  # what was said before
-        heard.settimeout(patience.SECONDS)
-        assert [heard.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
-        assert agent.page("/healthz")[0] == 503
 
 
 def test_an_agent_that_starts_on_a_full_disk_ends_so_that_systemd_starts_it_again(

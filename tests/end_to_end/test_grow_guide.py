@@ -1,7 +1,6 @@
 """The guide to growing: what can be judged without a database. tests/replicas follow it."""
 
 import base64
-import configparser
 import hashlib
 import hmac
 import os
@@ -37,30 +36,6 @@ needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy 
 
 def compose() -> Any:
     return yaml.safe_load((PACKAGING / "compose.yaml").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("text", pages.blocks(PAGE, "toml"), ids=range(2))
-def test_settings_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "forewarn.toml"
-    path.write_text(text)
-    loaded = settings.load(path, {"STATE_DIRECTORY": str(tmp_path)})
-    assert loaded.guest.listener != settings.GuestSettings().listener
-
-
-@pytest.mark.parametrize("language", ["sh", "console"])
-def test_every_command_is_well_formed(language: str) -> None:
-    for block in [*pages.blocks(PAGE, language), *pages.blocks("replicas", language)]:
-        text = re.sub(r"(?m)^# ", "", block) if language == "console" else block
-        checked = subprocess.run(
-            ["sh", "-n"], input=text, capture_output=True, check=False, text=True
-        )
-        assert (checked.returncode, checked.stderr) == (0, "")
-
-
-def test_postgresqls_lines_are_settings() -> None:
-    parser = configparser.RawConfigParser()
-    parser.read_string(f"[all]\n{pages.block(PAGE, 'ini')}")
-    assert set(parser["all"]) == {"synchronous_commit", "synchronous_standby_names"}
 
 
 def test_patroni_waits_for_a_standby_always() -> None:

@@ -99,17 +99,6 @@ def test_systemd_takes_the_printed_units_and_finds_their_programs(machine: Machi
 
 
 @pytest.mark.parametrize(
-    ("component", "name"),
-    [("service", "forewarn.toml"), ("agent", "agent.toml"), ("relay", "relay.toml")],
-)
-def test_the_sample_settings_are_printed_as_they_stand(
-    machine: Machine, component: str, name: str
-) -> None:
-    printed = machine.run("unit", component, "--settings")
-    assert printed == (PACKAGING / name).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
     "arguments", [("agent", "--socket"), ("relay", "--socket", "--settings"), ("page",), ()]
 )
 def test_a_unit_that_is_not_shipped_is_refused(

@@ -16,10 +16,6 @@ from recipes import pages
 PAGE = "install"
 BASE_PYTHON = sys._base_executable
 TEXT = (pages.GUIDES / f"{PAGE}.md").read_text(encoding="utf-8")
-MARKED = {
-    "pipx": pytest.mark.soak,  # a tool that not everybody has
-    "uv": pytest.mark.soak,
-}
 CLONE, *_ = pages.blocks(PAGE, "sh")
 
 
@@ -49,14 +45,8 @@ def program_of(text: str) -> str:
     return str(found)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(text, marks=MARKED.get(program, ()), id=f"{number}-{program}")
-        for number, (_, text) in enumerate(ways())
-        for program in [program_of(text)]
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("text", [text for _, text in ways()])
 def test_a_way_leads_to_a_program_that_runs(
     text: str, public: dict[str, str], tmp_path: Path
 ) -> None:
@@ -104,9 +94,3 @@ def test_the_first_line_of_the_guide_to_testing_brings_its_plugin_of_pytest(
     subprocess.run(["sh", "-ec", line], env=settings, cwd=tmp_path, check=True)
     (brought,) = venv.glob("lib/*/site-packages/forewarn-*.dist-info/entry_points.txt")
     assert "[pytest11]" in brought.read_text()
-
-
-@pytest.mark.parametrize("text", pages.blocks(PAGE, "sh"))
-def test_every_block_is_well_formed(text: str) -> None:
-    checked = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")

@@ -8,7 +8,6 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +17,9 @@ import pytest
 
 import forked
 import patience
-from end_to_end.running import Running
 from forewarn.server import run
 from forewarn.server.process import BY_SIGNAL
-from server.running import ME, Client, fleet, request_reboot
+from server.running import Client, fleet, request_reboot
 
 SERVE = """
 import os, sys
@@ -107,72 +105,18 @@ def start(processes: list[Process], folder: Path, **environment: str) -> Process
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_and_leaves_everything_clean(
-    processes: list[Process], tmp_path: Path, number: signal.Signals
+    processes: list[Process], tmp_path: Path
 ) -> None:
     process = start(processes, tmp_path)
     ready = process.until("ready")
     assert ready["operators"] == [f"unix:{tmp_path / 'operator.sock'}"]
     assert ready["pid"] == process.process.pid
     process.client().ask("PUT", "/v1/fleet", fleet())
-    assert process.stop(number) == run.STOPPED
+    assert process.stop() == run.STOPPED
     assert [line["event"] for line in process.rest()][-2:] == ["stopping", "stopped"]
     assert not (tmp_path / "operator.sock").exists()
     assert not (tmp_path / "forewarn.db-wal").exists()
-
-
-def test_guests_read_at_the_address_that_the_ready_line_tells(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    process = start(processes, tmp_path)
-    (address,) = process.until("ready")["guests"]
-    process.client().ask("PUT", "/v1/fleet", fleet())
-    event = request_reboot(process.client())["operations"][0]["events"][0]
-    status, document = as_guest(address, "web-1", "GET")
-    assert status == 200
-    assert [e["EventId"] for e in json.loads(document)["Events"]] == [event["id"]]
-    machine = process.client().get("/v1/fleet/machines/web-1")
-    assert machine["last_seen"]["version"] == "2020-07-01"
-    (shown,) = process.client().get("/v1/events")["events"]
-    assert shown["shown_to"] == {"machines": 1, "seen": 0, "showing": 0}
-    body = json.dumps({"StartRequests": [{"EventId": event["id"]}]})
-    assert as_guest(address, "web-1", "POST", body)[0] == 200
-    (operation,) = process.client().get("/v1/history")["operations"]
-    approval = operation["events"][0]["approval"]
-    assert (approval["kind"], approval["by"]) == ("guest", "web-1")
-    assert (approval["address"], operation["start_cause"]) == ("127.0.0.1", "approved")
-
-
-def test_a_waiting_guest_reads_news_and_learns_of_the_stop(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    process = start(processes, tmp_path)
-    (address,) = process.until("ready")["guests"]
-    process.client().ask("PUT", "/v1/fleet", fleet())
-    host, _, port = address.removeprefix("http://").rpartition(":")
-
-    def wait(client: socket.socket, version: str, tag: int) -> None:
-        client.sendall(
-            f"GET /vm/web-1/metadata/scheduledevents?api-version={version} HTTP/1.1\r\n"
-            f"Host: 127.0.0.1\r\nMetadata: true\r\nPrefer: wait=120\r\n"
-            f"If-None-Match: {tag}\r\n\r\n".encode()
-        )
-        path = "/v1/fleet/machines/web-1"
-        patience.until(  # then the request has arrived
-            lambda: (process.client().get(path)["last_seen"] or {}).get("version") == version
-        )
-
-    with socket.create_connection((host, int(port)), timeout=patience.SECONDS) as client:
-        wait(client, "2020-07-01", 0)
-        event = request_reboot(process.client())["operations"][0]["events"][0]["id"]
-        got = client.recv(4096)
-        assert got.startswith(b"HTTP/1.1 200 ")
-        assert b"Preference-Applied: wait=120" in got
-        assert event.encode() in got
-        wait(client, "2019-08-01", 1)
-        assert process.stop() == run.STOPPED
-        assert client.recv(4096).startswith(b"HTTP/1.1 304 ")
 
 
 def as_guest(address: str, name: str, method: str, body: str | None = None) -> tuple[int, bytes]:
@@ -242,21 +186,6 @@ def test_stopped_under_load_it_ends_and_keeps_every_word_that_it_gave(
     assert again.stop() == run.STOPPED
 
 
-def test_killed_it_loses_nothing_that_it_answered(processes: list[Process], tmp_path: Path) -> None:
-    process = start(processes, tmp_path)
-    process.until("ready")
-    process.client().ask("PUT", "/v1/fleet", fleet())
-    request_reboot(process.client())
-    process.client().ask("POST", "/v1/approvals", {"references": ["1"]})
-    assert process.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert (tmp_path / "operator.sock").exists()
-    again = start(processes, tmp_path)
-    again.until("ready")
-    (operation,) = again.client().get("/v1/history")["operations"]
-    assert operation["events"][0]["approval"]["by"] == ME
-    assert operation["status"] == "Started"
-
-
 def test_a_new_database_is_told_and_the_ready_line_counts_what_is_served(
     processes: list[Process], tmp_path: Path
 ) -> None:
@@ -275,18 +204,6 @@ def test_a_new_database_is_told_and_the_ready_line_counts_what_is_served(
     assert not [line for line in second.log if "new database" in line["event"]]
 
 
-def test_a_database_that_was_emptied_is_refused_in_one_line(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    (tmp_path / "forewarn.db").touch()
-    process = start(processes, tmp_path)
-    assert process.process.wait(patience.SECONDS) == run.BAD_STORE
-    (line,) = process.rest()
-    assert f"{tmp_path}/forewarn.db" in line["event"]
-    assert "empty" in line["event"]
-    assert (tmp_path / "forewarn.db").stat().st_size == 0
-
-
 def test_a_second_signal_ends_it_at_once(processes: list[Process], tmp_path: Path) -> None:
     process = start(processes, tmp_path)
     (address,) = process.until("ready")["guests"]
@@ -302,17 +219,6 @@ def test_a_second_signal_ends_it_at_once(processes: list[Process], tmp_path: Pat
         process.process.send_signal(signal.SIGTERM)
         process.until("stopping")
         assert process.stop() == BY_SIGNAL + signal.SIGTERM
-
-
-def test_a_store_of_another_process_is_refused_in_one_line(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    start(processes, tmp_path).until("ready")
-    second = start(processes, tmp_path)
-    assert second.process.wait(patience.SECONDS) == run.BAD_STORE
-    (line,) = second.rest()
-    assert line["level"] == "error"
-    assert "is in use by another process" in line["event"]
 
 
 def test_a_taken_port_is_refused_in_one_line(processes: list[Process], tmp_path: Path) -> None:
@@ -342,20 +248,8 @@ def test_systemd_is_told_when_it_is_ready_and_when_it_stops(
         assert process.process.wait(patience.SECONDS) == run.STOPPED
 
 
-def test_without_settings_it_makes_its_own_folder_for_this_user_alone(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    state = tmp_path / "state" / "forewarn"
-    text = SETTINGS.replace('path = "forewarn.db"', "")
-    process = Process(tmp_path, text, STATE_DIRECTORY=str(state))
-    processes.append(process)
-    assert process.until("ready")["database"] == str(state / "forewarn.db")
-    assert state.stat().st_mode & 0o777 == 0o700
-    assert process.stop() == run.STOPPED
-
-
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
-@pytest.mark.parametrize(("mode", "told"), [(0o777, ["0777"]), (0o1777, []), (0o700, [])])
+@pytest.mark.parametrize(("mode", "told"), [(0o777, ["0777"]), (0o1777, [])])
 def test_a_folder_in_which_any_user_may_replace_the_database_is_told(
     processes: list[Process], tmp_path: Path, mode: int, told: list[str]
 ) -> None:
@@ -368,23 +262,3 @@ def test_a_folder_in_which_any_user_may_replace_the_database_is_told(
     process.process.wait(patience.SECONDS)
     lines = process.rest()
     assert [line["mode"] for line in lines if "mode" in line] == told
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems number their files otherwise")
-def test_guests_leave_operators_their_files_where_there_are_few(folder: Path) -> None:
-    program = folder / "limited"
-    program.write_text('#!/bin/sh\nulimit -n 400\nexec "$@"\n')
-    program.chmod(0o700)
-    service = Running(folder)
-    service.start(str(program))
-    try:
-        with contextlib.ExitStack() as guests:
-            for number in range(450):
-                address = f"127.0.{1 + number // 50}.1"
-                guest = socket.create_connection(
-                    ("127.0.0.1", service.guest_port), source_address=(address, 0)
-                )
-                guests.enter_context(guest)
-            assert service.operator.ask("GET", "/v1/events").status == 200
-    finally:
-        service.stop()

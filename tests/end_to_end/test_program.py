@@ -1,8 +1,6 @@
 """The `command` connector in a real service: the operator's program carries maintenance out."""
 
 import json
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,20 +59,3 @@ def test_a_program_moves_machines_and_its_failure_stops_the_walk(tmp_path: Path)
         assert acts == [["1.1", "web-0", "h1"], ["1.2", "web-1", "h2"]]
     finally:
         assert service.stop() == 0
-
-
-def test_a_program_that_is_not_there_is_one_line_and_status_2(tmp_path: Path) -> None:
-    service = Running(tmp_path)
-    text = service.settings.read_text().replace(
-        "[connector.simulated]",
-        '[connector]\nkind = "command"\ncommand.program = ["/nowhere/at-all"]\n'
-        "[connector.simulated]",
-    )
-    service.settings.write_text(text)
-    command = f"{shlex.quote(sys.executable)} -m forewarn serve --config {service.settings}"
-    ran = subprocess.run(
-        shlex.split(command), capture_output=True, text=True, check=False, timeout=patience.SECONDS
-    )
-    assert ran.returncode == 2
-    assert "/nowhere/at-all" in ran.stderr
-    assert "Traceback" not in ran.stderr

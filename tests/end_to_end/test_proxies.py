@@ -1,94 +1,49 @@
-"""Guests behind proxies, and guests with equal addresses, over real sockets of a real process."""
+"""A real process whose proxies get another secret: SIGHUP reads it, and ends it at a terminal."""
 
+import contextlib
 import http.client
-import json
 import os
 import pty
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import patience
-from end_to_end.metadata_agent import Agent
 from end_to_end.running import Running
 from forewarn.protocol import exchange
 from forewarn.server import run
 from patience import until
-from ports import free_port
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 without being told"
 )
 
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
-NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-UUID = "106d02d7-73b0-49dc-8bc6-390bf9635575"
 SECRET, NEW = "the first secret of the proxies", "the second secret of the proxies"
-PROXY, GUEST = "127.0.0.7", "127.0.0.10"
-FLEET = f"""
-[[machine]]
-name = "web-0"
-vm_id = "{UUID}"
-[[machine]]
-name = "proxy"            # the proxy's own address is a machine's: no guest may be taken for it
-address = "{PROXY}"
-[[machine]]
-name = "blue-0"
-address = "{GUEST}"
-listener = "blue"
-[[availability_set]]
-name = "green"
-listener = "green"
-machines = [{{ name = "green-0", address = "{GUEST}" }}, {{ name = "green-1", address = "::1" }}]
-"""
+PROXY = "127.0.0.7"
+FLEET = '[[machine]]\nname = "web-0"\n'
 
 
 class Service(Running):
-    """A service with a listener for proxies, and two for guests with equal addresses."""
+    """A service with a listener for proxies."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.secret = folder / "proxy.secret"
         self.put(SECRET)
-        self.blue, self.green = free_port(), free_port()
-        listeners = f"""
-[[guest.listener]]
-port = {self.guest_port}
-trusted_proxies = ["{PROXY}/32"]
-proxy_secret_files = ["proxy.secret", "other.secret"]
-proxy_without_header = true
-[[guest.listener]]
-name = "blue"
-port = {self.blue}
-[[guest.listener]]
-name = "green"
-port = {self.green}
-[[guest.listener]]
-name = "green"
-address = "::1"
-port = {self.green}
-"""
-        (folder / "other.secret").write_text("a secret that nobody uses\n")
-        (folder / "other.secret").chmod(0o600)
-        text = self.settings.read_text()
-        self.settings.write_text(
-            text.replace(f"[[guest.listener]]\nport = {self.guest_port}\n", listeners)
+        listener = (
+            f'port = {self.guest_port}\ntrusted_proxies = ["{PROXY}/32"]\n'
+            'proxy_secret_files = ["proxy.secret"]\nproxy_without_header = true\n'
         )
+        text = self.settings.read_text()
+        self.settings.write_text(text.replace(f"port = {self.guest_port}\n", listener))
 
     def put(self, secret: str) -> None:
         self.secret.write_text(secret + "\n")
         self.secret.chmod(0o640)
-
-    def reload(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        until(condition, self.log.read_text, seconds=patience.SECONDS)
 
 
 @pytest.fixture
@@ -100,85 +55,6 @@ def service(folder: Path) -> Iterator[Service]:
         yield made
     finally:
         assert made.stop() == run.STOPPED
-
-
-def ask(
-    port: int, source: str, path: str = EVENTS, headers: dict[str, str] | None = None, **to: str
-) -> tuple[int, str]:
-    there = http.client.HTTPConnection(
-        to.get("host", "127.0.0.1"), port, source_address=(source, 0), timeout=patience.SECONDS
-    )
-    try:
-        there.request("GET", path, headers={"Metadata": "true"} if headers is None else headers)
-        answer = there.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        there.close()
-
-
-def signed(id_: str, secret: str = SECRET) -> dict[str, str]:
-    signature = exchange.sign(id_.encode(), secret.encode()).decode()
-    return {"Metadata": "true", "X-Instance-ID": id_, "X-Instance-ID-Signature": signature}
-
-
-def test_a_guest_behind_an_openstack_agent_reads_and_approves(service: Service) -> None:
-    with Agent(PROXY, service.guest_port, SECRET, {GUEST: UUID, "127.0.0.11": "no-such"}) as agent:
-        to = {"host": PROXY}
-        assert ask(agent.port, GUEST, NAME, **to) == (200, "web-0")
-        assert ask(agent.port, "127.0.0.11", **to)[0] == 403
-        planned = service.document("schedule", "reboot", "web-0")
-        event = planned["operations"][0]["events"][0]["id"]
-        status, body = ask(agent.port, GUEST, **to)
-        assert status == 200
-        assert [one["EventId"] for one in json.loads(body)["Events"]] == [event]
-        there = http.client.HTTPConnection(
-            PROXY, agent.port, source_address=(GUEST, 0), timeout=patience.SECONDS
-        )
-        there.request("POST", EVENTS, body=json.dumps({"StartRequests": [{"EventId": event}]}))
-        assert there.getresponse().status == 200
-        there.close()
-        shown = json.dumps(service.document("maintenance", "show", "1"))
-        assert '"by": "web-0"' in shown
-        assert PROXY in shown
-        agent.secret = "not the secret at all"
-        assert ask(agent.port, GUEST, **to)[0] == 403
-    log = service.log.read_text()
-    assert "wrong-signature" in log or "unknown-instance" in log
-    assert SECRET not in log
-
-
-def test_only_the_proxy_may_speak_for_others_and_only_signed(service: Service) -> None:
-    port = service.guest_port
-    assert ask(port, PROXY, headers=signed("web-0"))[0] == 200
-    assert ask(port, PROXY, headers=signed("WEB-0"), path=NAME) == (200, "web-0")
-    assert ask(port, PROXY)[0] == 400
-    assert ask(port, PROXY, headers={"Metadata": "true", "X-Forwarded-For": GUEST})[0] == 400
-    assert ask(port, PROXY, f"/vm/web-0{EVENTS}", headers=signed("web-0"))[0] == 404
-    assert ask(port, PROXY, headers=signed("web-0", NEW))[0] == 403
-    assert ask(port, "127.0.0.8", headers=signed("web-0"))[0] == 400
-    assert ask(port, "127.0.0.8", f"/vm/web-0{EVENTS}")[0] == 200
-
-
-def test_two_listeners_with_equal_addresses_know_their_own_machines(service: Service) -> None:
-    assert ask(service.blue, GUEST, NAME) == (200, "blue-0")
-    assert ask(service.green, GUEST, NAME) == (200, "green-0")
-    assert ask(service.green, "::1", NAME, host="::1") == (200, "green-1")
-    assert ask(service.guest_port, GUEST, NAME)[0] == 403
-    shown = service.document("fleet", "show", "blue-0")
-    assert (shown["address"], shown["listener"]) == (GUEST, "blue")
-    listed = service.call("fleet", "list").stdout.splitlines()
-    assert "LISTENER" in listed[0]
-    assert [line.split()[6] for line in listed[1:4]] == ["blue", "green", "green"]
-
-
-def test_a_machine_at_a_listener_that_is_not_set_is_told_in_the_log(service: Service) -> None:
-    far = '[[machine]]\nname = "far"\naddress = "127.0.0.20"\nlistener = "nowhere"\n'
-    service.apply(far)
-    service.until(lambda: "nowhere" in service.log.read_text())
-    (line,) = [one for one in service.log.read_text().splitlines() if "nowhere" in one]
-    told = json.loads(line)
-    assert (told["level"], told["machine"], told["machines"]) == ("warning", "far", 1)
-    assert "listener" in told["event"]
 
 
 def test_at_a_terminal_a_hangup_ends_the_service(folder: Path) -> None:
@@ -195,31 +71,22 @@ def test_at_a_terminal_a_hangup_ends_the_service(folder: Path) -> None:
 
 def test_a_secret_is_changed_without_a_restart(service: Service) -> None:
     def status(secret: str) -> int:
-        return ask(service.guest_port, PROXY, headers=signed("web-0", secret))[0]
+        """Ask as the proxy, for web-0, with a signature by this secret."""
+        signature = exchange.sign(b"web-0", secret.encode()).decode()
+        said = {"X-Instance-ID": "web-0", "X-Instance-ID-Signature": signature}
+        there = http.client.HTTPConnection(
+            "127.0.0.1", service.guest_port, source_address=(PROXY, 0), timeout=patience.SECONDS
+        )
+        with contextlib.closing(there):
+            there.request("GET", EVENTS, headers={"Metadata": "true", **said})
+            return there.getresponse().status
 
     assert (status(SECRET), status(NEW)) == (200, 403)
     service.put(NEW)
     service.reload()
-    service.until(lambda: status(NEW) == 200)
+    until(lambda: status(NEW) == 200, service.log.read_text)
     assert status(SECRET) == 403
     service.secret.chmod(0o644)
     service.reload()
-    service.until(lambda: "has mode 0644" in service.log.read_text())
+    until(lambda: "has mode 0644" in service.log.read_text())
     assert status(NEW) == 200
-
-
-@pytest.mark.parametrize(
-    ("mode", "text"), [(0o604, "a secret that is long enough"), (0o600, "short")]
-)
-def test_a_secret_that_cannot_be_used_is_one_line_and_no_start(
-    folder: Path, mode: int, text: str
-) -> None:
-    service = Service(folder)
-    service.put(text)
-    service.secret.chmod(mode)
-    started = service.call("serve")
-    assert started.returncode == run.BAD_SOCKET
-    (line,) = [one for one in started.stderr.splitlines() if "proxy.secret" in one]
-    told: dict[str, Any] = json.loads(line)
-    assert told["level"] == "error"
-    assert "Traceback" not in started.stderr

@@ -197,50 +197,6 @@ def test_guests_read_on_while_the_service_is_away_also_after_a_restart_of_the_re
     assert relay.stop() == 0
 
 
-def test_a_relay_that_is_revoked_answers_nobody_until_it_has_another_token(
-    service: tuple[Running, int], relay: Relay
-) -> None:
-    relay.start()
-    relay.ready()
-    assert relay.ask()[0] == 200
-    assert service[0].operator.ask("DELETE", "/v1/relays/tokens?host=h1").status == 200
-    until(lambda: relay.ask()[0] == 0, relay.log.read_text)
-    assert relay.page("/readyz")[0] == 503
-    made = service[0].operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
-    relay.write_token(made.json["token"])
-    until(lambda: relay.ask()[0] == 200, relay.log.read_text)
-
-
-def test_a_relay_whose_status_port_is_taken_serves_its_guests_and_has_the_port_later(
-    service: tuple[Running, int], relay: Relay
-) -> None:
-    assert service[0].operator is not None
-    with socket.create_server(("127.0.0.1", relay.status_port)):
-        relay.start()
-        relay.ready()
-        assert relay.events() == []
-        assert "status.listen" in relay.log.read_text()
-    until(lambda: "the status port is open" in relay.log.read_text(), relay.log.read_text)
-    assert relay.page("/readyz")[0] == 200
-    assert relay.stop() == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's limits")
-def test_a_relay_that_may_open_few_files_takes_fewer_connections_of_guests(
-    service: tuple[Running, int], relay: Relay
-) -> None:
-    assert service[0].operator is not None
-    relay.start("sh", "-c", 'ulimit -Sn 512; ulimit -Hn 1064; exec "$@"', "limited")
-    relay.ready()
-    assert relay.process is not None
-    limits = Path(f"/proc/{relay.process.pid}/limits").read_text()
-    (line,) = [one for one in limits.splitlines() if "open files" in one]
-    assert line.split()[3:5] == ["1064", "1064"]
-    (told,) = [one for one in relay.log.read_text().splitlines() if "fewer connections" in one]
-    assert json.loads(told)["connections"] == 1000
-    assert relay.stop() == 0
-
-
 def test_a_restart_refuses_nobody_where_systemd_has_the_socket(
     service: tuple[Running, int], relay: Relay
 ) -> None:

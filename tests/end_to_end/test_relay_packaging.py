@@ -1,11 +1,7 @@
 """What packages ship for the relay."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
-
-import pytest
 
 from forewarn.relay import settings
 from house import tree
@@ -20,20 +16,6 @@ def loaded(folder: Path, text: str) -> settings.HostRelaySettings:
     path = folder / "relay.toml"
     path.write_text(text, encoding="utf-8")
     return settings.load(path, {"STATE_DIRECTORY": str(folder)})
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_relays_units_are_taken_by_systemd(tmp_path: Path) -> None:
-    unit = re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT)
-    (tmp_path / "forewarn-relay.service").write_text(unit, encoding="utf-8")
-    (tmp_path / "forewarn-relay.socket").write_text(SOCKET, encoding="utf-8")
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert [line for line in checked.stderr.splitlines() if "forewarn" in line] == []
 
 
 def test_the_packaged_settings_are_the_defaults_but_for_where_the_service_is(

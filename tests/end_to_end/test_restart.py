@@ -10,9 +10,7 @@ import http.client
 import json
 import os
 import select
-import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,15 +23,13 @@ import patience
 from end_to_end.agents import until
 from end_to_end.running import Running
 from forewarn.server import run
-from forewarn.server.operator import connections
 from server.running import UnixConnection
 
 RESTARTS = 2
 MACHINES = 400
-OFTEN = ("polls", "keeps", "approves", "lists", "hesitates")
+OFTEN = ("polls", "keeps", "approves", "lists")
 """Clients that are answered several times between two restarts."""
 SWIFT = "freeze_seconds = 0"
-HAND_OVER = 'exec 3<&"$1" 4<&"$2"; shift 2; LISTEN_FDS=2 LISTEN_PID=$$ exec "$@"'
 TAKE_OVER = """
 import os, runpy, sys
 for number, file in enumerate(map(int, sys.argv[1:3]), 3):
@@ -42,9 +38,7 @@ os.environ |= {"LISTEN_FDS": "2", "LISTEN_PID": str(os.getpid())}
 sys.argv[:3] = ["forewarn"]
 runpy.run_module("forewarn", run_name="__main__", alter_sys=True)
 """
-"""What a forked service runs first; HAND_OVER is for one of its own."""
-HESITATION = 0.1
-"""Seconds from a connection to its first request, which a service that stops waits for."""
+"""What a forked service runs first."""
 OPERATOR = "operator"
 FIRST_FILE = 20
 """Where the test keeps its copies, so that none is at a number that the service gets."""
@@ -99,11 +93,6 @@ class Guest:
             self._connection.close()
         return response.status, json.loads(read) if read else None
 
-    def connect(self) -> None:
-        """Open the connection, and take a moment before the first request."""
-        self._connection.connect()
-        time.sleep(HESITATION)
-
     def notice_a_close(self) -> None:
         """Drop the connection if it was closed between two requests, which is no mistake.
 
@@ -116,17 +105,6 @@ class Guest:
 
     def close(self) -> None:
         self._connection.close()
-
-
-@contextlib.contextmanager
-def on_time() -> Iterator[None]:
-    """Forgive a client that was itself later than a service that stops waits for it."""
-    began = time.monotonic()
-    try:
-        yield
-    except (OSError, http.client.HTTPException):
-        if time.monotonic() - began < connections.FIRST_REQUEST_SECONDS:
-            raise
 
 
 class Clients:
@@ -152,16 +130,6 @@ class Clients:
             assert guest.ask()[0] == 200
 
         self._go_on(kind, name, ask, keeps=keeps, every=every)
-
-    def hesitant(self) -> None:
-        """A guest whose request comes a moment after its connection."""
-
-        def ask(guest: Guest) -> None:
-            with contextlib.closing(guest), on_time():
-                guest.connect()
-                assert guest.ask()[0] == 200
-
-        self._go_on("hesitates", f"m{next(self._numbers)}", ask, keeps=True, every=0)
 
     def waiter(self) -> None:
         """A guest that waits for news that never come, by one connection as long as it is kept."""
@@ -191,14 +159,15 @@ class Clients:
 
         self._go_on("approves", OPERATOR, approve, keeps=False, every=0.04)
 
-    def operator(self, *, hesitates: bool) -> None:
+    def operator(self) -> None:
         """An operator's tool that lists, by a new connection each time."""
-
-        def ask(_: Guest) -> None:
-            with on_time():
-                self._operator("GET", "/v1/events", pause=HESITATION if hesitates else 0)
-
-        self._go_on("lists", OPERATOR, ask, keeps=False, every=0.04)
+        self._go_on(
+            "lists",
+            OPERATOR,
+            lambda _: self._operator("GET", "/v1/events"),
+            keeps=False,
+            every=0.04,
+        )
 
     def go_on(self) -> None:
         """Return once each that asks often was answered twice, of which one is from its begin."""
@@ -216,10 +185,8 @@ class Clients:
             thread.join(patience.SECONDS)
             assert not thread.is_alive()
 
-    def _operator(self, method: str, path: str, body: Any = None, pause: float = 0) -> Any:
+    def _operator(self, method: str, path: str, body: Any = None) -> Any:
         with contextlib.closing(UnixConnection(self._service.socket)) as connection:
-            connection.connect()
-            time.sleep(pause)
             told = None if body is None else json.dumps(body)
             connection.request(
                 method, path, body=told, headers={"Content-Type": "application/json"}
@@ -272,9 +239,7 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     clients.guest("keeps for long", keeps=True, every=1)
     clients.approver(keeps=False)
     clients.approver(keeps=True)
-    clients.hesitant()
-    clients.operator(hesitates=False)
-    clients.operator(hesitates=True)
+    clients.operator()
     for _ in range(RESTARTS):
         clients.go_on()
         assert service.stop() == run.STOPPED
@@ -287,15 +252,7 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     systemd.start()
     clients_stopped.join()
     assert not clients.faults
-    assert set(clients.answered) == {
-        "polls",
-        "keeps",
-        "keeps for long",
-        "waits",
-        "approves",
-        "lists",
-        "hesitates",
-    }
+    assert set(clients.answered) == {*OFTEN, "keeps for long", "waits"}
     assert clients.approved
     for event, number in clients.approved.items():
         (operation,) = service.operator.get(f"/v1/history?maintenance={number}")["operations"]
@@ -306,46 +263,7 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     systemd.close()
 
 
-def test_a_socket_that_the_settings_do_not_have_ends_the_start(service: Running) -> None:
-    """Who connects there would wait for ever."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        socket.create_server(("127.0.0.1", service.guest_port)) as guests,
-    ):
-        files = [fcntl.fcntl(each, fcntl.F_DUPFD, FIRST_FILE) for each in (guests, other)]
-        command = ["bash", "-c", HAND_OVER, "hand-over", *map(str, files), *service.command]
-        ended = subprocess.run(
-            command, pass_fds=files, capture_output=True, check=False, timeout=patience.SECONDS
-        )
-        for number in files:
-            os.close(number)
-        (line,) = ended.stderr.decode().splitlines()
-        assert ended.returncode == run.BAD_SOCKET
-        assert f"127.0.0.1:{other.getsockname()[1]}" in json.loads(line)["event"]
-
-
-@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="systemd is missing")
-def test_the_first_connection_may_start_it(service: Running) -> None:
-    """By systemd's own program; the operators' socket is not systemd's here, and so it is told."""
-    port = service.guest_port
-    service.start("systemd-socket-activate", "-l", f"127.0.0.1:{port}", awaits=False)
-    guest = Guest(port, "m0", keeps=False)
-    until(lambda: is_there(port), service.log.read_text)
-    assert guest.ask()[0] == 403  # there is no such machine yet
-    guest.close()
-    (told,) = [line for line in log_of(service) if "addresses" in line]
-    assert told["addresses"] == [f"unix:{service.socket.resolve()}"]
-    assert service.operator.ask("GET", "/v1/events").status == 200
-    assert service.stop() == run.STOPPED
-    assert not service.socket.exists()
-
-
 def is_there(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False
-
-
-def log_of(service: Running) -> list[dict[str, Any]]:
-    lines = service.log.read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]

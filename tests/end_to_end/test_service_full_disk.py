@@ -1,11 +1,9 @@
 """A disk that is full under a running service: it goes on answering, and says that it is not ready.
 
 A limit on the size of the files that the process writes stands for the full disk, as in
-`test_full_disk`; where the tests may mount, a small tmpfs is filled.
+`test_full_disk`.
 """
 
-import contextlib
-import os
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ import pytest
 
 from end_to_end.agents import until
 from end_to_end.running import Running
-from forewarn.cli.exits import ExitStatus
 from server.running import fleet, request_reboot
 
 
@@ -57,48 +54,6 @@ def test_a_service_whose_disk_is_full_says_that_it_is_not_ready(service: Running
     until(lambda: told(service) == (200, "1.0", "1.0"))
     approved: Any = client.ask("POST", "/v1/approvals", {"references": ["1"]})
     assert approved.status == 200
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], check=False)
-    if mounted.returncode:
-        pytest.skip("to mount a tmpfs needs root")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write a file until its disk is full."""
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(os.statvfs(path).f_bsize))
-
-
-def test_a_full_disk_is_the_first_alert_until_there_is_room_again(small_disk: Path) -> None:
-    service = Running(small_disk)
-    service.start(errors=subprocess.DEVNULL)
-    client, filler = service.operator, small_disk / "filler"
-    try:
-        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
-        hold = {"kind": "everything", "reason": "release day"}
-        assert client.ask("POST", "/v1/holds", hold).status == 201
-        fill(filler)
-        until(lambda: client.get("/v1/alerts")["count"] == 2)
-        first, second = client.get("/v1/alerts")["items"]
-        assert (first["kind"], first["about"], second["kind"]) == ("store-down", "store", "held")
-        assert first["since"] > second["since"]
-        assert "SQLITE_FULL" in first["message"]
-        told = service.call("alerts")
-        assert told.returncode == ExitStatus.ALERTS
-        assert "store-down" in told.stdout
-        assert client.ask("GET", "/readyz").status == 503
-        filler.unlink()
-        until(lambda: [one["kind"] for one in client.get("/v1/alerts")["items"]] == ["held"])
-    finally:
-        assert service.stop() == 0
 
 
 def test_a_service_that_starts_on_a_full_disk_ends_so_that_systemd_starts_it_again(

@@ -2,9 +2,7 @@
 
 import json
 import signal
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -86,26 +84,3 @@ def test_a_restart_after_notbefore_passed_gives_the_outage_back_before_anything_
     assert json.loads(document)["DocumentIncarnation"] >= 2
     found = patience.until(lambda: one if (one := operation(again))["started_at"] else None)
     assert when(found["started_at"]) >= when(found["not_before"]) >= promised + moved
-
-
-@pytest.mark.soak
-def test_a_process_that_stood_still_gives_the_time_back_before_anything_starts(
-    started: list[Process], tmp_path: Path
-) -> None:
-    scale = 100.0  # 15 minutes are 9 s
-    process, address = start(started, tmp_path, scaled(scale))
-    process.client().ask("PUT", "/v1/fleet", fleet())
-    promised = when(request_reboot(process.client())["operations"][0]["not_before"])
-    process.process.send_signal(signal.SIGSTOP)
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(as_guest, address, "web-0", "GET")  # to be read first of all
-        time.sleep(10)
-        process.process.send_signal(signal.SIGCONT)
-        _, document = asked.result()
-    (event,) = json.loads(document)["Events"]
-    assert event["EventStatus"] == "Scheduled"
-    line = process.until("every notice has moved later")
-    assert line["operations"] == 1
-    found = operation(process)
-    assert found["started_at"] is None or found["started_at"] >= found["not_before"]
-    assert (when(found["not_before"]) - promised).total_seconds() >= 9 * scale

@@ -1,7 +1,5 @@
 """Webhooks of a service that is a process of its own: the guide's receiver, and kills."""
 
-import contextlib
-import http.client
 import random
 import re
 import subprocess
@@ -131,21 +129,6 @@ def test_a_service_that_is_killed_delivers_everything_in_order_and_repeats_only_
     assert all(bodies[one.id] == one.body for one in received)
 
 
-def test_a_receiver_that_never_answers_does_not_keep_the_service_from_ending(
-    tmp_path: Path,
-) -> None:
-    service = Running(tmp_path)
-    service.start()
-    service.apply(FLEET)
-    with receiving() as receiver:
-        receiver.answers["/hook"] = lambda _: receiver.over.wait(patience.SECONDS) and None
-        body = {"name": "ours", "url": receiver.url()}
-        assert service.operator.ask("POST", "/v1/webhooks", body).status == 201
-        schedule_and_cancel(service, "web-0")
-        receiver.awaited(1)
-        assert service.stop() == 0
-
-
 CHAT = ROOT / "docs" / "examples" / "chat.py"
 
 
@@ -168,20 +151,3 @@ def test_the_example_for_chats_tells_people_what_happened(tmp_path: Path) -> Non
     assert told[0].startswith("maintenance 1 scheduled: Reboot of web-0")
     assert told[1].startswith("operation 1.1 scheduled: Reboot of web-0, ")
     assert told[2].startswith("operation 1.1 canceled: Reboot of web-0, ")
-
-
-def test_the_example_for_chats_refuses_what_is_not_signed(tmp_path: Path) -> None:
-    (tmp_path / "webhook.secret").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    port = free_port()
-    argv = [str(CHAT), str(port), str(tmp_path / "webhook.secret"), "json://127.0.0.1:1/"]
-    with subprocess.Popen([sys.executable, *argv], stderr=subprocess.DEVNULL) as chat:
-
-        def status() -> int:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
-            with contextlib.closing(connection), contextlib.suppress(OSError):
-                connection.request("POST", "/", body=b"{}")
-                return connection.getresponse().status
-            return 0
-
-        assert patience.until(status) == 401
-        chat.kill()

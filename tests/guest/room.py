@@ -403,6 +403,11 @@ def answers(got: bytes, *, to_head: bool = False) -> list[Answer]:
     return found
 
 
+def statuses(came: "Peer | bytes") -> list[int]:
+    """Return the statuses of all that a connection sent."""
+    return [each.status for each in answers(came.got if isinstance(came, Peer) else came)]
+
+
 def get(target: str = EVENTS, *headers: str, version: str = "1.1") -> bytes:
     lines = [f"GET {target} HTTP/{version}", "Host: 169.254.169.254", "Metadata: true", *headers]
     return "\r\n".join([*lines, "", ""]).encode()

@@ -1,6 +1,8 @@
 """A plane whose sockets are open, and what runs it."""
 
 import asyncio
+import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,6 +40,22 @@ def run_by_uvloop(play: Coroutine[Any, Any, None]) -> None:
     uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(in_time(play))
+
+
+def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on each event loop that the plane may run on."""
+
+    def run(play: Play, **given: Any) -> None:
+        play(test(**given))
+
+    takes = inspect.signature(run).parameters["play"]
+    own = inspect.signature(test)
+    functools.update_wrapper(run, test)
+    del run.__wrapped__  # type: ignore[attr-defined] # pytest would look at that one
+    run.__signature__ = own.replace(  # type: ignore[attr-defined] # what pytest looks at
+        parameters=[takes, *own.parameters.values()]
+    )
+    return run
 
 
 class Served:

@@ -18,20 +18,16 @@ from forewarn.server.guest.limits import (
     Reason,
 )
 from forewarn.server.guest.listener import (
-    _SO_DETACH_FILTER,
     APPLY_SECONDS,
     DROP_SECONDS,
-    MAX_DROPPED,
     ConnectionFilter,
-    Listener,
 )
 from guest import room
 from guest.room import EVENTS, answers, get
-from guest.served import GUESTS, Play, serving
+from guest.served import GUESTS, played, serving
 from patience import reached
 
 SYN_SENT = 2
-DETACH = _SO_DETACH_FILTER
 MOST_REFUSED = CONNECTIONS_PER_SECOND // REFUSED_CONNECTIONS
 
 pytestmark = pytest.mark.skipif(
@@ -120,92 +116,24 @@ def test_a_network_may_connect_again_after_a_while(loop: room.SkippingLoop) -> N
         assert not filter_.is_active
 
 
-def test_a_network_is_dropped_on_the_listener_that_it_crowds_alone(
-    loop: room.SkippingLoop,
-) -> None:
-    with (
-        listening(socket.AF_INET, "127.0.0.1") as crowded,
-        listening(socket.AF_INET, "127.0.0.1") as other,
-    ):
-        filter_ = ConnectionFilter(loop)
-        filter_.guard("crowded", crowded)
-        filter_.guard("other", other)
-        filter_.drop("crowded", "127.0.0.9")
-        pass_time(loop, APPLY_SECONDS)
-        assert is_dropped(connecting(crowded, "127.0.0.9"))
-        assert not is_dropped(connecting(other, "127.0.0.9"))
-
-
-def test_as_many_networks_are_dropped_as_a_program_may_have(loop: room.SkippingLoop) -> None:
-    with listening(socket.AF_INET6, "::1") as opened:
-        filter_ = ConnectionFilter(loop)
-        filter_.guard("", opened)
-        for number in range(1, MAX_DROPPED):
-            assert filter_.drop("", f"fd00:0:0:{number:x}::/64")
-        assert filter_.drop("", "::/64")
-        assert not filter_.drop("", "fd01::/64")
-        pass_time(loop, APPLY_SECONDS)
-        assert is_dropped(connecting(opened, "::1"))
-
-
-def test_who_is_refused_again_and_again_is_dropped_and_what_it_has_is_served_on(play: Play) -> None:
-    async def scene() -> None:
-        async with serving(GUESTS, limits=Limits(connections_per_address=1)) as served:
-            reader, writer = await served.connect()
-            writer.write(get())
-            await reader.readuntil(b"[]}")
-            opened = served.plane.connections.filter._sockets[0][1]
-            counters = served.plane.counters
-            for number in range(MOST_REFUSED):
-                assert counters.refusals[Reason.CONNECTION_RATE] == 0, number
-                assert [each.status for each in await served.ask(get())] == [503]
-            assert counters.refusals[Reason.CONNECTION_RATE] == 1
-            await reached(lambda: served.plane.connections.filter.is_active)
-            assert is_dropped(connecting(opened, "127.0.0.1"))
-            assert not is_dropped(connecting(opened, "127.0.0.5"))
-            writer.write(get(EVENTS, "Connection: close"))
-            assert [each.status for each in answers(await reader.read())] == [200]
-            writer.close()
-
-    play(scene())
-
-
-def test_a_new_connection_keeps_no_program_in_the_kernel(play: Play) -> None:
-    async def scene() -> None:
-        async with serving(GUESTS) as served:
-            filter_ = served.plane.connections.filter
-            filter_.drop("", "127.0.0.9")
-            await reached(lambda: filter_.is_active)
-            clients = [connecting(filter_._sockets[0][1], "127.0.0.5") for _ in range(20)]
-            for client in clients:
-                client.send(b"G")
-            connections = served.plane.connections
-            await reached(lambda: len(connections) == 20 and not connections._starting)
-            for connection in connections._all:
-                accepted = connection._transport.get_extra_info("socket")
-                with pytest.raises(FileNotFoundError):
-                    accepted.setsockopt(socket.SOL_SOCKET, DETACH, 0)
-            for client in clients:
-                client.close()
-
-    play(scene())
-
-
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [(b"no HTTP at all\r\n\r\n", 400), (get("/metadata/nothing", "Content-Length: 9"), 404)],
-)
-def test_a_connection_that_a_refusal_ends_counts_as_one_that_was_refused(
-    data: bytes, status: int
-) -> None:
-    with room.opened() as (plane, _):
+@played
+async def test_who_is_refused_again_and_again_is_dropped_and_what_it_has_is_served_on() -> None:
+    async with serving(GUESTS, limits=Limits(connections_per_address=1)) as served:
+        reader, writer = await served.connect()
+        writer.write(get())
+        await reader.readuntil(b"[]}")
+        opened = served.plane.connections.filter._sockets[0][1]
+        counters = served.plane.counters
         for number in range(MOST_REFUSED):
-            assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0, number
-            peer = plane.connect()
-            peer.send(data)
-            assert [each.status for each in answers(peer.got)] == [status]
-            peer.abort()
-        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+            assert counters.refusals[Reason.CONNECTION_RATE] == 0, number
+            assert [each.status for each in await served.ask(get())] == [503]
+        assert counters.refusals[Reason.CONNECTION_RATE] == 1
+        await reached(lambda: served.plane.connections.filter.is_active)
+        assert is_dropped(connecting(opened, "127.0.0.1"))
+        assert not is_dropped(connecting(opened, "127.0.0.5"))
+        writer.write(get(EVENTS, "Connection: close"))
+        assert [each.status for each in answers(await reader.read())] == [200]
+        writer.close()
 
 
 def test_who_connects_anew_for_each_request_over_its_rate_is_dropped_sooner() -> None:
@@ -246,12 +174,3 @@ def test_a_machine_may_poll_by_new_connections_and_does_not_pay_later() -> None:
         for _ in range(CONNECTIONS_PER_SECOND + 1):
             plane.connect().abort()
         assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
-
-
-def test_who_shares_its_address_with_other_machines_is_never_dropped() -> None:
-    loopback = Listener(address="127.0.0.1")
-    with room.opened() as (plane, _):
-        for _ in range(MOST_REFUSED * 2):
-            plane.connect("127.0.0.1", loopback).send(b"no HTTP\r\n\r\n")
-        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0
-        assert plane.counters.refusals[Reason.FAULTY_REQUEST] == MOST_REFUSED * 2

@@ -12,7 +12,7 @@ from forewarn.server.guest.listener import PAUSE_SECONDS
 from forewarn.server.guest.machines import Source
 from guest import room
 from guest.room import EVENTS, answers, get, post
-from guest.served import Play, serving
+from guest.served import played, serving
 from patience import reached
 
 MACHINE = Source(address="10.0.0.10", network="10.0.0.10")
@@ -143,22 +143,20 @@ def test_what_the_peer_does_not_take_at_once_is_sent_by_the_loop_s_transport() -
         peer.close()
 
 
-def test_what_is_not_to_be_read_yet_is_not_read_by_the_loop_s_transport_either(play: Play) -> None:
-    async def scene() -> None:
-        async with serving() as served:
-            served.plane.approvals.waits = True
-            _, writer = await served.connect()
-            writer.write(post(target=f"/vm/web-0{EVENTS}"))
-            await served.plane.approvals.asked.wait()
-            (connection,) = served.plane.connections._all
-            writer.write(b"x" * 1_000_000)
-            await reached(lambda: not served.plane.connections._starting)
-            for _ in range(5):  # by then the loop has read whatever it reads
-                await served.ask(get())
-            assert len(connection._unread) < 64 * 1024
-            writer.transport.abort()
-
-    play(scene())
+@played
+async def test_what_is_not_to_be_read_yet_is_not_read_by_the_loop_s_transport_either() -> None:
+    async with serving() as served:
+        served.plane.approvals.waits = True
+        _, writer = await served.connect()
+        writer.write(post(target=f"/vm/web-0{EVENTS}"))
+        await served.plane.approvals.asked.wait()
+        (connection,) = served.plane.connections._all
+        writer.write(b"x" * 1_000_000)
+        await reached(lambda: not served.plane.connections._starting)
+        for _ in range(5):  # by then the loop has read whatever it reads
+            await served.ask(get())
+        assert len(connection._unread) < 64 * 1024
+        writer.transport.abort()
 
 
 def test_a_peer_that_has_gone_leaves_nothing() -> None:

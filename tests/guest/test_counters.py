@@ -108,23 +108,6 @@ def test_the_log_says_what_a_proxys_guest_is_not_told(log: list[EventDict]) -> N
     assert "another secret" not in str(log)
 
 
-def test_a_proxys_connections_are_not_those_of_one_guest() -> None:
-    proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
-    listener = Behind(Listener(address="169.254.169.254"), proxies)
-    with room.opened(room.Limits(connections_per_address=2)) as (plane, _):
-        behind = [plane.connect("192.0.2.7", listener) for _ in range(5)]
-        beside = [plane.connect("192.0.2.8", listener) for _ in range(3)]
-        assert not any(peer.got for peer in behind)
-        assert [bool(peer.got) for peer in beside] == [False, False, True]
-        elsewhere = plane.connect("192.0.2.8", Listener(address="169.254.169.254", name="blue"))
-        assert not elsewhere.got
-        for peer in (*behind, *beside[:2], elsewhere):
-            peer.abort()
-        assert len(plane.connections) == 0
-        plane.connections.sweep(plane.clock.monotonic() + 1)
-        assert plane.connections._accounts == {}
-
-
 def test_secrets_are_changed_under_an_open_connection() -> None:
     old, new = b"the old secret!!", b"the new secret!!"
     proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])

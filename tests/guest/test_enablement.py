@@ -9,7 +9,7 @@ from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.server.guest.documents import GATHER_SECONDS, SAVE_EVERY, TURN_ON_SECONDS
 from forewarn.store.port import StoreUnavailable
 from guest import room
-from guest.room import Enabling, Peer, Room, answers, get, opened, post
+from guest.room import Enabling, Peer, Room, answers, get, opened, post, statuses
 
 FIRST = Policy(enablement=Enablement.FIRST_REQUEST)
 EMPTY_APPROVAL = b'{"StartRequests":[]}'
@@ -28,10 +28,6 @@ def ask(plane: Opened, request: bytes, address: str = "10.0.0.10") -> Peer:
     peer.send(request)
     plane[1]()
     return peer
-
-
-def statuses(peer: Peer) -> list[int]:
-    return [answer.status for answer in answers(peer.got)]
 
 
 @pytest.mark.parametrize("request_", [get(), post(), post(EMPTY_APPROVAL)])

@@ -35,8 +35,8 @@ from forewarn.server.guest.listener import (
 )
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
-from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, chunked, get, post
-from guest.served import GUESTS, HERE, Play, serving
+from guest.room import APPROVAL, EVENTS, Behind, answers, chunked, get, post, statuses
+from guest.served import GUESTS, HERE, played, serving
 from patience import reached
 
 STRANGER = "10.9.9.9"
@@ -46,10 +46,6 @@ PROXIES.secrets = (SECRET,)
 BEHIND = Behind(Listener(address="169.254.169.254"), PROXIES)
 LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
 CODED = "Transfer-Encoding: chunked"
-
-
-def statuses(peer: Peer) -> list[int]:
-    return [answer.status for answer in answers(peer.got)]
 
 
 def headers(count: int) -> bytes:
@@ -136,48 +132,33 @@ def test_the_rate_is_judged_before_the_body_comes() -> None:
         assert peer.ended
 
 
-def test_a_stranger_is_answered_and_closed_at_once() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect(STRANGER)
-        peer.send(get() * 2)
-        (answer,) = answers(peer.got)
-        assert (answer.status, answer.headers["connection"]) == (403, "close")
-        assert peer.closing
-        assert len(plane.connections) == 0
-
-
 @pytest.mark.parametrize("data", [get(), get("/nowhere"), b"no HTTP", b""])
-def test_strangers_who_keep_the_loop_busy_move_no_notice(play: Play, data: bytes) -> None:
+@played
+async def test_strangers_who_keep_the_loop_busy_move_no_notice(data: bytes) -> None:
     """Real sockets and a real loop that comes to no beat; the clock goes on by hand."""
-
-    async def scene() -> None:
-        async with serving(GUESTS) as served:
-            watch = served.plane.watch
-            watch.open()
-            for _ in range(20):
-                served.plane.clock.advance(timedelta(seconds=0.9))
-                await served.ask(data)
-                assert watch.may_start()
-            watch.beat()
-            assert watch.owed == timedelta(0)
-
-    play(scene())
+    async with serving(GUESTS) as served:
+        watch = served.plane.watch
+        watch.open()
+        for _ in range(20):
+            served.plane.clock.advance(timedelta(seconds=0.9))
+            await served.ask(data)
+            assert watch.may_start()
+        watch.beat()
+        assert watch.owed == timedelta(0)
 
 
-def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage(play: Play) -> None:
-    async def scene() -> None:
-        async with serving() as served:
-            watch = served.plane.watch
-            watch.open()
-            (before,) = await served.ask(get(EVENTS, "Connection: close"))
-            served.plane.clock.advance(timedelta(seconds=6))
-            (after,) = await served.ask(get(EVENTS, "Connection: close"))
-            assert (before.status, after.status) == (200, 200)
-            watch.beat()
-            assert watch.owed == timedelta(seconds=6)
-            assert not watch.may_start()
-
-    play(scene())
+@played
+async def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage() -> None:
+    async with serving() as served:
+        watch = served.plane.watch
+        watch.open()
+        (before,) = await served.ask(get(EVENTS, "Connection: close"))
+        served.plane.clock.advance(timedelta(seconds=6))
+        (after,) = await served.ask(get(EVENTS, "Connection: close"))
+        assert (before.status, after.status) == (200, 200)
+        watch.beat()
+        assert watch.owed == timedelta(seconds=6)
+        assert not watch.may_start()
 
 
 def test_strangers_have_a_quarter_of_the_connections_and_machines_still_get_in() -> None:
@@ -290,23 +271,6 @@ def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
         assert not any(each.paused for each in greedy)
 
 
-def test_who_is_over_its_share_when_its_wait_ends_has_the_time_of_its_next_request() -> None:
-    with room.opened() as (plane, turn):
-        peers = [plane.connect(), plane.connect()]
-        for peer in peers:
-            peer.send(get(EVENTS, "If-None-Match: 2", "Prefer: wait=60") + post()[:-9])
-        peers[0].connection.account.charge(1.0, plane.clock.monotonic())
-        plane.publish(3)
-        assert [statuses(peer) for peer in peers] == [[200], [200]]
-        plane.pass_time(61)
-        assert [statuses(peer) for peer in peers] == [[200], [200]]
-        turn()
-        plane.pass_time(9)
-        assert [statuses(peer) for peer in peers] == [[200], [200]]
-        plane.pass_time(1)
-        assert [statuses(peer) for peer in peers] == [[200, 408], [200, 408]]
-
-
 @pytest.mark.parametrize("missing", [0, 9])
 def test_time_in_the_line_is_not_the_clients(missing: int) -> None:
     with room.opened() as (plane, turn):
@@ -413,47 +377,22 @@ def test_who_is_over_its_share_is_cut_off_while_what_it_still_sends_is_thrown_aw
             assert peer.aborted is cut_off
 
 
-def test_accepts_take_a_bounded_time_of_a_round_of_the_loop(play: Play) -> None:
-    async def scene() -> None:
-        async with serving() as served:
-            clients = [
-                socket.create_connection((HERE.address, served.at[0].port))
-                for _ in range(ACCEPTS + 40)
-            ]
-            for client in clients:
-                client.send(b"G")
-            counts = [0]
-            while counts[-1] < len(clients):
-                await asyncio.sleep(0)  # one round
-                counts.append(len(served.plane.connections))
-            for client in clients:
-                client.close()
-            steps = [after - before for before, after in itertools.pairwise(counts)]
-            assert 1 < max(steps) <= ACCEPTS
-
-    play(scene())
-
-
-def test_guests_take_turns_whatever_each_has_queued() -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = FairQueue(calls.append, lambda: 0.0)
-
-    class Waiting:
-        def __init__(self, name: str, account: Account) -> None:
-            self.name = name
-            self.account = account
-
-        def have_turn(self) -> None:
-            order.append(self.name)
-
-    many, one = Account(), Account()
-    for number in range(3):
-        queue.queue(Waiting(f"many{number}", many))
-    queue.queue(Waiting("one", one))
-    while calls:
-        calls.pop(0)()
-    assert order == ["many0", "one", "many1", "many2"]
+@played
+async def test_accepts_take_a_bounded_time_of_a_round_of_the_loop() -> None:
+    async with serving() as served:
+        clients = [
+            socket.create_connection((HERE.address, served.at[0].port)) for _ in range(ACCEPTS + 40)
+        ]
+        for client in clients:
+            client.send(b"G")
+        counts = [0]
+        while counts[-1] < len(clients):
+            await asyncio.sleep(0)  # one round
+            counts.append(len(served.plane.connections))
+        for client in clients:
+            client.close()
+        steps = [after - before for before, after in itertools.pairwise(counts)]
+        assert 1 < max(steps) <= ACCEPTS
 
 
 def test_a_guest_has_one_approval_in_flight_and_a_neighbour_does_not_wait_for_the_rest() -> None:
@@ -506,22 +445,6 @@ def test_one_large_approval_is_in_flight_and_a_small_one_does_not_wait_for_the_n
         assert [statuses(peer) for peer in large] == [[400], [100, 400]]
 
 
-def test_a_client_whose_large_approval_waited_is_asked_whether_it_is_still_there() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        first, there, gone = (plane.connect(f"10.0.0.{10 + n % 2}") for n in range(3))
-        for peer in (first, there, gone):
-            peer.send(post(LARGE))
-        for _ in range(20):
-            turn()
-            plane.approvals.decide_all()
-            if gone.got:
-                gone.abort()  # as its system does, by a reset
-        assert (statuses(first), statuses(there)) == ([200], [100, 200])
-        assert statuses(gone) == [100]
-        assert len(plane.approvals.book) == 2
-
-
 def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least_goes_first() -> (
     None
 ):
@@ -563,20 +486,6 @@ def test_a_guest_makes_up_for_the_events_that_it_approved_and_no_longer_than_tha
     assert account.is_unused(account.approved_until)
     account.connected_until = account.approved_until + 1
     assert not account.is_unused(account.approved_until)
-
-
-def test_an_approval_whose_client_left_before_its_turn_is_dropped_and_holds_up_nobody() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        first, gone, last = (plane.connect() for _ in range(3))
-        for peer in (first, gone, last):
-            peer.send(post())
-        gone.abort()
-        for _ in range(3):
-            plane.approvals.decide_all()
-            turn()
-        assert (statuses(first), statuses(last)) == ([200], [200])
-        assert len(plane.approvals.book) == 2
 
 
 def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_changes() -> None:
@@ -671,35 +580,19 @@ def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitte
         assert (account.body_bytes, plane.connections.fair_queue._bodies) == (0, {})
 
 
-def test_little_is_held_of_what_a_connection_sends_before_its_turn(play: Play) -> None:
-    async def scene() -> None:
-        async with serving(GUESTS) as served:
-            plane = served.plane
-            plane.approvals.waits = True
-            clients = [await served.connect() for _ in range(20)]
-            for _, writer in clients:
-                writer.write(post() + get(EVENTS) * 1000)
-            connections = list(plane.connections._all)
-            await reached(lambda: all(each._unread and each._paused for each in connections))
-            assert sum(len(each._unread) for each in connections) <= 20 * 2 * RECEIVE_BYTES
-            for _, writer in clients:
-                writer.transport.abort()
-
-    play(scene())
-
-
-def test_small_bodies_never_wait_for_each_other() -> None:
-    with room.opened() as (plane, turn):
+@played
+async def test_little_is_held_of_what_a_connection_sends_before_its_turn() -> None:
+    async with serving(GUESTS) as served:
+        plane = served.plane
         plane.approvals.waits = True
-        peers = [plane.connect() for _ in range(64)]
-        for peer in peers:
-            peer.send(post())
-        turn()
-        assert Reason.BODIES not in plane.counters.refusals
-        for _ in peers:
-            plane.approvals.decide_all()
-            turn()
-        assert [statuses(each) for each in peers] == [[200]] * 64
+        clients = [await served.connect() for _ in range(20)]
+        for _, writer in clients:
+            writer.write(post() + get(EVENTS) * 1000)
+        connections = list(plane.connections._all)
+        await reached(lambda: all(each._unread and each._paused for each in connections))
+        assert sum(len(each._unread) for each in connections) <= 20 * 2 * RECEIVE_BYTES
+        for _, writer in clients:
+            writer.transport.abort()
 
 
 @pytest.mark.parametrize("how", ["lost", "slow", "faulty"])
@@ -733,65 +626,36 @@ def test_a_body_that_never_becomes_whole_leaves_its_room_to_the_next(how: str) -
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells a socket's state")
-def test_approvals_of_clients_who_have_gone_are_dropped_and_a_half_closed_one_is_answered(
-    play: Play,
-) -> None:
+@played
+async def test_approvals_of_clients_who_left_are_dropped_and_of_a_half_closed_one_not() -> None:
     approval = post(target=f"/vm/web-0{EVENTS}")
+    async with serving() as served:
+        plane = served.plane
+        plane.approvals.waits = True
+        clients = []
+        for _ in range(5):
+            _, client = kept = await served.connect()
+            client.write(approval)
+            clients.append(kept)
+        connections = plane.connections._all
+        await reached(lambda: len(connections) == 5 and all(each._pending for each in connections))
+        (first, _), (half, half_writer), (_, reset), (_, closed), (last, _) = clients
+        half_writer.write_eof()
+        reset.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        reset.transport.abort()
+        closed.close()
 
-    async def scene() -> None:
-        async with serving() as served:
-            plane = served.plane
-            plane.approvals.waits = True
-            clients = []
-            for _ in range(5):
-                _, client = kept = await served.connect()
-                client.write(approval)
-                clients.append(kept)
-            connections = plane.connections._all
-            await reached(
-                lambda: len(connections) == 5 and all(each._pending for each in connections)
-            )
-            (first, _), (half, half_writer), (_, reset), (_, closed), (last, _) = clients
-            half_writer.write_eof()
-            reset.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
-            reset.transport.abort()
-            closed.close()
+        def is_decided() -> bool:
+            plane.approvals.decide_all()
+            return len(plane.approvals.book) >= 3 and len(connections) <= 2
 
-            def is_decided() -> bool:
-                plane.approvals.decide_all()
-                return len(plane.approvals.book) >= 3 and len(connections) <= 2
-
-            await reached(is_decided)
-            assert [each.status for each in answers(await half.read())] == [100, 200]
-            for reader in (first, last):
-                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-            assert len(plane.approvals.book) == 3
-            assert plane.connections.fair_queue._in_flight == 0
-            for _, client in clients:
-                client.close()
-
-    play(scene())
-
-
-def test_a_connection_too_many_is_told_so_and_the_others_are_served(play: Play) -> None:
-    async def scene() -> None:
-        async with serving(GUESTS, limits=Limits(connections_per_address=20)) as served:
-            clients = [await served.connect() for _ in range(30)]
-            for _, client in clients[:20]:
-                client.write(get())
-            for reader, _ in clients[:20]:
-                await reader.readuntil(b"\r\n\r\n")
-            for reader, client in clients[20:]:
-                client.write(get())
-                assert [each.status for each in answers(await reader.read())] == [503]
-            assert served.plane.counters.refusals[Reason.CONNECTIONS_OF_ADDRESS] == 10
-            assert served.plane.counters.answers[OTHER][503] == 10
-            assert served.plane.counters.accepted == 30
-            for _, client in clients:
-                client.close()
-            await reached(lambda: len(served.plane.connections) == 0)
-            assert served.plane.connections._starting == {}
-
-    play(scene())
+        await reached(is_decided)
+        assert [each.status for each in answers(await half.read())] == [100, 200]
+        for reader in (first, last):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert len(plane.approvals.book) == 3
+        assert plane.connections.fair_queue._in_flight == 0
+        for _, client in clients:
+            client.close()

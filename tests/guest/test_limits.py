@@ -13,11 +13,7 @@ from forewarn.server.guest.limits import (
 )
 from forewarn.server.guest.listener import Listener
 from guest import room
-from guest.room import answers, chunked, get, post
-
-
-def statuses(got: bytes) -> list[int]:
-    return [answer.status for answer in answers(got)]
+from guest.room import answers, chunked, get, post, statuses
 
 
 def sent(data: bytes, cut: int = 1 << 20) -> room.Peer:
@@ -119,16 +115,6 @@ def test_each_stage_has_its_time(data: bytes, seconds: float, status: int | None
         plane.pass_time(0.02)
         assert statuses(peer.got[len(before) :]) == ([] if status is None else [status])
         assert peer.closing or peer.ended
-
-
-def test_dripping_bytes_do_not_lengthen_a_stage() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        for byte in b"GET /metadata":
-            peer.send(bytes([byte]))
-            plane.pass_time(0.45)
-        assert statuses(peer.got) == [408]
-        assert plane.counters.refusals[Reason.SLOW_REQUEST] == 1
 
 
 def test_a_dripping_body_has_no_longer_than_any_other() -> None:

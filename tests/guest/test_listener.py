@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import shutil
 import socket
 import sys
 from threading import Thread
@@ -24,241 +23,184 @@ from forewarn.server.guest.listener import (
 from forewarn.server.sockets import HandedOver
 from guest import room
 from guest.room import answers, get, post
-from guest.served import GUESTS, HERE, Play, Served, serving
+from guest.served import GUESTS, HERE, Served, played, serving
 from patience import reached
 from ports import free_port
 
 
-def test_guests_are_answered_on_every_listener_by_its_own_rules(play: Play) -> None:
-    async def body() -> None:
-        async with serving(HERE, GUESTS, Listener(address="::1", port=0)) as served:
-            assert len({listener.port for listener in served.at}) == 3
-            assert 0 not in {listener.port for listener in served.at}
-            named = get(f"/vm/web-1{room.EVENTS}")
-            assert [each.status for each in await served.ask(get() + named, 0)] == [200, 200]
-            # The address is bastion's on both; only a loopback listener serves names.
-            assert [each.status for each in await served.ask(get() + named, 1)] == [200, 404]
-            assert [each.status for each in await served.ask(named, 2)] == [200]
-            assert [each.status for each in await served.ask(get(), 2)] == [403]
-
-    play(body())
+@played
+async def test_guests_are_answered_on_every_listener_by_its_own_rules() -> None:
+    async with serving(HERE, GUESTS, Listener(address="::1", port=0)) as served:
+        assert len({listener.port for listener in served.at}) == 3
+        assert 0 not in {listener.port for listener in served.at}
+        named = get(f"/vm/web-1{room.EVENTS}")
+        assert [each.status for each in await served.ask(get() + named, 0)] == [200, 200]
+        # The address is bastion's on both; only a loopback listener serves names.
+        assert [each.status for each in await served.ask(get() + named, 1)] == [200, 404]
+        assert [each.status for each in await served.ask(named, 2)] == [200]
+        assert [each.status for each in await served.ask(get(), 2)] == [403]
 
 
-def test_an_approval_is_answered_by_the_thread_that_decided_it(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            served.plane.approvals.waits = True
-            path = f"/vm/web-0{room.EVENTS}"
-            asked = asyncio.ensure_future(served.ask(post(target=path) + get()))
-            await served.plane.approvals.asked.wait()
-            decider = Thread(target=served.plane.approvals.decide_all)
-            decider.start()
-            approved, document = await asked
-            decider.join()
-            assert (approved.status, approved.body) == (200, b"")
-            assert document.status == 200
-            assert served.plane.approvals.book[0][2:] == ("web-0", "127.0.0.1")
-
-    play(body())
+@played
+async def test_an_approval_is_answered_by_the_thread_that_decided_it() -> None:
+    async with serving() as served:
+        served.plane.approvals.waits = True
+        path = f"/vm/web-0{room.EVENTS}"
+        asked = asyncio.ensure_future(served.ask(post(target=path) + get()))
+        await served.plane.approvals.asked.wait()
+        decider = Thread(target=served.plane.approvals.decide_all)
+        decider.start()
+        approved, document = await asked
+        decider.join()
+        assert (approved.status, approved.body) == (200, b"")
+        assert document.status == 200
+        assert served.plane.approvals.book[0][2:] == ("web-0", "127.0.0.1")
 
 
-def test_how_long_a_refusal_takes_does_not_tell_whether_the_event_is_anothers(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            loop = asyncio.get_running_loop()
-            unknown = post(
-                room.APPROVAL.replace(b"C1BF", b"0000"), target=f"/vm/web-0{room.EVENTS}"
-            )
-            approved = post(target=f"/vm/web-0{room.EVENTS}")
-            for request, status, least in ((unknown, 400, REFUSAL_SECONDS), (approved, 200, 0.0)):
-                began = loop.time()
-                (answer,) = await served.ask(request)
-                assert answer.status == status
-                assert loop.time() - began >= least - 0.001  # uvloop tells whole milliseconds
-
-    play(body())
+@played
+async def test_how_long_a_refusal_takes_does_not_tell_whether_the_event_is_anothers() -> None:
+    async with serving() as served:
+        loop = asyncio.get_running_loop()
+        unknown = post(room.APPROVAL.replace(b"C1BF", b"0000"), target=f"/vm/web-0{room.EVENTS}")
+        approved = post(target=f"/vm/web-0{room.EVENTS}")
+        for request, status, least in ((unknown, 400, REFUSAL_SECONDS), (approved, 200, 0.0)):
+            began = loop.time()
+            (answer,) = await served.ask(request)
+            assert answer.status == status
+            assert loop.time() - began >= least - 0.001  # uvloop tells whole milliseconds
 
 
-def test_the_answer_to_a_refused_request_survives_what_was_still_to_come(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            reader, writer = await served.connect()
-            # Far more than any buffer on the way: a server that closed at once would reset it.
-            writer.write(
-                b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000
-            )
-            got = await reader.read()
-            (answer,) = answers(got)
-            assert answer.status == 413
+@played
+async def test_the_answer_to_a_refused_request_survives_what_was_still_to_come() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        # Far more than any buffer on the way: a server that closed at once would reset it.
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000
+        )
+        got = await reader.read()
+        (answer,) = answers(got)
+        assert answer.status == 413
+        writer.close()
+        await reached(lambda: len(served.plane.connections) == 0)
+
+
+@played
+async def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered() -> None:
+    async with serving() as served:
+        idle_reader, idle_writer = await served.connect()
+        idle_writer.write(get())
+        await idle_reader.readuntil(b"[]}")
+        served.plane.approvals.waits = True
+        asking_reader, asking_writer = await served.connect()
+        asking_writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
+        await served.plane.approvals.asked.wait()
+        stopping = asyncio.ensure_future(served.stop(20))
+        assert await idle_reader.read() == b""
+        with pytest.raises(ConnectionRefusedError):
+            await served.connect()
+        served.plane.approvals.decide_all()
+        (answer,) = answers(await asking_reader.read())
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        for writer in (idle_writer, asking_writer):
             writer.close()
-            await reached(lambda: len(served.plane.connections) == 0)
-
-    play(body())
+        assert await stopping == 0
 
 
-def test_a_client_that_waits_for_100_sends_its_body_then(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            request = post(room.APPROVAL, "Expect: 100-continue", target=f"/vm/web-0{room.EVENTS}")
-            reader, writer = await served.connect()
-            writer.write(request[: -len(room.APPROVAL)])
-            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-            writer.write(room.APPROVAL)
-            writer.write_eof()
-            (answer,) = answers(await reader.read())
-            assert answer.status == 200
-            writer.close()
-
-    play(body())
-
-
-def test_a_flood_without_reading_is_answered_whole_once_it_reads(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            reader, writer = await served.connect()
-            count = 20_000
-            request = get()
-            writer.write(request * count)
-            writer.write_eof()
-            await reached(lambda: len(served.plane.connections) == 1)
-            (connection,) = served.plane.connections._all
-            await reached(lambda: connection._choked)
-            assert len(connection._unread) <= 256 * 1024
-            got = await reader.read()
-            assert got.count(b"HTTP/1.1 200 OK\r\n") == count
-            writer.close()
-
-    play(body())
-
-
-def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            idle_reader, idle_writer = await served.connect()
-            idle_writer.write(get())
-            await idle_reader.readuntil(b"[]}")
-            served.plane.approvals.waits = True
-            asking_reader, asking_writer = await served.connect()
-            asking_writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
-            await served.plane.approvals.asked.wait()
-            stopping = asyncio.ensure_future(served.stop(20))
-            assert await idle_reader.read() == b""
-            with pytest.raises(ConnectionRefusedError):
-                await served.connect()
-            served.plane.approvals.decide_all()
-            (answer,) = answers(await asking_reader.read())
-            assert (answer.status, answer.headers["connection"]) == (200, "close")
-            for writer in (idle_writer, asking_writer):
-                writer.close()
-            assert await stopping == 0
-
-    play(body())
-
-
-def test_before_it_stops_each_answer_is_the_last_of_its_connection(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            kept_reader, kept_writer = await served.connect()
-            waiting_reader, waiting_writer = await served.connect()
-            for reader, writer in ((kept_reader, kept_writer), (waiting_reader, waiting_writer)):
-                writer.write(get())
-                await reader.readuntil(b"[]}")
-            target = f"/vm/web-0{room.EVENTS}"
-            waiting_writer.write(get(target, "If-None-Match: 2", "Prefer: wait=100"))
-            await reached(lambda: len(served.plane.connections.long_polls) == 1)
-            draining = asyncio.ensure_future(served.plane.connections.drain(20))
-            (new,) = await served.ask(get())
-            kept_writer.write(get())
-            (kept,) = answers(await kept_reader.read())
-            assert (new.headers["connection"], kept.headers["connection"]) == ("close", "close")
-            assert (new.status, kept.status) == (200, 200)
-            await draining
-            assert len(served.plane.connections.long_polls) == 1
-            stopping = asyncio.ensure_future(served.stop(20))
-            (waited,) = answers(await waiting_reader.read())
-            assert (waited.status, waited.headers["connection"]) == (304, "close")
-            for writer in (kept_writer, waiting_writer):
-                writer.close()
-            assert await stopping == 0
-
-    play(body())
-
-
-def test_who_was_accepted_before_the_stop_has_its_first_request_answered(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            served.listeners.accept_at_once()
-            reader, writer = await served.connect()
-            await reached(lambda: len(served.plane.connections) == 1)
-            stopping = asyncio.ensure_future(served.stop(20))
-            await reached(lambda: served.plane.connections._emptied is not None)
-            writer.write(get())
-            (answer,) = answers(await reader.read())
-            assert (answer.status, answer.headers["connection"]) == (200, "close")
-            writer.close()
-            assert await stopping == 0
-
-    play(body())
-
-
-def test_a_peer_that_sends_half_a_request_does_not_hold_up_the_stop(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            halves = get()[:20], post(target=f"/vm/web-0{room.EVENTS}")[:-20]
-            peers = [await served.connect() for _ in halves]
-            for half, (_, writer) in zip(halves, peers, strict=True):
-                writer.write(half)
-            connections = served.plane.connections
-            await reached(lambda: [each._reader.started for each in connections._all] == [True] * 2)
-            stopping = asyncio.ensure_future(served.stop(20))
-            await reached(lambda: connections._emptied is not None)
-            served.plane.clock.advance(room.timedelta(seconds=PEER_SECONDS))
-            for reader, writer in peers:
-                (answer,) = answers(await reader.read())
-                assert answer.status == 408
-                writer.close()
-            assert await stopping == 0
-
-    play(body())
-
-
-def test_an_idle_peer_is_not_waited_for(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            reader, writer = await served.connect()
+@played
+async def test_before_it_stops_each_answer_is_the_last_of_its_connection() -> None:
+    async with serving() as served:
+        kept_reader, kept_writer = await served.connect()
+        waiting_reader, waiting_writer = await served.connect()
+        for reader, writer in ((kept_reader, kept_writer), (waiting_reader, waiting_writer)):
             writer.write(get())
             await reader.readuntil(b"[]}")
-            stopping = asyncio.ensure_future(served.stop(20))
-            await reached(lambda: served.plane.connections._emptied is not None)
-            served.plane.clock.advance(room.timedelta(seconds=LAST_SECONDS))
-            assert await stopping == 0
-            assert await reader.read() == b""
+        target = f"/vm/web-0{room.EVENTS}"
+        waiting_writer.write(get(target, "If-None-Match: 2", "Prefer: wait=100"))
+        await reached(lambda: len(served.plane.connections.long_polls) == 1)
+        draining = asyncio.ensure_future(served.plane.connections.drain(20))
+        (new,) = await served.ask(get())
+        kept_writer.write(get())
+        (kept,) = answers(await kept_reader.read())
+        assert (new.headers["connection"], kept.headers["connection"]) == ("close", "close")
+        assert (new.status, kept.status) == (200, 200)
+        await draining
+        assert len(served.plane.connections.long_polls) == 1
+        stopping = asyncio.ensure_future(served.stop(20))
+        (waited,) = answers(await waiting_reader.read())
+        assert (waited.status, waited.headers["connection"]) == (304, "close")
+        for writer in (kept_writer, waiting_writer):
             writer.close()
+        assert await stopping == 0
 
-    play(body())
+
+@played
+async def test_who_was_accepted_before_the_stop_has_its_first_request_answered() -> None:
+    async with serving() as served:
+        served.listeners.accept_at_once()
+        reader, writer = await served.connect()
+        await reached(lambda: len(served.plane.connections) == 1)
+        stopping = asyncio.ensure_future(served.stop(20))
+        await reached(lambda: served.plane.connections._emptied is not None)
+        writer.write(get())
+        (answer,) = answers(await reader.read())
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        writer.close()
+        assert await stopping == 0
+
+
+@played
+async def test_a_peer_that_sends_half_a_request_does_not_hold_up_the_stop() -> None:
+    async with serving() as served:
+        halves = get()[:20], post(target=f"/vm/web-0{room.EVENTS}")[:-20]
+        peers = [await served.connect() for _ in halves]
+        for half, (_, writer) in zip(halves, peers, strict=True):
+            writer.write(half)
+        connections = served.plane.connections
+        await reached(lambda: [each._reader.started for each in connections._all] == [True] * 2)
+        stopping = asyncio.ensure_future(served.stop(20))
+        await reached(lambda: connections._emptied is not None)
+        served.plane.clock.advance(room.timedelta(seconds=PEER_SECONDS))
+        for reader, writer in peers:
+            (answer,) = answers(await reader.read())
+            assert answer.status == 408
+            writer.close()
+        assert await stopping == 0
+
+
+@played
+async def test_an_idle_peer_is_not_waited_for() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(get())
+        await reader.readuntil(b"[]}")
+        stopping = asyncio.ensure_future(served.stop(20))
+        await reached(lambda: served.plane.connections._emptied is not None)
+        served.plane.clock.advance(room.timedelta(seconds=LAST_SECONDS))
+        assert await stopping == 0
+        assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the packet filter is Linux's")
-def test_a_socket_of_systemds_is_like_ours_and_keeps_its_queue_when_we_stop(play: Play) -> None:
-    async def body() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as systemds:
-            # What the process before left behind: it would drop whoever comes from here.
-            dropping = filter_program(socket.AF_INET, ["127.0.0.1"])
-            _attach(systemds, dropping)
-            at = Listener(port=systemds.getsockname()[1], default_vm="web-0")
-            handed_over = HandedOver([os.dup(systemds.fileno())])
-            async with serving(at, HERE, handed_over=handed_over) as served:
-                assert served.at[0] == at
-                assert [each.status for each in await served.ask(get(), 0)] == [200]
-                sizes = {buffer_of(own) for own in (systemds, *listening(served))}
-                assert len(sizes) == 1
-                await served.stop(0)
-                later = socket.create_connection(systemds.getsockname(), timeout=patience.SECONDS)
-            systemds.settimeout(patience.SECONDS)
-            systemds.accept()[0].close()
-            later.close()
-
-    play(body())
+@played
+async def test_a_socket_of_systemds_is_like_ours_and_keeps_its_queue_when_we_stop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as systemds:
+        # What the process before left behind: it would drop whoever comes from here.
+        dropping = filter_program(socket.AF_INET, ["127.0.0.1"])
+        _attach(systemds, dropping)
+        at = Listener(port=systemds.getsockname()[1], default_vm="web-0")
+        handed_over = HandedOver([os.dup(systemds.fileno())])
+        async with serving(at, HERE, handed_over=handed_over) as served:
+            assert served.at[0] == at
+            assert [each.status for each in await served.ask(get(), 0)] == [200]
+            sizes = {buffer_of(own) for own in (systemds, *listening(served))}
+            assert len(sizes) == 1
+            await served.stop(0)
+            later = socket.create_connection(systemds.getsockname(), timeout=patience.SECONDS)
+        systemds.settimeout(patience.SECONDS)
+        systemds.accept()[0].close()
+        later.close()
 
 
 def buffer_of(listening: socket.socket) -> int:
@@ -269,35 +211,17 @@ def listening(served: Served) -> list[socket.socket]:
     return [own for _, own in served.plane.connections.filter._sockets]
 
 
-def test_stopping_cuts_off_what_takes_too_long(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            served.plane.approvals.waits = True
-            reader, writer = await served.connect()
-            writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
-            await served.plane.approvals.asked.wait()
-            assert await served.stop(0) == 1
-            got = await asyncio.gather(reader.read(), return_exceptions=True)
-            assert got == [b""] or isinstance(got[0], ConnectionResetError)
-            writer.close()
-
-    play(body())
-
-
-def test_a_connection_too_many_is_told_so_and_closed(play: Play) -> None:
-    async def body() -> None:
-        async with serving(GUESTS, limits=Limits(connections_per_address=1)) as served:
-            reader, writer = await served.connect()
-            writer.write(get())
-            await reader.readuntil(b"[]}")
-            more, spare = await served.connect()
-            (answer,) = answers(await more.read())
-            assert (answer.status, answer.headers["connection"]) == (503, "close")
-            assert b"This address has 1 connections open" in answer.body
-            spare.close()
-            writer.close()
-
-    play(body())
+@played
+async def test_stopping_cuts_off_what_takes_too_long() -> None:
+    async with serving() as served:
+        served.plane.approvals.waits = True
+        reader, writer = await served.connect()
+        writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
+        await served.plane.approvals.asked.wait()
+        assert await served.stop(0) == 1
+        got = await asyncio.gather(reader.read(), return_exceptions=True)
+        assert got == [b""] or isinstance(got[0], ConnectionResetError)
+        writer.close()
 
 
 def test_an_approval_that_ends_after_the_loop_does_no_harm() -> None:
@@ -326,27 +250,23 @@ async def refusal(*at: Listener) -> str:
     return message
 
 
-def test_an_address_in_use_is_told_in_one_line_and_no_listener_stays_open(play: Play) -> None:
-    async def body() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            first = Listener(address="127.0.0.1", port=free_port())
-            message = await refusal(first, Listener(address="127.0.0.1", port=port))
-            assert message.startswith(f"cannot listen on 127.0.0.1:{port}: the address is in use")
-            async with serving(first) as served:
-                assert served.at == (first,)
-
-    play(body())
+@played
+async def test_an_address_in_use_is_told_in_one_line_and_no_listener_stays_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        first = Listener(address="127.0.0.1", port=free_port())
+        message = await refusal(first, Listener(address="127.0.0.1", port=port))
+        assert message.startswith(f"cannot listen on 127.0.0.1:{port}: the address is in use")
+        async with serving(first) as served:
+            assert served.at == (first,)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
-def test_an_address_that_comes_later_keeps_no_other_listener_from_serving(play: Play) -> None:
-    async def body() -> None:
-        late, here = (Listener(address=at, port=0) for at in ("192.0.2.1", "127.0.0.1"))
-        async with serving(late, here) as served:
-            assert [each.address for each in served.at] == ["192.0.2.1", "127.0.0.1"]
-
-    play(body())
+@played
+async def test_an_address_that_comes_later_keeps_no_other_listener_from_serving() -> None:
+    late, here = (Listener(address=at, port=0) for at in ("192.0.2.1", "127.0.0.1"))
+    async with serving(late, here) as served:
+        assert [each.address for each in served.at] == ["192.0.2.1", "127.0.0.1"]
 
 
 @pytest.mark.parametrize(
@@ -387,69 +307,13 @@ def test_an_address_is_shown_as_in_a_url() -> None:
     assert str(Listener(address="10.0.0.1", port=80)) == "10.0.0.1:80"
 
 
-def test_slow_connections_are_swept_by_the_plane_itself(play: Play) -> None:
-    async def body() -> None:
-        async with serving(limits=Limits(sweep_seconds=0.001)) as served:
-            reader, writer = await served.connect()
-            writer.write(b"GET / HT")
-            await reached(lambda: any(c._reader.started for c in served.plane.connections._all))
-            served.plane.clock.advance(room.timedelta(seconds=5))
-            (answer,) = answers(await reader.read())
-            assert answer.status == 408
-            writer.close()
-
-    play(body())
-
-
-CURL = shutil.which("curl")
-NEEDS_CURL = pytest.mark.skipif(CURL is None, reason="curl is missing")
-
-
-async def curl(*arguments: str) -> str:
-    assert CURL is not None
-    process = await asyncio.create_subprocess_exec(
-        *(CURL, "-q", "--noproxy", "*", "-sS", "-i", "-m", "20", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    got, _ = await process.communicate()
-    assert process.returncode == 0, got
-    return got.decode()
-
-
-@NEEDS_CURL
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("-d", room.APPROVAL.decode()),
-        ("-0", "-d", room.APPROVAL.decode()),
-        ("-H", "Transfer-Encoding: chunked", "-d", room.APPROVAL.decode()),
-        ("-H", "Expect: 100-continue", "-d", room.APPROVAL.decode()),
-        ("-H", "Connection: close", "-H", "Content-Type:", "-d", room.APPROVAL.decode()),
-        ("--http2", "-d", room.APPROVAL.decode()),
-    ],
-    ids=["plain", "HTTP/1.0", "chunked", "Expect", "close, no type", "upgrade to h2c"],
-)
-def test_curl_approves_however_it_sends(options: tuple[str, ...]) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            url = f"http://127.0.0.1:{served.at[0].port}/vm/web-0{room.EVENTS}"
-            got = await curl("-H", "Metadata:true", *options, url)
-            assert "HTTP/1.1 200 OK" in got
-            assert len(served.plane.approvals.book) == 1
-            assert ("HTTP/1.1 100 Continue" in got) == ("Expect: 100-continue" in options)
-
-    asyncio.run(body())
-
-
-@NEEDS_CURL
-def test_curl_reads_a_document_and_is_refused_by_what_is_missing() -> None:
-    async def body() -> None:
-        async with serving() as served:
-            url = f"http://127.0.0.1:{served.at[0].port}"
-            got = await curl("-H", "Metadata:true", f"{url}/vm/web-0{room.EVENTS}")
-            assert room.EVENT_ID in got
-            assert "400 Bad Request" in await curl(f"{url}{room.EVENTS}")
-            assert "405 Method Not Allowed" in await curl("-I", f"{url}{room.EVENTS}")
-
-    asyncio.run(body())
+@played
+async def test_slow_connections_are_swept_by_the_plane_itself() -> None:
+    async with serving(limits=Limits(sweep_seconds=0.001)) as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET / HT")
+        await reached(lambda: any(c._reader.started for c in served.plane.connections._all))
+        served.plane.clock.advance(room.timedelta(seconds=5))
+        (answer,) = answers(await reader.read())
+        assert answer.status == 408
+        writer.close()

@@ -14,7 +14,7 @@ from forewarn.server.guest.endpoint import SLICE
 from forewarn.server.guest.limits import Limits, Reason
 from forewarn.vocabulary import EventType
 from guest import room
-from guest.room import Enabling, Peer, Room, answers, get, post
+from guest.room import Enabling, Peer, Room, answers, get, post, statuses
 
 Opened = tuple[Room, Callable[[], None]]
 CHANGED = room.operation(room.event("D"), id="2.1")
@@ -28,10 +28,6 @@ def opened() -> Iterator[Opened]:
 
 def waits(tag: str = "2", seconds: int = 60, *headers: str, target: str = room.EVENTS) -> bytes:
     return get(target, f"If-None-Match: {tag}", f"Prefer: wait={seconds}", *headers)
-
-
-def statuses(peer: Peer) -> list[int]:
-    return [answer.status for answer in answers(peer.got)]
 
 
 def waiting(plane: Room, data: bytes | None = None, address: str = "10.0.0.10") -> Peer:
@@ -52,17 +48,6 @@ def test_a_waiting_get_is_answered_with_the_change_when_it_comes(opened: Opened)
     assert answer.headers["preference-applied"] == "wait=60"
     assert b'"EventId":"D"' in answer.body
     assert len(plane.connections.long_polls) == 0
-
-
-def test_it_may_wait_again_on_the_same_connection(opened: Opened) -> None:
-    plane, _ = opened
-    peer = waiting(plane)
-    for incarnation in (3, 4, 5):
-        plane.publish(incarnation)
-        assert len(statuses(peer)) == incarnation - 2
-        peer.send(waits(str(incarnation)))
-        assert len(plane.connections.long_polls) == 1
-    assert statuses(peer) == [200, 200, 200]
 
 
 @pytest.mark.parametrize(("asked", "applied"), [(1, 1), (60, 60), (120, 120), (3600, 120)])
@@ -192,13 +177,6 @@ def test_who_does_not_ask_to_wait_for_news_is_answered_at_once_and_told_of_no_wa
     assert "preference-applied" not in answer.headers
 
 
-def test_preferences_may_stand_in_several_headers(opened: Opened) -> None:
-    plane, _ = opened
-    headers = ("Prefer: respond-async", 'PREFER: handling=lenient , Wait = "30"; x=y')
-    waiting(plane, get(room.EVENTS, 'If-None-Match: W/"2"', *headers))
-    assert len(plane.connections.long_polls) == 1
-
-
 def test_an_approval_does_not_wait(opened: Opened) -> None:
     plane, turn = opened
     peer = plane.connect()
@@ -262,18 +240,6 @@ def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
         assert {tuple(statuses(peer)) for peer in peers} == {(200,)}
 
 
-def test_all_that_end_together_are_answered_in_slices() -> None:
-    loopback = room.Listener(address="127.0.0.1", default_vm="web-0")
-    with room.opened(Limits(connections_per_address=SLICE * 3)) as (plane, turn):
-        peers = [plane.connect("127.1.1.1", loopback) for _ in range(SLICE * 3)]
-        for peer in peers:
-            peer.send(waits())
-        plane.pass_time(60)
-        assert sum(bool(peer.got) for peer in peers) == 0
-        turn()
-        assert {tuple(statuses(peer)) for peer in peers} == {(304,)}
-
-
 def test_a_change_in_the_instant_of_the_end_is_not_missed(opened: Opened) -> None:
     plane, turn = opened
     peer = waiting(plane)
@@ -283,16 +249,6 @@ def test_a_change_in_the_instant_of_the_end_is_not_missed(opened: Opened) -> Non
     assert statuses(peer) == [200]
 
 
-def test_a_client_that_is_gone_costs_nothing(opened: Opened) -> None:
-    plane, turn = opened
-    peer = waiting(plane)
-    peer.abort()
-    assert len(plane.connections.long_polls) == 0
-    plane.publish(3)
-    turn()
-    assert peer.got == b""
-
-
 def test_one_that_goes_between_the_wake_and_its_slice_is_passed_over(opened: Opened) -> None:
     plane, turn = opened
     peer = waiting(plane)
@@ -300,17 +256,6 @@ def test_one_that_goes_between_the_wake_and_its_slice_is_passed_over(opened: Ope
     peer.abort()
     turn()
     assert peer.got == b""
-    assert len(plane.connections.long_polls) == 0
-
-
-def test_a_half_closed_client_is_answered_now(opened: Opened) -> None:
-    plane, turn = opened
-    peer = waiting(plane)
-    peer.end()
-    assert not peer.closing
-    turn()
-    assert statuses(peer) == [304]
-    assert peer.closing
     assert len(plane.connections.long_polls) == 0
 
 

@@ -131,28 +131,6 @@ def test_the_last_word_of_an_agent_stays_when_another_client_of_its_machine_asks
     assert (seen.agent, seen.reason) == (AgentStatus.BACK, "")
 
 
-def test_what_many_machines_have_in_common_is_kept_once() -> None:
-    machines = [
-        room.machine(
-            f"m-{number}",
-            f"10.0.0.{number}",
-            scope="".join(["w", "eb"]),
-            host="".join(["h", "1"]),
-            profile=Profile(location="".join(["we", "st"])),
-        )
-        for number in range(3)
-    ]
-    callers = registry(*machines)
-    source = source_of(BRIDGE)
-    found = [callers.find(source(machine.address), None) for machine in machines]
-    assert found == machines
-    for each in ("scope", "host", "profile"):
-        assert len({id(getattr(machine, each)) for machine in found}) == 1
-    for machine in machines:
-        callers.saw(machine, room.START + timedelta(0), "2020-07-01")
-    assert len({id(callers.caller(machine).last_request) for machine in machines}) == 1
-
-
 def test_two_listeners_may_hold_equal_addresses() -> None:
     blue = room.machine("blue-0", "10.0.0.10", listener="blue")
     green = room.machine("green-0", "10.0.0.10", listener="green")

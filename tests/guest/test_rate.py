@@ -7,7 +7,7 @@ import pytest
 from forewarn.maintenance.model import Changes
 from forewarn.server.guest.limits import UNLIMITED, Bucket, Limiter, Rate, Reason
 from guest import room
-from guest.room import Peer, Room, answers, get, post
+from guest.room import Room, answers, get, post, statuses
 
 Opened = tuple[Room, Callable[[], None]]
 TEN = Rate(per_second=10, burst=4)
@@ -17,10 +17,6 @@ TEN = Rate(per_second=10, burst=4)
 def opened() -> Iterator[Opened]:
     with room.opened(rate=TEN) as made:
         yield made
-
-
-def statuses(peer: Peer) -> list[int]:
-    return [answer.status for answer in answers(peer.got)]
 
 
 def test_a_burst_is_answered_and_one_more_is_told_when_to_come_back(opened: Opened) -> None:

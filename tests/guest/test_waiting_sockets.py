@@ -10,7 +10,7 @@ import pytest
 from forewarn.server.guest.limits import Limits
 from guest import room
 from guest.room import answers
-from guest.served import HERE, Play, Served, serving
+from guest.served import HERE, Served, played, serving
 from guest.test_long_poll import waits
 from patience import reached
 
@@ -25,78 +25,35 @@ async def waiting(served: Served, count: int) -> None:
     await reached(lambda: len(served.plane.connections.long_polls) == count)
 
 
-def test_a_change_reaches_a_waiting_client(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            reader, writer = await served.connect()
-            writer.write(waits("0"))
-            await waiting(served, 1)
-            served.plane.publish(1, "bastion")
-            (answer,) = answers(await reader.readuntil(b"[]}"))
-            assert (answer.status, answer.headers["etag"]) == (200, "1")
-            writer.close()
-
-    play(body())
-
-
 @pytest.mark.parametrize("by_reset", [False, True], ids=["closed", "reset"])
-def test_a_client_that_goes_frees_its_place_at_once(play: Play, by_reset: bool) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            _, writer = await served.connect()
-            writer.write(waits("0"))
-            await waiting(served, 1)
-            if by_reset:
-                no_linger = struct.pack("ii", 1, 0)
-                gone = writer.get_extra_info("socket")
-                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
-            writer.close()
-            await waiting(served, 0)
-            await reached(lambda: len(served.plane.connections) == 0)
-            assert len(served.plane.connections.long_polls) == 0
-
-    play(body())
+@played
+async def test_a_client_that_goes_frees_its_place_at_once(by_reset: bool) -> None:
+    async with serving() as served:
+        _, writer = await served.connect()
+        writer.write(waits("0"))
+        await waiting(served, 1)
+        if by_reset:
+            no_linger = struct.pack("ii", 1, 0)
+            gone = writer.get_extra_info("socket")
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+        writer.close()
+        await waiting(served, 0)
+        await reached(lambda: len(served.plane.connections) == 0)
+        assert len(served.plane.connections.long_polls) == 0
 
 
-def test_a_client_that_is_gone_and_not_noticed_yet_keeps_no_service_from_stopping(
-    play: Play,
-) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            at = served.at[0]
-            client = socket.create_connection((at.address, at.port))
-            client.setblocking(False)
-            for _ in range(2):  # by the second one the loop has taken the connection over
-                client.send(room.get())
-                assert await read(client)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            client.close()
-            assert await served.plane.connections.retire(20) == 0
-
-    play(body())
-
-
-def test_a_half_closed_client_gets_its_answers_in_order(play: Play) -> None:
-    async def body() -> None:
-        async with serving() as served:
-            got = await served.ask(waits("0") + room.get() + waits("0"))
-            assert [answer.status for answer in got] == [304, 200, 304]
-
-    play(body())
-
-
-def test_the_sweep_ends_a_wait(play: Play) -> None:
-    async def body() -> None:
-        async with serving(limits=Limits(sweep_seconds=0.001)) as served:
-            reader, writer = await served.connect()
-            writer.write(waits("0", 30))
-            await waiting(served, 1)
-            served.plane.clock.advance(room.timedelta(seconds=30))
-            (answer,) = answers(await reader.readuntil(b"\r\n\r\n"))
-            assert answer.status == 304
-            writer.close()
-
-    play(body())
+@played
+async def test_a_client_that_is_gone_and_not_noticed_yet_keeps_no_service_from_stopping() -> None:
+    async with serving() as served:
+        at = served.at[0]
+        client = socket.create_connection((at.address, at.port))
+        client.setblocking(False)
+        for _ in range(2):  # by the second one the loop has taken the connection over
+            client.send(room.get())
+            assert await read(client)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        assert await served.plane.connections.retire(20) == 0
 
 
 async def connect_all(served: Served, number: int) -> list[socket.socket]:
@@ -127,33 +84,30 @@ async def read(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("number", [MANY, pytest.param(MOST, marks=pytest.mark.soak)])
-def test_waiting_costs_no_task_and_all_are_woken_and_answered_at_the_stop(
-    play: Play, number: int
+@played
+async def test_waiting_costs_no_task_and_all_are_woken_and_answered_at_the_stop(
+    number: int,
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * number + 500
     if hard != resource.RLIM_INFINITY and hard < needed:
         pytest.skip(f"a process may have {hard} open files here, and this needs {needed}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
-
-    async def body() -> None:
-        async with serving(HERE, limits=Limits(connections_per_address=number)) as served:
-            without = len(asyncio.all_tasks())
-            clients = await connect_all(served, number)
-            try:
-                await waiting(served, number)
-                await reached(lambda: len(asyncio.all_tasks()) == without)
-                served.plane.publish(1, "bastion")
-                assert await read_all(clients) == {200}
-                for count, client in enumerate(clients, 1):
-                    client.sendall(waits("1", 120))
-                    if count % AT_ONCE == 0:
-                        await waiting(served, count)
-                stopping = asyncio.ensure_future(served.stop(20))
-                assert await read_all(clients) == {304}
-            finally:
-                for client in clients:
-                    client.close()
-            assert await stopping == 0
-
-    play(body())
+    async with serving(HERE, limits=Limits(connections_per_address=number)) as served:
+        without = len(asyncio.all_tasks())
+        clients = await connect_all(served, number)
+        try:
+            await waiting(served, number)
+            await reached(lambda: len(asyncio.all_tasks()) == without)
+            served.plane.publish(1, "bastion")
+            assert await read_all(clients) == {200}
+            for count, client in enumerate(clients, 1):
+                client.sendall(waits("1", 120))
+                if count % AT_ONCE == 0:
+                    await waiting(served, count)
+            stopping = asyncio.ensure_future(served.stop(20))
+            assert await read_all(clients) == {304}
+        finally:
+            for client in clients:
+                client.close()
+        assert await stopping == 0

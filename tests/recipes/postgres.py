@@ -286,12 +286,6 @@ class Pair:
         self.first.stop()
         self.second.stop()
 
-    def catch_up(self) -> None:
-        """Wait until the standby has replayed what the primary has written."""
-        written = self.first.ask("SELECT pg_current_wal_lsn()")
-        replayed = f"SELECT pg_last_wal_replay_lsn() >= '{written}'"
-        until(lambda: self.second.ask(replayed) == "t")
-
     @property
     def writers(self) -> str:
         """How the page's writers connect."""

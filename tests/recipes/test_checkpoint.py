@@ -17,10 +17,10 @@ import pytest
 
 import patience
 from agent.workplace import Units
-from end_to_end.agents import Agent, Endpoint, event, until
+from end_to_end.agents import Agent, until
 from end_to_end.running import Running
 from house.tree import ROOT
-from recipes import commands, pages
+from recipes import pages
 from recipes.power import Power, completed
 from seeds import SEED
 
@@ -29,8 +29,6 @@ PROGRAM = ROOT / "docs" / "examples" / "computation.py"
 UNIT = "computation.service"
 ENDLESS = 10**9
 """Steps that no test sees the end of."""
-OVER = 5
-"""A notice that is over: the agent's margin is as long."""
 
 pytestmark = pytest.mark.skipif(
     not hasattr(signal, "pidfd_send_signal"), reason="signals go by pidfds, which Linux has"
@@ -172,14 +170,6 @@ def test_the_page_shows_the_programs_own_lines() -> None:
     assert pages.block(PAGE, "python") in PROGRAM.read_text()
 
 
-@pytest.mark.parametrize("line", commands.named(PAGE))
-def test_the_pages_commands_run_on_its_settings(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = commands.run(line, pages.block(PAGE, "toml"), tmp_path, capsys)
-    assert "checkpoint before anything that stops us" in said
-
-
 def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
     machines: Callable[[str], Machine], service: Running, switch: Power
 ) -> None:
@@ -203,89 +193,6 @@ def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
     other = machines("undisturbed")
     other.checkpoint, other.steps = other.folder / "checkpoint.json", machine.steps
     assert undisturbed(other) == result
-
-
-@pytest.mark.soak
-def test_after_a_preempt_another_machine_goes_on_from_the_storage(
-    machines: Callable[[str], Machine], service: Running, switch: Power
-) -> None:
-    fleet = '[[scale_set]]\nname = "batch"\npriority = "low"\nmachines = [{ index = 0 }]\n'
-    service.apply(fleet)
-    gone, next_one = machines("gone"), machines("next")
-    switch.machines = {"batch_0": gone}
-    gone.start()
-    gone.run(f"http://127.0.0.1:{service.guest_port}", "batch_0")
-    until(lambda: len(gone.did(1)) > 100)
-    assert service.call("schedule", "preempt", "batch_0").returncode == 0
-    assert completed(service, 1)["start_cause"] == "approved"
-    assert (switch.acts, gone.boots) == (["Preempt batch_0"], 1)
-    next_one.further = 500
-    next_one.start()
-    checkpoint = next_one.resumed(1)
-    assert gone.saved(1) in ([checkpoint], [])  # the power may go before that is said
-    result = next_one.result_of(1)
-    judge_going_on(gone.did(1), checkpoint, next_one.did(1), next_one.steps)
-    other = machines("undisturbed")
-    other.checkpoint, other.steps = other.folder / "checkpoint.json", next_one.steps
-    assert undisturbed(other) == result
-
-
-def expect_held(machine: Machine, cloud: Endpoint, why: str) -> None:
-    """Wait until the event is held, and say what the log must have said."""
-    assert machine.agent is not None
-    machine.agent.until(lambda: machine.agent.phase() == "Held")
-    said = [json.loads(line)["message"] for line in machine.agent.said.read_text().splitlines()]
-    assert any(why in line for line in said), said
-    assert cloud.approved == []
-
-
-@pytest.mark.soak
-def test_a_checkpoint_that_is_not_there_in_time_is_cut_and_held(
-    machines: Callable[[str], Machine], cloud: Endpoint
-) -> None:
-    machine = machines("web-0")
-    machine.start()
-    assert machine.process is not None
-    machine.process.send_signal(signal.SIGSTOP)  # a step that takes for ever
-    agent = machine.run(cloud.url, "web-0")
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Preparing")
-    cloud.show(event(notice=OVER))
-    expect_held(machine, cloud, "doing signal SIGUSR1 computation.service: cut")
-    assert not machine.checkpoint.exists()
-
-
-def test_a_full_disk_holds_and_leaves_the_checkpoint_before_and_the_work_goes_on(
-    machines: Callable[[str], Machine], cloud: Endpoint
-) -> None:
-    machine = machines("web-0")
-    machine.start()
-    assert machine.process is not None
-    machine.process.send_signal(signal.SIGUSR1)
-    until(lambda: machine.saved(1))
-    (before,) = machine.saved(1)
-    machine.checkpoint.with_name("checkpoint.json.new").symlink_to("/dev/full")
-    machine.run(cloud.url, "web-0")
-    cloud.show(event())
-    until(lambda: "no checkpoint: [Errno 28] No space left on device" in machine.said(1))
-    machine.process.send_signal(signal.SIGSTOP)  # it would use a whole processor until the cut
-    cloud.show(event(notice=OVER))
-    expect_held(machine, cloud, "doing signal SIGUSR1 computation.service: cut")
-    done = len(machine.did(1))
-    machine.process.send_signal(signal.SIGCONT)
-    until(lambda: len(machine.did(1)) > done)
-    assert machine.kept == before
-
-
-def test_a_program_that_does_not_run_is_held(
-    machines: Callable[[str], Machine], cloud: Endpoint
-) -> None:
-    machine = machines("web-0")
-    machine.start()
-    machine.stop()
-    machine.run(cloud.url, "web-0")
-    cloud.show(event())
-    expect_held(machine, cloud, "does not run")
 
 
 def test_a_checkpoint_that_cannot_be_read_is_no_new_beginning(

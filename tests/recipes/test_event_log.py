@@ -16,18 +16,15 @@ from typing import Any
 import pytest
 
 import patience
-from end_to_end.agents import Agent, Endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, until
 from end_to_end.running import Running
-from forewarn.cli import main
-from recipes import commands, pages
+from recipes import pages
 
 RULES = pages.block("event-log", "toml")
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.1"}
 LINE = json.loads(pages.block("event-log", "json"))
 PAGE = (pages.GUIDES / "event-log.md").read_text(encoding="utf-8")
 API = (pages.GUIDES.parent / "reference" / "api.md").read_text(encoding="utf-8")
-ONLY_LOGS = "log every event of the scope"
-ACTS = "prepare when ten minutes are left"
 FLEET = '[[availability_set]]\nname = "web"\nmachines = [{ name = "web-0" }, { name = "web-1" }]\n'
 
 
@@ -72,49 +69,6 @@ def test_the_page_shows_the_fields_that_a_line_has_and_no_others(
     assert list(over) == list(LINE)
     assert (over["phase"], over["message"]) == ("undo", "Reboot of web-0 is over")
     assert over["event_id"] == line["event_id"]
-
-
-@pytest.mark.soak
-def test_a_rule_that_only_logs_never_approves_and_leaves_the_event_to_another(
-    cloud: Endpoint, agent: Agent
-) -> None:
-    cloud.show(event(notice=615), event("E2", Resources=["web-1"], notice=615))
-    agent.until(lambda: len(lines(agent)) == 2)
-    assert {line["rule"] for line in lines(agent)} == {ONLY_LOGS}
-    agent.until(lambda: (agent.phase("E1"), agent.phase("E2")) == ("Seen", "Seen"))
-    assert cloud.approved == []
-    agent.until(lambda: agent.phase("E1") == "Approved")  # when ten minutes are left
-    assert cloud.approved == ["E1"]
-    assert agent.phase("E2") == "Seen"  # another machine's
-    last = lines(agent)[-1]
-    assert (last["rule"], last["level"], last["event_id"]) == (ACTS, "warning", "E1")
-    cloud.show()
-    agent.until(lambda: not agent.status()["standing"])
-    over = {(line["event_id"], line["rule"]) for line in lines(agent) if line["phase"] == "undo"}
-    assert over == {("E1", ONLY_LOGS), ("E1", ACTS), ("E2", ONLY_LOGS)}
-    assert cloud.approved == ["E1"]
-
-
-def test_that_an_event_starts_is_no_line_of_its_own(cloud: Endpoint, agent: Agent) -> None:
-    cloud.show(event(EventType="Freeze"))
-    agent.until(lambda: len(lines(agent)) == 1)
-    cloud.show(started(EventType="Freeze"))
-    agent.until(lambda: agent.shows("Started"))
-    cloud.show()
-    agent.until(lambda: len(lines(agent)) == 2)
-    assert [line["event_status"] for line in lines(agent)] == [
-        "Scheduled",
-        "Scheduled",
-    ]  # as it was taken
-
-
-def test_an_agent_without_any_rule_writes_a_line_too(cloud: Endpoint, agent: Agent) -> None:
-    agent.close()
-    agent.write("")
-    agent.start()
-    cloud.show(event())
-    agent.until(lambda: len(lines(agent)) == 1)
-    assert set(lines(agent)[0]) == table(PAGE)
 
 
 def test_to_journald_each_line_begins_with_its_priority(cloud: Endpoint, agent: Agent) -> None:
@@ -185,23 +139,3 @@ def history(service: Running, line: str) -> dict[str, Any]:
     assert called.returncode == 0, called.stderr
     (operation,) = json.loads(called.stdout)["operations"]
     return dict(operation)
-
-
-def test_check_says_that_the_rule_that_only_logs_keeps_others_out_where_it_stands_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    head, acting, logging = RULES.split("[[rule]]")
-    turned = "[[rule]]".join((head, logging, acting))
-    argv = ["agent", "check", "--config", str(tmp_path / "agent.toml")]
-    for text, said in ((turned, True), (RULES, False)):
-        (tmp_path / "agent.toml").write_text(text, encoding="utf-8")
-        assert main.execute(argv) == 0
-        never = f"note: rule '{ACTS}' is never reached"
-        assert (never in capsys.readouterr().err) is said
-
-
-@pytest.mark.parametrize("line", commands.named("event-log"))
-def test_every_command_of_the_page_runs_on_its_settings(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ONLY_LOGS in commands.run(line, RULES, tmp_path, capsys)

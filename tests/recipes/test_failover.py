@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-import patience
 from end_to_end.agents import Agent, until
 from end_to_end.running import Running
-from recipes import commands, pages, postgres
+from recipes import pages, postgres
 from recipes.postgres import PAGE, Pair, Server, Writer
 from recipes.power import Power, completed
 from seeds import SEED
@@ -91,11 +90,6 @@ def doings(agent: Agent) -> list[str]:
     return [line for line in said(agent) if line.startswith(("doing ", "undoing "))]
 
 
-def event_id(service: Running) -> str:
-    (event,) = service.document("events")["events"]
-    return str(event["id"])
-
-
 def approved_at(record: Any) -> datetime:
     """Return when an operation's one event was approved, by the service's record."""
     (event,) = record["events"]
@@ -143,14 +137,6 @@ def judge(pair: Pair, writer: Writer, primary: Server, standby: Server) -> None:
     until(lambda: standby.rows == primary.rows)
 
 
-@pytest.mark.parametrize("line", commands.named(PAGE))
-def test_the_pages_commands_run_on_its_settings(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = commands.run(line, pages.block(PAGE, "toml"), tmp_path, capsys)
-    assert "hand the primary over before anything that stops us" in said
-
-
 def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
     pair: Pair, writer: Writer, service: Running, switch: Power
 ) -> None:
@@ -170,57 +156,10 @@ def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
     judge(pair, writer, pair.first, pair.second)
 
 
-@pytest.mark.soak
-def test_without_a_standby_nothing_is_stopped_and_nothing_approved(
-    pair: Pair, writer: Writer, service: Running
-) -> None:
-    pair.second.stop()
-    pid = pair.first.pid
-    first = agent(pair.first, service)
-    assert service.call("schedule", "reboot", "db-0").returncode == 0
-    first.until(lambda: first.phase(event_id(service)) == "Held")
-    assert "refused: the standby cannot be asked" in doings(first)[-1]
-    more(writer)
-    assert (pair.first.pid, writer.sessions, approvals(service)) == (pid, 1, 0)
-    assert service.call("cancel", "1").returncode == 0
-    over(first)
-    assert doings(first)[-1].endswith("done: nothing was switched here")
-    more(writer)
-    assert (pair.first.pid, writer.sessions) == (pid, 1)
-
-
-@pytest.mark.soak
-def test_the_standbys_own_reboot_switches_nothing_and_is_approved(
-    pair: Pair, writer: Writer, service: Running, switch: Power
-) -> None:
-    pid = pair.first.pid
-    second = agent(pair.second, service)
-    assert service.call("schedule", "reboot", "db-1").returncode == 0
-    assert completed(service, 1)["start_cause"] == "approved"
-    over(second)
-    assert "done: no primary runs here: nothing is switched" in "".join(said(second))
-    assert (pair.first.pid, writer.sessions) == (pid, 1)
-    assert (switch.acts, approvals(service)) == (["Reboot db-1"], 1)
-    judge(pair, writer, pair.first, pair.second)
-
-
-@pytest.mark.soak
-def test_a_cancelled_event_leaves_a_pair_whose_roles_are_changed(
-    pair: Pair, writer: Writer, service: Running
-) -> None:
-    first = agent(pair.first, service)
-    # Announced within its notice, and approved, it does not start before its window opens.
-    assert service.call("schedule", "reboot", "db-0", "--opens", "+10m").returncode == 0
-    first.until(lambda: first.phase(event_id(service)) == "Approved")
-    assert pair.first.pid == 0
-    assert service.call("cancel", "1").returncode == 0
-    over(first)
-    judge(pair, writer, pair.second, pair.first)
-
-
 # The script by hand
 
 
+@pytest.mark.soak
 def test_a_second_run_of_either_half_changes_nothing(pair: Pair, writer: Writer) -> None:
     old, new = pair.first, pair.second
     assert old.switchover("recover") == (0, "nothing was switched here\n")
@@ -274,18 +213,6 @@ def test_a_standby_that_goes_away_while_the_primary_stops_leaves_the_primary_as_
 
 
 @pytest.mark.soak
-def test_a_run_that_is_told_to_stop_goes_back_while_it_can(pair: Pair, writer: Writer) -> None:
-    old, new = pair.first, pair.second
-    old.hinder(f"{old.folder}/systemctl stop postgresql@15-main\nexec sleep 60")
-    with old.begin("prepare") as script:
-        until(lambda: old.pid == 0)
-        os.killpg(script.pid, signal.SIGTERM)
-        text, _ = script.communicate(timeout=patience.SECONDS)
-    assert (script.returncode, text.splitlines()[-1]) == (1, "told to stop: this stays the primary")
-    judge(pair, writer, old, new)
-
-
-@pytest.mark.soak
 def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pair) -> None:
     old, new = pair.first, pair.second
     old.begun.touch()
@@ -308,21 +235,3 @@ def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pai
     old.copy(new)
     assert old.switchover("recover") == (0, "this is the standby, and streams\n")
     assert not old.begun.exists()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ("REVOKE EXECUTE ON FUNCTION pg_promote FROM switchover", "this role may not promote"),
-        ("REVOKE pg_monitor FROM switchover", "the standby does not stream"),
-    ],
-)
-def test_a_standby_that_cannot_be_promoted_is_refused(pair: Pair, change: str, why: str) -> None:
-    pid = pair.first.pid
-    pair.first.ask(change)
-    pair.catch_up()
-    status, text = pair.first.switchover("prepare")
-    assert (status, text.startswith(f"refused: {why}")) == (1, True), text
-    assert pair.first.pid == pid
-    assert not pair.first.begun.exists()

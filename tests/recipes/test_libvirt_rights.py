@@ -10,30 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from house.tree import ROOT
 from recipes import pages
 
 PAGE = "libvirt"
 CREDENTIAL = re.compile(r"LoadCredential=(\S+):(\S+)")
-
-
-def test_every_block_is_of_a_language_that_a_test_runs() -> None:
-    text = (pages.GUIDES / f"{PAGE}.md").read_text(encoding="utf-8")
-    found = {*re.findall(r"(?m)^```(\S+)$", text)}
-    assert found == {"console", "ini", "js", "nft", "sh", "ssh-config", "toml", "xml"}
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_drop_in_is_taken_by_systemd(tmp_path: Path) -> None:
-    unit = (ROOT / "packaging" / "forewarn.service").read_text(encoding="utf-8")
-    path = tmp_path / "forewarn.service"
-    path.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit))
-    drop_in = tmp_path / "forewarn.service.d" / "override.conf"
-    drop_in.parent.mkdir()
-    drop_in.write_text(pages.block(PAGE, "ini"))
-    argv = ["systemd-analyze", "verify", "--man=no", str(path)]
-    checked = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert [line for line in checked.stderr.splitlines() if "forewarn" in line] == []
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh is not installed")

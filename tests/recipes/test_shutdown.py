@@ -1,8 +1,6 @@
 """docs/guides/shutdown.md: a web server that ends in good order before its machine."""
 
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 
 from agent import workplace
 from end_to_end.agents import Agent, Endpoint, event, started, until
-from recipes import commands, pages
+from recipes import pages
 from recipes.standin import Units
 from recipes.web import Long, Web, asked
 
@@ -19,8 +17,6 @@ UNIT = pages.block("shutdown", "ini")
 SERVICE = pages.block("shutdown", "toml", "web.service")
 SIGNAL = pages.block("shutdown", "toml", "pid_file")
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.2", "wait_seconds = 5 ": "wait_seconds = 0.2 "}
-OVER = 5
-"""A notice that is over: the agent's margin is as long."""
 STARTER = """
 # Does nothing where the worker runs already, as the page wants it.
 import os, pathlib, select, subprocess
@@ -54,14 +50,14 @@ def agents(
     units = Units(tmp_path / "systemd")
     monkeypatch.setenv("PATH", units.path)
 
-    def make(way: str, *, stop_seconds: float = STOP_SECONDS, **places: str) -> Agent:
-        units.put("web.service", web.argv, web.pid_file, stop_seconds)
+    def make(way: str) -> Agent:
+        units.put("web.service", web.argv, web.pid_file, STOP_SECONDS)
         starter = workplace.python(
             tmp_path, "start-worker", STARTER.format(argv=web.argv, pid_file=str(web.pid_file))
         )
         here = {"/usr/local/bin/start-worker": starter, "/run/worker.pid": str(web.pid_file)}
         text = pages.placed(WORDS[way], QUICK if way == "service" else here)
-        made.append(Agent(tmp_path / "agent", cloud.url, pages.placed(text, places)))
+        made.append(Agent(tmp_path / "agent", cloud.url, text))
         made[-1].start()
         made[-1].until(lambda: made[-1].page("/readyz")[0] == 200)
         return made[-1]
@@ -103,100 +99,9 @@ def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
     agent.until(lambda: not agent.status()["standing"])
 
 
-def test_a_unit_that_does_not_end_is_killed_by_its_own_limit(
-    cloud: Endpoint, web: Web, agents: Callable[..., Agent]
-) -> None:
-    web.start(deaf=True).hold()
-    request = Long(web.port)
-    agent = agents("service", stop_seconds=0.5)
-    cloud.show(event(EventType="Terminate", notice=300))
-    agent.until(lambda: agent.phase() == "Approved")
-    assert not request.end()
-    assert web.status == -9
-
-
-def test_a_process_that_does_not_end_is_not_killed_and_nobody_approves(
-    cloud: Endpoint, web: Web, agents: Callable[..., Agent]
-) -> None:
-    web.start(deaf=True)
-    agent = agents("signal", **{"time_limit_seconds = 60": "time_limit_seconds = 1"})
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Held")
-    assert results(agent) == ["done", "failed"]
-    cloud.show()
-    agent.until(lambda: not agent.status()["standing"])
-    assert (cloud.approved, asked(web.port), web.status) == ([], "web-0", None)
-
-
-@pytest.mark.parametrize("way", ["service", pytest.param("signal", marks=pytest.mark.soak)])
-def test_what_the_notice_cuts_is_held(
-    way: str, cloud: Endpoint, web: Web, agents: Callable[..., Agent]
-) -> None:
-    web.start().hold()
-    request = Long(web.port)
-    agent = agents(way)
-    cloud.show(event(EventType="Preempt", notice=300))
-    until(lambda: asked(web.port) == "")  # it was told to end
-    cloud.show(event(EventType="Preempt", notice=OVER))
-    agent.until(lambda: agent.phase() == "Held")
-    assert results(agent) == ["done", "cut"]
-    assert cloud.approved == []
-    web.release()
-    assert request.end()  # it had been told, and ends in good order all the same
-    until(lambda: web.status == 0)
-
-
-def test_a_process_that_has_ended_before_is_held_for_somebody_to_look(
-    cloud: Endpoint, web: Web, agents: Callable[..., Agent]
-) -> None:
-    web.start()
-    agent = agents("signal")
-    web.kill()
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Held")
-    assert "does not run" in agent.said.read_text()
-    cloud.show()
-    until(lambda: asked(web.port) == "web-0")
-    assert cloud.approved == []
-
-
-def test_a_freeze_stops_nothing(cloud: Endpoint, web: Web, agents: Callable[..., Agent]) -> None:
-    web.start()
-    agent = agents("service")
-    cloud.show(event(EventType="Freeze", DurationInSeconds=5))
-    agent.until(lambda: agent.phase() == "Seen")
-    cloud.show()
-    agent.until(lambda: "Freeze of web-0 is over" in agent.said.read_text())
-    assert (web.status, agent.page("/readyz")[0], cloud.approved) == (None, 200, [])
-
-
-def results(agent: Agent) -> list[str]:
-    (told,) = agent.status()["events"]
-    return [action["result"] for action in told["actions"]]
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_pages_unit_is_taken_by_systemd(tmp_path: Path) -> None:
-    unit = pages.placed(UNIT, {"ExecStart=/usr/local/bin/web": "ExecStart=/bin/true"})
-    (tmp_path / "web.service").write_text(unit)
-    argv = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "web.service")]
-    checked = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert [line for line in checked.stderr.splitlines() if "web.service" in line] == []
-
-
 def test_every_time_of_the_page_fits_into_the_next() -> None:
     limits = [float(word) for word in re.findall(r"stop = .* time_limit_seconds = (\d+)", SERVICE)]
     waits = [float(word) for word in re.findall(r"wait_seconds = (\d+)", SERVICE)]
     assert limits[0] > STOP_SECONDS
     assert waits[0] + limits[0] < 300 - 5
     assert waits[1] + limits[1] <= 30 - 5
-
-
-@pytest.mark.parametrize("way", sorted(WORDS))
-@pytest.mark.parametrize("line", commands.named("shutdown"))
-def test_every_command_of_the_page_runs_on_its_settings(
-    line: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = commands.run(line, WORDS[way], tmp_path, capsys)
-    names = re.findall(r'name    = "([^"]+)"', WORDS[way])
-    assert any(name in told for name in names)

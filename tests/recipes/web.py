@@ -21,7 +21,6 @@ PROGRAM = """
 import http.server, os, pathlib, signal, sys, threading
 
 name, port, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
-deaf = (folder / "deaf").exists()
 every = 0.05
 
 
@@ -63,8 +62,7 @@ server = Server(("127.0.0.1", port), Page)
 
 
 def end(*_):
-    if not deaf:
-        threading.Thread(target=server.shutdown).start()
+    threading.Thread(target=server.shutdown).start()
 
 
 signal.signal(signal.SIGTERM, end)
@@ -94,10 +92,8 @@ class Web:
         """What starts it."""
         return [sys.executable, "-c", PROGRAM, self.name, str(self.port), str(self.folder)]
 
-    def start(self, *, deaf: bool = False) -> "Web":
-        """Start it, and wait until it answers; a deaf one does not end on SIGTERM."""
-        if deaf:
-            (self.folder / "deaf").touch()
+    def start(self) -> "Web":
+        """Start it, and wait until it answers."""
         self._process = subprocess.Popen(self.argv)
         until(lambda: asked(self.port) == self.name)
         return self

@@ -39,18 +39,6 @@ def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:
     assert line["timestamp"].endswith("Z")
 
 
-def test_on_a_terminal_it_is_for_people() -> None:
-    stream = Terminal()
-    process.set_up_logs(Log(), stream)
-    log = structlog.get_logger("forewarn.test")
-    log.info("ready", count=3, guests=("http://a", "http://b"), relays=(), reason="")
-    assert "ready" in stream.getvalue()
-    assert "'http://a, http://b'" in stream.getvalue()
-    assert not any(word in stream.getvalue() for word in ("relays", "reason", "(", "ready  "))
-    assert "\x1b[" in stream.getvalue()
-    assert not stream.getvalue().startswith("{")
-
-
 def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
     def fail(password: str) -> None:
         message = f"no access for {len(password)} letters"

@@ -4,13 +4,8 @@ What a recipe drains is a stand-in that leaves the marks. Faults of the endpoint
 bear, whatever its rules are: `test_certify` plays them all, and recipes only the other scenarios.
 """
 
-import contextlib
 import re
-import socketserver
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,10 +18,12 @@ from house.tree import ROOT
 from recipes import pages
 
 pytestmark = [
-    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="the recipes are for Linux"),
 ]
+SOAK = pytest.mark.soak
+FEW = {"approve", "drain-fails", "two-events"}
+"""What examples do by `make test`; all scenarios, and the recipes, are the soak's."""
 
 EXAMPLES = ROOT / "docs" / "examples"
 LOG = "drain.log"
@@ -73,91 +70,6 @@ def place(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-# Draining connections by HAProxy.
-
-
-class Api(socketserver.ThreadingUnixStreamServer):
-    """HAProxy's runtime API, with a server for each scenario, named as the scenario's folder."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path), ApiLine)
-        self._folder = Path(tempfile.gettempdir())
-        self._drained: dict[str, bool] = {}
-        """Of the servers that are set to drain: whether their sessions have ended."""
-        self._lock = threading.Lock()
-
-    def answer(self, line: str) -> str:
-        names = [path.name for path in self._folder.glob("certify-*")]
-        with self._lock:
-            if line.startswith("set server "):
-                _, _, server, _, state = line.split()
-                return self._set(server.removeprefix("web/"), state)
-            if line.startswith("show servers state "):
-                head = "1\n# be_name srv_name srv_admin_state srv_op_state\n"
-                return head + "".join(f"web {n} {8 * (n in self._drained)} 2\n" for n in names)
-            return "# pxname,svname,scur\n" + "".join(
-                f"web,{name},{self._sessions(name)}\n" for name in names
-            )
-
-    def _set(self, name: str, state: str) -> str:
-        if state == "drain":
-            self._mark(name, "drain")
-            if self._is_told(name, "fail"):
-                return "It does not work.\n"
-            self._drained[name] = False
-        elif self._drained.pop(name, None) is not None:
-            self._mark(name, "undrain")
-        return "\n"
-
-    def _sessions(self, name: str) -> int:
-        if self._drained.get(name) is False:
-            if self._is_told(name, "wait"):
-                return 1
-            self._drained[name] = True
-            self._mark(name, "drained")
-        return 0
-
-    def _is_told(self, name: str, word: str) -> bool:
-        return (self._folder / name / f"drain.log.{word}").exists()
-
-    def _mark(self, name: str, word: str) -> None:
-        with contextlib.suppress(FileNotFoundError), (self._folder / name / LOG).open("a") as log:
-            log.write(f"{word}\n")
-
-
-class ApiLine(socketserver.StreamRequestHandler):
-    def handle(self) -> None:
-        server = self.server
-        assert isinstance(server, Api)
-        line = self.rfile.readline().decode().strip()
-        with contextlib.suppress(OSError):  # who asked may have been killed
-            self.wfile.write(server.answer(line).encode())
-
-
-@contextlib.contextmanager
-def serving(server: socketserver.BaseServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_connections_are_drained_by_haproxy(tmp_path: Path) -> None:
-    rules = pages.block("draining", "toml", "freeze of seconds")
-    places = {"10.0.0.5:9999": f"{tmp_path}/api", "web/web-0": "web/@NAME@"}
-    settings = pages.placed(rules, places)
-    by_name = "sed -i s,@NAME@,$(basename {folder}),g {folder}/agent.toml; exec "
-    with serving(Api(tmp_path / "api")):
-        assert not judged(by_the_agent(tmp_path, settings).replace("exec ", by_name), *BY_THE_AGENT)
-
-
 # Rules that run a program, stop a unit, or send a signal.
 
 SYSTEMCTL = """
@@ -179,6 +91,7 @@ esac
 """
 
 
+@SOAK
 def test_a_database_is_failed_over(tmp_path: Path) -> None:
     script = place(tmp_path, "switchover", SWITCHOVER)
     rules = pages.block("failover", "toml")
@@ -192,21 +105,28 @@ case $0$* in
 *crm_standby*-D*) exec "$FOREWARN_UNDRAIN" ;;
 esac
 """
-NODE = """
+KUBECTL = """
 case $1 in
 drain) exec "$FOREWARN_DRAIN" ;;
 uncordon) exec "$FOREWARN_UNDRAIN" ;;
+get) case $* in *Ready*) echo True ;; esac ;;
 esac
 """
 
 
+@SOAK
 def test_a_node_of_kubernetes_is_drained(tmp_path: Path) -> None:
-    script = place(tmp_path, "node.sh", NODE)
+    place(tmp_path, "kubectl", KUBECTL)
+    places = {"/var/lib/forewarn-agent/": "$FOREWARN_FOLDER/"}
+    text = pages.placed(pages.block("kubernetes", "sh"), places)
+    script = place(tmp_path, "node.sh", text)
     rules = pages.block("kubernetes", "toml")
     settings = pages.placed(rules, {"/usr/local/lib/forewarn/node.sh": str(script)})
-    assert not judged(by_the_agent(tmp_path, settings), *BY_THE_AGENT)
+    command = by_the_agent(tmp_path, settings)
+    assert not judged(f"PATH={tmp_path}:$PATH; {command}", *BY_THE_AGENT)
 
 
+@SOAK
 def test_a_node_of_pacemaker_is_drained(tmp_path: Path) -> None:
     place(tmp_path, "crm_standby", PACEMAKER)
     place(tmp_path, "crm_resource", "")
@@ -220,6 +140,7 @@ UNITS = {
 }
 
 
+@SOAK
 @pytest.mark.parametrize("page", UNITS)
 def test_a_unit_is_stopped(tmp_path: Path, page: str) -> None:
     place(tmp_path, "systemctl", SYSTEMCTL)
@@ -249,6 +170,7 @@ while [ ! -e "$FOREWARN_FOLDER/worker.pid" ]; do sleep 0.05; done
 """
 
 
+@SOAK
 def test_a_process_with_a_pid_file_is_ended(tmp_path: Path) -> None:
     worker = place(tmp_path, "worker", WORKER)
     starter = place(tmp_path, "start-worker", START_WORKER.replace("{worker}", str(worker)))
@@ -269,6 +191,7 @@ done
 """
 
 
+@SOAK
 def test_a_checkpoint_is_written(tmp_path: Path) -> None:
     place(tmp_path, "systemctl", SYSTEMCTL)
     worker = place(tmp_path, "worker", COMPUTATION)
@@ -279,6 +202,7 @@ def test_a_checkpoint_is_written(tmp_path: Path) -> None:
     assert not judged(f"{path}; {starter}; {command}", *BY_THE_AGENT, *NOT_REPEATED, undrains=False)
 
 
+@SOAK
 def test_a_pool_is_left(tmp_path: Path) -> None:
     rules = pages.block("draining", "toml", "/room")
     with workplace.site() as room:
@@ -289,6 +213,7 @@ def test_a_pool_is_left(tmp_path: Path) -> None:
         assert not judged(by_the_agent(tmp_path, pages.placed(rules, places)), *BY_THE_AGENT)
 
 
+@SOAK
 def test_events_are_written_down_and_prepared_for_when_ten_minutes_are_left(
     tmp_path: Path,
 ) -> None:
@@ -385,9 +310,13 @@ PYTHON = {
 }
 
 
+@pytest.mark.parametrize(
+    "scenarios", [pytest.param(FEW, id="few"), pytest.param(NAMES, marks=SOAK, id="all")]
+)
 @pytest.mark.parametrize("example", PYTHON)
-def test_an_example_in_python_passes(tmp_path: Path, example: str) -> None:
+def test_an_example_in_python_passes(tmp_path: Path, example: str, scenarios: set[str]) -> None:
     text, but = PYTHON[example]
+    but = but | (NAMES - scenarios)
     (tmp_path / "marked.py").write_text(RUN + text, encoding="utf-8")
     quick = "export WEB_PORT=0 WEB_NOTICED_SECONDS=0.1 ECHO_PORT=0"
     assert not judged(f"{quick}; exec {sys.executable} {tmp_path}/marked.py", *but)
@@ -403,6 +332,7 @@ esac
 """
 
 
+@SOAK
 def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     (approve,) = re.findall(r"(?m)^    (curl (?:.*\\\n)+.*)$", page)

@@ -1,6 +1,5 @@
 """The emulator as tests of handlers use it: real clients, real sockets, a clock that stands."""
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -88,16 +87,6 @@ def test_the_clock_stands_until_it_is_told(emulator: Emulator, web: EmulatedMach
         assert client.events()[0].started
 
 
-def test_notice_left_follows_the_clock_at_once(emulator: Emulator, web: EmulatedMachine) -> None:
-    emulator.schedule("Reboot", "web-0")
-    with forewarn.Client(web.endpoint) as client:
-        client.document()
-        emulator.advance("5m")
-        left = client.events()[0].notice_left
-    assert left is not None
-    assert timedelta(minutes=5) < left <= timedelta(minutes=10)
-
-
 def test_an_approval_starts_the_event_and_is_kept(emulator: Emulator, web: EmulatedMachine) -> None:
     event = emulator.schedule("Reboot", "web-0")
     with forewarn.Client(web.endpoint) as client:
@@ -151,15 +140,6 @@ def test_what_fails_is_gone_and_says_why(emulator: Emulator, web: EmulatedMachin
     assert [each.event_id for each in emulator.history()] == [event.event_id]
 
 
-def test_a_scheduled_event_is_canceled(emulator: Emulator, web: EmulatedMachine) -> None:
-    first = emulator.schedule("Reboot", web.name)
-    emulator.cancel(first)
-    assert first.status == "Canceled"
-    second = emulator.schedule("Reboot", web.name)
-    emulator.cancel()
-    assert second.status == "Canceled"
-
-
 @pytest.mark.parametrize("end", [Emulator.finish, Emulator.fail])
 def test_nothing_is_ended_before_it_has_started_or_twice(
     emulator: Emulator, web: EmulatedMachine, end: Callable[..., None]
@@ -178,12 +158,6 @@ def test_nothing_is_ended_before_it_has_started_or_twice(
         assert "advance()" not in refused.value.message
 
 
-def test_the_rules_refuse_too_short_a_notice(emulator: Emulator, web: EmulatedMachine) -> None:
-    with pytest.raises(Refused) as refused:
-        emulator.schedule("Reboot", web.name, notice="1m")
-    assert refused.value.code is ErrorCode.NOTICE_TOO_SHORT
-
-
 def test_a_handler_is_driven_until_nothing_is_left(
     emulator: Emulator, web: EmulatedMachine
 ) -> None:
@@ -196,58 +170,12 @@ def test_a_handler_is_driven_until_nothing_is_left(
     assert emulator.now == NOON + timedelta(seconds=90)
 
 
-def test_the_update_domains_of_a_scope_have_their_turns(emulator: Emulator) -> None:
-    machines = emulator.fleet(
-        """
-        [[availability_set]]
-        name = "web"
-        update_domains = 3
-        machines = [{ name = "web-0" }, { name = "web-1" }, { name = "web-2" }]
-        """
-    )
-    with Handler(machines[0]):
-        emulator.schedule("Reboot", scope="web")
-        emulator.until_idle(patience.SECONDS)
-    assert [(e.machines, e.status) for e in emulator.history()] == [
-        (("web-0",), "Completed"),
-        (("web-1",), "Completed"),
-        (("web-2",), "Completed"),
-    ]
-
-
-def test_operators_give_units_their_turns_and_drain_no_host(emulator: Emulator) -> None:
-    emulator.fleet('machine = [{ name = "a", host = "h1" }, { name = "b", host = "h2" }]')
-    operators = emulator.open_operators()
-
-    def ask(path: str, **body: object) -> requests.Response:
-        return requests.post(f"{operators}/v1/{path}", json=body, timeout=patience.SECONDS)
-
-    hosts = {"event_type": "Reboot", "hosts": ["h1", "h2"]}
-    for refused in (ask("maintenances", drain=True, **hosts), ask("hosts/drain", hosts=["h1"])):
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
-        assert "forewarn demo --keep" in refused.json()["error"]["message"]
-    shown = requests.get(f"{operators}/v1/hosts", timeout=patience.SECONDS).json()
-    assert [host["name"] for host in shown["hosts"]] == ["h1", "h2"]
-    started = ask("maintenances", **hosts).json()
-    assert [unit["status"] for unit in started["units"]] == ["running", "waiting"]
-    assert ask("clock/advance", seconds=7200).status_code == 200
-    assert [(e.machines, e.status) for e in emulator.history()] == [
-        (("a",), "Completed"),
-        (("b",), "Completed"),
-    ]
-
-
 def test_what_a_handler_leaves_undone_is_named(emulator: Emulator, web: EmulatedMachine) -> None:
     event = emulator.schedule("Reboot", web.name)
     with pytest.raises(NotIdle) as not_idle:
         emulator.until_idle(0)
     assert event.operation in str(not_idle.value)
     assert event.status == "Scheduled"
-
-
-def test_a_condition_that_never_holds_ends_the_wait(emulator: Emulator) -> None:
-    with pytest.raises(NotIdle):
-        emulator.until(lambda: False, 0)
 
 
 def test_who_waits_is_refused_when_the_emulator_stops() -> None:
@@ -280,16 +208,6 @@ def test_a_handler_that_asks_again_has_decided_about_its_event(
         emulator.until_asked("WEB-0", times=2, seconds=patience.SECONDS)
         assert decided == [event.event_id]
         assert event.approved_by == ""
-
-
-def test_a_handler_that_never_asks_again_is_not_waited_for_without_end(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    emulator.schedule("Reboot", "web-0")
-    with forewarn.Client(web.endpoint) as client:
-        client.events()
-    with pytest.raises(NotIdle, match="web-0"):
-        emulator.until_asked("web-0", seconds=0)
 
 
 def test_answers_with_a_fault_do_not_show_a_handler_its_event(
@@ -347,54 +265,9 @@ def asked(emulator: Emulator, **headers: str) -> list[Exchange]:
     ]
 
 
-def test_two_machines_of_their_own_read_their_own_events(emulator: Emulator) -> None:
-    first, second = emulator.machine("a"), emulator.machine("b")
-    emulator.schedule("Reboot", "b")
-    with forewarn.Client(first.endpoint) as client:
-        assert client.machine().name == "a"
-        assert client.events() == ()
-    with forewarn.Client(second.endpoint) as client:
-        assert [event.resources for event in client.events()] == [("b",)]
-    with forewarn.Client(emulator.endpoint) as client:
-        assert client.machine().name == "a"
-
-
 def test_the_environment_leads_a_client_here(emulator: Emulator, web: EmulatedMachine) -> None:
     assert web.environment["FOREWARN_ENDPOINT"] == web.endpoint
     assert emulator.environment["FOREWARN_ENDPOINT"] == emulator.endpoint
-
-
-def test_an_asyncio_handler_runs_in_the_thread_that_asks(emulator: Emulator) -> None:
-    web = emulator.machine("web-0")
-
-    async def story() -> list[str]:
-        told = []
-        event = emulator.schedule("Reboot", "web-0")
-        async with forewarn.AsyncClient(web.endpoint, pace=QUICK) as client:
-            idle = asyncio.create_task(asyncio.to_thread(emulator.until_idle, patience.SECONDS))
-            async for change in client.watch():
-                told.append(change.kind)
-                if change.appeared:
-                    await client.approve(change.event)
-                if change.gone:
-                    break
-            await idle
-        assert event.status == "Completed"
-        return told
-
-    assert asyncio.run(story()) == ["appeared", "started", "gone"]
-
-
-def test_it_runs_whole_in_a_thread_that_has_a_running_loop() -> None:
-    async def cell() -> str:
-        with Emulator() as emulator:
-            emulator.machine("web-0")
-            event = emulator.schedule("Freeze", "web-0")
-            emulator.advance("16m")
-            emulator.until_idle(0)
-            return event.status
-
-    assert asyncio.run(cell()) == "Completed"
 
 
 def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
@@ -408,29 +281,6 @@ def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
             assert asked(emulator)[0].status == 0
             emulator.advance("1s")
             assert asked(emulator)[0].status == 200
-
-
-def test_the_preset_has_azures_limits() -> None:
-    with Emulator(rules={"preset": "azure", "enablement": "always"}) as emulator:
-        names = [emulator.machine(f"web-{number}").name for number in range(11)]
-        for name in names[:10]:
-            emulator.schedule("Reboot", name, source="User")
-        with pytest.raises(Refused) as refused:
-            emulator.schedule("Reboot", names[10], source="User")
-    assert refused.value.code is ErrorCode.LIMIT
-
-
-def test_a_machine_that_is_preempted_is_gone(emulator: Emulator) -> None:
-    spot = emulator.machine("spot", priority="low")
-    event = emulator.schedule("Preempt", "spot")
-    assert event.not_before == NOON + timedelta(seconds=30)
-    with forewarn.Client(spot.endpoint, pace=QUICK) as client:
-        assert [each.event_type for each in client.events()] == ["Preempt"]
-        emulator.advance("30s")
-        emulator.finish()
-        assert (event.status, event.machines) == ("Completed", ("spot",))
-        with pytest.raises(forewarn.RequestRefused):
-            client.document()
 
 
 def test_a_stopped_emulator_says_so(web: EmulatedMachine) -> None:
@@ -467,7 +317,7 @@ def test_threads_may_stop_it_together_while_another_asks() -> None:
         except BaseException as error:  # noqa: BLE001 - the test's thread looks
             ended.append(error)
 
-    for _ in range(50):
+    for _ in range(20):
         ended.clear()
         with Emulator() as emulator:
             together = threading.Barrier(stopping + 1)
@@ -496,18 +346,17 @@ def test_the_clock_does_not_go_back(emulator: Emulator) -> None:
             emulator.advance(length)
 
 
-@pytest.mark.timeout(600)  # a loaded machine takes a minute for them
-def test_a_thousand_leave_nothing_behind() -> None:
+def test_two_hundred_leave_nothing_behind() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
     with check_nothing_left():
-        for number in range(1000):
+        for number in range(200):
             with Emulator() as emulator:
                 machine = emulator.machine("web-0")
-                if number % 100 == 0:
+                if number % 50 == 0:
                     client = forewarn.Client(machine.endpoint)
                     client.document()
-            if number % 100 == 0:
+            if number % 50 == 0:
                 client.close()
 
 

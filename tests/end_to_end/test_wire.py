@@ -1,0 +1,390 @@
+"""Service, relay and emulator answer alike, what the field sends, what is wrong, and any bytes.
+
+Each form is what some library or tool sends by default, or what people write by hand; the service
+gives the answer that the field needs. What differs by nature is taken out of the answers: the
+time, and ids. The seed is printed; SEED in the environment repeats the random choices, and REQUESTS
+sets how many there are.
+"""
+
+import json
+import os
+import random
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import patience
+from end_to_end.running import Running
+from forewarn.protocol.instance import INSTANCE_VERSIONS
+from forewarn.server.guest.http import CONTINUE
+from forewarn.testing import Emulator
+from ports import free_port
+from relays.process import Relay, until
+from seeds import SEED
+
+COUNT: Final = int(os.environ.get("REQUESTS", "600"))
+CONNECTOR: Final = "reboot_seconds = 3600"
+OWN: Final = re.compile(
+    rb'(?m)^(Date|x-ms-request-id): .*\r$|"(NotBefore|vmId|macAddress)":"[^"]*"'
+)
+EVENT: Final = b"THE-EVENT"
+"""Stands for the event's id, which is another one in each."""
+
+EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
+VERSIONS: Final = (
+    *("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01"),
+    *("2019-04-01", "2019-08-01", "2020-07-01", "latest", "2020-07-02", ""),
+)
+
+FLEET: Final = """
+[[availability_set]]
+name = "web"
+update_domains = 2
+machines = [
+  { name = "web-0", host = "h1", update_domain = 0, tags = { role = "leader" } },
+  { name = "web-1", host = "h1", update_domain = 0 },
+  { name = "web-2", host = "h2", update_domain = 1 },
+]
+[[scale_set]]
+name = "batch"
+priority = "low"
+machines = [ { index = 0, host = "h1", address = "10.0.1.10" } ]
+[[cloud_service]]
+name = "shop"
+roles = [ { name = "FrontEnd", instances = [ { host = "h1" } ] } ]
+[[machine]]
+name = "bastion"
+host = "h1"
+"""
+
+RELAY: Final = """
+[upstream]
+urls = ["http://127.0.0.1:{plane}"]
+token_file = "{folder}/token"
+[state]
+folder = "{folder}"
+[status]
+listen = "off"
+[[guest.listener]]
+address = "127.0.0.1"
+port = {port}
+default_vm = "bastion"
+[log]
+format = "json"
+"""
+
+
+def get(name: str, path: str = EVENTS, *headers: str) -> bytes:
+    """Return the GET of a machine."""
+    lines = [f"GET /vm/{name}{path} HTTP/1.1", "Host: 127.0.0.1", "Metadata: true", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def post(name: str, body: str, version: str = "2020-07-01", *headers: str) -> bytes:
+    """Return the POST of a machine."""
+    path = f"/vm/{name}/metadata/scheduledevents?api-version={version}"
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+PATH: Final = "/vm/web-0/metadata/scheduledevents"
+QUERY: Final = "?api-version=2020-07-01"
+HEAD: Final = "Host: 169.254.169.254\r\nMetadata: true\r\n"
+BODY: Final = '{"StartRequests":[{"EventId":"THE-EVENT"}]}'
+
+
+def read(target: str = PATH + QUERY, head: str = HEAD, version: str = "1.1") -> bytes:
+    return f"GET {target} HTTP/{version}\r\n{head}\r\n".encode()
+
+
+def approve(
+    body: str = BODY, head: str = HEAD, target: str = PATH + QUERY, v: str = "1.1"
+) -> bytes:
+    length = len(body.replace("THE-EVENT", "x" * 36).encode())
+    return f"POST {target} HTTP/{v}\r\n{head}Content-Length: {length}\r\n\r\n{body}".encode()
+
+
+def chunked(head: str = HEAD, extension: str = "", trailer: str = "") -> bytes:
+    first, second = BODY[:7], BODY[7:]
+    size = len(second.replace("THE-EVENT", "x" * 36))
+    parts = f"7{extension}\r\n{first}\r\n{size:X}\r\n{second}\r\n0\r\n{trailer}\r\n"
+    return f"POST {PATH}{QUERY} HTTP/1.1\r\n{head}\r\n{parts}".encode()
+
+
+JAVA: Final = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+"""What Java's HttpClient asks for, and curl with --http2."""
+
+FORMS: Final[dict[str, bytes]] = {
+    "Metadata:True, as Python's str(True)": read(head="Host: 127.0.0.1\r\nmetadata:True\r\n"),
+    "HTTP/1.0 without a Host, as ab and old scripts": read(
+        head="Metadata: true\r\n", version="1.0"
+    ),
+    "HTTP/1.0 that keeps the connection": read(
+        head="Metadata: true\r\nConnection: Keep-Alive\r\n", version="1.0"
+    ),
+    "Connection: close, as urllib": read(head=HEAD + "Connection: close\r\n"),
+    "Connection: TE, close, as LWP": read(
+        head=HEAD + "TE: deflate,gzip;q=0.3\r\nConnection: TE, close\r\n"
+    ),
+    "an upgrade to HTTP/2": read(head=HEAD + JAVA),
+    "codings and media types that are not served": read(
+        head=HEAD + "Accept: application/xml\r\nAccept-Encoding: gzip, deflate, br\r\n"
+    ),
+    "a GET with a Content-Type": read(head=HEAD + "Content-Type: application/json\r\n"),
+    "a GET with a length of 0": read(head=HEAD + "Content-Length: 0\r\n"),
+    "a GET with a body": read(head=HEAD + "Content-Length: 2\r\n") + b"{}",
+    "a GET with an empty chunked body": read(head=HEAD + "Transfer-Encoding: chunked\r\n")
+    + b"0\r\n\r\n",
+    "a Range and an If-Modified-Since": read(
+        head=HEAD + "Range: bytes=0-9\r\nIf-Modified-Since: Thu, 01 Jan 2099\r\n"
+    ),
+    "an absolute target": read(f"http://169.254.169.254:80{PATH}{QUERY}"),
+    "another case and a slash": read(f"{PATH.upper()}/{QUERY}".replace("WEB-0", "web-0")),
+    "other parameters before and behind": read(f"{PATH}?format=json&{QUERY[1:]}&"),
+    "an encoded query": read(f"{PATH}?API%2Dversion=2020%2D07%2D01"),
+    "a version twice": read(f"{PATH}{QUERY}&{QUERY[1:]}"),
+    "no version": read(PATH),
+    "Metadata: 1": read(head="Host: 127.0.0.1\r\nMetadata: 1\r\n"),
+    "other headers of a proxy": read(head=HEAD + "Via: 1.1 squid\r\nForwarded: for=10.0.0.1\r\n"),
+    "the original's own name": read(
+        head=HEAD.replace("169.254.169.254", "metadata.azure.internal")
+    ),
+    "a proxy's X-Forwarded-For": read(head=HEAD + "X-Forwarded-For: 10.0.0.1\r\n"),
+    "If-None-Match: 0, as Azure's sample for Node": read(head=HEAD + "If-None-Match: 0\r\n"),
+    "two in one packet": read() * 2,
+    "an empty line before it": b"\r\n" + read(),
+    "as a form, as curl -d": approve(
+        head=HEAD + "Content-Type: application/x-www-form-urlencoded\r\n"
+    ),
+    "as text, as .NET's StringContent": approve(
+        head=HEAD + "Content-Type: text/plain; charset=utf-8\r\n"
+    ),
+    "a mark before the JSON, as .NET's StreamWriter": approve("\ufeff" + BODY),
+    "a newline behind it": approve(BODY + "\r\n"),
+    "tabs and lines, as a template": approve(BODY.replace("[", "[\r\n\t\t")),
+    "the incarnation as text beside it": approve(
+        BODY.replace("{", '{"DocumentIncarnation":"1",', 1)
+    ),
+    "names in camel case, as PostAsJsonAsync": approve(
+        BODY.replace("StartRequests", "startRequests").replace("EventId", "eventId")
+    ),
+    "a tag that the GETs need": approve(head=HEAD + "If-None-Match: 1\r\n"),
+    "by another version": approve(target=f"{PATH}?api-version=2017-08-01"),
+    "the preview's, without the header": approve(
+        head="Host: 127.0.0.1\r\n", target=f"{PATH}?api-version=2017-03-01"
+    ),
+    "by HTTP/1.0, as PHP": approve(head="Metadata: true\r\nConnection: close\r\n", v="1.0"),
+    "with an upgrade to HTTP/2": approve(head=HEAD + JAVA),
+    "Expect: 100-continue, as .NET Framework": approve(head=HEAD + "Expect: 100-continue\r\n"),
+    "Expect in another case, as Java": approve(head=HEAD + "Expect: 100-Continue\r\n"),
+    "Expect, and refused by its head": approve(head="Host: 127.0.0.1\r\nExpect: 100-continue\r\n"),
+    "chunked, as Node without a length": chunked(HEAD + "Transfer-Encoding: chunked\r\n"),
+    "chunked, with an extension and a trailer": chunked(
+        HEAD + "Transfer-Encoding: Chunked\r\nTrailer: X\r\n", ";a=b", "X: y\r\n"
+    ),
+    "approvals and polls in one packet": read() + approve() + read(),
+    "an empty list": approve('{"StartRequests":[]}'),
+    "an object in place of the list": approve('{"StartRequests":{"EventId":"THE-EVENT"}}'),
+    "a form's fields": approve("StartRequests=THE-EVENT"),
+    "JSON in a string of JSON": approve(json.dumps(BODY)),
+    "nothing": approve(""),
+    "an event that never was": approve(BODY.replace("THE-EVENT", "0" * 36)),
+}
+OTHERWISE: Final = {
+    "a version twice": "400",
+    "no version": "400",
+    "Metadata: 1": "400",
+    "a proxy's X-Forwarded-For": "400",
+    "two in one packet": "200 200",
+    "Expect: 100-continue, as .NET Framework": "100 200",
+    "Expect in another case, as Java": "100 200",
+    "Expect, and refused by its head": "400",
+    "approvals and polls in one packet": "200 200 200",
+    "an object in place of the list": "400",
+    "a form's fields": "400",
+    "JSON in a string of JSON": "400",
+    "nothing": "400",
+    "an event that never was": "400",
+}
+"""The statuses where they are not one 200."""
+
+
+METHODS: Final = (*("GET",) * 12, *("POST",) * 9, "HEAD", "PUT", "OPTIONS", "CONNECT", "get", "PRI")
+TARGETS: Final = (
+    *("/vm/web-0/metadata/scheduledevents",) * 8,
+    *("/vm/batch_0/metadata/scheduledevents", "/metadata/scheduledevents", "/metadata/versions"),
+    *("/vm/nobody/metadata/scheduledevents", "/VM/WEB-0/Metadata/ScheduledEvents/", "*", "/"),
+    *("/vm/web-0/metadata/instance", "/metadata/instance/compute/name", "//metadata/versions"),
+    *("/metadata/instance/network/interface/0", "/metadata/latest/scheduledevents", "/vm//"),
+    *("http://169.254.169.254/metadata/scheduledevents", "/metadata/scheduled%65vents"),
+    *("/metadata/identity/oauth2/token", "/vm/web-0/metadata/identity/info", "/metadata"),
+    *("/metadata/loadbalancer", "/vm/web-0/metadata/loadbalancer/nothing"),
+)
+PARAMETERS: Final = (
+    "format=json",
+    "format=text",
+    "format=",
+    "x=1&x=2",
+    "&",
+    "%",
+    "a=%zz",
+    "api-x=1",
+)
+PROTOCOLS: Final = (*("HTTP/1.1",) * 12, *("HTTP/1.0",) * 3, "HTTP/2.0", "HTTP/0.9", "http/1.1", "")
+HEADERS: Final = (
+    *("Metadata: false", "Metadata: true, true", "X-Forwarded-For: 10.0.0.1", "Origin: http://x"),
+    *("Connection: close", "Connection: keep-alive", "Connection: Upgrade\r\nUpgrade: h2c"),
+    *("If-None-Match: 0", "If-None-Match: *", 'If-None-Match: W/"2", "3"', 'If-None-Match: "'),
+    *("Prefer: wait=1", "Forewarn-Agent: ready", "Forewarn-Agent: x;;", "X-Instance-ID: web-0"),
+    *("Expect: 100-continue", "Expect: 200-ok", "Host: 127.0.0.1", "Host: example.org", "X y: z"),
+    *(": z", " folded: x", "X: \x00", "X: é", f"X: {'y' * 17_000}", "X: 1\r\n" * 98 + "X: 2"),
+    *("Transfer-Encoding: gzip", "Content-Length: -1", "Content-Length: 5\r\nContent-Length: 6"),
+)
+BODIES: Final = (
+    *('{"StartRequests":[{"EventId":"THE-EVENT"}]}',) * 6,
+    '{"startRequests":[{"eventId":"THE-EVENT"}],"DocumentIncarnation":"1"}',
+    *('{"StartRequests":[{"EventId":""}]}', '{"StartRequests":[{"EventId":null}]}'),
+    *('{"StartRequests":[{"EventId":"\\ud800"}]}', '{"StartRequests":{}}', '{"StartRequests":[]}'),
+    *("", "{}", "[]", "null", "x", "[" * 2000, "x" * 65_537, " " * 60_000 + "{}"),
+    '{"StartRequests":[' + '{"EventId":"THE-EVENT"},' * 999 + '{"EventId":"THE-EVENT"}]}',
+    '{"StartRequests":[' + '{"EventId":"THE-EVENT"},' * 1000 + '{"EventId":"THE-EVENT"}]}',
+)
+NOISE: Final = (b"", b"\r\n", b"\n", b"\r", b" ", b":", b"\x00", b"\xff", b"%", b"\t")
+
+
+class Three:
+    """A service, a relay in front of it for the host h1, and an emulator with the same event."""
+
+    def __init__(self, folder: Path, emulator: Emulator) -> None:
+        plane = free_port()
+        rules = "[rules]\nrate_per_second = 0\n"
+        self.service = Running(folder, connector=CONNECTOR, more=rules)
+        port = f"port = {self.service.guest_port}\n"
+        text = self.service.settings.read_text().replace(port, port + 'default_vm = "bastion"\n')
+        text += f'[relay]\nlisten = "127.0.0.1:{plane}"\n'
+        self.service.settings.write_text(text)
+        self.service.start()
+        self.service.apply(FLEET)
+        own = folder / "relay"
+        own.mkdir(mode=0o700)
+        called = self.service.call("relay", "token", "h1", "--output", str(own / "token"))
+        assert called.returncode == 0, called.stderr
+        relayed = free_port()
+        self.relay = Relay(own, "h1", RELAY.format(plane=plane, folder=own, port=relayed))
+        self.relay.start()
+        self.relay.wait_until_ready()
+        maintenance = {"event_type": "Reboot", "machines": ["web-0"]}
+        planned = self.service.operator.ask("POST", "/v1/maintenances", maintenance)
+        (event,) = json.loads(planned.body)["operations"][0]["events"]
+        emulator.default(next(m for m in emulator.fleet(FLEET) if m.name == "bastion"))
+        other = emulator.schedule("Reboot", "web-0").event_id
+        self._all = (
+            (self.service.guest_port, event["id"]),
+            (relayed, event["id"]),
+            (int(emulator.endpoint.rpartition(":")[2]), other),
+        )
+
+    def ask(self, request: bytes) -> list[bytes]:
+        """Return what each answers, without what is its own."""
+        answers = []
+        for port, event_id in self._all:
+            got = exchanged(port, request.replace(EVENT, event_id.encode()))
+            answers.append(OWN.sub(b"", got.replace(event_id.encode(), EVENT)))
+        return answers
+
+    def approve(self) -> None:
+        """Approve the event at each, so that nothing changes any more."""
+        for number in (0, 2):
+            port, event_id = self._all[number]
+            approval = BODIES[0].replace(EVENT.decode(), event_id)
+            exchanged(port, post("web-0", approval, "2020-07-01", "Metadata: true"))
+        until(lambda: len(set(self.ask(get("web-0")))) == 1)
+
+    def close(self) -> None:
+        self.relay.end()
+        assert self.service.stop() == 0
+
+
+def exchanged(port: int, request: bytes) -> bytes:
+    """Send bytes and the end of them; return all that comes."""
+    with socket.create_connection(("127.0.0.1", port), patience.SECONDS) as connection:
+        try:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:  # it was refused before it was whole
+            pass
+        got = b""
+        try:
+            while data := connection.recv(65536):
+                got += data
+        except ConnectionResetError:
+            pass
+    return got
+
+
+def one(chance: random.Random) -> bytes:
+    """Return a request, in most cases one that is nearly right."""
+    target = chance.choice(TARGETS)
+    versions = VERSIONS if "scheduled" in target.lower() else INSTANCE_VERSIONS
+    query = [f"api-version={chance.choice(versions)}"] if chance.random() < 0.95 else []
+    query += chance.choices(PARAMETERS, k=chance.random() < 0.15)
+    headers = ["Host: 127.0.0.1"] if chance.random() < 0.95 else []
+    headers += ["Metadata: true"] if chance.random() < 0.95 else []
+    headers += chance.choices(HEADERS, k=chance.choice((0, 0, 1, 2)))
+    method, body = chance.choice(METHODS), b""
+    if method == "POST" or chance.random() < 0.1:
+        body = chance.choice(BODIES).encode()
+        length = len(body.replace(EVENT, b"x" * 36)) + chance.choice((0,) * 12 + (-3, 5))
+        if chance.random() < 0.6:
+            headers.append(f"Content-Length: {max(0, length)}")
+        else:
+            headers.append("Transfer-Encoding: chunked")
+            parts = [part for part in re.split(rb"(THE-EVENT)", body) if part]
+            coded = [b"%x\r\n%b\r\n" % (36 if part == EVENT else len(part), part) for part in parts]
+            body = b"".join(
+                [*coded, chance.choice((b"0\r\n\r\n",) * 9 + (b"0\r\nX: y\r\n\r\n", b""))]
+            )
+    chance.shuffle(headers)
+    line = f"{method} {target}{'?' if query else ''}{'&'.join(query)} {chance.choice(PROTOCOLS)}"
+    return "\r\n".join([line, *headers, "", ""]).encode() + body
+
+
+def several(chance: random.Random) -> bytes:
+    """Return what one connection sends: a request, or a few, maybe broken somewhere."""
+    sent = b"".join(one(chance) for _ in range(chance.choice((1, 1, 1, 1, 2, 5))))
+    if chance.random() < 0.2:
+        at = chance.randrange(len(sent))
+        sent = sent[:at] + chance.choice(NOISE) + sent[at + chance.randrange(6) :]
+    return sent[: chance.randrange(len(sent))] if chance.random() < 0.1 else sent
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    with Emulator(rules={"rate_per_second": 0}) as emulator:
+        made = Three(tmp_path_factory.mktemp("three"), emulator)
+        made.approve()
+        yield made
+    made.close()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_field_sends_is_answered_as_it_needs_by_all(three: Three, form: str) -> None:
+    service, *others = three.ask(FORMS[form])
+    statuses = b" ".join(re.findall(rb"HTTP/1\.1 (\d+) ", service))
+    assert statuses.decode() == OTHERWISE.get(form, "200")
+    assert others == [service] * 2
+
+
+def test_random_requests_are_answered_alike(three: Three) -> None:
+    sys.stdout.write(f"SEED={SEED} REQUESTS={COUNT} repeats the choices\n")
+    chance = random.Random(SEED)
+    for number in range(COUNT):
+        sent = several(chance)
+        # An unasked 100 comes where an approval had to wait.
+        service, *others = (got.replace(CONTINUE, b"") for got in three.ask(sent))
+        assert others == [service] * 2, (number, sent[:2000])
