@@ -85,7 +85,7 @@ def test_a_machine_has_its_past(quick_site: Site) -> None:
     request_reboot(site.root)
     window = site.window(path="/machines/web-0")
     latest = window.locator("section", has=window.get_by_role("heading", name="Latest"))
-    expect(latest).to_contain_text("No maintenance")
+    expect(latest).to_contain_text("Nothing finished")
     assert site.root.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
     expect(latest.locator("tbody tr")).to_contain_text("done")  # by the live stream
 

@@ -333,18 +333,18 @@ def _plan(
     """Return the values for the plan's template, from a request and the answer to its dry run."""
     found = orders.concerned(planned.operations)
     count = found.unstarted + found.started + sum(u.machines.count for u in planned.units)
-    button = f"Announce it: {orders.happens(asked.event_type, count)}"
+    says = f"{orders.happens(asked.event_type, count)}."
     waves: Iterable[PlannedWave] = ()
     if (plan := planned.plan) is not None:
         units = f"{plan.units} unit" if plan.units == 1 else f"{plan.units} units"
         done = orders.VERBS[asked.event_type][2]
-        button = f"Start: {units}, {orders.machines(plan.machines)} {done}"
+        says = f"{units}, {orders.machines(plan.machines)} {done}."
         waves = plan.waves
     return {
         "plan": planned,
         "further": [unit for unit in planned.units if unit.machines.count],
         "waves": [(wave, _names(wave)) for wave in waves],
-        "button": button,
+        "says": says,
     }
 
 

@@ -170,7 +170,7 @@ class Concerned(msgspec.Struct, frozen=True):
 
     @property
     def already(self) -> str:
-        """The machines that an order comes too late for, for its button; `""` if there are none."""
+        """The machines that an order comes too late for; `""` if there are none."""
         parts = [
             f"{count} {what}"
             for count, what in ((self.started, "already started"), (self.over, "already over"))
@@ -202,7 +202,8 @@ def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
 class Consequence(msgspec.Struct, frozen=True):
     """The consequence of an order."""
 
-    button: str
+    says: str = ""
+    """Whom it concerns; `""` if its name says it all."""
     more: str = ""
     """A further warning or hint."""
 
@@ -277,7 +278,7 @@ def _about_references(handler: Handler, shape: type[msgspec.Struct], *fields: st
 def _approval(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     return Consequence(
-        f"Approve {subject.name}: {happens(subject.event_type, found.unapproved)} at once",
+        f"{happens(subject.event_type, found.unapproved)} at once.",
         "It counts as the approval of their guests, who may not be ready. What is held, or has a "
         "window, starts when it may.",
     )
@@ -293,7 +294,7 @@ def _cancellation(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     goes_on = f"{machines(found.started)} already started: that goes on. " if found.started else ""
     return Consequence(
-        f"Cancel {subject.name}: {machines(found.unstarted + subject.further)}{found.already}",
+        f"{machines(found.unstarted + subject.further)}{found.already}.",
         f"{goes_on}Cancelled events disappear, and nothing happens to their machines.",
     )
 
@@ -301,7 +302,7 @@ def _cancellation(subject: Subject) -> Consequence:
 def _postponement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     return Consequence(
-        f"Postpone {subject.name}: {machines(found.unstarted)}{found.already}",
+        f"{machines(found.unstarted)}{found.already}.",
         "Guests read the new NotBefore. What they approve starts all the same.",
     )
 
@@ -319,9 +320,11 @@ async def _postpone(sent: SentOrder) -> object:
 
 def _acknowledgement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
-    what = f"{machines(found.failed)} failed" if found.failed else "the wait for its machines ends"
+    what = (
+        f"{machines(found.failed)} failed." if found.failed else "The wait for its machines ends."
+    )
     return Consequence(
-        f"Acknowledge {subject.name}: {what}",
+        what,
         "The alert ends, and the update domain counts as up: another one may go down.",
     )
 
@@ -336,19 +339,17 @@ async def _acknowledge(sent: SentOrder) -> object:
 
 
 def _resolution(subject: Subject) -> Consequence:
+    twice = happens(subject.event_type, concerned(subject.operations).started)
     return Consequence(
-        f"Record the result of {subject.name}",
-        "Nobody knows whether it was carried out: look at its machines first. To repeat it may "
-        f"mean that {happens(subject.event_type, concerned(subject.operations).started)} twice.",
+        "Nobody knows whether it was carried out: look at its machines first.",
+        f"To repeat it may mean that {twice} twice.",
     )
 
 
 def _holding(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
-    waits = f": {machines(found.unstarted)} under notice wait" if found.unstarted else ""
-    return Consequence(
-        f"Hold {subject.reference}{waits}", "Its maintenance starts only after the release."
-    )
+    waits = f"{machines(found.unstarted)} under notice wait." if found.unstarted else ""
+    return Consequence(waits, "Its maintenance starts only after the release.")
 
 
 def _place(form: FilledForm) -> tuple[str, str]:
@@ -365,8 +366,8 @@ async def _hold(sent: SentOrder) -> object:
 
 def _releasing(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
-    goes_on = f": the notice of {machines(found.unstarted)} goes on" if found.unstarted else ""
-    return Consequence(f"Release {subject.reference}{goes_on}")
+    goes_on = f"The notice of {machines(found.unstarted)} goes on." if found.unstarted else ""
+    return Consequence(goes_on)
 
 
 async def _release(sent: SentOrder) -> object:
@@ -390,7 +391,8 @@ def _ordering(kind: MaintenanceOrder) -> Act:
 
 
 def _counted(units: maintenance_schemas.UnitCounts) -> str:
-    return f"{units.waiting} waiting, {units.running} under way"
+    failed = f", {units.failed} failed" if units.failed else ""
+    return f"Units: {units.waiting} waiting, {units.running} under way{failed}."
 
 
 def _maintenance_of(subject: Subject) -> MaintenanceView:
@@ -402,28 +404,24 @@ def _maintenance_of(subject: Subject) -> MaintenanceView:
 
 def _pausing(subject: Subject) -> Consequence:
     units = _maintenance_of(subject).units
-    return Consequence(
-        f"Pause {subject.name}: {_counted(units)}", "What is announced already goes on."
-    )
+    return Consequence(_counted(units), "What is announced already goes on.")
 
 
 def _going_on(subject: Subject) -> Consequence:
     maintenance = _maintenance_of(subject)
     if maintenance.unconfirmed:
-        return Consequence(f"Begin wave {maintenance.wave} of {subject.name}")
-    failed = f", {maintenance.units.failed} failed" if maintenance.units.failed else ""
-    more = "Units that failed stay failed: retry them to give them another turn." if failed else ""
-    return Consequence(f"Resume {subject.name}: {_counted(maintenance.units)}{failed}", more)
+        return Consequence(f"Wave {maintenance.wave} begins.")
+    units = maintenance.units
+    more = "Failed units stay failed: retry them to give them another turn." if units.failed else ""
+    return Consequence(_counted(units), more)
 
 
 def _skipping(subject: Subject) -> Consequence:
-    return Consequence(
-        f"Skip {subject.unit}: {subject.name} leaves it out", "You can retry it later."
-    )
+    return Consequence(f"{subject.name} leaves it out.", "You can retry it later.")
 
 
 def _retrying(subject: Subject) -> Consequence:
-    return Consequence(f"Retry {subject.unit}: {subject.name} gives it another turn")
+    return Consequence(f"{subject.name} gives it another turn.")
 
 
 ORDERS: Final = {
