@@ -212,6 +212,26 @@ class Site:
         expect(page.locator("#live")).to_have_attribute("data-state", "live")
         return page
 
+    def make_busy(self) -> None:
+        """Ask for maintenance that is halted, under notice, held, blocked, queued and down."""
+
+        def ask(**body: Any) -> None:
+            answer = self.root.ask("POST", "/v1/maintenances", {"event_type": "Reboot", **body})
+            assert answer.status == 201, answer.body
+
+        policy = {"check": "probe", "check_tries": 1}
+        ask(event_type="Freeze", machines=["FrontEnd_IN_0"], policy=policy)
+        assert self.root.ask("POST", "/v1/approvals", {"references": ["1.1"]}).status == 200
+        held = {"kind": "scope", "name": "batch", "reason": "the backup runs"}
+        assert self.root.ask("POST", "/v1/holds", held).status == 201
+        ask(machines=["web-0"])
+        ask(scopes=["batch"])
+        ask(event_type="Freeze", hosts=["h2", "h1"], policy={})
+        ask(machines=["web-1"])
+        ask(machines=["Bastion"], no_notice=True)
+        state = "/v1/maintenances/1"
+        patience.until(lambda: self.root.get(state)["maintenance"]["state"] == "halted")
+
     @contextlib.contextmanager
     def complaints(self) -> Iterator[list[str]]:
         """Take what consoles say meanwhile: a test is about it."""

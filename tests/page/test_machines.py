@@ -44,7 +44,10 @@ def test_machines_are_found_by_what_they_are_called_and_where_they_are(
 ) -> None:
     answer = unchanged.root.ask("GET", f"/machines?{query}")
     assert answer.status == 200
-    assert re.findall(r"<tr>\s*<td><a [^>]*>([^<]*)</a></td>", answer.body.decode()) == names
+    assert (
+        re.findall(r'<tr>\s*<td class="name"><a [^>]*>([^<]*)</a></td>', answer.body.decode())
+        == names
+    )
 
 
 def test_a_scope_is_held_though_the_host_beside_it_is(site: Site) -> None:

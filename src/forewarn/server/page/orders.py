@@ -538,6 +538,11 @@ def of_maintenance(
 _RESTING: Final = frozenset((MaintenanceState.PAUSED, MaintenanceState.HALTED))
 
 
+def label_of(order: str) -> str:
+    """Return the text of the button of an order."""
+    return ORDERS[order].label
+
+
 def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
     """Return the machines of an operation, event by event."""
     return tuple(name for event in operation.events for name in event.machines)
@@ -545,5 +550,6 @@ def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
 
 FILTERS: Final = MappingProxyType(
     {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
+    | {"label_of": label_of}
 )
 """By the names that templates call them."""
