@@ -54,8 +54,8 @@ def test_a_scope_is_held_though_the_host_beside_it_is(site: Site) -> None:
     assert site.root.ask("POST", "/v1/holds", {"kind": "host", "name": "h1"}).status == 201
     window = site.window(path="/machines?scope=web&host=h1")
     main = window.locator("main")
-    expect(main).to_contain_text("Held with host h1")
-    expect(main.get_by_role("link", name="Release")).to_have_count(0)
+    expect(main).to_contain_text("Held: host h1")
+    expect(main.get_by_role("link", name="Release scope web")).to_have_count(0)
     follow(main.get_by_role("link", name="Hold scope web"))
     follow(main.locator("form").get_by_role("button", name="Hold"), re.compile("scope=web"))
     expect(main.get_by_role("link", name="Release scope web")).to_have_count(1)

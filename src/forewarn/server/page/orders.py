@@ -16,15 +16,16 @@ from starlette.requests import Request
 from forewarn import times
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
+from forewarn.maintenance.host_drain import DrainOrder
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
-from forewarn.server.operator import api, fields, maintenance_schemas, schemas
+from forewarn.server.operator import administration, api, fields, maintenance_schemas, schemas
 from forewarn.server.operator.fields import Control, Field, FieldGroup
 from forewarn.server.operator.maintenance_schemas import MaintenanceView, UnitView
 from forewarn.server.operator.routing import Backend
 from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 
 # How it is.
 
@@ -254,6 +255,7 @@ class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
     """Does what the API's route does."""
     fields: tuple[Field, ...] = ()
+    needs: AccessRole = AccessRole.OPERATOR
     is_dangerous: bool = False
 
     @property
@@ -380,6 +382,32 @@ async def _release(sent: SentOrder) -> object:
     return await api.release(sent.backend, sent.caller, what, name)
 
 
+def _draining(subject: Subject) -> Consequence:
+    return Consequence(
+        f"{machines(subject.further)} move to other hosts, each after its notice.",
+        "No machine may move there until you reopen the host.",
+    )
+
+
+async def _drain(sent: SentOrder) -> object:
+    asked = {name: sent.form.checked(name) for name in ("reboot", "without_notice")}
+    body = forms.converted({**asked, "hosts": [_place(sent.form)[1]]}, schemas.HostDrainRequest)
+    return await api.drain_hosts(sent.backend, sent.caller, data=body)
+
+
+def _ordering_drain(kind: DrainOrder) -> Act:
+    async def act(sent: SentOrder) -> object:
+        body = schemas.HostOrder(order=kind)
+        return await api.order_drain(sent.backend, sent.caller, _place(sent.form)[1], body)
+
+    return act
+
+
+async def _revoke(sent: SentOrder) -> object:
+    names = sent.form.all("reference")
+    return await administration.revoke_tokens(sent.backend, sent.caller, names)
+
+
 def _ordering(kind: MaintenanceOrder) -> Act:
     async def act(sent: SentOrder) -> object:
         asked = {"order": kind, "unit": sent.form.text("unit")}
@@ -490,6 +518,42 @@ ORDERS: Final = {
     ),
     "hold": OperatorOrder(label="Hold", consequence=_holding, act=_hold, fields=(fields.REASON,)),
     "release": OperatorOrder(label="Release", consequence=_releasing, act=_release),
+    "drain": OperatorOrder(
+        label="Drain",
+        consequence=_draining,
+        act=_drain,
+        fields=(
+            Field(
+                name="reboot",
+                help="Reboot the host once it is empty, and bring its machines home.",
+                control=Control.CHECK,
+            ),
+            fields.MAINTENANCE["without_notice"],
+        ),
+        is_dangerous=True,
+    ),
+    "reopen": OperatorOrder(
+        label="Reopen",
+        consequence=lambda _: Consequence(more="Its machines stay where they are."),
+        act=_ordering_drain(DrainOrder.UNDRAIN),
+    ),
+    "bring-home": OperatorOrder(
+        label="Bring home",
+        consequence=lambda _: Consequence(more="The host opens, and its machines move back."),
+        act=_ordering_drain(DrainOrder.RETURN),
+    ),
+    "retry-drain": OperatorOrder(
+        label="Retry",
+        consequence=lambda _: Consequence(more="The drain tries again what failed."),
+        act=_ordering_drain(DrainOrder.RETRY),
+    ),
+    "revoke": OperatorOrder(
+        label="Revoke",
+        consequence=lambda _: Consequence(more="Whoever has this token is refused from now on."),
+        act=_revoke,
+        needs=AccessRole.ADMIN,
+        is_dangerous=True,
+    ),
 }
 """By the last part of their addresses."""
 
@@ -543,6 +607,20 @@ def label_of(order: str) -> str:
     return ORDERS[order].label
 
 
+def of_host(host: schemas.HostView) -> list[str]:
+    """Return the orders that the drain of a host can be given now."""
+    match host.state:
+        case model.HostState.UP:
+            return ["drain"]
+        case model.HostState.STUCK:
+            return ["retry-drain", "reopen"]
+        case model.HostState.EMPTY:
+            return ["bring-home", "reopen"]
+        case model.HostState.DRAINING:
+            return ["reopen"]
+    return []
+
+
 def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
     """Return the machines of an operation, event by event."""
     return tuple(name for event in operation.events for name in event.machines)
@@ -550,6 +628,6 @@ def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
 
 FILTERS: Final = MappingProxyType(
     {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
-    | {"label_of": label_of}
+    | {"label_of": label_of, "orders_of_host": of_host}
 )
 """By the names that templates call them."""

@@ -6,6 +6,7 @@ page. Refusals are HTML too.
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -13,16 +14,19 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from forewarn import times
 from forewarn.control import accounts
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.server import secret_files
-from forewarn.server.operator import auth, stream, table
+from forewarn.server.operator import administration, auth, errors, schemas, stream, table
 from forewarn.server.operator.auth import FailedLogin
 from forewarn.server.operator.errors import RefusedRequest
+from forewarn.server.operator.fields import Control, Field, FieldGroup
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms, rendering
+from forewarn.server.page.forms import FilledForm
 from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
@@ -190,6 +194,63 @@ async def log_out(request: Request, caller: OperatorRequest, page: PageContext) 
         plane = page.backend.changing(caller, token.name, needs=AccessRole.VIEWER)
         await page.backend.done(plane.order(accounts.revoke_tokens, [token.name]))
     return _led_to("/login", request, "", 0)
+
+
+@PAGE.route("GET", "/tokens", AccessRole.ADMIN)
+async def show_tokens(request: Request, page: PageContext) -> Response:
+    """List the tokens, with a form for another."""
+    return await _tokens(request, page, forms.default((TOKEN,)))
+
+
+@PAGE.route("POST", "/page/tokens", AccessRole.ADMIN)
+async def make_token(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
+    """Make a token, and show it this once."""
+    form = forms.sent(await table.read_body(request))
+    try:
+        given = {field.name: forms.value(field, form, page.backend.now()) for field in TOKEN.fields}
+        asked = forms.converted({**given, "role": form.text("role")}, schemas.TokenRequest)
+        made = await administration.create_token(page.backend, caller, asked)
+    except forms.REFUSED as error:
+        caller.outcome = errors.code_of(error)
+        mistake = forms.mistake_of(error, form, (TOKEN,))
+        status = errors.STATUS[caller.outcome]
+        return await _tokens(request, page, form, {"mistake": mistake}, status)
+    return await _tokens(request, page, forms.default((TOKEN,)), {"made": made})
+
+
+async def _tokens(
+    request: Request,
+    page: PageContext,
+    form: FilledForm,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    status: int = 200,
+) -> Response:
+    listed = await administration.list_tokens(page.backend)
+    values = {"tokens": listed.tokens, "groups": (TOKEN,), "form": form, "made": None}
+    values |= {"mistake": None, **more}
+    return await page.show(request, "tokens.html", lambda: values, status=status)
+
+
+TOKEN: Final = FieldGroup(
+    "New token",
+    (
+        Field(name="name", label="Name", help="The history and the audit log show it."),
+        Field(
+            name="role",
+            label="Role",
+            help="What its holder may do.",
+            control=Control.CHOICE,
+            choices=tuple((role, role) for role in AccessRole if role is not AccessRole.RELAY),
+            default=AccessRole.VIEWER,
+        ),
+        Field(
+            name="expires_at",
+            label="Expires",
+            help="A time such as 2027-01-31T00:00Z, or +90d. Empty: never.",
+            read=times.moment,
+        ),
+    ),
+)
 
 
 def _led_to(path: str, request: Request, cookie: str, lasts: int) -> Response:
