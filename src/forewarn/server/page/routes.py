@@ -83,13 +83,18 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
 
         `make` works on immutable values that were taken on the loop.
         """
+        shown = self.frame(request)
+        return await self.renderer.page(template, lambda: {**shown, **make()}, status)
+
+    def frame(self, request: Request) -> dict[str, Any]:
+        """Return the values for what is around every page."""
         caller = auth.request_of(request.scope)
         is_fragment = "hx-request" in request.headers
         path = request.scope["raw_path"].decode("ascii")
         # `//machines` would be a host to browsers.
         here = "/" + "/".join(filter(None, path.split("/")))
         query = request.scope["query_string"].decode("latin-1")
-        shown = {
+        return {
             "layout": "fragment.html" if is_fragment else "base.html",
             "path": request.scope["path"],
             "here": here + (f"?{query}" if query else ""),
@@ -98,9 +103,8 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
             "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
             "now": self.backend.now(),
             "scale": self.backend.settings.clock.scale,
-            "state": request.scope[STATE],
+            "state": request.scope.get(STATE, self.live.state),
         }
-        return await self.renderer.page(template, lambda: {**shown, **make()}, status)
 
 
 # The pages.
@@ -279,7 +283,12 @@ def refuse(page: PageContext, request: Request, refusal: RefusedRequest) -> Resp
     is_fragment = "hx-request" in request.headers
     text = page.renderer.text(
         "refused.html" if is_fragment else "error.html",
-        {"code": refusal.detail.code, "message": refusal.detail.message, "status": refusal.status},
+        {
+            **page.frame(request),
+            "code": refusal.detail.code,
+            "message": refusal.detail.message,
+            "status": refusal.status,
+        },
     )
     headers = {**rendering.HEADERS, **refusal.headers}
     if is_fragment:
