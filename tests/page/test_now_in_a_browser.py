@@ -117,7 +117,7 @@ def test_a_bar_opens_its_operation_beside_the_page(town: Site) -> None:
     bar = window.locator(".event.notice").first
     reference = str(bar.get_attribute("href")).rpartition("/")[2]
     bar.locator("rect").first.click()
-    expect(window.locator("#panel h2")).to_contain_text(reference)
+    expect(window.locator("#panel h1")).to_contain_text(reference)
     expect(window.locator(".timeline")).to_be_visible()
 
 

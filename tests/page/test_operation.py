@@ -38,7 +38,7 @@ def test_the_panel_opens_and_escape_closes_it(site: Site) -> None:
     opened(window)
     panel = window.locator("#panel")
     expect(panel).to_be_visible()
-    expect(panel.locator("h2")).to_be_focused()
+    expect(panel.locator("h1")).to_be_focused()
     expect(panel).to_contain_text("web-0")
     expect(panel.locator(".facts")).to_contain_text("UTC")
     window.keyboard.press("Escape")

@@ -106,7 +106,7 @@
     else if (event.detail.ctx?.target?.id === "panel" && panel().childElementCount) {
       const was = panel().hidden;
       panel().hidden = false;
-      if (was) panel().querySelector("h2")?.focus();
+      if (was) panel().querySelector("h1")?.focus();
     }
     local();
     tick();
