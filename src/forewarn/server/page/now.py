@@ -144,6 +144,8 @@ class Tiles(msgspec.Struct, frozen=True, kw_only=True):
     """The six numbers."""
 
     down: int
+    broken: int
+    """Machines whose failure nobody acknowledged: their update domains count as down."""
     down_scopes: int
     machines: int
     noticed: int
@@ -300,7 +302,6 @@ class NowPage:
                 lanes.key: (_kind_of_scope(inventory, lanes.key), of_scopes[lanes.key])
                 for lanes in chart.scopes
             },
-            "quiet": max(0, len(of_scopes) - len(chart.scopes) - chart.further),
             "coming": [*coming(unfinished, inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
             "progress": [self._progress(one) for one in running[:MAX_PROGRESS]],
@@ -339,6 +340,7 @@ class NowPage:
         looked_at = listening.looked_at
         return Tiles(
             down=len(of_machines[Condition.DOWN]),
+            broken=len(of_machines[Condition.FAILED]),
             down_scopes=len(
                 {event.scope for one in live if timeline.is_down(one) for event in one.events}
             ),
