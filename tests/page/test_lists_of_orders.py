@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from forewarn.vocabulary import AccessRole
 from page.site import FORM, Site, follow
 from patience import until
-from server.running import Client, request_reboot
+from server.running import Client, fleet, request_reboot
 
 
 def test_a_hold_is_made_and_released_on_the_page_of_holds(site: Site) -> None:
@@ -94,3 +94,22 @@ def test_only_an_admin_revokes(site: Site) -> None:
     assert bob.ask("GET", "/orders/revoke?reference=bob").status == 403
     assert bob.ask("POST", "/page/orders/revoke", body, headers).status == 403
     assert bob.ask("GET", "/v1/holds").status == 200
+
+
+def test_scopes_and_hosts_are_ticked_and_a_box_filters_them(site: Site) -> None:
+    placed = [{"name": f"db-{n}", "host": f"rack{n}"} for n in range(12)]
+    assert site.root.ask("PUT", "/v1/fleet", {**fleet(), "machine": placed}).status == 200
+    window = site.window(path="/maintenance/new?hosts=rack3%20elsewhere")
+    hosts = window.locator("fieldset.ticks", has=window.locator("[name=hosts]"))
+    expect(hosts.locator(":checked")).to_have_count(2)
+    expect(hosts.locator("label")).to_have_count(16)
+    expect(window.locator("[type=search][data-filters]")).to_have_count(1)  # scopes are few
+    window.get_by_label("Filter hosts").fill("RACK1")
+    expect(hosts.locator("label:visible")).to_have_text(["rack1", "rack10", "rack11"])
+    window.get_by_label("rack11").check()
+    with site.complaints():
+        follow(window.get_by_role("button", name="Show the plan"))
+    for name in ("elsewhere", "rack11", "rack3"):
+        expect(hosts.locator(f"[value={name}]")).to_be_checked()
+    expect(hosts.locator(":checked")).to_have_count(3)
+    expect(hosts.get_by_role("alert")).to_contain_text("elsewhere")

@@ -34,7 +34,7 @@ from forewarn.server.operator import (
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
-from forewarn.server.page import forms, orders
+from forewarn.server.page import forms, machines, orders
 from forewarn.server.page.forms import FilledForm
 from forewarn.server.page.orders import OperatorOrder, Standing, Subject
 from forewarn.server.page.routes import PageContext
@@ -110,9 +110,15 @@ async def _form(
     status: int = 200,
 ) -> Response:
     checks = sorted(page.backend.maintenances.checks.names)
-    groups = forms.suggesting(fields.GROUPS, "check", checks)
-    values = {"form": form, "groups": groups, "mistake": mistake}
-    return await page.show(request, "maintenance_form.html", lambda: values, status=status)
+    inventory = page.backend.inventory.snapshot()
+
+    def make() -> Mapping[str, Any]:
+        groups: tuple[fields.FieldGroup, ...] = fields.GROUPS
+        for name, known in {"check": checks, **machines.places(inventory)}.items():
+            groups = forms.suggesting(groups, name, known)
+        return {"form": form, "groups": groups, "mistake": mistake}
+
+    return await page.show(request, "maintenance_form.html", make, status=status)
 
 
 # Maintenance.

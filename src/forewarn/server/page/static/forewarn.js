@@ -79,6 +79,13 @@
       root.dataset.theme = dark ? "light" : "dark";
       localStorage.setItem("theme", root.dataset.theme);
     });
+    for (const box of document.querySelectorAll("[data-filters]")) {
+      box.hidden = false;
+      box.addEventListener("input", () => {
+        for (const label of box.parentElement.querySelectorAll("label"))
+          label.hidden = !label.textContent.toLowerCase().includes(box.value.toLowerCase());
+      });
+    }
     local();
     logIn();
   });
