@@ -63,6 +63,19 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> I
 
 
 @pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
+    """A site with maintenance in every state, for tests that only look."""
+    simulated = SimulatedSettings(reboot_seconds=3600, freeze_seconds=0, redeploy_seconds=3600)
+    wanted = msgspec.structs.replace(
+        settings_in(tmp_path_factory.mktemp("busy"), simulated, listen="127.0.0.1:0"),
+        maintenance=MaintenanceSettings(check=(UnitCheck(name="probe", program=("/bin/false",)),)),
+    )
+    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
+        opened.make_busy()
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def logged_in(unchanged: Site) -> BrowserContext:
     return unchanged.window().context
 

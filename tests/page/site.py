@@ -72,7 +72,10 @@ def plan(window: Page, url: str, **texts: str) -> None:
     window.locator("main form").evaluate(groups)
     for name, text in texts.items():
         field = window.locator(f"[name={name}]")
-        if field.evaluate("each => each.tagName") == "SELECT":
+        if field.first.get_attribute("type") == "checkbox":
+            for value in text.split():
+                window.locator(f"[name={name}][value='{value}']").check()
+        elif field.evaluate("each => each.tagName") == "SELECT":
             field.select_option(text)
         else:
             field.fill(text)
@@ -81,6 +84,8 @@ def plan(window: Page, url: str, **texts: str) -> None:
 
 def typed_in(page: str, name: str) -> str:
     """Return what a field of a page has in it."""
+    if ticked := re.findall(rf'name="{name}" value="([^"]*)" checked', page):
+        return html.unescape(" ".join(ticked))
     found = re.search(rf'name="{name}"(?: value="([^"]*)"|[^>]*>([^<]*)</textarea>)', page)
     assert found is not None
     return html.unescape(found[1] if found[2] is None else found[2])
@@ -88,10 +93,11 @@ def typed_in(page: str, name: str) -> str:
 
 def mistaken(page: str) -> str:
     """Return the name of the one field of a page that has a mistake, which is told within it."""
-    (field,) = re.findall(r'class="field wrong".*?</div>', page, re.DOTALL)
+    wrong = r'<(div|fieldset) class="field(?: ticks)? wrong"(.*?)</\1>'
+    ((_, field),) = re.findall(wrong, page, re.DOTALL)
     assert 'aria-invalid="true"' in field
     assert 'role="alert"' in field
-    (name,) = re.findall(r' name="(\w+)"', field)
+    (name,) = set(re.findall(r' name="(\w+)"', field))
     return str(name)
 
 
@@ -211,6 +217,26 @@ class Site:
         page.goto(f"{self.url}{path}")
         expect(page.locator("#live")).to_have_attribute("data-state", "live")
         return page
+
+    def make_busy(self) -> None:
+        """Ask for maintenance that is halted, under notice, held, blocked, queued and down."""
+
+        def ask(**body: Any) -> None:
+            answer = self.root.ask("POST", "/v1/maintenances", {"event_type": "Reboot", **body})
+            assert answer.status == 201, answer.body
+
+        policy = {"check": "probe", "check_tries": 1}
+        ask(event_type="Freeze", machines=["FrontEnd_IN_0"], policy=policy)
+        assert self.root.ask("POST", "/v1/approvals", {"references": ["1.1"]}).status == 200
+        held = {"kind": "scope", "name": "batch", "reason": "the backup runs"}
+        assert self.root.ask("POST", "/v1/holds", held).status == 201
+        ask(machines=["web-0"])
+        ask(scopes=["batch"])
+        ask(event_type="Freeze", hosts=["h2", "h1"], policy={})
+        ask(machines=["web-1"])
+        ask(machines=["Bastion"], no_notice=True)
+        state = "/v1/maintenances/1"
+        patience.until(lambda: self.root.get(state)["maintenance"]["state"] == "halted")
 
     @contextlib.contextmanager
     def complaints(self) -> Iterator[list[str]]:

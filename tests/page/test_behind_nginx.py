@@ -80,7 +80,7 @@ def test_windows_follow_changes_and_forms_do_what_they_say(behind: Behind) -> No
         expect(window.locator("main")).to_contain_text("1.1")
     window.goto(f"{behind.url}/orders/cancel?reference=1")
     follow(
-        window.get_by_role("button", name="Cancel maintenance 1: 1 machine"),
+        window.get_by_role("button", name="Cancel maintenance 1"),
         f"{behind.url}/maintenance/1",
     )
     expect(window.locator("main > .head")).to_contain_text("cancelled")

@@ -44,7 +44,7 @@ def reader(past: Site) -> Page:
 
 
 def shows(window: Page, references: list[str]) -> None:
-    expect(window.locator("tbody tr td:first-child")).to_have_text(references)
+    expect(window.locator("tbody td.name .ref")).to_have_text(references)
 
 
 def file(window: Page, site: Site, query: str = "") -> list[dict[str, str]]:

@@ -44,15 +44,18 @@ def test_machines_are_found_by_what_they_are_called_and_where_they_are(
 ) -> None:
     answer = unchanged.root.ask("GET", f"/machines?{query}")
     assert answer.status == 200
-    assert re.findall(r"<tr>\s*<td><a [^>]*>([^<]*)</a></td>", answer.body.decode()) == names
+    assert (
+        re.findall(r'<tr>\s*<td class="name"><a [^>]*>([^<]*)</a></td>', answer.body.decode())
+        == names
+    )
 
 
 def test_a_scope_is_held_though_the_host_beside_it_is(site: Site) -> None:
     assert site.root.ask("POST", "/v1/holds", {"kind": "host", "name": "h1"}).status == 201
     window = site.window(path="/machines?scope=web&host=h1")
     main = window.locator("main")
-    expect(main).to_contain_text("Held with host h1")
-    expect(main.get_by_role("link", name="Release")).to_have_count(0)
+    expect(main).to_contain_text("Held: host h1")
+    expect(main.get_by_role("link", name="Release scope web")).to_have_count(0)
     follow(main.get_by_role("link", name="Hold scope web"))
     follow(main.locator("form").get_by_role("button", name="Hold"), re.compile("scope=web"))
     expect(main.get_by_role("link", name="Release scope web")).to_have_count(1)
@@ -85,7 +88,7 @@ def test_a_machine_has_its_past(quick_site: Site) -> None:
     request_reboot(site.root)
     window = site.window(path="/machines/web-0")
     latest = window.locator("section", has=window.get_by_role("heading", name="Latest"))
-    expect(latest).to_contain_text("No maintenance")
+    expect(latest).to_contain_text("Nothing finished")
     assert site.root.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
     expect(latest.locator("tbody tr")).to_contain_text("done")  # by the live stream
 

@@ -28,13 +28,13 @@ def test_a_maintenance_goes_from_the_form_to_its_end(quick_site: Site) -> None:
     expect(window.locator("tbody")).to_contain_text("web-0")
     assert operations(site) == []
     follow(
-        window.get_by_role("button", name="Announce it: 1 machine reboots"),
+        window.get_by_role("button", name="Start"),
         f"{site.url}/maintenance/1",
     )
     expect(window.locator("main > .head")).to_contain_text("under notice")
     follow(window.get_by_role("link", name="Approve 1.1"))
     follow(
-        window.get_by_role("button", name="Approve 1.1: 1 machine reboots at once"),
+        window.get_by_role("button", name="Approve 1.1"),
         f"{site.url}/maintenance/1",
     )
     expect(window.locator("main > .head")).to_contain_text("done")  # by the live stream
@@ -104,9 +104,7 @@ def test_a_form_that_is_sent_twice_asks_once(site: Site) -> None:
         return (await Promise.all([send(), send()])).map(answer => answer.url);
     }"""
     assert window.evaluate(twice_at_once, sent) == [f"{site.url}/maintenance/1"] * 2
-    follow(
-        window.get_by_role("button", name=re.compile("Announce it")), f"{site.url}/maintenance/1"
-    )
+    follow(window.get_by_role("button", name="Start"), f"{site.url}/maintenance/1")
     assert len(site.root.get("/v1/maintenances")["maintenances"]) == 1
 
 
@@ -115,8 +113,8 @@ def test_a_plan_can_be_changed_and_keeps_what_was_typed(site: Site) -> None:
     plan(window, f"{site.url}/maintenance/new", scopes="web", description="Patch day")
     expect(window.locator("tbody tr")).to_have_count(3)  # a step for each update domain
     expect(window.locator("q")).to_have_text("Patch day")
-    follow(window.get_by_role("button", name="Change it"))
-    expect(window.locator("[name=scopes]")).to_have_value("web")
+    follow(window.get_by_role("button", name="Change"))
+    expect(window.locator("[name=scopes]:checked")).to_have_value("web")
     assert operations(site) == []
 
 
@@ -128,7 +126,7 @@ def test_cancelling_asks_once_more_and_says_what_it_means(site: Site) -> None:
     window.get_by_label("Reason").fill("the spare host is not ready")
     assert operations(site)[0]["status"] == "Scheduled"
     follow(
-        window.get_by_role("button", name="Cancel maintenance 1: 3 machines"),
+        window.get_by_role("button", name="Cancel maintenance 1"),
         f"{site.url}/maintenance/1",
     )
     expect(window.locator("main > .head")).to_contain_text("cancelled")
@@ -145,7 +143,7 @@ def test_a_second_click_sends_nothing(site: Site) -> None:
     window.on("request", lambda request: sent.append(request.method))
     twice = "button => { button.click(); setTimeout(() => button.click()); }"
     with window.expect_navigation(url=f"{site.url}/maintenance/1"):
-        window.get_by_role("button", name="Cancel 1.1: 1 machine").evaluate(twice)
+        window.get_by_role("button", name="Cancel 1.1").evaluate(twice)
     assert sent.count("POST") == 1
 
 
@@ -157,13 +155,11 @@ def test_postponing_takes_a_time_and_refuses_an_earlier_one(site: Site) -> None:
     with site.complaints():
         for typed in ("", "tomorrow", "+1s"):
             later.fill(typed)
-            follow(window.get_by_role("button", name="Postpone 1.1: 1 machine"))
+            follow(window.get_by_role("button", name="Postpone 1.1"))
             expect(window.get_by_role("alert").filter(has_text=re.compile("."))).to_be_visible()
             expect(later).to_have_value(typed)
     later.fill("+5h")
-    follow(
-        window.get_by_role("button", name="Postpone 1.1: 1 machine"), f"{site.url}/maintenance/1"
-    )
+    follow(window.get_by_role("button", name="Postpone 1.1"), f"{site.url}/maintenance/1")
     assert str(operations(site)[0]["not_before"]) > planned
 
 
@@ -174,7 +170,7 @@ def test_acknowledging_asks_once_more_where_a_machine_has_not_asked_since(site: 
     site.running.plane.finish("1.1", int(str(attempt)), Outcome(succeeded=False)).result()
     window = site.window(path="/maintenance/1")
     follow(window.get_by_role("link", name="Acknowledge 1.1"))
-    button = window.get_by_role("button", name="Acknowledge 1.1: 1 machine failed")
+    button = window.get_by_role("button", name="Acknowledge 1.1")
     box = window.get_by_role("checkbox")
     with site.complaints():
         follow(button)
@@ -191,7 +187,7 @@ def test_a_hold_keeps_a_machine_from_starting_until_it_is_released(site: Site) -
     follow(window.get_by_role("link", name="Hold machine web-0"))
     window.get_by_label("Reason").fill("a backup runs")
     follow(
-        window.get_by_role("button", name="Hold machine web-0: 1 machine under notice wait"),
+        window.get_by_role("button", name="Hold machine web-0"),
         f"{site.url}/machines/web-0",
     )
     expect(window.locator(".note.look")).to_contain_text("a backup runs")
@@ -274,20 +270,21 @@ def test_all_of_it_works_without_a_script(quick_site: Site) -> None:
     window.locator("#token").fill(link.partition("#")[2])
     follow(window.get_by_role("button", name="Log in"))
     plan(window, f"{site.url}/maintenance/new", machines="web-0")
-    follow(
-        window.get_by_role("button", name=re.compile("Announce it")), f"{site.url}/maintenance/1"
-    )
+    follow(window.get_by_role("button", name="Start"), f"{site.url}/maintenance/1")
     follow(window.get_by_role("link", name="Cancel 1.1"))
-    follow(window.get_by_role("button", name="Cancel 1.1: 1 machine"), f"{site.url}/maintenance/1")
+    follow(window.get_by_role("button", name="Cancel 1.1"), f"{site.url}/maintenance/1")
     assert operations(site)[0]["status"] == "Canceled"
 
 
 def test_the_form_can_be_filled_in_with_keys_alone_on_a_narrow_screen(site: Site) -> None:
     window = site.window(size=NARROW, path="/maintenance/new?machines=web-0")
     window.locator("[name=machines]").focus()
-    for _ in range(8):
+    more = window.locator("summary").filter(has_text="More")
+    for _ in range(20):
         window.keyboard.press("Tab")
-    expect(window.locator("summary").filter(has_text="More")).to_be_focused()
+        if more.evaluate("each => each === document.activeElement"):
+            break
+    expect(more).to_be_focused()
     window.keyboard.press("Enter")
     window.locator("[name=description]").focus()
     window.keyboard.type("by keys")

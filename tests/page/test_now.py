@@ -170,6 +170,26 @@ def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None
     assert Page([]).made(found[1:2])["alerts"][0].href == "/maintenance/13"
 
 
+def test_an_alert_has_the_order_that_ends_it() -> None:
+    found = [
+        Alert(AlertKind.FAILED, "13.1", "Reboot failed", NOW),
+        Alert(AlertKind.HALTED, "7", "halted", NOW),
+        Alert(AlertKind.STUCK, "9.1", "still down", NOW),
+        Alert(AlertKind.HELD, "scope web", "held by ann", NOW),
+    ]
+    one = maintenance(UnitState.FAILED, UnitState.DONE, state="halted")
+    lines = Page([]).made(found, opened=(one,))["alerts"]
+    assert [(line.action, line.order) for line in lines] == [
+        ("Acknowledge", "/orders/acknowledge?reference=13.1"),
+        ("Retry h0", "/orders/retry?reference=7&unit=h0"),
+        ("", ""),
+        ("Release", "/orders/release?reference=scope+web"),
+    ]
+    several = maintenance(UnitState.FAILED, UnitState.FAILED, state="halted")
+    (line,) = Page([]).made(found[1:2], opened=(several,))["alerts"]
+    assert line.action == "Resume"
+
+
 def test_of_very_many_alerts_the_rest_is_a_number() -> None:
     found = [Alert(AlertKind.FAILED, f"{n}.1", "failed", NOW) for n in range(now.MAX_ALERTS + 7)]
     made = Page([]).made(found)
@@ -364,7 +384,7 @@ def test_each_machine_has_a_square_of_its_own(seed: int) -> None:
     spots = list(where.of_machines.values())
     assert len(set(spots)) == len(spots) == len(found)
     for block, row, column in spots:
-        assert column < where.blocks[block].rows[row].count <= fleet_map.COLUMNS
+        assert column < where.blocks[block].rows[row].count <= fleet_map.WIDTH // where.pixels
     assert sum(block.count for block in where.blocks) == len(found)
     rows = {}
     for each in found:
@@ -372,12 +392,22 @@ def test_each_machine_has_a_square_of_its_own(seed: int) -> None:
         assert rows.setdefault((block, row), each.update_domain) == each.update_domain
 
 
+def test_squares_grow_until_they_fill_their_room_and_few_have_names() -> None:
+    pixels = [fleet_map.pixels_of(count) for count in (0, 12, 500, fleet_map.MAX_SQUARES, 9999)]
+    assert pixels == [32, 32, 20, 10, 10]
+    for count in (fleet_map.MAX_NAMED, fleet_map.MAX_NAMED + 1):
+        found = [machine(f"m-{n}") for n in range(count)]
+        where = fleet_map.layout(found, {("web", 0): count}, scopes("web"))
+        names = [name for block in where.blocks for row in block.rows for name in row.names]
+        assert len(names) == (count if count <= fleet_map.MAX_NAMED else 0)
+
+
 def test_machines_without_a_set_share_a_block() -> None:
     found = [machine(f"m{n}", f"m{n}") for n in range(70)]
     sizes = Counter((each.scope, each.update_domain) for each in found)
     singles = scopes(*(each.name for each in found), kind=ScopeKind.MACHINE)
     (block,) = fleet_map.layout(found, sizes, singles).blocks
-    assert [row.count for row in block.rows] == [64, 6]
+    assert [row.count for row in block.rows] == [20, 20, 20, 10]
 
 
 @pytest.mark.parametrize(("domains", "each"), [(2000, 1), (2001, 2), (100_000, 50)])

@@ -8,8 +8,13 @@ from playwright.sync_api import Page, Response, expect
 from forewarn.server.operator import table
 from forewarn.store import sqlite
 from forewarn.vocabulary import AccessRole
-from page.site import NARROW, Site
+from page.site import Site, follow
 from server.running import Client, Running, request_reboot, roles, settings_in
+
+
+@pytest.fixture(scope="module")
+def viewer(unchanged: Site) -> Page:
+    return unchanged.window(AccessRole.VIEWER)
 
 
 def test_each_page_allows_nothing_in_line_and_nothing_from_elsewhere(
@@ -90,7 +95,7 @@ def test_the_first_key_skips_what_every_page_repeats(unchanged: Site, tab: Page)
     tab.keyboard.press("Enter")
     expect(focused).to_have_id("main")
     tab.goto(unchanged.url)
-    pages = ["Now", "Machines", "Maintenance", "History"]
+    pages = ["Now", "Machines", "Hosts", "Maintenance", "History"]
     for name in ("Skip to the content", "Forewarn", *pages):
         tab.keyboard.press("Tab")
         expect(focused).to_have_text(name)
@@ -109,12 +114,33 @@ def test_the_theme_is_the_systems_until_somebody_chooses(site: Site) -> None:
     assert window.evaluate(colour) == light
 
 
-def test_a_telephone_shows_all_of_it_without_scrolling_sideways(site: Site) -> None:
-    request_reboot(site.root)
-    window = site.window(size=NARROW)
-    for path in ("/", "/operations/1.1"):
-        window.goto(site.url + path)
-        assert window.evaluate("document.documentElement.scrollWidth") == NARROW[0]
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/nonsense", 404, "no page /nonsense"),
+        ("/operations/99.1", 404, "99.1"),
+        ("/orders/cancel?reference=1", 403, "viewer"),
+        ("/tokens", 403, "admin"),
+    ],
+)
+def test_a_refusal_has_the_navigation_and_a_way_back(
+    unchanged: Site, viewer: Page, path: str, status: int, says: str
+) -> None:
+    with unchanged.complaints():
+        answer = viewer.goto(unchanged.url + path)
+    assert answer is not None
+    assert answer.status == status
+    main = viewer.locator("main")
+    expect(main).to_contain_text(says)
+    expect(main).not_to_contain_text("/v1/")
+    expect(viewer.locator("nav.pages a")).to_have_count(5)
+    follow(main.get_by_role("link", name="Back to Now"), f"{unchanged.url}/")
+
+
+def test_a_stranger_who_is_refused_sees_no_navigation(unchanged: Site) -> None:
+    page = Client(unchanged.url).ask("GET", "/page/static/nothing.css").body.decode()
+    assert "Back to Now" in page
+    assert "nav" not in page
 
 
 def test_no_shape_is_left_in_black(site: Site) -> None:

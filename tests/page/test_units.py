@@ -49,7 +49,7 @@ def test_units_go_from_the_form_to_their_end(quick_site: Site) -> None:
     expect(window.locator("tbody tr")).to_have_count(2)
     assert site.root.get("/v1/maintenances")["maintenances"] == []
     follow(
-        window.get_by_role("button", name="Start: 3 units, 3 machines rebooted"),
+        window.get_by_role("button", name="Start"),
         f"{site.url}/maintenance/1",
     )
     approve_until(site, "done")
@@ -64,11 +64,11 @@ def test_a_maintenance_is_paused_and_goes_on(quick_site: Site) -> None:
     window = started(site)
     page = f"{site.url}/maintenance/1"
     follow(window.get_by_role("link", name="Pause maintenance 1"))
-    follow(window.get_by_role("button", name=re.compile("Pause maintenance 1: ")), page)
+    follow(window.get_by_role("button", name="Pause maintenance 1"), page)
     expect(window.locator("main > .head .word")).to_have_text("paused")
     assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "paused"
     follow(window.get_by_role("link", name="Resume maintenance 1"))
-    follow(window.get_by_role("button", name=re.compile("Resume maintenance 1: ")), page)
+    follow(window.get_by_role("button", name="Resume maintenance 1"), page)
     expect(window.locator("main > .head .word")).to_have_text("under notice")
     approve_until(site, "done")
 
@@ -92,7 +92,7 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
     expect(facts).to_contain_text("probe, 1 try in")
     expect(facts).to_contain_text("Only with approval until")
     planned_until = facts.locator("time").get_attribute("datetime")
-    follow(window.get_by_role("button", name=re.compile("^Start: ")), f"{site.url}/maintenance/1")
+    follow(window.get_by_role("button", name="Start"), f"{site.url}/maintenance/1")
     expect(facts.locator(f"time[datetime='{planned_until}']")).to_be_visible()
     policy = site.root.get("/v1/maintenances/1")["policy"]
     assert policy["approval_until"][:19] == str(planned_until)[:19]
@@ -107,7 +107,7 @@ def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
     expect(window.locator("main > .head .word")).to_have_text("waits for you")
     follow(window.get_by_role("link", name="Resume maintenance 1"))
     follow(
-        window.get_by_role("button", name="Begin wave 2 of maintenance 1"),
+        window.get_by_role("button", name="Resume maintenance 1"),
         f"{site.url}/maintenance/1",
     )
     approve_until(site, "done")
@@ -118,7 +118,7 @@ def test_cancelling_asks_once_more_and_ends_it(site: Site) -> None:
     follow(window.get_by_role("link", name="Cancel maintenance 1"))
     assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "running"
     follow(
-        window.get_by_role("button", name=re.compile("Cancel maintenance 1: 3 machines")),
+        window.get_by_role("button", name="Cancel maintenance 1"),
         f"{site.url}/maintenance/1",
     )
     expect(window.locator("main > .head .word")).to_have_text("stopped")
@@ -130,15 +130,13 @@ def test_a_unit_is_left_out_and_given_another_turn(site: Site) -> None:
     window = started(site)
     follow(window.get_by_role("link", name="Skip web-2"))
     follow(
-        window.get_by_role("button", name="Skip web-2: maintenance 1 leaves it out"),
+        window.get_by_role("button", name="Skip web-2"),
         f"{site.url}/maintenance/1",
     )
     row = window.get_by_role("row", name=re.compile("web-2"))
     expect(row).to_contain_text("skipped")
     follow(window.get_by_role("link", name="Retry web-2"))
-    follow(
-        window.get_by_role("button", name=re.compile("Retry web-2: ")), f"{site.url}/maintenance/1"
-    )
+    follow(window.get_by_role("button", name="Retry web-2"), f"{site.url}/maintenance/1")
     expect(row).not_to_contain_text("skipped")
 
 
@@ -164,7 +162,7 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
         expect(wrong).to_have_count(1)
     expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
     expect(wrong.get_by_role("alert")).to_be_visible()
-    expect(tab.locator("[name=scopes]")).to_have_value("web")
+    expect(tab.locator("[name=scopes]:checked")).to_have_value("web")
 
 
 @pytest.mark.parametrize(
@@ -187,8 +185,8 @@ def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
     assert 400 <= answer.status < 500
     page = answer.body.decode()
     assert mistaken(page) == field
-    assert typed_in(page, field) == typed
-    assert typed_in(page, "scopes") == texts["scopes"]
+    assert set(typed_in(page, field).split()) == set(typed.split())
+    assert set(typed_in(page, "scopes").split()) == set(texts["scopes"].split())
 
 
 def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: Site) -> None:
@@ -197,7 +195,7 @@ def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: 
     stopped = site.root.ask("POST", "/v1/maintenances/1/orders", {"order": "stop"})
     assert stopped.status == 200
     with site.complaints():
-        follow(window.get_by_role("button", name=re.compile("Pause maintenance 1: ")))
+        follow(window.get_by_role("button", name="Pause maintenance 1"))
         expect(window.get_by_role("alert").filter(has_text="stopped")).to_be_visible()
 
 

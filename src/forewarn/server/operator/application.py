@@ -64,9 +64,12 @@ class RoutedPath:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    message = f"no such path {scope['path']}: /v1/schema lists them"
+    page, path = scope[table.PAGE_CONTEXT], scope["path"]
+    message = f"no such path {path}: /v1/schema lists them"
+    if page is not None and auth.is_of_page(path):
+        message = f"There is no page {path[:80]}."
     request = Request(scope, receive)
-    response = _refuse(scope[table.PAGE_CONTEXT], request, HTTPException(404, message))
+    response = _refuse(page, request, HTTPException(404, message))
     await response(scope, receive, send)
 
 

@@ -4,6 +4,7 @@ It is pure. A layout lasts until machines come or go; over its rows of squares, 
 machines under maintenance are drawn each time.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -20,11 +21,18 @@ ones, and several domains where there are more of these."""
 MAX_BLOCKS: Final = 40
 """The most scopes that are drawn apart."""
 
-COLUMNS: Final = 64
-"""The most squares of a row."""
+MAX_NAMED: Final = 60
+"""The most machines whose squares have their names, and lead to their pages."""
 
 PITCH: Final = 10
 """From one square to the next, in units of the drawing."""
+
+WIDTH: Final = 640
+AREA: Final = 200_000
+"""The room of the squares in pixels, as a window 1440 wide has it: they grow until they fill it."""
+
+MAX_PIXELS: Final = 32
+"""The most pixels from one square to the next."""
 
 Place: TypeAlias = tuple[str, int]
 """A scope's key and an update domain."""
@@ -47,6 +55,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     count: int
     title: str
+    names: tuple[str, ...] = ()
+    """The machines, of a fleet whose squares have names."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -78,6 +88,8 @@ class Layout(msgspec.Struct, frozen=True):
     """The square of each update domain; empty where squares are machines."""
     domains_each: int
     """The number of update domains in a square; 0 where it is a machine."""
+    pixels: int
+    """From one square to the next."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +108,12 @@ class FleetMap(msgspec.Struct, frozen=True):
 
     blocks: tuple[tuple[Block, tuple[Mark, ...]], ...]
     domains_each: int
+    pixels: int
+
+
+def pixels_of(count: int) -> int:
+    """Return the distance at which so many squares fill their room."""
+    return max(PITCH, min(MAX_PIXELS, math.isqrt(AREA // max(1, count))))
 
 
 def layout(
@@ -104,6 +122,9 @@ def layout(
     """Return where each machine, or update domain, has its square."""
     if sum(sizes.values()) > MAX_SQUARES:
         return _of_domains(sorted(sizes))
+    count = sum(sizes.values())
+    pixels, is_named = pixels_of(count), count <= MAX_NAMED
+    columns = WIDTH // pixels
     keys = {scope for scope, _ in sizes}
     apart = sorted(k for k in keys if not _is_single(k, scopes))
     if len(apart) > MAX_BLOCKS:
@@ -119,15 +140,16 @@ def layout(
         for (_, domain), there in sorted(
             (place, found) for place, found in members.items() if place[0] == scope
         ):
-            for at in range(0, len(there), COLUMNS):
-                part = there[at : at + COLUMNS]
+            for at in range(0, len(there), columns):
+                part = there[at : at + columns]
                 for column, machine in enumerate(part):
                     spots[machine.key] = (len(blocks), len(rows), column)
-                rows.append(Row(len(part), f"domain {domain}" if scope else ""))
+                names = tuple(machine.name for machine in part) if is_named else ()
+                rows.append(Row(len(part), f"domain {domain}" if scope else "", names))
         found = scopes.get(scope)  # the loop's thread may remove it meanwhile
         name = found.name if found is not None else scope
         blocks.append(Block(name, sum(row.count for row in rows), tuple(rows)))
-    return Layout(tuple(blocks), spots, {}, 0)
+    return Layout(tuple(blocks), spots, {}, 0, pixels)
 
 
 def _is_single(key: str, scopes: Mapping[str, model.Scope]) -> bool:
@@ -137,10 +159,12 @@ def _is_single(key: str, scopes: Mapping[str, model.Scope]) -> bool:
 
 def _of_domains(places: list[Place]) -> Layout:
     each = -(-len(places) // MAX_SQUARES)
-    spots = {place: (0, *divmod(number // each, COLUMNS)) for number, place in enumerate(places)}
     count = -(-len(places) // each)
-    rows = [Row(min(COLUMNS, count - at), "") for at in range(0, count, COLUMNS)]
-    return Layout((Block("", count, tuple(rows)),), {}, spots, each)
+    pixels = pixels_of(count)
+    columns = WIDTH // pixels
+    spots = {place: (0, *divmod(number // each, columns)) for number, place in enumerate(places)}
+    rows = [Row(min(columns, count - at), "") for at in range(0, count, columns)]
+    return Layout((Block("", count, tuple(rows)),), {}, spots, each, pixels)
 
 
 def drawn(
@@ -174,6 +198,7 @@ def drawn(
     return FleetMap(
         tuple((block, tuple(of_block.get(n, ()))) for n, block in enumerate(where.blocks)),
         where.domains_each,
+        where.pixels,
     )
 
 

@@ -52,8 +52,8 @@ class FilledForm:
         return bool(self.all(name))
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return names between which there are blanks, commas or line ends."""
-        return tuple(self.text(name).replace(",", " ").split())
+        """Return names: ticked ones, or with blanks, commas or line ends between them."""
+        return tuple(" ".join(self.all(name)).replace(",", " ").split())
 
     def lines(self, name: str) -> tuple[str, ...]:
         """Return a field's lines, without empty ones."""

@@ -1,4 +1,4 @@
-"""The pages of machines: a search among all of them, and what is known of one."""
+"""The pages of machines, of hosts and of holds: lists, and what is known of one machine."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -20,6 +20,9 @@ from forewarn.vocabulary import AccessRole, ErrorCode
 
 SHOWN: Final = 50
 """Machines of one page of the list."""
+
+MAX_PLACES: Final = 500
+"""The most scopes, and hosts, that a form lists; of more it has a field for their names."""
 
 LATEST: Final = 15
 """Operations of a machine's page; the history has all of them."""
@@ -69,7 +72,9 @@ async def list_machines(
             "live": live_by_machine(inventory, keys, now),
             "next": following,
             "the_scope": views.scope_detail(known, inventory) if known else None,
-            "holds": [each for each in holds if _is_hold_of(each, scope, host)],
+            "holds": [
+                *views.holds([each for each in holds if _is_hold_of(each, scope, host)], inventory)
+            ],
         }
 
     return await page.show(request, "machines.html", make)
@@ -79,6 +84,33 @@ def _is_hold_of(hold: model.Hold, scope: str, host: str) -> bool:
     if hold.kind is model.HoldKind.SCOPE:
         return hold.name == model.key(scope)
     return hold.kind is model.HoldKind.HOST and hold.name == host
+
+
+def places(inventory: Inventory) -> dict[str, list[str]]:
+    """Return the names of all hosts, and of all scopes but single machines; none of too many."""
+    apart = {m.scope for m in inventory.machines.values() if m.scope != m.key}
+    found = {
+        "hosts": {m.host for m in inventory.machines.values() if m.host},
+        "scopes": {inventory.name_of_scope(key) for key in apart},
+    }
+    return {
+        kind: sorted(names) if len(names) <= MAX_PLACES else [] for kind, names in found.items()
+    }
+
+
+@PAGE.route("GET", "/holds", AccessRole.VIEWER)
+async def list_holds(request: Request, backend: Backend, page: PageContext) -> Response:
+    """List the holds, with what each keeps from starting."""
+    inventory, found = backend.inventory.snapshot(), await api.list_holds(backend)
+    values = {"holds": found.holds}
+    return await page.show(request, "holds.html", lambda: {**values, "places": places(inventory)})
+
+
+@PAGE.route("GET", "/hosts", AccessRole.VIEWER)
+async def list_hosts(request: Request, backend: Backend, page: PageContext) -> Response:
+    """List the hosts that the connector knows, and how far their drains are."""
+    found = await page.once("hosts", lambda: api.list_hosts(backend))
+    return await page.show(request, "hosts.html", lambda: {"found": found})
 
 
 def live_by_machine(

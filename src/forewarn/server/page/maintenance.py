@@ -22,6 +22,7 @@ from forewarn.maintenance.units import UnitState
 from forewarn.server import secret_files
 from forewarn.server.operator import (
     api,
+    auth,
     errors,
     fields,
     maintenance_schemas,
@@ -33,7 +34,7 @@ from forewarn.server.operator import (
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
-from forewarn.server.page import forms, orders
+from forewarn.server.page import forms, machines, orders
 from forewarn.server.page.forms import FilledForm
 from forewarn.server.page.orders import OperatorOrder, Standing, Subject
 from forewarn.server.page.routes import PageContext
@@ -41,8 +42,10 @@ from forewarn.settings import Mistake
 from forewarn.store.port import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
-BACK: Final = re.compile(r"/operations/[0-9]{1,15}\.[0-9]{1,9}")
-"""Where an order about an operation may lead to in place of its maintenance."""
+BACK: Final = re.compile(
+    r"/(operations/[0-9]{1,15}\.[0-9]{1,9}|maintenance/[0-9]{1,15}|machines/[\w.%-]+|holds|hosts)"
+)
+"""Where an order may lead back to, in place of what it is about."""
 
 RECENT: Final = 30
 """Maintenances of one page of the list."""
@@ -107,9 +110,15 @@ async def _form(
     status: int = 200,
 ) -> Response:
     checks = sorted(page.backend.maintenances.checks.names)
-    groups = forms.suggesting(fields.GROUPS, "check", checks)
-    values = {"form": form, "groups": groups, "mistake": mistake}
-    return await page.show(request, "maintenance_form.html", lambda: values, status=status)
+    inventory = page.backend.inventory.snapshot()
+
+    def make() -> Mapping[str, Any]:
+        groups: tuple[fields.FieldGroup, ...] = fields.GROUPS
+        for name, known in {"check": checks, **machines.places(inventory)}.items():
+            groups = forms.suggesting(groups, name, known)
+        return {"form": form, "groups": groups, "mistake": mistake}
+
+    return await page.show(request, "maintenance_form.html", make, status=status)
 
 
 # Maintenance.
@@ -181,7 +190,7 @@ async def list_maintenances(
             "recent": listed(lower),
             "next": following,
             "cursor": cursor,
-            "held": [h for h in reading.holds() if h.kind is model.HoldKind.EVERYTHING],
+            "holds": [h for h in reading.holds() if h.kind is model.HoldKind.EVERYTHING],
         }
 
     found = await page.once(("maintenances", cursor), lambda: backend.read(question))
@@ -261,6 +270,7 @@ async def show_maintenance(
             "policy": value.policy,
             "standing": orders.maintenance_standing(view, operations),
             "counts": _counts(value, operations, sum(unit.machines.count for unit in every)),
+            "holds": [*views.holds(_holds_of(value, its, inventory), inventory)],
             "operations": operations[-SHOWN_OPERATIONS:],
             "more": max(0, len(operations) - SHOWN_OPERATIONS),
             "orders": orders.of_maintenance(view, operations),
@@ -271,6 +281,22 @@ async def show_maintenance(
     asked = ("maintenance", number, units, offset)
     found = await page.once(asked, lambda: backend.read(question))
     return await page.show(request, "maintenance.html", lambda: found)
+
+
+def _holds_of(
+    value: model.Maintenance, its: Collection[model.Operation], inventory: Inventory
+) -> list[model.Hold]:
+    """Return the holds that keep operations of it, or its targets, from starting."""
+    if value.state.over and not any(each.unstarted for each in its):
+        return []
+    names = {*value.targets, *map(model.key, value.targets)}
+    return [
+        hold
+        for hold in inventory.holds.values()
+        if any(each.unstarted and hold.covers(each) for each in its)
+        or (value.target.startswith(hold.kind) and hold.name in names)
+        or hold.kind is model.HoldKind.EVERYTHING
+    ]
 
 
 def _ordinal(operation: model.Operation | schemas.OperationView) -> int:
@@ -333,18 +359,18 @@ def _plan(
     """Return the values for the plan's template, from a request and the answer to its dry run."""
     found = orders.concerned(planned.operations)
     count = found.unstarted + found.started + sum(u.machines.count for u in planned.units)
-    button = f"Announce it: {orders.happens(asked.event_type, count)}"
+    says = f"{orders.happens(asked.event_type, count)}."
     waves: Iterable[PlannedWave] = ()
     if (plan := planned.plan) is not None:
         units = f"{plan.units} unit" if plan.units == 1 else f"{plan.units} units"
         done = orders.VERBS[asked.event_type][2]
-        button = f"Start: {units}, {orders.machines(plan.machines)} {done}"
+        says = f"{units}, {orders.machines(plan.machines)} {done}."
         waves = plan.waves
     return {
         "plan": planned,
         "further": [unit for unit in planned.units if unit.machines.count],
         "waves": [(wave, _names(wave)) for wave in waves],
-        "button": button,
+        "says": says,
     }
 
 
@@ -390,7 +416,12 @@ async def show_operation(request: Request, page: PageContext, reference: str) ->
         views.live_event(operation, event, backend.inventory, now)
         for event in (() if operation.status.over else operation.events)
     ]
-    shown = {"operation": view, "audience": {event.id: event for event in live}}
+    holds = backend.inventory.holds.values() if operation.unstarted else ()
+    shown = {
+        "operation": view,
+        "audience": {event.id: event for event in live},
+        "holds": [*views.holds([h for h in holds if h.covers(operation)], backend.inventory)],
+    }
     return await page.show(request, "operation.html", lambda: shown)
 
 
@@ -412,6 +443,7 @@ async def _operation(page: PageContext, reference: str) -> model.Operation:
 async def ask(
     request: Request,
     page: PageContext,
+    caller: OperatorRequest,
     *,
     order: str,
     reference: routing.Name = "",
@@ -419,6 +451,7 @@ async def ask(
     back: routing.Name = "",
 ) -> Response:
     """Ask once more whether an order is meant."""
+    auth.require(caller, _order(order).needs)
     form = forms.of_pairs([("reference", reference), ("unit", unit), ("back", back)])
     return await _asked(request, page, order, form)
 
@@ -430,7 +463,8 @@ async def do(
     """Carry out an order, and lead to what it was about."""
     form = forms.sent(await table.read_body(request))
     wanted = _order(order)
-    subject = await _subject(backend, form)
+    auth.require(caller, wanted.needs)
+    subject = await _subject(backend, form, order)
     sent = orders.SentOrder(backend=backend, caller=caller, request=request, form=form)
     try:
         await wanted.act(sent)
@@ -452,7 +486,7 @@ async def _asked(
     status: int = 200,
 ) -> Response:
     wanted = _order(order)
-    subject = await _subject(page.backend, form)
+    subject = await _subject(page.backend, form, order)
 
     def make() -> Mapping[str, Any]:
         return {
@@ -474,14 +508,17 @@ def _order(name: str) -> OperatorOrder:
     return found
 
 
-async def _subject(backend: Backend, form: FilledForm) -> Subject:
+async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
     reference = form.text("reference")
     kind, _, name = reference.partition(" ")
+    if order == "revoke":
+        return Subject(reference=reference, address="/tokens")
+    back = form.text("back")
     if kind in {each.value for each in model.HoldKind}:
-        return _of_hold(backend, reference, model.HoldKind(kind), name)
+        found = _of_hold(backend, reference, model.HoldKind(kind), name)
+        return replace(found, address=back) if BACK.fullmatch(back) else found
     inventory, now = backend.inventory.snapshot(), backend.now()
     number, _, part = reference.partition(".")
-    back = form.text("back")
     subject = Subject(
         reference=reference,
         address=back if BACK.fullmatch(back) else f"/maintenance/{number}",
@@ -520,4 +557,5 @@ def _of_hold(backend: Backend, reference: str, kind: model.HoldKind, name: str) 
         reference=reference,
         address=orders.address_of_hold(kind, name),
         operations=views.operations(covered, backend.inventory, now),
+        further=sum(m.host == name for m in backend.inventory.machines.values()),
     )

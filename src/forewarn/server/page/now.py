@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from markupsafe import Markup
 
 from forewarn.maintenance import alerts, model, standing
-from forewarn.maintenance.units import UnitState
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import STORE_SECONDS, Backend
 from forewarn.server.page import fleet_map, orders, timeline
@@ -143,6 +144,8 @@ class Tiles(msgspec.Struct, frozen=True, kw_only=True):
     """The six numbers."""
 
     down: int
+    broken: int
+    """Machines whose failure nobody acknowledged: their update domains count as down."""
     down_scopes: int
     machines: int
     noticed: int
@@ -168,7 +171,11 @@ class AlertLine(msgspec.Struct, frozen=True, kw_only=True):
     word: str
     about: str
     href: str
-    """Where to look."""
+    """The page of its subject; `""` if there is none."""
+    action: str
+    """The label of the button that ends it, such as `Retry h2`; `""` if a command does."""
+    order: str
+    """The address that the button leads to."""
     message: str
     age: timedelta
     grave: bool
@@ -257,7 +264,7 @@ class NowPage:
         inventory: Inventory,
         over: EndedOperations,
         found: Sequence[alerts.Alert],
-        opened: Iterable[model.Maintenance],
+        opened: Sequence[model.Maintenance],
         *,
         now: datetime,
         shown: timeline.Range,
@@ -279,7 +286,7 @@ class NowPage:
         every = [*live.values(), *(one for one in over.operations if one.id not in live)]
         chart = timeline.drawn(every, now, shown, inventory.name_of_scope)
         unfinished = [operation for operation in live.values() if not operation.status.over]
-        lines = [*_alert_lines(found, now)]
+        lines = [*_alert_lines(found, opened, now)]
         running = sorted(opened, key=lambda maintenance: -maintenance.number)
         of_scopes: Counter[str] = Counter()
         for (scope, _), count in self._sizes.items():
@@ -295,7 +302,6 @@ class NowPage:
                 lanes.key: (_kind_of_scope(inventory, lanes.key), of_scopes[lanes.key])
                 for lanes in chart.scopes
             },
-            "quiet": max(0, len(of_scopes) - len(chart.scopes) - chart.further),
             "coming": [*coming(unfinished, inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
             "progress": [self._progress(one, now) for one in running[:MAX_PROGRESS]],
@@ -334,6 +340,7 @@ class NowPage:
         looked_at = listening.looked_at
         return Tiles(
             down=len(of_machines[Condition.DOWN]),
+            broken=len(of_machines[Condition.FAILED]),
             down_scopes=len(
                 {event.scope for one in live if timeline.is_down(one) for event in one.events}
             ),
@@ -482,16 +489,38 @@ def _state(operation: model.Operation) -> tuple[str, datetime | None, datetime |
     return "in", None, operation.not_before
 
 
-def _alert_lines(found: Iterable[alerts.Alert], now: datetime) -> Iterator[AlertLine]:
+def _alert_lines(
+    found: Iterable[alerts.Alert], opened: Sequence[model.Maintenance], now: datetime
+) -> Iterator[AlertLine]:
+    failed = {
+        str(one.number): [unit.name for unit in one.units if unit.state is UnitState.FAILED]
+        for one in opened
+        if one.state is MaintenanceState.HALTED
+    }
     for alert in sorted(found, key=lambda a: a.kind not in GRAVE):
+        action, order = _action(alert, failed.get(alert.about, ()))
         yield AlertLine(
             word=alert.kind.replace("-", " "),
             about=alert.about,
             href=_place_of(alert.about),
+            action=action,
+            order=order,
             message=alert.message,
             age=now - alert.since,
             grave=alert.kind in GRAVE,
         )
+
+
+def _action(alert: alerts.Alert, failed: Sequence[str]) -> tuple[str, str]:
+    """Return the label and the address of the order that ends an alert."""
+    names = (word for word in alerts.remedy(alert).split() if word in orders.ORDERS)
+    name, unit = next(names, ""), ""
+    if name == "resume" and len(failed) == 1:
+        name, unit = "retry", failed[0]
+    if not name:
+        return "", ""
+    query = {"reference": alert.about, **({"unit": unit} if unit else {})}
+    return f"{orders.ORDERS[name].label} {unit}".rstrip(), f"/orders/{name}?{urlencode(query)}"
 
 
 def _place_of(about: str) -> str:

@@ -16,15 +16,16 @@ from starlette.requests import Request
 from forewarn import times
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
+from forewarn.maintenance.host_drain import DrainOrder
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
-from forewarn.server.operator import api, fields, maintenance_schemas, schemas
+from forewarn.server.operator import administration, api, fields, maintenance_schemas, schemas
 from forewarn.server.operator.fields import Control, Field, FieldGroup
 from forewarn.server.operator.maintenance_schemas import MaintenanceView, UnitView
 from forewarn.server.operator.routing import Backend
 from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 
 # How it is.
 
@@ -170,7 +171,7 @@ class Concerned(msgspec.Struct, frozen=True):
 
     @property
     def already(self) -> str:
-        """The machines that an order comes too late for, for its button; `""` if there are none."""
+        """The machines that an order comes too late for; `""` if there are none."""
         parts = [
             f"{count} {what}"
             for count, what in ((self.started, "already started"), (self.over, "already over"))
@@ -202,7 +203,8 @@ def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
 class Consequence(msgspec.Struct, frozen=True):
     """The consequence of an order."""
 
-    button: str
+    says: str = ""
+    """Whom it concerns; `""` if its name says it all."""
     more: str = ""
     """A further warning or hint."""
 
@@ -253,6 +255,7 @@ class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
     """Does what the API's route does."""
     fields: tuple[Field, ...] = ()
+    needs: AccessRole = AccessRole.OPERATOR
     is_dangerous: bool = False
 
     @property
@@ -277,7 +280,7 @@ def _about_references(handler: Handler, shape: type[msgspec.Struct], *fields: st
 def _approval(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     return Consequence(
-        f"Approve {subject.name}: {happens(subject.event_type, found.unapproved)} at once",
+        f"{happens(subject.event_type, found.unapproved)} at once.",
         "It counts as the approval of their guests, who may not be ready. What is held, or has a "
         "window, starts when it may.",
     )
@@ -293,7 +296,7 @@ def _cancellation(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     goes_on = f"{machines(found.started)} already started: that goes on. " if found.started else ""
     return Consequence(
-        f"Cancel {subject.name}: {machines(found.unstarted + subject.further)}{found.already}",
+        f"{machines(found.unstarted + subject.further)}{found.already}.",
         f"{goes_on}Cancelled events disappear, and nothing happens to their machines.",
     )
 
@@ -301,7 +304,7 @@ def _cancellation(subject: Subject) -> Consequence:
 def _postponement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     return Consequence(
-        f"Postpone {subject.name}: {machines(found.unstarted)}{found.already}",
+        f"{machines(found.unstarted)}{found.already}.",
         "Guests read the new NotBefore. What they approve starts all the same.",
     )
 
@@ -319,9 +322,11 @@ async def _postpone(sent: SentOrder) -> object:
 
 def _acknowledgement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
-    what = f"{machines(found.failed)} failed" if found.failed else "the wait for its machines ends"
+    what = (
+        f"{machines(found.failed)} failed." if found.failed else "The wait for its machines ends."
+    )
     return Consequence(
-        f"Acknowledge {subject.name}: {what}",
+        what,
         "The alert ends, and the update domain counts as up: another one may go down.",
     )
 
@@ -336,19 +341,17 @@ async def _acknowledge(sent: SentOrder) -> object:
 
 
 def _resolution(subject: Subject) -> Consequence:
+    twice = happens(subject.event_type, concerned(subject.operations).started)
     return Consequence(
-        f"Record the result of {subject.name}",
-        "Nobody knows whether it was carried out: look at its machines first. To repeat it may "
-        f"mean that {happens(subject.event_type, concerned(subject.operations).started)} twice.",
+        "Nobody knows whether it was carried out: look at its machines first.",
+        f"To repeat it may mean that {twice} twice.",
     )
 
 
 def _holding(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
-    waits = f": {machines(found.unstarted)} under notice wait" if found.unstarted else ""
-    return Consequence(
-        f"Hold {subject.reference}{waits}", "Its maintenance starts only when the hold has ended."
-    )
+    waits = f"{machines(found.unstarted)} under notice wait." if found.unstarted else ""
+    return Consequence(waits, "Its maintenance starts only when the hold has ended.")
 
 
 def _place(form: FilledForm) -> tuple[str, str]:
@@ -370,8 +373,8 @@ async def _hold(sent: SentOrder) -> object:
 
 def _releasing(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
-    goes_on = f": the notice of {machines(found.unstarted)} goes on" if found.unstarted else ""
-    return Consequence(f"Release {subject.reference}{goes_on}")
+    goes_on = f"The notice of {machines(found.unstarted)} goes on." if found.unstarted else ""
+    return Consequence(goes_on)
 
 
 async def _release(sent: SentOrder) -> object:
@@ -382,6 +385,32 @@ async def _release(sent: SentOrder) -> object:
         message = f"invalid kind of hold {kind!r}"
         raise model.Refused(ErrorCode.INVALID, message) from error
     return await api.release(sent.backend, sent.caller, what, name)
+
+
+def _draining(subject: Subject) -> Consequence:
+    return Consequence(
+        f"{machines(subject.further)} move to other hosts, each after its notice.",
+        "No machine may move there until you reopen the host.",
+    )
+
+
+async def _drain(sent: SentOrder) -> object:
+    asked = {name: sent.form.checked(name) for name in ("reboot", "without_notice")}
+    body = forms.converted({**asked, "hosts": [_place(sent.form)[1]]}, schemas.HostDrainRequest)
+    return await api.drain_hosts(sent.backend, sent.caller, data=body)
+
+
+def _ordering_drain(kind: DrainOrder) -> Act:
+    async def act(sent: SentOrder) -> object:
+        body = schemas.HostOrder(order=kind)
+        return await api.order_drain(sent.backend, sent.caller, _place(sent.form)[1], body)
+
+    return act
+
+
+async def _revoke(sent: SentOrder) -> object:
+    names = sent.form.all("reference")
+    return await administration.revoke_tokens(sent.backend, sent.caller, names)
 
 
 def _ordering(kind: MaintenanceOrder) -> Act:
@@ -395,7 +424,8 @@ def _ordering(kind: MaintenanceOrder) -> Act:
 
 
 def _counted(units: maintenance_schemas.UnitCounts) -> str:
-    return f"{units.waiting} waiting, {units.running} under way"
+    failed = f", {units.failed} failed" if units.failed else ""
+    return f"Units: {units.waiting} waiting, {units.running} under way{failed}."
 
 
 def _maintenance_of(subject: Subject) -> MaintenanceView:
@@ -407,28 +437,24 @@ def _maintenance_of(subject: Subject) -> MaintenanceView:
 
 def _pausing(subject: Subject) -> Consequence:
     units = _maintenance_of(subject).units
-    return Consequence(
-        f"Pause {subject.name}: {_counted(units)}", "What is announced already goes on."
-    )
+    return Consequence(_counted(units), "What is announced already goes on.")
 
 
 def _going_on(subject: Subject) -> Consequence:
     maintenance = _maintenance_of(subject)
     if maintenance.unconfirmed:
-        return Consequence(f"Begin wave {maintenance.wave} of {subject.name}")
-    failed = f", {maintenance.units.failed} failed" if maintenance.units.failed else ""
-    more = "Units that failed stay failed: retry them to give them another turn." if failed else ""
-    return Consequence(f"Resume {subject.name}: {_counted(maintenance.units)}{failed}", more)
+        return Consequence(f"Wave {maintenance.wave} begins.")
+    units = maintenance.units
+    more = "Failed units stay failed: retry them to give them another turn." if units.failed else ""
+    return Consequence(_counted(units), more)
 
 
 def _skipping(subject: Subject) -> Consequence:
-    return Consequence(
-        f"Skip {subject.unit}: {subject.name} leaves it out", "You can retry it later."
-    )
+    return Consequence(f"{subject.name} leaves it out.", "You can retry it later.")
 
 
 def _retrying(subject: Subject) -> Consequence:
-    return Consequence(f"Retry {subject.unit}: {subject.name} gives it another turn")
+    return Consequence(f"{subject.name} gives it another turn.")
 
 
 ORDERS: Final = {
@@ -499,6 +525,42 @@ ORDERS: Final = {
         label="Hold", consequence=_holding, act=_hold, fields=(fields.REASON, fields.UNTIL)
     ),
     "release": OperatorOrder(label="Release", consequence=_releasing, act=_release),
+    "drain": OperatorOrder(
+        label="Drain",
+        consequence=_draining,
+        act=_drain,
+        fields=(
+            Field(
+                name="reboot",
+                help="Reboot the host once it is empty, and bring its machines home.",
+                control=Control.CHECK,
+            ),
+            fields.MAINTENANCE["without_notice"],
+        ),
+        is_dangerous=True,
+    ),
+    "reopen": OperatorOrder(
+        label="Reopen",
+        consequence=lambda _: Consequence(more="Its machines stay where they are."),
+        act=_ordering_drain(DrainOrder.UNDRAIN),
+    ),
+    "bring-home": OperatorOrder(
+        label="Bring home",
+        consequence=lambda _: Consequence(more="The host opens, and its machines move back."),
+        act=_ordering_drain(DrainOrder.RETURN),
+    ),
+    "retry-drain": OperatorOrder(
+        label="Retry",
+        consequence=lambda _: Consequence(more="The drain tries again what failed."),
+        act=_ordering_drain(DrainOrder.RETRY),
+    ),
+    "revoke": OperatorOrder(
+        label="Revoke",
+        consequence=lambda _: Consequence(more="Whoever has this token is refused from now on."),
+        act=_revoke,
+        needs=AccessRole.ADMIN,
+        is_dangerous=True,
+    ),
 }
 """By the last part of their addresses."""
 
@@ -547,6 +609,25 @@ def of_maintenance(
 _RESTING: Final = frozenset((MaintenanceState.PAUSED, MaintenanceState.HALTED))
 
 
+def label_of(order: str) -> str:
+    """Return the text of the button of an order."""
+    return ORDERS[order].label
+
+
+def of_host(host: schemas.HostView) -> list[str]:
+    """Return the orders that the drain of a host can be given now."""
+    match host.status:
+        case model.HostState.UP:
+            return ["drain"]
+        case model.HostState.STUCK:
+            return ["retry-drain", "reopen"]
+        case model.HostState.EMPTY:
+            return ["bring-home", "reopen"]
+        case model.HostState.DRAINING:
+            return ["reopen"]
+    return []
+
+
 def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
     """Return the machines of an operation, event by event."""
     return tuple(name for event in operation.events for name in event.machines)
@@ -554,5 +635,6 @@ def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
 
 FILTERS: Final = MappingProxyType(
     {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
+    | {"label_of": label_of, "orders_of_host": of_host}
 )
 """By the names that templates call them."""

@@ -6,6 +6,7 @@ page. Refusals are HTML too.
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -13,17 +14,20 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from forewarn import times
 from forewarn.control import accounts
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.accounts import Deed
 from forewarn.server import secret_files
-from forewarn.server.operator import auth, stream, table
+from forewarn.server.operator import administration, auth, errors, schemas, stream, table
 from forewarn.server.operator.auth import FailedLogin
 from forewarn.server.operator.errors import RefusedRequest
+from forewarn.server.operator.fields import Control, Field, FieldGroup
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms, rendering
+from forewarn.server.page.forms import FilledForm
 from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
@@ -80,13 +84,18 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
 
         `make` works on immutable values that were taken on the loop.
         """
+        shown = self.frame(request)
+        return await self.renderer.page(template, lambda: {**shown, **make()}, status)
+
+    def frame(self, request: Request) -> dict[str, Any]:
+        """Return the values for what is around every page."""
         caller = auth.request_of(request.scope)
         is_fragment = "hx-request" in request.headers
         path = request.scope["raw_path"].decode("ascii")
         # `//machines` would be a host to browsers.
         here = "/" + "/".join(filter(None, path.split("/")))
         query = request.scope["query_string"].decode("latin-1")
-        shown = {
+        return {
             "layout": "fragment.html" if is_fragment else "base.html",
             "path": request.scope["path"],
             "here": here + (f"?{query}" if query else ""),
@@ -95,9 +104,8 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
             "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
             "now": self.backend.now(),
             "scale": self.backend.settings.clock.scale,
-            "state": request.scope[STATE],
+            "state": request.scope.get(STATE, self.live.state),
         }
-        return await self.renderer.page(template, lambda: {**shown, **make()}, status)
 
 
 # The pages.
@@ -193,6 +201,63 @@ async def log_out(request: Request, caller: OperatorRequest, page: PageContext) 
     return _led_to("/login", request, "", 0)
 
 
+@PAGE.route("GET", "/tokens", AccessRole.ADMIN)
+async def show_tokens(request: Request, page: PageContext) -> Response:
+    """List the tokens, with a form for another."""
+    return await _tokens(request, page, forms.default((TOKEN,)))
+
+
+@PAGE.route("POST", "/page/tokens", AccessRole.ADMIN)
+async def make_token(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
+    """Make a token, and show it this once."""
+    form = forms.sent(await table.read_body(request))
+    try:
+        given = {field.name: forms.value(field, form, page.backend.now()) for field in TOKEN.fields}
+        asked = forms.converted({**given, "role": form.text("role")}, schemas.TokenRequest)
+        made = await administration.create_token(page.backend, caller, asked)
+    except forms.REFUSED as error:
+        caller.outcome = errors.code_of(error)
+        mistake = forms.mistake_of(error, form, (TOKEN,))
+        status = errors.STATUS[caller.outcome]
+        return await _tokens(request, page, form, {"mistake": mistake}, status)
+    return await _tokens(request, page, forms.default((TOKEN,)), {"made": made})
+
+
+async def _tokens(
+    request: Request,
+    page: PageContext,
+    form: FilledForm,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    status: int = 200,
+) -> Response:
+    listed = await administration.list_tokens(page.backend)
+    values = {"tokens": listed.tokens, "groups": (TOKEN,), "form": form, "made": None}
+    values |= {"mistake": None, **more}
+    return await page.show(request, "tokens.html", lambda: values, status=status)
+
+
+TOKEN: Final = FieldGroup(
+    "New token",
+    (
+        Field(name="name", label="Name", help="The history and the audit log show it."),
+        Field(
+            name="role",
+            label="Role",
+            help="What its holder may do.",
+            control=Control.CHOICE,
+            choices=tuple((role, role) for role in AccessRole if role is not AccessRole.RELAY),
+            default=AccessRole.VIEWER,
+        ),
+        Field(
+            name="expires_at",
+            label="Expires",
+            help="A time such as 2027-01-31T00:00Z, or +90d. Empty: never.",
+            read=times.moment,
+        ),
+    ),
+)
+
+
 def _led_to(path: str, request: Request, cookie: str, lasts: int) -> Response:
     """Lead to a path, with a cookie for some seconds."""
     response = RedirectResponse(path, 303)
@@ -219,7 +284,12 @@ def refuse(page: PageContext, request: Request, refusal: RefusedRequest) -> Resp
     is_fragment = "hx-request" in request.headers
     text = page.renderer.text(
         "refused.html" if is_fragment else "error.html",
-        {"code": refusal.detail.code, "message": refusal.detail.message, "status": refusal.status},
+        {
+            **page.frame(request),
+            "code": refusal.detail.code,
+            "message": refusal.detail.message,
+            "status": refusal.status,
+        },
     )
     headers = {**rendering.HEADERS, **refusal.headers}
     if is_fragment:

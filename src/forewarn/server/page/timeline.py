@@ -386,6 +386,7 @@ def _bar(
     operation: model.Operation, event: model.OperationEvent, scale: _Scale, now: datetime
 ) -> Bar:
     form = form_of(operation)
+    queued = form is Form.QUEUED and operation.waits_for
     notice = down = expected = None
     takes = timedelta(seconds=max(0, operation.duration_seconds))
     if form is Form.QUEUED:
@@ -421,7 +422,7 @@ def _bar(
         not_before=scale.mark(operation.not_before) if operation.pending else None,
         approved=scale.mark(approval.at) if approval is not None else None,
         cross=max(x, round(end - CROSS, 2)) if form is Form.FAILED else None,
-        label=label_of(event.machines),
+        label=label_of(event.machines) + (f" after {operation.waits_for}" if queued else ""),
         title=_title(operation, event),
     )
     if scale.is_narrow and form in {Form.DONE, Form.CANCELLED}:

@@ -79,6 +79,13 @@
       root.dataset.theme = dark ? "light" : "dark";
       localStorage.setItem("theme", root.dataset.theme);
     });
+    for (const box of document.querySelectorAll("[data-filters]")) {
+      box.hidden = false;
+      box.addEventListener("input", () => {
+        for (const label of box.parentElement.querySelectorAll("label"))
+          label.hidden = !label.textContent.toLowerCase().includes(box.value.toLowerCase());
+      });
+    }
     local();
     logIn();
   });
@@ -106,7 +113,7 @@
     else if (event.detail.ctx?.target?.id === "panel" && panel().childElementCount) {
       const was = panel().hidden;
       panel().hidden = false;
-      if (was) panel().querySelector("h2")?.focus();
+      if (was) panel().querySelector("h1")?.focus();
     }
     local();
     tick();
