@@ -547,6 +547,14 @@ def test_a_live_event_is_waited_for_and_any_other_refusal_stops_the_drain() -> N
     assert is_stuck(host_drain.refused(view(of), [live, other], NOW), of, "never")
 
 
+def test_a_command_that_reports_a_failure_is_remembered_while_the_host_reboots() -> None:
+    of = rebooting(MINUTE)
+    assert host_drain.reboot_failed(of, "denied") == replace(of, reason="denied")
+    assert host_drain.reboot_failed(of, "").reason
+    back = drain(HostState.BACK)
+    assert host_drain.reboot_failed(back, "denied") is back
+
+
 # What operators order.
 
 
