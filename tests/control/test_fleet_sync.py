@@ -245,17 +245,6 @@ def test_a_host_is_surveyed_at_once_when_an_operation_of_its_machine_has_ended(
     play(story)
 
 
-def test_a_host_that_its_own_on_crash_started_again_has_no_event(hosts: Hosts) -> None:
-    async def story() -> None:
-        async with hosts.watched():
-            hosts.kept.domains["h0"] = [domain(0, run=7), domain(2)]
-            await hosts.round()
-            await hosts.round()
-            assert (hosts.operations(), hosts.alerts()) == ([], [])
-
-    play(story)
-
-
 def test_a_host_that_does_not_answer_is_an_alert_and_delays_no_other(hosts: Hosts) -> None:
     async def story() -> None:
         async with hosts.watched():

@@ -357,28 +357,6 @@ def test_a_host_that_stays_empty_is_looked_at_until_it_is_opened(site: Site) -> 
     site.play(story)
 
 
-def test_a_hold_keeps_an_empty_host_from_its_reboot(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h3", reboot=True)
-        await site.settle()
-        done(site.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
-        done(site.plane.release(HoldKind.EVERYTHING, ""))
-        await site.settle()
-        site.approve()
-        await site.settle()
-        done(site.plane.hold(HoldKind.HOST, "h3", reason="", by="ann"))
-        for _ in range(10):
-            site.clock.advance(20 * SECOND)
-            await site.settle()
-        assert site.state("h3") is HostState.EMPTY
-        assert site.reboots == []
-        done(site.plane.release(HoldKind.HOST, "h3"))
-        await site.until(HostState.UP, host="h3")
-        assert site.reboots == ["h3"]
-
-    site.play(story)
-
-
 def test_a_reboot_command_that_fails_leaves_the_drain_to_an_operator(site: Site) -> None:
     async def story() -> None:
         site.reboot_fails = True
@@ -429,26 +407,6 @@ def test_a_reboot_command_has_the_time_that_its_host_has(site: Site) -> None:
 
     site.reboot_hangs = True
     site.host_back = timedelta(0)
-    site.play(story)
-
-
-def test_machines_that_stay_are_off_while_the_host_reboots(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1", reboot=True)
-        site.failing.add("db")
-        await site.until(HostState.STUCK)
-        site.failing.clear()
-
-        def stop(view: host_drain.DrainView, now: Any) -> host_drain.DrainStep:
-            return host_drain.look_after(view, "db", host_drain.Way.STOP, now)
-
-        done(site.plane.order_drain("h1", stop))
-        await site.until(HostState.UP)
-        stops = [o for o in site.operations() if o.event_type is EventType.REBOOT]
-        assert [(o.machines, o.status) for o in stops] == [(("db",), EventStatus.COMPLETED)]
-        assert site.reboots == ["h1"]
-        assert site.where("db") == ["h1"]
-
     site.play(story)
 
 
@@ -528,41 +486,6 @@ def killed(site: Site, *, bring_home: bool) -> bool:
     return bool(stuck)
 
 
-@pytest.mark.parametrize(
-    ("names", "code"),
-    [
-        ((), ErrorCode.INVALID),
-        (("h1", "h1"), ErrorCode.INVALID),
-        (("h9",), ErrorCode.NOT_FOUND),
-        (("h1", "H1"), ErrorCode.NOT_FOUND),
-    ],
-)
-def test_hosts_that_cannot_be_meant_are_refused(
-    site: Site, names: tuple[str, ...], code: ErrorCode
-) -> None:
-    async def story() -> None:
-        wanted = [drain_of(name) for name in names]
-        with pytest.raises(Refused) as refusal:
-            done(site.plane.plan_drains(wanted, await site.hosts.survey(), judge=True))
-        assert refusal.value.code is code
-        assert site.drains() == {}
-
-    site.play(story)
-
-
-def test_a_connector_without_hosts_and_one_that_fails_are_told_apart(site: Site) -> None:
-    async def story() -> None:
-        empty = driver.HostSurvey(began_at=NOW, hosts={}, keys={})
-        troubled = msgspec.structs.replace(empty, trouble="no library")
-        for survey in (empty, troubled):
-            with pytest.raises(Refused) as refusal:
-                done(site.plane.drain_host(drain_of("h1"), survey))
-            assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
-            assert ("no library" in refusal.value.message) == (survey is troubled)
-
-    site.play(story)
-
-
 def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) -> None:
     async def story() -> None:
         survey = await site.hosts.survey()
@@ -574,9 +497,11 @@ def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) 
         wanted = drain_of("h1", reboot=True)
         (plan,) = done(site.plane.plan_drains([wanted], survey))
         assert len(plan.problems) == 2
-        with pytest.raises(Refused) as refusal:
-            done(site.plane.drain_host(wanted, survey))
-        assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+        drained = site.plane.drain_host(wanted, survey)
+        for refused in (drained, site.plane.plan_drains([wanted], survey, judge=True)):
+            with pytest.raises(Refused) as refusal:
+                done(refused)
+            assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
         done(site.plane.drain_host(drain_of("h1", stay=Stay.REDEPLOY), survey))
 
     site.play(story)

@@ -1,6 +1,8 @@
 """Maintenances through the control plane: unit by unit, halted, killed, at cross purposes."""
 
+import itertools
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -75,18 +77,6 @@ def test_hosts_that_can_be_drained_are_drained_and_rebooted() -> None:
     assert site.where("web-0", "web-2", "cache") == ["h1", "h2", "h3"]
 
 
-def test_a_drain_that_is_stuck_halts_the_maintenance() -> None:
-    async def story(site: UnitSite) -> None:
-        site.reboot_fails = True
-        site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
-        await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
-        site.reboot_fails = False
-
-    site = played(story)
-    assert sorted(site.states().values()) == [FAILED, WAITING]
-    assert "permission denied" in site.maintenance().reason
-
-
 def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain() -> None:
     async def story(site: UnitSite) -> None:
         site.failing = {"cache"}  # which is on h3
@@ -142,144 +132,6 @@ def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another() 
     assert site.reboots == []
 
 
-def test_an_undrained_host_has_failed_and_the_next_is_not_drained() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(UnitTargets(hosts=("h1", "h2")), drained=("h1", "h2"), order=TurnOrder.LISTED)
-        await site.reach(lambda: "h1" in site.drains(), approving=False)
-        done(site.plane.order_drain("h1", host_drain.undrain))
-        await site.reach(site.is_in(MaintenanceState.HALTED), approving=False)
-
-    site = played(story)
-    assert site.states() == {"h1": FAILED, "h2": WAITING}
-    assert "h2" not in site.drains()
-    assert site.reboots == []
-
-
-def test_a_failure_halts_it_and_cancels_what_has_not_started() -> None:
-    async def story(site: UnitSite) -> None:
-        site.failing = {"cache"}
-        site.begin(UnitTargets(machines=("cache", "db")), at_once="2")
-        await site.reach(lambda: list(site.states().values()) == [RUNNING] * 2, approving=False)
-        its = f"1.{site.unit('cache').operation}"
-        done(site.plane.approve_for_guests([its], by="test"))
-        await site.reach(site.is_in(MaintenanceState.HALTED), approving=False)
-        await site.reach(lambda: site.unit("db").state is WAITING, approving=False, rounds=20)
-
-    site = played(story)
-    assert site.unit("cache").state is FAILED
-    assert "no memory" in site.maintenance().reason
-    assert not site.live()
-
-
-def test_after_a_failure_it_goes_on_with_a_retry() -> None:
-    async def story(site: UnitSite) -> None:
-        site.failing = {"cache"}
-        site.begin(UnitTargets(machines=("cache", "db")))
-        await site.reach(site.is_in(MaintenanceState.HALTED))
-        site.failing = set()
-        site.order(MaintenanceOrder.RETRY, "CACHE")
-        site.order(MaintenanceOrder.RESUME)
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    assert set(played(story).states().values()) == {DONE}
-
-
-def test_a_pause_leaves_what_is_announced() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(UnitTargets(hosts=("h2", "h3", "h1")), order=TurnOrder.LISTED)
-        site.order(MaintenanceOrder.PAUSE)
-        await site.reach(lambda: DONE in site.states().values())
-        await site.settle()
-        assert site.states() == {"h2": DONE, "h3": WAITING, "h1": WAITING}
-        site.order(MaintenanceOrder.RESUME)
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    played(story)
-
-
-def test_a_stop_cancels_what_is_announced() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin()
-        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
-        site.order(MaintenanceOrder.STOP)
-        assert not site.live()
-        await site.reach(lambda: not site.maintenance().open, rounds=20)
-
-    site = played(story)
-    assert site.maintenance().state is MaintenanceState.STOPPED
-    assert {o.status for o in site.all_operations()} == {EventStatus.CANCELED}
-
-
-def test_what_has_started_goes_on_after_a_stop_and_is_followed() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(UnitTargets(scopes=("web",)))
-        await site.reach(lambda: any(o.status is EventStatus.STARTED for o in site.live()))
-        site.order(MaintenanceOrder.STOP)
-        await site.reach(lambda: not site.maintenance().open)
-
-    site = played(story)
-    assert sorted(site.states().values()) == [DONE, SKIPPED]
-    assert site.unit("web/0").done == ("web-0",)
-    assert [o.status for o in site.all_operations()] == [EventStatus.COMPLETED]
-
-
-def test_two_maintenances_that_want_the_same_machines_both_come_to_their_end() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(at_once="3")
-        site.begin(UnitTargets(machines=("web-0", "web-1", "web-2", "db")), at_once="4")
-        await site.reach(site.is_in(MaintenanceState.DONE), rounds=600)
-        await site.reach(site.is_in(MaintenanceState.DONE, number=2), rounds=600)
-
-    site = played(story)
-    assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
-
-
-def test_a_unit_whose_machine_is_gone_is_left_out() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(UnitTargets(machines=("cache", "db")), order=TurnOrder.LISTED)
-        done(site.plane.remove_machines(["db"]))
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    site = played(story)
-    assert site.states() == {"cache": DONE, "db": SKIPPED}
-
-
-def test_a_unit_that_other_maintenance_holds_up_says_so_and_lets_others_go() -> None:
-    async def story(site: UnitSite) -> None:
-        done(site.plane.request(Request(event_type=EventType.FREEZE, machines=("db",))))
-        site.begin(UnitTargets(machines=("db", "cache")))
-        await site.reach(lambda: site.unit("cache", 2).state is RUNNING, approving=False)
-        assert "1.1" in site.unit("db", 2).reason
-        await site.reach(site.is_in(MaintenanceState.DONE, number=2))
-
-    played(story)
-
-
-def test_a_unit_whose_guest_holds_says_so_and_keeps_no_other_from_going() -> None:
-    async def story(site: UnitSite) -> None:
-        targets = UnitTargets(machines=("db", "cache", "web-0"))
-        site.begin(targets, at_once="2", order=TurnOrder.LISTED)
-        await site.reach(lambda: site.unit("db").state is RUNNING, approving=False)
-        done(site.plane.hold(HoldKind.MACHINE, "db", reason="a backup", by="ann"))
-        await site.reach(lambda: list(site.states().values()).count(DONE) == 2)
-        assert site.unit("db").state is RUNNING
-        done(site.plane.release(HoldKind.MACHINE, "db"))
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    played(story)
-
-
-def test_a_unit_whose_host_has_no_machines_any_more_is_left_out() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(order=TurnOrder.LISTED)
-        with site.store.read() as reading:
-            gone = [machine.name for machine in reading.machines().values() if machine.host == "h3"]
-        done(site.plane.remove_machines(gone))
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    assert sorted(played(story).states().values()) == [DONE, DONE, SKIPPED]
-
-
 def test_a_unit_whose_window_closes_has_its_turn_in_the_next_one() -> None:
     async def story(site: UnitSite) -> None:
         site.begin(UnitTargets(machines=("cache",)), windows=("daily 12:30-13:00",))
@@ -299,50 +151,6 @@ def test_a_unit_whose_window_closes_has_its_turn_in_the_next_one() -> None:
     started = site.all_operations()[1].started_at
     assert started is not None
     assert started >= NOW + timedelta(hours=24, minutes=30)
-
-
-def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once() -> None:
-    kill_at = 1
-    while True:
-        site = UnitSite()
-
-        async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
-            site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
-            site.store.last_commit = site.store.commits + kill_at
-            await site.reach(site.is_in(MaintenanceState.DONE))
-
-        site.play(story)
-        assert len(site.all_operations()) == 3, kill_at
-        assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
-        if not site.kills:
-            assert kill_at > 6
-            return
-        kill_at += 1
-
-
-@pytest.mark.parametrize("scope", ["web", "batch"])
-def test_a_service_that_is_killed_after_any_commit_announces_each_domain_once(scope: str) -> None:
-    """Also where nobody named a policy."""
-    three = [{"name": f"batch-{n}", "update_domain": n} for n in range(3)]
-    kill_at = 1
-    while True:
-        site = UnitSite()
-        fleet = {"availability_set": [{"name": "batch", "update_domains": 3, "machines": three}]}
-        done(site.plane.apply_fleet(msgspec.convert(fleet, fleet_file.Fleet)))
-
-        async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
-            done(site.plane.request(Request(event_type=EventType.REBOOT, scope=scope)))
-            site.store.last_commit = site.store.commits + kill_at
-            await site.reach(site.is_in(MaintenanceState.DONE))
-
-        site.play(story)
-        operations = site.all_operations()
-        assert len(operations) == len(site.maintenance().units), kill_at
-        assert {o.status for o in operations} == {EventStatus.COMPLETED}
-        if not site.kills:
-            assert kill_at > 6
-            return
-        kill_at += 1
 
 
 class LimitedSite(UnitSite):
@@ -499,30 +307,6 @@ YEARS = timedelta(days=800)
 DB_AND_CACHE = UnitTargets(machines=("db", "cache"))
 
 
-def test_each_unit_is_followed_by_a_check() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(DB_AND_CACHE, **CHECKED)
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    site = played(story)
-    assert [run.number for run in site.checks.runs] == [1, 2]
-    assert {run.name for run in site.checks.runs} == {"smoke"}
-    assert {run.seconds for run in site.checks.runs} == {100}
-
-
-def test_no_further_unit_is_asked_for_while_a_check_runs() -> None:
-    async def story(site: UnitSite) -> None:
-        site.checks.open.clear()
-        site.begin(DB_AND_CACHE, **CHECKED)
-        await site.reach(lambda: bool(site.checks.runs))
-        await site.settle()
-        assert sorted(site.states().values()) == [DONE, WAITING]
-        site.checks.open.set()
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    played(story)
-
-
 def test_a_check_that_fails_too_often_halts_the_maintenance_and_passes_after_a_resume() -> None:
     async def story(site: UnitSite) -> None:
         site.checks.fails = 2
@@ -550,26 +334,6 @@ def test_a_check_that_raises_has_failed() -> None:
     site = UnitSite()
     site.checks = Broken()
     assert "no disk" in played(story, site).maintenance().reason
-
-
-def test_a_service_that_is_killed_after_any_commit_runs_a_check_after_each_unit() -> None:
-    kill_at = 1
-    while True:
-        site = UnitSite()
-
-        async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
-            site.begin(DB_AND_CACHE, **CHECKED)
-            site.store.last_commit = site.store.commits + kill_at
-            await site.reach(site.is_in(MaintenanceState.DONE))
-
-        site.play(story)
-        assert site.maintenance().check.passed_at is not None
-        ended = [unit.changed_at for unit in site.maintenance().units if unit.changed_at]
-        assert site.maintenance().check.passed_at >= max(ended), kill_at
-        if not site.kills:
-            assert kill_at > 8
-            return
-        kill_at += 1
 
 
 def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> None:
@@ -631,42 +395,45 @@ def test_a_policy_takes_no_notice_below_the_least(event_type: EventType, least: 
     assert refused.value.facts == {"where": "policy.notice_seconds"}
 
 
-def test_until_a_time_no_unit_starts_without_approval() -> None:
-    until = NOW + timedelta(hours=5)
-
-    async def story(site: UnitSite) -> None:
-        site.begin(UnitTargets(scopes=("web",)), approval_until=until)
-        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
-        done(site.plane.approve_for_guests(["1.1"], by="test"))
-        await site.reach(lambda: len(site.all_operations()) > 1, approving=False)
-        site.clock.advance(timedelta(hours=4))
-        await site.settle()
-        assert {o.status for o in site.live()} == {EventStatus.SCHEDULED}
-        await site.reach(site.is_in(MaintenanceState.DONE), approving=False, rounds=1500)
-
-    site = played(story)
-    first, *later = sorted(site.all_operations(), key=lambda o: o.id)
-    assert first.started_at is not None
-    assert first.started_at < until
-    assert later
-    assert all(o.started_at is not None and o.started_at >= until for o in later)
+def by_name(site: UnitSite) -> None:
+    site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
 
 
-def farm_of(hosts: int, *, shared: bool, settle: int = 0) -> fleet_file.Fleet:
-    """Hosts with three machines each: of one update domain of three scopes, or each alone."""
-    machines = {
-        scope: [
-            {"name": f"{scope}-{n}", "host": f"h{n + 1}", "update_domain": n} for n in range(hosts)
-        ]
-        for scope in ("web", "app", "db")
-    }
-    sets = [
-        {"name": scope, "update_domains": hosts, "machines": its, "settle_seconds": settle}
-        for scope, its in machines.items()
-    ]
-    alone = [{"name": m["name"], "host": m["host"]} for its in machines.values() for m in its]
-    plain = {"availability_set": sets} if shared else {"machine": alone}
-    return msgspec.convert(plain, fleet_file.Fleet)
+def by_scope(site: UnitSite) -> None:
+    """Where nobody names a policy."""
+    three = [{"name": f"batch-{n}", "update_domain": n} for n in range(3)]
+    fleet = {"availability_set": [{"name": "batch", "update_domains": 3, "machines": three}]}
+    done(site.plane.apply_fleet(msgspec.convert(fleet, fleet_file.Fleet)))
+    done(site.plane.request(Request(event_type=EventType.REBOOT, scope="batch")))
+
+
+def checked(site: UnitSite) -> None:
+    site.begin(DB_AND_CACHE, **CHECKED)
+
+
+@pytest.mark.parametrize("begin", [by_name, by_scope, checked])
+def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
+    begin: Callable[[UnitSite], None],
+) -> None:
+    for kill_at in itertools.count(1):
+        site = UnitSite()
+
+        async def story(site: UnitSite, kill_at: int = kill_at) -> None:
+            begin(site)
+            site.store.last_commit = site.store.commits + kill_at
+            await site.reach(site.is_in(MaintenanceState.DONE))
+
+        played(story, site)
+        maintenance = site.maintenance()
+        assert len(site.all_operations()) == len(maintenance.units), kill_at
+        assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
+        if maintenance.policy.check:
+            ended = [unit.changed_at for unit in maintenance.units if unit.changed_at]
+            assert maintenance.check.passed_at is not None
+            assert maintenance.check.passed_at >= max(ended), kill_at
+        if not site.kills:
+            assert kill_at > 6
+            return
 
 
 class Farm(UnitSite):
@@ -698,20 +465,10 @@ class Farm(UnitSite):
         return self.maintenance(self.number).state is not MaintenanceState.RUNNING
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_while_hosts_are_drained_each_machine_moves_away_once_and_home_once(
-    *, shared: bool
-) -> None:
-    farm = Farm(farm_of(4, shared=shared))
-    plan = farm.roll(at_once="2")
-    assert (plan.drained, plan.units) == (4, 4)
-    assert farm.maintenance().state is MaintenanceState.DONE
-    assert farm.where(*farm.home) == [*farm.home.values()]
-    assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
-
-
 def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -> None:
-    farm = Farm(farm_of(3, shared=False))
+    names = [f"{scope}-{n}" for scope in ("web", "db") for n in range(3)]
+    alone = [{"name": name, "host": f"h{1 + int(name[-1])}"} for name in names]
+    farm = Farm(msgspec.convert({"machine": alone}, fleet_file.Fleet))
 
     async def story(_: UnitSite) -> None:
         await farm.drain("h1", reboot=True)
@@ -726,15 +483,6 @@ def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -
     played(story, farm)
     assert farm.where(*farm.home) == [*farm.home.values()]
     assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
-
-
-def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
-    farm = Farm(farm_of(4, shared=True))
-    farm.roll(at_once="2")
-    assert {len(units) for units in farm.together} <= {0, 1}
-    apart = Farm(farm_of(4, shared=False))
-    apart.roll(at_once="2")
-    assert max(len(units) for units in apart.together) == 2
 
 
 def test_a_plan_knows_holds_and_what_is_live() -> None:

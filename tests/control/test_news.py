@@ -19,7 +19,6 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import news
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
     HoldKind,
     HostState,
     Maintenance,
@@ -30,7 +29,6 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import CheckProgress, UnitKind
 from forewarn.store.port import Store
-from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 replace = msgspec.structs.replace
@@ -109,29 +107,6 @@ def test_a_change_of_an_operation_that_was_never_read_tells_only_what_changed(
     assert reader() == []
 
 
-def test_an_outage_and_an_operator_postpone(house: House, reader: Reader) -> None:
-    before = house.ask(REBOOT, "web-0").operations[0].not_before
-    reader()
-    house.clock.advance(HOUR)
-    done(house.plane.extend_notices(HOUR))
-    done(house.plane.postpone(["1"], before + 3 * HOUR))
-    found = reader()
-    assert [one.type for one in found] == [NewsType.OPERATION_POSTPONED] * 2
-    assert [one.data.not_before for one in found] == [before + HOUR, before + 3 * HOUR]
-
-
-def test_what_is_approved_before_its_window_is_approved_and_not_started(
-    house: House, reader: Reader
-) -> None:
-    plan = house.ask(REBOOT, "web-0", "bastion", opens_at=NOW + 2 * HOUR)
-    house.clock.advance(2 * HOUR - MINUTE)
-    done(house.plane.advance())
-    reader()
-    ids = {o.events[0].scope: o.events[0].id for o in plan.operations}
-    done(house.plane.approve("web", [ids["web"]], by="web-0", address=""))
-    assert reader.types() == [NewsType.OPERATION_APPROVED]
-
-
 def test_a_cancelled_maintenance_is_finished(house: House, reader: Reader) -> None:
     house.ask(REBOOT, "web-0", "bastion")
     reader()
@@ -140,68 +115,6 @@ def test_a_cancelled_maintenance_is_finished(house: House, reader: Reader) -> No
     assert (canceled.type, canceled.data.reason) == (NewsType.OPERATION_CANCELED, "not today")
     done(house.plane.cancel(["1"], reason=""))
     assert reader.types() == [NewsType.OPERATION_CANCELED, NewsType.MAINTENANCE_FINISHED]
-
-
-def test_a_failure_halts_a_maintenance_until_it_is_resumed(house: House, reader: Reader) -> None:
-    house.ask(REBOOT, scope="web", no_notice=False)
-    assert reader.types() == [NewsType.MAINTENANCE_SCHEDULED, NewsType.OPERATION_SCHEDULED]
-    house.clock.advance(HOUR)
-    done(house.plane.advance())
-    (task,) = done(house.plane.claim("a", MINUTE, 10))
-    done(house.plane.finish("1.1", task.attempt, Outcome(succeeded=False, message="no power")))
-    found = reader()
-    assert [one.type for one in found] == [
-        NewsType.OPERATION_STARTED,
-        NewsType.MAINTENANCE_PROGRESSED,
-        NewsType.MAINTENANCE_HALTED,
-        NewsType.OPERATION_FAILED,
-    ]
-    assert found[-1].data.reason == "no power"
-    assert "1.1" in found[2].data.reason
-    done(house.plane.acknowledge(["1.1"], "ann", even_if_down=True))
-    (acknowledged,) = reader()
-    assert (acknowledged.type, acknowledged.data.by) == (NewsType.OPERATION_ACKNOWLEDGED, "ann")
-    order(house, MaintenanceOrder.RESUME)
-    progressed, resumed, announced = reader()
-    assert progressed.data.units == {"failed": 1, "running": 1, "waiting": 1}
-    assert (resumed.type, resumed.data.by) == (NewsType.MAINTENANCE_RESUMED, "bob")
-    assert announced.type is NewsType.OPERATION_SCHEDULED
-    done(house.plane.cancel(["1"], reason="enough"))
-    progressed, stopped, canceled, finished = reader()
-    assert progressed.type is NewsType.MAINTENANCE_PROGRESSED
-    assert (stopped.type, stopped.data.reason) == (NewsType.MAINTENANCE_STOPPED, "enough")
-    assert canceled.type is NewsType.OPERATION_CANCELED
-    assert finished.type is NewsType.MAINTENANCE_FINISHED
-
-
-def test_what_waits_for_another_domain_is_queued(reader: Reader) -> None:
-    store = InMemoryStore()
-    clock = ManualClock(NOW)
-    plane = Plane(InlineWriter(store, clock, Changefeed()), mint("b"))
-    done(plane.apply_fleet(FLEET))
-    ask = reader.house.ask.__func__  # type: ignore[attr-defined]
-    house = type("Simple", (), {"plane": plane})()
-    ask(house, REBOOT, "web-0")
-    ask(house, REBOOT, "web-1")
-    assert [one.type for one in told(store)][-2:] == [
-        NewsType.MAINTENANCE_SCHEDULED,
-        NewsType.OPERATION_QUEUED,
-    ]
-    done(plane.cancel(["1"], reason=""))
-    assert [one.type for one in told(store)][-3:] == [
-        NewsType.OPERATION_CANCELED,
-        NewsType.OPERATION_SCHEDULED,
-        NewsType.MAINTENANCE_FINISHED,
-    ]
-
-
-def test_an_unknown_outcome_is_told_once(house: House, reader: Reader) -> None:
-    house.ask(REBOOT, "web-0", no_notice=True)
-    (task,) = done(house.plane.claim("a", MINUTE, 10))
-    reader()
-    done(house.plane.report_unknown("1.1", task.attempt, "who knows"))
-    (unknown,) = reader()
-    assert (unknown.type, unknown.data.reason) == (NewsType.OPERATION_OUTCOME_UNKNOWN, "who knows")
 
 
 def test_a_hold_is_told_when_it_is_put_and_when_it_is_released(
@@ -306,27 +219,6 @@ def test_a_maintenance_tells_its_progress_its_waves_and_its_end(
     assert (stopped.type, stopped.data.by) == (NewsType.MAINTENANCE_STOPPED, "bob")
     assert finished.type is NewsType.MAINTENANCE_FINISHED
     assert finished.data.operations == {"Completed": 1, "Canceled": 1}
-
-
-def test_each_state_of_a_drain_is_news_of_its_host() -> None:
-    before = Drain(host="h1", state=HostState.UP, requested_at=NOW, changed_at=NOW)
-    known = news.Before(maintenances={}, drains={"h1": before})
-    found = []
-    for state in HostState:
-        drain = Drain(host="h1", state=state, requested_at=NOW, changed_at=NOW)
-        changes = news.Changes(drains=(drain,))
-        found += [one.type for one in news.of_others(known, changes, (), NOW)]
-    assert found == [NewsType(f"host.{state}") for state in HostState if state is not HostState.UP]
-
-
-def test_more_news_than_a_transaction_may_have_is_counted() -> None:
-    one = news.lost(1, "r1", NOW)
-    full = news.decode(news.encode([one] * news.MAX_ITEMS))
-    assert full == [one] * news.MAX_ITEMS
-    items = news.decode(news.encode([one] * (news.MAX_ITEMS + 7)))
-    assert len(items) == news.MAX_ITEMS
-    assert (items[-1].type, items[-1].data.count) == (NewsType.OMITTED, 8)
-    assert news.encode([]) == b""
 
 
 def test_every_status_has_its_type() -> None:

@@ -38,7 +38,6 @@ from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
 from forewarn.store.port import (
-    ChangeRecord,
     NewChange,
     OutcomeUnknown,
     Position,
@@ -580,13 +579,6 @@ def test_the_thread_outlives_a_store_that_is_away_or_loses_its_answers() -> None
     assert thread.ended.result(patience.SECONDS) is None
     for each in (replica, writer):
         each.writer.close()
-
-
-def test_a_row_decodes_to_what_was_encoded() -> None:
-    saved = [Changes(removed_machines=("a",)), Changes(revived=("b",))]
-    form, body = outbox.encoded(saved)
-    row = ChangeRecord(sequence=1, token="t", replica="a", at=NOW, format=form, body=body)
-    assert msgspec.json.decode(row.body, type=list[Changes]) == saved
 
 
 @pytest.mark.parametrize("again", [None, "another digest"])

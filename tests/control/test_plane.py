@@ -5,24 +5,19 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from builders import FLEET, MINUTE, NOW, mint
+from builders import FLEET, MINUTE, NOW
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
-from forewarn.control import maintenances, plane
-from forewarn.control.plane import Plane, Retention
-from forewarn.control.writer import InlineWriter
+from forewarn.control import plane
+from forewarn.control.plane import Retention
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import (
     Changes,
-    Enablement,
     HoldKind,
-    Policy,
-    Queueing,
     Refused,
     Verdict,
 )
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
@@ -100,12 +95,6 @@ def test_a_guest_approves_nothing_of_another_scope(house: House) -> None:
     assert house.operation("1.1").status is EventStatus.SCHEDULED
 
 
-def test_an_event_that_is_over_is_still_approved_with_success(house: House) -> None:
-    event_id = house.ask(REBOOT, "web-0").operations[0].events[0].id
-    done(house.plane.cancel(["1"], reason="changed our minds"))
-    assert done(house.plane.approve("web", [event_id], by="web-0", address=""))
-
-
 def test_an_operator_approves_by_event_operation_or_maintenance(house: House) -> None:
     first = house.ask(REBOOT, "web-0", "bastion", "batch_1")
     event_id = first.operations[0].events[0].id
@@ -123,14 +112,6 @@ def test_an_operator_approves_by_event_operation_or_maintenance(house: House) ->
     assert house.operation("1.3").status is EventStatus.SCHEDULED
 
 
-def test_an_operators_approval_is_all_or_nothing(house: House) -> None:
-    house.ask(REBOOT, "web-0")
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.approve_for_guests(["1.1", UNKNOWN], by="ann"))
-    assert refusal.value.code is ErrorCode.NOT_FOUND
-    assert house.operation("1.1").status is EventStatus.SCHEDULED
-
-
 @pytest.mark.parametrize("reference", ["event", "1.1", "1"])
 def test_cancelling_by_event_operation_or_maintenance(house: House, reference: str) -> None:
     plan = house.ask(REBOOT, "web-0")
@@ -139,22 +120,6 @@ def test_cancelling_by_event_operation_or_maintenance(house: House, reference: s
     assert cancelled.status is EventStatus.CANCELED
     assert house.operation("1.1").outcome == "not tonight"
     assert house.incarnation("web") == 2
-
-
-def test_a_maintenance_is_cancelled_as_far_as_it_still_can_be(house: House) -> None:
-    house.ask(REBOOT, scope="web")
-    done(house.plane.approve_for_guests(["1.1"], by="ann"))
-    done(house.plane.cancel(["1"], reason="enough"))
-    assert house.operation("1.1").status is EventStatus.STARTED
-    (act,) = done(house.plane.claim("here", MINUTE, 10))
-    done(house.plane.finish("1.1", act.attempt, Outcome(succeeded=True)))
-    with house.store.read() as reading:
-        assert list(reading.operations_of_maintenance(1)) == ["1.1"]
-        assert reading.open_maintenances() == {}
-    for late in ("1", "1.1"):
-        with pytest.raises(Refused) as refusal:
-            done(house.plane.cancel([late], reason="enough"))
-        assert refusal.value.code is ErrorCode.TOO_LATE
 
 
 def test_several_references_are_cancelled_together_or_not_at_all(house: House) -> None:
@@ -242,76 +207,6 @@ def test_what_is_due_is_advanced_and_the_next_wakeup_known(house: House) -> None
     assert done(house.plane.next_wakeup()) == NOW + 20 * MINUTE
 
 
-def ask_each_domain(house: House) -> None:
-    for domain in range(3):
-        house.ask(REBOOT, f"web-{domain}", f"web-{domain + 3}")
-
-
-def finish(house: House, operation_id: str, *, succeeded: bool = True) -> None:
-    acts = done(house.plane.claim("here", MINUTE, 10))
-    (act,) = [act for act in acts if act.operation == operation_id]
-    outcome = Outcome(succeeded=succeeded, message="ok" if succeeded else "no power")
-    done(house.plane.finish(operation_id, act.attempt, outcome))
-
-
-def test_what_waits_is_woken_by_the_end_of_what_it_waits_for(house: House) -> None:
-    ask_each_domain(house)
-    house.clock.advance(15 * MINUTE)
-    assert done(house.plane.advance()) == 3
-    assert done(house.plane.advance()) == 0
-    assert done(house.plane.next_wakeup()) is None
-    finish(house, "1.1")
-    assert house.operation("2.1").status is EventStatus.STARTED
-    assert house.operation("1.1").status is EventStatus.COMPLETED
-    assert house.operation("1.1").outcome == "ok"
-
-
-def test_the_next_unit_is_announced_in_the_transaction_that_ends_the_one_before(
-    house: House,
-) -> None:
-    house.ask(REBOOT, scope="web")
-    done(house.plane.approve_for_guests(["1.1"], by="ann"))
-    told = len(house.told)
-    finish(house, "1.1")
-    assert {o.id for o in house.told[-1].operations} == {"1.1", "1.2"}
-    assert len(house.told) == told + 2  # the claim, and the end with what follows from it
-    assert house.operation("1.2").machines == ("web-1", "web-4")
-
-
-def test_a_halted_maintenance_is_resumed(house: House) -> None:
-    house.ask(REBOOT, scope="web")
-    done(house.plane.approve_for_guests(["1"], by="ann"))
-    finish(house, "1.1", succeeded=False)
-    with house.store.read() as reading:
-        assert list(reading.open_maintenances()) == [1]
-        assert list(reading.unacknowledged_failures(10)) == ["1.1"]
-    resume = MaintenanceOrder.RESUME
-    (announced,) = done(house.plane.order(maintenances.order, 1, resume, "", by="ann"))
-    assert (announced.id, announced.status) == ("1.2", EventStatus.SCHEDULED)
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.order(maintenances.order, 7, resume, "", by="ann"))
-    assert refusal.value.code is ErrorCode.NOT_FOUND
-    with pytest.raises(Refused) as unheard:
-        done(house.plane.acknowledge(["1.1"], by="ann"))
-    assert unheard.value.facts["machine"] == "web-0"
-    (noted,) = done(house.plane.acknowledge(["1.1"], by="ann", even_if_down=True))
-    assert noted.acknowledged_by == "ann"
-    with house.store.read() as reading:
-        assert reading.unacknowledged_failures(10) == {}
-
-
-def test_a_host_is_one_operation_over_its_scopes(house: House) -> None:
-    more = fleet_file.Fleet(machine=(fleet_file.StandaloneMachine(name="extra", host="h0"),))
-    done(house.plane.apply_fleet(more))
-    plan = house.ask(REBOOT, host="h0")
-    (operation,) = plan.operations
-    assert [event.scope for event in operation.events] == ["extra", "web"]
-    assert house.incarnation("extra") == house.incarnation("web") == 1
-    done(house.plane.approve_for_guests(["1"], by="ann"))
-    finish(house, "1.1")
-    assert house.operation("1.1").status is EventStatus.COMPLETED
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -335,41 +230,6 @@ def test_what_is_held_stays_until_it_is_released(house: House, kind: HoldKind, n
     assert house.operation("1.1").held_at is None
     with house.store.read() as reading:
         assert reading.holds() == ()
-
-
-@pytest.mark.parametrize("moves_first", [False, True])
-@pytest.mark.parametrize("approves", [False, True])
-def test_a_hold_of_a_host_covers_what_has_moved_there(
-    house: House, *, moves_first: bool, approves: bool
-) -> None:
-    house.ask(REBOOT, "bastion")
-    machines = done(house.plane.record_hosts({"bastion": "h7", "firm_0": "h8"}))
-    assert len(machines) == 2
-    moves = house.plane.record_hosts
-    if moves_first:
-        done(moves({"bastion": "h8"}))
-    held = done(house.plane.hold(HoldKind.HOST, "h8", reason="", by="ann"))
-    assert [o.id for o in held] == (["1.1"] if moves_first else [])
-    done(moves({"bastion": "h8"}))
-    if approves:
-        done(house.plane.approve_for_guests(["1"], by="ann"))
-    house.clock.advance(15 * MINUTE)
-    done(house.plane.advance())
-    assert house.operation("1.1").held_at is not None
-    assert house.operation("1.1").status is EventStatus.SCHEDULED
-    assert house.operation("1.1").hosts == ("h8",)
-    done(house.plane.release(HoldKind.HOST, "h8"))
-    house.clock.advance(15 * MINUTE)
-    done(house.plane.advance())
-    assert house.operation("1.1").status is EventStatus.STARTED
-
-
-def test_a_hold_of_a_host_does_not_cover_what_has_left_it(house: House) -> None:
-    done(house.plane.record_hosts({"bastion": "h7", "firm_0": "h7"}))
-    house.ask(REBOOT, "bastion")
-    done(house.plane.record_hosts({"bastion": "h8"}))
-    assert done(house.plane.hold(HoldKind.HOST, "h7", reason="", by="ann")) == ()
-    assert house.operation("1.1").held_at is None
 
 
 @pytest.mark.parametrize("kind", [HoldKind.SCOPE, HoldKind.HOST, HoldKind.MACHINE])
@@ -398,45 +258,6 @@ def test_an_outage_moves_all_notice_in_one_transaction(house: House) -> None:
     assert len(house.told) == told + 1
     assert done(house.plane.advance()) == 0
     assert house.operation("1.2").not_before == NOW + 75 * MINUTE
-
-
-def test_a_preempted_machine_is_gone_and_remembered(house: House) -> None:
-    house.ask(EventType.PREEMPT, "batch_0")
-    house.clock.advance(MINUTE)
-    done(house.plane.advance())
-    finish(house, "1.1")
-    with house.store.read() as reading:
-        assert "batch_0" not in reading.machines()
-        assert list(reading.tombstones()) == ["batch_0"]
-    assert done(house.plane.apply_fleet(FLEET)).lost == ("batch_0",)
-    assert done(house.plane.apply_fleet(FLEET, again=True)).added == ("batch_0",)
-    with house.store.read() as reading:
-        assert reading.tombstones() == {}
-
-
-def test_a_scope_is_on_from_the_moment_it_asked(house: House) -> None:
-    policy = Policy(enablement=Enablement.FIRST_REQUEST)
-    house.plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("e"), policy)
-    with pytest.raises(Refused) as refusal:
-        house.ask(REBOOT, "web-0")
-    assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
-    done(house.plane.record_requests(["web", "no such scope"]))
-    assert house.ask(REBOOT, "web-0").operations[0].status is EventStatus.SCHEDULED
-    silent = house.ask(REBOOT, "bastion", without_notice=True).operations[0]
-    assert silent.status is EventStatus.STARTED
-    assert house.incarnation("bastion") == 0
-
-
-def test_users_pending_events_are_counted_over_the_whole_fleet(house: House) -> None:
-    policy = Policy(user_initiated_limit=2)
-    house.plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("e"), policy)
-    house.ask(REBOOT, "web-0", source=EventSource.USER)
-    house.ask(REBOOT, "web-3")
-    house.ask(REBOOT, "bastion", source=EventSource.USER)
-    with pytest.raises(Refused) as refusal:
-        house.ask(REBOOT, "batch_0", source=EventSource.USER)
-    assert refusal.value.code is ErrorCode.LIMIT
-    assert refusal.value.facts == {"pending": 2, "limit": 2}
 
 
 def test_a_claim_says_what_is_to_be_done_and_is_held_by_one(house: House) -> None:
@@ -595,18 +416,6 @@ def test_a_fleet_is_applied_and_a_dry_run_is_not(house: House) -> None:
         assert "extra" not in reading.scopes()
 
 
-def test_machines_are_removed_unless_something_live_names_them(house: House) -> None:
-    house.ask(REBOOT, "web-0")
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.remove_machines(["web-1", "web-0"]))
-    assert refusal.value.code is ErrorCode.CONFLICT
-    assert done(house.plane.remove_machines(["WEB-1", "bastion"])).removed == ("web-1", "bastion")
-    with house.store.read() as reading:
-        assert "web-1" not in reading.machines()
-        assert "bastion" not in reading.scopes()
-        assert "web" in reading.scopes()
-
-
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
     names = tuple(
         fleet_file.StandaloneMachine(name=f"m{n}") for n in range(plane.ADVANCE_BATCH + 5)
@@ -619,41 +428,6 @@ def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
     assert done(house.plane.advance()) == 0
 
 
-def test_queued_patches_of_a_chain_of_hosts_end_with_their_window_one_after_another(
-    house: House,
-) -> None:
-    """Each shares a scope with the next alone: the last is far from the one that ends."""
-    chain = {
-        "availability_set": [
-            {
-                "name": f"s{n}",
-                "update_domains": 2,
-                "machines": [
-                    {"name": f"s{n}-a", "update_domain": 0, "host": f"rack{n - 1}"},
-                    {"name": f"s{n}-b", "update_domain": 1, "host": f"rack{n}"},
-                ],
-            }
-            for n in range(7)
-        ]
-    }
-    done(house.plane.apply_fleet(msgspec.convert(chain, fleet_file.Fleet)))
-    queueing = Policy(queue=Queueing.ANNOUNCEMENT)
-    plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("c"), queueing)
-    for n in range(6):
-        request = Request(event_type=REBOOT, host=f"rack{n}", closes_at=NOW + 40 * MINUTE)
-        done(plane.request(request))
-    house.clock.advance(15 * MINUTE)
-    done(plane.advance())
-    (task,) = done(plane.claim("here", MINUTE, 10))
-    house.clock.advance(15 * MINUTE)
-    done(plane.finish(task.operation, task.attempt, Outcome(succeeded=True)))
-    states = {house.operation(f"{n}.1").status for n in range(2, 7)}
-    assert (house.operation("1.1").status, states) == (
-        EventStatus.COMPLETED,
-        {EventStatus.CANCELED},
-    )
-
-
 def test_a_scope_is_released_with_an_operation_that_is_in_others_too(house: House) -> None:
     done(house.plane.record_hosts({"bastion": "h0"}))
     house.ask(REBOOT, host="h0")
@@ -662,23 +436,3 @@ def test_a_scope_is_released_with_an_operation_that_is_in_others_too(house: Hous
     done(house.plane.release(HoldKind.SCOPE, "bastion"))
     assert house.operation("1.1").not_before == NOW + 16 * MINUTE
     assert (house.incarnation("web"), house.incarnation("bastion")) == (2, 2)
-
-
-def test_what_waited_in_another_scope_for_a_failure_goes_on_when_that_is_repaired(
-    house: House,
-) -> None:
-    done(house.plane.record_hosts({"bastion": "h0", "batch_1": "h0"}))
-    queueing = Policy(queue=Queueing.ANNOUNCEMENT)
-    plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("c"), queueing)
-    done(plane.request(Request(event_type=REBOOT, host="h0")))
-    done(plane.approve_for_guests(["1"], by="ann"))
-    (task,) = done(plane.claim("here", MINUTE, 10))
-    done(plane.finish(task.operation, task.attempt, Outcome(succeeded=False)))
-    done(plane.request(Request(event_type=REBOOT, machines=("batch_0",))))
-    assert house.operation("2.1").waits_for == "1.1"
-    for names in (("bastion",), ("batch_1",), ("web-0", "web-3")):
-        done(plane.request(Request(event_type=REBOOT, machines=names, no_notice=True)))
-    for task in done(plane.claim("here", MINUTE, 10)):
-        done(plane.finish(task.operation, task.attempt, Outcome(succeeded=True)))
-    assert house.operation("1.1").awaited == ()
-    assert house.operation("2.1").status is EventStatus.SCHEDULED

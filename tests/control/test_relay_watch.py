@@ -179,29 +179,6 @@ def test_while_a_relay_is_away_its_host_is_held_and_notice_stands_still(
     assert replica.operation("2.1").status is EventStatus.STARTED
 
 
-def test_an_operation_that_was_announced_meanwhile_keeps_its_whole_notice(
-    replica: RelayReplica,
-) -> None:
-    replica.clock.advance(8 * SECOND)
-    replica.ask("web-3")
-    announced = replica.operation("2.1")
-    away(replica)
-    assert replica.operation("2.1").held_at == announced.announced_at
-    replica.hear()
-    replica.look()
-    gone = replica.clock.now() - announced.announced_at
-    assert replica.operation("2.1").not_before == announced.not_before + gone
-
-
-def test_a_relay_that_asks_in_time_holds_nothing(replica: RelayReplica) -> None:
-    for _ in range(20):
-        away(replica, BUSY * SECOND + LATE - SECOND)
-        replica.hear()
-        replica.look()
-    assert replica.holds() == ()
-    assert replica.held_and_released() == []
-
-
 def test_an_operator_may_release_a_host_whose_relay_is_away(replica: RelayReplica) -> None:
     away(replica)
     done(replica.plane.release(HoldKind.HOST, "h0"))
@@ -223,35 +200,6 @@ def test_a_hold_of_an_operator_is_left_alone_and_followed_by_ours(replica: Relay
     assert [hold.by for hold in replica.holds()] == [relays.BY]
 
 
-def test_a_host_that_is_released_by_hand_and_held_by_an_operator_stays_held(
-    replica: RelayReplica,
-) -> None:
-    away(replica)
-    done(replica.plane.release(HoldKind.HOST, "h0"))
-    done(replica.plane.hold(HoldKind.HOST, "h0", reason="disk", by="ann"))
-    replica.hear()
-    replica.look()
-    assert [hold.by for hold in replica.holds()] == ["ann"]
-
-
-def test_a_host_stays_held_until_its_relay_has_everything(replica: RelayReplica) -> None:
-    away(replica)
-    replica.all_known = False
-    replica.hear()
-    replica.look()
-    assert len(replica.holds()) == 1
-    replica.all_known = True
-    replica.look()
-    assert replica.holds() == ()
-
-
-def test_an_empty_host_is_held_too(replica: RelayReplica) -> None:
-    replica.token("d9", "h9")
-    replica.hear("h9")
-    away(replica)
-    assert sorted(hold.name for hold in replica.holds()) == ["h0", "h9"]
-
-
 def test_a_revoked_relay_holds_nothing(replica: RelayReplica) -> None:
     away(replica)
     assert done(replica.plane.order(relay_watch.revoke_tokens, "h0")) == 1
@@ -263,12 +211,6 @@ def test_a_revoked_relay_holds_nothing(replica: RelayReplica) -> None:
     with pytest.raises(Refused) as refused:
         done(replica.plane.order(relay_watch.revoke_tokens, "h0"))
     assert refused.value.code is ErrorCode.NOT_FOUND
-
-
-def test_a_relay_that_was_never_heard_holds_nothing(replica: RelayReplica) -> None:
-    replica.token("d1", "h1")
-    away(replica, 20 * MINUTE)
-    assert [hold.name for hold in replica.holds()] == ["h0"]
 
 
 def test_a_token_is_noted_at_its_first_use_and_the_older_one_is_void(
@@ -475,34 +417,6 @@ def pair() -> tuple[RelayReplica, RelayReplica]:
     return one, two
 
 
-def test_a_relay_that_another_replica_heard_is_present() -> None:
-
-    one, two = pair()
-    one.hear()
-    for _ in range(20):
-        one.clock.advance(2 * SECOND)
-        two.hear(wait=60.0)
-        two.look()
-        one.look()
-    assert one.holds() == ()
-    assert one.watch.relays["h0"].replica == "b"
-
-
-def test_a_replica_that_lives_on_holds_and_releases_for_one_that_died() -> None:
-    one, two = pair()
-    one.hear()
-    one.look()
-    two.clock.advance(2 * SECOND)
-    two.look()
-    two.clock.advance(LATE + MINUTE)
-    two.look()
-    assert [hold.by for hold in two.holds()] == [relays.BY]
-    two.clock.advance(2 * SECOND)
-    two.hear()
-    two.look()
-    assert two.holds() == ()
-
-
 def test_a_relay_whose_replica_is_frozen_is_missed_once_something_changes_elsewhere() -> None:
     one, two = pair()
     two.hear(wait=60.0)
@@ -524,18 +438,6 @@ def test_a_relay_whose_replica_is_frozen_is_missed_once_something_changes_elsewh
     assert one.holds() == ()
 
 
-def test_a_relay_that_asks_after_a_change_is_not_missed() -> None:
-    one, two = pair()
-    one.all_known = False  # a row about a relay is always a little old
-    for _ in range(20):
-        two.hear(wait=60.0)
-        for each in (two, one):
-            each.look()
-        one.watch.changed(["h0"])
-        one.clock.advance(3 * SECOND)
-    assert one.holds() == ()
-
-
 def test_two_replicas_hold_once_and_either_releases() -> None:
     one, two = pair()
     one.hear()
@@ -553,13 +455,6 @@ def test_two_replicas_hold_once_and_either_releases() -> None:
     one.look()
     assert one.holds() == ()
     assert one.held_and_released() == [NewsType.HOLD_PUT, NewsType.HOLD_RELEASED]
-
-
-def test_a_host_whose_relay_is_revoked_is_forgotten(replica: RelayReplica) -> None:
-    done(replica.plane.order(relay_watch.revoke_tokens, "h0"))
-    assert replica.watch.relays == {}
-    replica.look()
-    assert replica.watch.relays == {}
 
 
 def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_then() -> None:

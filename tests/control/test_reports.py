@@ -1,4 +1,4 @@
-"""What executors report together shares a reading and a commit, and each report is its own."""
+"""Requests, approvals and reports that share a commit: each is decided, and answered, by itself."""
 
 import random
 from collections.abc import Iterator
@@ -11,17 +11,16 @@ import msgspec
 import pytest
 
 import patience
-from builders import FLEET, MINUTE, NOW
+from builders import FLEET, MINUTE
 from control.busy import Busy
 from control.conftest import done
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control.writer import MAX_BATCH
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import UnitState
 from forewarn.store import sqlite
-from forewarn.store.port import Store, StoreUnavailable
+from forewarn.store.port import Store
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 FINE = Outcome(succeeded=True, message="fine")
@@ -159,6 +158,37 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
     assert units[0].done == ("web-0", "web-3")
 
 
+def test_each_approval_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
+    for number in range(3):
+        busy.ask(EventType.REBOOT, f"web-{number}")
+    events = [e.id for changes in busy.told for o in changes.operations for e in o.events]
+    busy.hold()
+    futures = [busy.plane.approve("web", [one], by="web-0", address="") for one in events]
+    busy.release()
+    operations = [future.result(patience.SECONDS)[0] for future in futures]
+    assert [o.waits_for for o in operations] == ["", "1.1", "1.1"]
+    started, *others = [o.status for o in operations]
+    assert (started, {*others}) == (EventStatus.STARTED, {EventStatus.SCHEDULED})
+
+
+def test_requests_of_one_batch_have_numbers_of_their_own_and_a_refused_one_has_none(
+    busy: Fleet,
+) -> None:
+    def ask(machine: str) -> "Future[Any]":
+        return busy.plane.request(Request(event_type=EventType.REBOOT, machines=(machine,)))
+
+    commits = busy.store.commits
+    busy.hold()
+    asked = [ask(machine) for machine in ("web-0", "nobody", "web-0", "bastion")]
+    busy.release()
+    assert done(asked[0]).maintenance.number == 1
+    for refused in asked[1:3]:
+        with pytest.raises(Refused):
+            done(refused)
+    assert done(asked[3]).maintenance.number == 2
+    assert busy.store.commits == commits + 2
+
+
 def test_a_machine_that_moved_in_a_turn_goes_with_its_new_host_in_the_same_turn() -> None:
     document = {
         "availability_set": [
@@ -191,56 +221,6 @@ def test_a_machine_that_moved_in_a_turn_goes_with_its_new_host_in_the_same_turn(
         busy.close()
 
 
-def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
-    count = MAX_BATCH + 7
-    names = [f"m{n}" for n in range(count)]
-    machines = tuple(fleet_file.StandaloneMachine(name=name) for name in names)
-    done(busy.plane.apply_fleet(fleet_file.Fleet(machine=machines)))
-    busy.ask(EventType.REBOOT, *names, no_notice=True)
-    acts = busy.claim()
-    before = busy.store.commits
-    busy.hold()
-    futures = [busy.finish(act) for act in acts.values()]
-    busy.release()
-    assert {future.result(patience.SECONDS)[0].status for future in futures} == {
-        EventStatus.COMPLETED
-    }
-    assert busy.store.commits == before + 3
-
-
-def test_a_store_that_is_away_answers_all_of_them_and_changes_nothing(busy: Fleet) -> None:
-    busy.ask(EventType.REBOOT, "web-0", "bastion", no_notice=True)
-    acts = busy.claim()
-    told = len(busy.told)
-    busy.hold()
-    busy.store.away = True
-    futures = [busy.finish(act) for act in acts.values()]
-    busy.release()
-    for future in futures:
-        with pytest.raises(StoreUnavailable, match="the disk is full"):
-            future.result(patience.SECONDS)
-    assert len(busy.told) == told
-    busy.store.away = False
-    for act in acts.values():
-        assert busy.finish(act).result(patience.SECONDS)[0].status is EventStatus.COMPLETED
-
-
-def test_a_defect_in_deciding_one_fails_that_one_alone(busy: Fleet) -> None:
-    busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
-    acts = busy.claim()
-    busy.hold()
-    first = busy.finish(acts["1.1"])
-    # What no connector of ours would say; the rules do not know what to make of it.
-    bad = busy.finish(acts["1.2"], Outcome(succeeded=True, message=None))  # type: ignore[arg-type]
-    last = busy.finish(acts["1.3"])
-    busy.release()
-    assert first.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
-    assert last.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
-    with pytest.raises(TypeError):
-        bad.result(patience.SECONDS)
-    assert busy.status("1.2") is EventStatus.STARTED
-
-
 def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Path) -> None:
     busy = Fleet(store=sqlite.open_store(tmp_path / "it.db"))
     busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
@@ -256,23 +236,6 @@ def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Pa
         bad.result(patience.SECONDS)
     assert busy.status("1.2") is EventStatus.STARTED
     busy.close()
-
-
-def test_claims_that_are_renewed_together_share_one_commit(busy: Fleet) -> None:
-    busy.ask(EventType.REBOOT, "web-0", "bastion", no_notice=True)
-    acts = busy.claim()
-    before = busy.store.commits
-    busy.clock.advance(MINUTE / 2)
-    busy.hold()
-    renewed = [busy.plane.renew(act.operation, act.attempt, LEASE) for act in acts.values()]
-    stale = busy.plane.renew("1.1", 7, LEASE)
-    busy.release()
-    assert [future.result(patience.SECONDS)[0].lease_until for future in renewed] == [
-        NOW + 1.5 * MINUTE
-    ] * 2
-    with pytest.raises(Refused, match="stale"):
-        stale.result(patience.SECONDS)
-    assert busy.store.commits == before + 2
 
 
 def shared_hosts() -> fleet_file.Fleet:

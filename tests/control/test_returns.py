@@ -164,20 +164,6 @@ def test_machines_that_wait_for_an_answer_are_made_to_ask_again_each_second(room
     room.play(story)
 
 
-def test_a_domain_comes_up_when_its_agents_say_back(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0", agent=AgentStatus.READY)
-        await room.time_passes()
-        room.saw("web-0", agent=AgentStatus.RECOVERING)
-        await room.until(lambda: room.status(operation) is COMPLETED)
-        await room.time_passes()
-        assert room.operation(operation).awaited == ("web-0",)
-        room.saw("web-0", agent=AgentStatus.BACK)
-        await room.until(lambda: not room.operation(operation).down)
-
-    room.play(story)
-
-
 def test_the_watch_rests_once_everybody_is_back_and_forgets_them(room: Room) -> None:
     async def story() -> None:
         operation = room.carry_out("web-0")

@@ -376,14 +376,6 @@ def test_more_domains_are_taken() -> None:
     assert domains(second)["d"] == 3
 
 
-def test_a_refused_file_has_changed_nothing() -> None:
-    bench = Bench()
-    before = msgspec.json.encode(bench.snapshot)
-    refusal_of(bench.snapshot, read(machine=[{"name": "a"}, {"name": "A"}]))
-    assert msgspec.json.encode(bench.snapshot) == before
-    assert bench.now == NOW
-
-
 def test_machines_are_removed_all_or_none() -> None:
     snapshot = Bench().snapshot
     outcome = fleet_file.remove(snapshot.world(), ["WEB-0", "bastion", "web-0"])
@@ -394,13 +386,6 @@ def test_machines_are_removed_all_or_none() -> None:
         fleet_file.remove(snapshot.world(), ["web-0", "zed", "nobody"])
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"what": "machine", "name": "nobody"}
-
-
-def test_removing_all_of_a_scope_removes_it_once() -> None:
-    outcome = fleet_file.remove(
-        Bench().snapshot.world(), ["batch_0", "batch_1", "batch_2", "batch_3"]
-    )
-    assert outcome.changes.removed_scopes == ("batch",)
 
 
 def test_a_lost_machine_is_not_added_again_unless_that_is_said() -> None:

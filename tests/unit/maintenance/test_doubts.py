@@ -7,7 +7,7 @@ import pytest
 
 from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import commands, invariants
-from forewarn.maintenance.model import Queueing, Refused, Verdict
+from forewarn.maintenance.model import Refused, Verdict
 from forewarn.maintenance.transitions import MAX_OUTCOME
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -145,19 +145,6 @@ def test_what_there_is_not_cannot_be_resolved() -> None:
     with pytest.raises(Refused) as refused:
         Bench().decide(commands.resolve_outcomes, operations=["9.9"], verdict=Verdict.FAILED, by="")
     assert refused.value.code is ErrorCode.NOT_FOUND
-
-
-def test_what_waits_for_a_doubtful_one_goes_on_when_it_is_resolved() -> None:
-    bench = Bench(queue=Queueing.START)
-    bench.ask(REBOOT, "web-0")
-    bench.ask(REBOOT, "web-1")
-    bench.let_pass(15 * MINUTE)
-    bench.claim("1.1")
-    doubt(bench)
-    bench.let_pass(MINUTE)
-    assert bench.operation("2.1").waits_for == "1.1"
-    resolve(bench, Verdict.SUCCEEDED)
-    assert bench.operation("2.1").status is EventStatus.STARTED
 
 
 def test_a_late_outcome_of_the_same_attempt_ends_the_doubt() -> None:

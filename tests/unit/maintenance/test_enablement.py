@@ -89,24 +89,6 @@ def test_what_is_silent_waits_for_the_other_domain_all_the_same() -> None:
     assert bench.operation("2.1").start_cause is StartCause.SILENT
 
 
-def test_a_host_over_an_on_and_an_off_scope_waits_for_the_one_that_is_on() -> None:
-    bench = off()
-    bench.decide(commands.record_requests, ("web",))
-    machines = dict(bench.snapshot.machines)
-    bench.snapshot = bench.with_hosts({"bastion": "h0"})
-    assert machines.keys() == bench.snapshot.machines.keys()
-    bench.ask(REBOOT, host="h0", without_notice=True)
-    operation = bench.operation("1.1")
-    assert {e.scope: e.silent for e in operation.events} == {"bastion": True, "web": False}
-    assert operation.status is EventStatus.SCHEDULED
-    assert bench.scope("bastion").incarnation == 0
-    assert bench.scope("web").incarnation == 1
-    (event,) = [e for e in operation.events if e.scope == "web"]
-    bench.approve(event.id, scope="web")
-    assert bench.operation("1.1").status is EventStatus.STARTED
-    assert bench.operation("1.1").start_cause is StartCause.APPROVED
-
-
 def test_an_event_once_announced_keeps_its_notice_though_its_scope_turns_off() -> None:
     bench = off()
     bench.decide(commands.record_requests, ("web",))

@@ -27,79 +27,12 @@ def test_the_plan_moves_the_largest_first_to_where_most_memory_is_left() -> None
     assert not found.problems
 
 
-def test_no_machine_is_planned_for_a_host_that_is_closed_silent_or_no_target() -> None:
-    world = World()
-    world.silent.add("h2")
-    machines = world.machines()
-    found = host_plan.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
-    assert {guest.to_host for guest in found.guests} == {"h3"}
-    found = host_plan.plan("h1", world.survey(), machines, stay=Stay.REFUSE, shut=["h3"])
-    assert len(found.problems) == 4
-    world = World()
-    world.free = {"h1": 64_000, "h2": 1024, "h3": 1024}
-    found = host_plan.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
-    assert len(found.problems) >= 2
-
-
-def test_the_plan_names_strangers_and_leaves_out_what_does_not_run() -> None:
-    world = World()
-    world.strangers["test-vm"] = "h1"
-    world.off.add(world.id_of("db-0"))
-    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
-    assert found.strangers == ("test-vm",)
-    assert "db-0" not in [guest.name for guest in found.guests]
-
-
-@pytest.mark.parametrize(
-    ("stay", "way", "refused"),
-    [
-        (Stay.REFUSE, Way.UNDECIDED, True),
-        (Stay.STOP, Way.STOP, False),
-        (Stay.REDEPLOY, Way.REDEPLOY, False),
-    ],
-)
-def test_what_cannot_be_moved_while_it_runs_is_the_operators_choice(
-    stay: Stay, way: Way, refused: bool
-) -> None:
-    world = World()
-    world.obstacles["db-0"] = ("host device 0000:01:00.0",)
-    found = host_plan.plan("h1", world.survey(), world.machines(), stay=stay)
-    (guest,) = (guest for guest in found.guests if guest.name == "db-0")
-    assert (guest.way, bool(found.problems)) == (way, refused)
-    assert (found.guests[-1] is guest) == (way is Way.STOP)
-
-
 def test_machines_of_two_update_domains_are_not_shut_down_together() -> None:
     world = World()
     world.where[world.id_of("web-1")] = "h1"
     world.obstacles |= {"web-0": ("a device",), "web-1": ("a device",)}
     found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.STOP)
     assert len(found.problems) == 1
-
-
-def test_a_drain_moves_each_machine_by_an_operation_of_its_own() -> None:
-    world = World()
-    world.drain("h1")
-    world.drive_all()
-    operations = world.live()
-    assert sorted(o.machines for o in operations) == sorted((name,) for name in ON_H1)
-    assert {(o.event_type, o.live_migration) for o in operations} == {(EventType.FREEZE, True)}
-    world.go_on()
-    assert world.state() is HostState.EMPTY
-    assert world.hosts_of(*ON_H1) == ["h2"] * 4
-    assert world.drains["h1"].closed
-    assert not world.reboots
-
-
-def test_after_the_reboot_the_machines_come_home_or_stay_as_was_asked() -> None:
-    for bring_home, at in ((True, "h1"), (False, "h2")):
-        world = World()
-        world.drain("h1", reboot=True, bring_home=bring_home)
-        world.go_on()
-        assert world.state() is HostState.UP
-        assert world.hosts_of(*ON_H1) == [at] * 4
-        assert world.reboots == {"h1": 1}
-        assert not world.drains["h1"].closed
 
 
 def test_a_failed_move_stops_the_line_turns_nothing_off_and_waits_for_a_word() -> None:
@@ -124,32 +57,6 @@ def test_a_failed_move_stops_the_line_turns_nothing_off_and_waits_for_a_word() -
     world.go_on()
     assert world.state() is HostState.UP
     assert world.hosts_of(*ON_H1) == ["h1"] * 4
-
-
-def test_a_machine_that_is_added_meanwhile_is_seen_by_the_second_look() -> None:
-    world = World()
-    world.drain("h1", reboot=True)
-    world.drive_all()
-    world.where[world.id_of("db-2")] = "h1"
-    machines = world.bench.with_hosts({"db-2": "h1"})
-    world.bench.snapshot = machines
-    world.go_on()
-    assert world.state() is HostState.UP
-    assert world.hosts_of("db-2") == ["h1"]
-    assert len(world.bench.snapshot.maintenances) == 10
-
-
-def test_a_host_where_a_stranger_runs_is_never_rebooted() -> None:
-    world = World()
-    world.strangers["test-vm"] = "h1"
-    world.drain("h1", reboot=True)
-    world.go_on()
-    assert world.state() is HostState.STUCK
-    assert "test-vm" in world.drains["h1"].reason
-    world.strangers.clear()
-    world.order("h1", host_drain.retry)
-    world.go_on()
-    assert world.state() is HostState.UP
 
 
 def test_a_machine_that_starts_on_an_empty_host_is_moved_before_the_reboot() -> None:
@@ -202,20 +109,6 @@ def test_an_operator_may_shut_a_machine_down_that_could_not_be_moved() -> None:
     assert EventType.REBOOT in {o.event_type for o in world.bench.snapshot.operations.values()}
 
 
-def test_a_machine_that_is_skipped_is_the_operators_and_keeps_the_host_from_its_reboot() -> None:
-    world = stuck_at("db-0")
-    world.order("h1", host_drain.look_after, "db-0", Way.SKIP)
-    world.go_on()
-    assert world.state() is HostState.STUCK
-    assert world.hosts_of("db-0", "web-0") == ["h1", "h2"]
-    assert not world.reboots
-    world.where[world.id_of("db-0")] = "h3"
-    world.order("h1", host_drain.retry)
-    world.go_on()
-    assert world.state() is HostState.UP
-    assert world.hosts_of("db-0", "web-0") == ["h3", "h1"]
-
-
 def stuck_at(name: str) -> World:
     world = World()
     world.drain("h1", reboot=True)
@@ -233,18 +126,6 @@ def stuck_at(name: str) -> World:
     return world
 
 
-def test_an_undrained_host_is_open_and_nothing_more_leaves_it() -> None:
-    world = World()
-    world.drain("h1", reboot=True)
-    world.drive_all()
-    world.order("h1", host_drain.undrain)
-    assert world.state() is HostState.UP
-    assert not world.drains["h1"].closed
-    assert not world.live()
-    world.go_on()
-    assert world.hosts_of(*ON_H1) == ["h1"] * 4
-
-
 def test_an_operator_brings_the_machines_of_an_empty_host_home() -> None:
     world = World()
     world.drain("h1", bring_home=False)
@@ -255,40 +136,6 @@ def test_an_operator_brings_the_machines_of_an_empty_host_home() -> None:
     world.go_on()
     assert world.state() is HostState.UP
     assert world.hosts_of(*ON_H1) == ["h1"] * 4
-
-
-def test_a_machine_that_does_not_come_home_stops_the_return_and_can_be_left_where_it_is() -> None:
-    world = World()
-    world.drain("h1", reboot=True)
-    world.go_on_until(HostState.RETURNING)
-    world.approve()
-    failing = next(o for o in world.live() if o.status is EventStatus.STARTED)
-    world.carry_out(failing, succeeded=False)
-    world.drive_all()
-    drain = world.drains["h1"]
-    assert (drain.state, drain.stuck_in, drain.closed) == (
-        HostState.STUCK,
-        HostState.RETURNING,
-        False,
-    )
-    world.order("h1", host_drain.look_after, failing.machines[0], Way.SKIP)
-    world.go_on()
-    assert world.state() is HostState.UP
-    assert sorted(world.hosts_of(*ON_H1)) == ["h1", "h1", "h1", "h2"]
-    assert world.reboots == {"h1": 1}
-
-
-def test_asking_twice_changes_nothing_that_has_moved() -> None:
-    world = World()
-    world.drain("h1")
-    world.go_on(2)
-    before = world.drains["h1"]
-    world.drain("h1")
-    assert world.drains["h1"] == before
-    world.drain("h1", reboot=True)
-    world.go_on()
-    assert world.state() is HostState.UP
-    assert len(world.bench.snapshot.maintenances) == 8
 
 
 def test_a_machine_with_a_live_event_has_its_turn_after_that() -> None:

@@ -136,18 +136,6 @@ def test_two_surveys_differ_in_a_domain(
 # Moves.
 
 
-def test_a_machine_that_migrated_has_its_new_host(hosts: Hosts) -> None:
-    assert hosts.survey("h2", domain(G2), domain(G1, "handover")) == []
-    assert hosts.survey("h1", domain(G1, "handover")) == []
-    moved = hosts.survey("h2", domain(G2), domain(G1))
-    assert moved == [RecordHost(hosts.machines[G1], "h2")]
-    # It follows from each survey until it is recorded.
-    assert hosts.survey("h2", domain(G2), domain(G1)) == moved
-    hosts.machines[G1] = machine(G1, "h2")
-    assert hosts.survey("h1", domain(G1, "off", "migrated")) == []
-    assert hosts.survey("h2", domain(G2), domain(G1)) == []
-
-
 def test_a_machine_that_two_hosts_have_has_moved_once_its_host_is_asked(hosts: Hosts) -> None:
     assert hosts.survey("h2", domain(G2), domain(G1)) == [Survey("h1")]
     assert hosts.survey("h2", domain(G2), domain(G1)) == [], "it is asked once"
@@ -156,25 +144,11 @@ def test_a_machine_that_two_hosts_have_has_moved_once_its_host_is_asked(hosts: H
     assert hosts.survey("h1") == moved, "its definition has gone, too"
 
 
-def test_a_move_by_an_operation_of_ours_is_left_to_its_outcome(hosts: Hosts) -> None:
-    hosts.busy.add("g1")
-    hosts.survey("h1")
-    assert hosts.survey("h2", domain(G2), domain(G1)) == []
-    hosts.busy.clear()
-    moved = hosts.survey("h2", domain(G2), domain(G1))
-    assert moved == [RecordHost(hosts.machines[G1], "h2")]
-
-
 def test_a_move_while_nobody_watched_is_seen_in_the_first_survey() -> None:
     hosts = Hosts(watched=False)
     assert hosts.survey("h1", domain(G1, "off", "migrated")) == []
     moved = hosts.survey("h2", domain(G1, "paused"), domain(G2))
     assert moved == [RecordHost(hosts.machines[G1], "h2")]
-
-
-def test_a_machine_that_is_off_stays_where_the_fleet_has_it(hosts: Hosts) -> None:
-    assert hosts.survey("h1") == []
-    assert hosts.survey("h2", domain(G2), domain(G1, "off", "shutdown")) == []
 
 
 # Crashes.
@@ -201,13 +175,6 @@ def test_a_survey_that_was_asked_for_before_a_failure_settles_none(hosts: Hosts)
     assert hosts.answer("h2", earlier, domain(G2)) == []  # g1 has come there since
     moved = hosts.survey("h2", domain(G2), domain(G1))
     assert moved == [RecordHost(hosts.machines[G1], "h2")]
-
-
-def test_a_failure_under_an_operation_of_ours_is_the_operations(hosts: Hosts) -> None:
-    hosts.busy.add("g1")
-    assert hosts.survey("h1", FAILED) == []
-    assert hosts.crashes() == []
-    assert hosts.alerts() == []
 
 
 def test_a_failure_is_the_operations_too_if_that_began_meanwhile(hosts: Hosts) -> None:
@@ -266,18 +233,6 @@ def test_a_restart_between_two_surveys_is_only_logged(hosts: Hosts) -> None:
     hosts.busy.add("g1")
     assert hosts.remarks("h1", domain(G1, run=4)) == []
     hosts.survey("h2", domain(G2))
-    assert hosts.alerts() == []
-
-
-def test_a_failure_elsewhere_than_the_fleet_has_the_machine_is_none_of_it(hosts: Hosts) -> None:
-    hosts.survey("h2", domain(G2), domain(G1))
-    assert hosts.survey("h2", domain(G2), FAILED) == []
-
-
-def test_a_domain_that_is_not_in_the_fleet_does_not_crash(hosts: Hosts) -> None:
-    other = G1[:-1] + "9"
-    hosts.survey("h1", domain(G1), domain(other))
-    assert hosts.survey("h1", domain(G1), domain(other, "off", "failed")) == []
     assert hosts.alerts() == []
 
 

@@ -141,11 +141,6 @@ def entered(of: Drain, state: HostState, **more: Any) -> Drain:
 # Up, stuck, waiting.
 
 
-@pytest.mark.parametrize("of", [drain(HostState.UP), stuck(HostState.DRAINING)])
-def test_a_host_that_is_up_or_stuck_rests(of: Drain) -> None:
-    assert step(view(of, survey=look(facts()))) == DrainStep(drain=of)
-
-
 # Draining.
 
 
@@ -231,15 +226,6 @@ def test_a_clock_that_was_set_back_is_waited_for_and_no_host_is_looked_at_meanwh
     assert (following.survey, following.wake_at) == (False, NOW + MINUTE)
     assert bool(following.drain.reason) == reason, "a reason of REBOOTING is the command's"
     assert replace(following.drain, reason="") == of
-
-
-def test_a_machine_that_was_gone_and_runs_there_again_has_to_leave() -> None:
-    gone = guest(way=Way.GONE)
-    found = look(facts(gone.name))
-    there = (machine(gone.name, "h1"),)
-    following = step(view(drain(guests=(gone,)), survey=found, machines=there))
-    assert [each.way for each in following.drain.guests] == [Way.LIVE]
-    assert following.drain.state is HostState.DRAINING
 
 
 def test_of_two_machines_of_one_name_the_order_is_about_the_one_that_is_there() -> None:
@@ -390,12 +376,6 @@ def test_a_host_is_rebooted_once_by_a_look_of_the_last_minute(age: int, fresh: b
         reboot=True,
         wake_at=LOOK_AGAIN,
     )
-
-
-def test_a_look_before_the_host_was_empty_reboots_nothing() -> None:
-    of = drain(HostState.EMPTY, reboot=True, changed_at=NOW)
-    assert step(view(of, survey=look(facts(), NOW - SECOND))) == DrainStep(drain=of, survey=True)
-    assert step(view(of)) == DrainStep(drain=of, survey=True)
 
 
 def test_an_empty_host_that_has_rebooted_by_itself_is_back() -> None:

@@ -8,7 +8,6 @@ import pytest
 from builders import MINUTE, NOW, Bench, applied
 from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import Queueing, Refused, Sighting, StartCause, Verdict
-from forewarn.maintenance.units import UnitState
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -112,21 +111,6 @@ def test_a_deleted_machine_is_not_awaited() -> None:
     assert not bench.operation("1.1").down
 
 
-def test_a_machine_that_does_not_come_back_fails_its_operation() -> None:
-    bench = listened()
-    bench.finish("1.1")
-    assert bench.operation("1.1").wakeup_at == bench.now + timedelta(seconds=600)
-    bench.now += SECOND
-    saw(bench, "web-3")
-    bench.let_pass(timedelta(seconds=598))
-    assert status(bench, "1.1") is EventStatus.RETURNING
-    bench.let_pass(SECOND)
-    assert status(bench, "1.1") is EventStatus.FAILED
-    assert "web-0 did not come back" in bench.operation("1.1").outcome
-    assert "600 s" in bench.operation("1.1").outcome
-    assert "web-3" not in bench.operation("1.1").outcome
-
-
 def test_a_machine_that_asked_in_time_is_seen_before_its_operation_fails() -> None:
     bench = listened()
     bench.finish("1.1")
@@ -162,23 +146,6 @@ def test_another_domain_is_not_announced_until_the_first_is_up() -> None:
     assert (announced.announced_at, announced.waits_for) == (bench.now, "")
     assert announced.not_before == bench.now + 15 * MINUTE
     assert bench.event("2.1").published == bench.scope("web").incarnation == incarnation + 1
-
-
-def test_another_domain_is_queued_behind_one_that_is_only_announced() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.ask(REBOOT, "web-1")
-    bench.ask(REBOOT, "web-3")
-    assert [status(bench, f"{n}.1") for n in (1, 2, 3)] == [
-        EventStatus.SCHEDULED,
-        EventStatus.QUEUED,
-        EventStatus.QUEUED,
-    ]
-    bench.cancel("1.1")
-    assert status(bench, "2.1") is EventStatus.SCHEDULED
-    assert bench.operation("3.1").waits_for == "2.1"
-    bench.cancel("2.1")
-    assert status(bench, "3.1") is EventStatus.SCHEDULED
 
 
 def test_what_is_queued_first_is_announced_first() -> None:
@@ -359,18 +326,6 @@ def test_no_machine_returns_from_a_failure_by_its_agents_word() -> None:
     assert bench.operation("1.1").awaited == ("web-0", "web-3")
 
 
-def test_a_failure_leaves_its_domain_down_until_it_is_acknowledged() -> None:
-    bench = listened()
-    bench.ask(REBOOT, "web-1")
-    bench.finish("1.1", succeeded=False)
-    look(bench, "1.1")
-    assert status(bench, "2.1") is EventStatus.QUEUED
-    acknowledge(bench, "1.1", even_if_down=True)
-    assert status(bench, "2.1") is EventStatus.SCHEDULED
-    acknowledge(bench, "1.1")
-    assert bench.operation("1.1").acknowledged_by == "ann"
-
-
 def test_a_failure_is_not_acknowledged_before_its_machines_have_asked_since() -> None:
     bench = listened()
     bench.ask(REBOOT, "web-1")
@@ -504,47 +459,6 @@ def test_what_is_queued_waits_for_a_repair_that_has_started_too() -> None:
     acknowledge(bench, "1.1", even_if_down=True)
     assert status(bench, "2.1") is EventStatus.QUEUED
     assert bench.operation("2.1").waits_for == "3.1"
-
-
-def test_a_later_operation_of_the_same_domain_waits_for_nothing() -> None:
-    bench = listened()
-    bench.finish("1.1", succeeded=False)
-    bench.ask(REBOOT, "web-0")
-    assert status(bench, "2.1") is EventStatus.SCHEDULED
-
-
-def test_an_acknowledgement_ends_the_wait_for_an_agent_too() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    carried_out(bench, "1.1", agent=AgentStatus.HELD)
-    bench.ask(REBOOT, "web-1")
-    bench.now += SECOND
-    saw(bench, "web-0", agent=AgentStatus.HELD)
-    look(bench, "1.1")
-    assert (status(bench, "1.1"), status(bench, "2.1")) == (
-        EventStatus.COMPLETED,
-        EventStatus.QUEUED,
-    )
-    acknowledge(bench, "1.1")
-    assert status(bench, "2.1") is EventStatus.SCHEDULED
-    with pytest.raises(Refused):
-        acknowledge(bench, "1.1")
-
-
-def test_the_next_unit_is_announced_when_the_domain_before_is_up() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    carried_out(bench, "1.1", agent=AgentStatus.READY)
-    bench.now += SECOND
-    saw(bench, "web-0", "web-3", agent=AgentStatus.RECOVERING)
-    look(bench, "1.1")
-    assert status(bench, "1.1") is EventStatus.COMPLETED
-    bench.take_turns()
-    assert "1.2" not in bench.snapshot.operations
-    assert bench.unit("web/0").state is UnitState.RUNNING
-    saw(bench, "web-0", "web-3", agent=AgentStatus.BACK)
-    look(bench, "1.1")
-    assert status(bench, "1.2") is EventStatus.SCHEDULED
 
 
 def test_an_unforeseen_failure_of_another_domain_waits_for_nothing() -> None:

@@ -58,14 +58,6 @@ def test_the_check_of_the_last_unit_has_to_pass_before_the_maintenance_is_done()
     assert isinstance(world.step(), Done)
 
 
-def test_nothing_is_checked_before_the_first_unit_and_without_a_check() -> None:
-    assert checked("h0").asked() == ["h0"]
-    world = World(maintenance("h0", "h1"))
-    world.asked()
-    world.ends("h0")
-    assert world.asked() == ["h1"]
-
-
 def test_a_failed_check_is_tried_again_and_halts_the_maintenance_when_it_failed_too_often() -> None:
     world = checked("h0", "h1", "h2", at_once="2")
     world.asked()

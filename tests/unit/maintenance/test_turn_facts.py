@@ -196,7 +196,7 @@ def test_a_notice_that_ends_with_the_window_is_too_long() -> None:
 def test_without_a_window_that_is_long_enough_it_looks_again_a_day_later() -> None:
     step = World(maintenance(windows=("daily 22:00-22:10",), cutoff_seconds=3600)).step()
     assert isinstance(step, Wait)
-    assert step.until == NOW + timedelta(days=1)
+    assert (step.until, step.why) == (NOW + timedelta(days=1), turns.NO_WINDOW)
 
 
 # What is asked for.
@@ -299,31 +299,12 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     assert turn_plan.drained_soon(stopped, units[1]) == ()
 
 
-def test_the_place_of_a_fault_domain_is_the_scopes_own() -> None:
-    machine = Bench().snapshot.machines["web-0"]
-    takes = footprints.footprint([machine], "fault-domain")
-    assert takes.places == {f"web/{machine.fault_domain}"}
-    assert footprints.footprint([machine], "").places == frozenset()
-
-
 # What became of units.
 
 
 def test_what_has_not_changed_is_the_same_value() -> None:
     of = maintenance()
     assert turns.follow(of, {}, {}, left, NOW) is of
-
-
-def test_each_unit_under_way_is_followed() -> None:
-    waiting, running = (
-        Unit(name=name, kind=UnitKind.HOST, drain=True, state=state)
-        for name, state in (("h0", UnitState.WAITING), ("h1", RUNNING))
-    )
-    of = msgspec.structs.replace(maintenance(), units=(waiting, running))
-    assert [unit.state for unit in turns.follow(of, {}, {}, left, NOW).units] == [
-        UnitState.WAITING,
-        FAILED,
-    ]
 
 
 def test_only_the_units_that_are_concerned_are_followed() -> None:
@@ -360,20 +341,6 @@ def test_a_unit_tells_what_the_drain_of_its_host_says(drain: dict[str, Any], tol
     of = msgspec.structs.replace(maintenance(), units=(unit,))
     drains = {"h0": Drain(host="h0", requested_at=NOW, changed_at=NOW, **drain)}
     assert turns.follow(of, {}, drains, left, NOW).units[0].reason == told
-
-
-def test_a_unit_that_ended_well_has_no_reason() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    unit = Unit(name="web-0", kind=UnitKind.MACHINES, state=RUNNING, operation=1, reason="slow")
-    of = msgspec.structs.replace(maintenance(), units=(unit,))
-
-    def reason() -> str:
-        return turns.follow(of, bench.snapshot.operations, {}, left, bench.now).units[0].reason
-
-    bench.let_pass(15 * MINUTE)
-    bench.finish("1.1")
-    assert reason() == ""
 
 
 # Policies and requests.

@@ -7,11 +7,10 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import footprints, planner, turns, units
-from forewarn.maintenance.footprints import SEVERAL, Footprint
+from forewarn.maintenance import footprints, turns, units
+from forewarn.maintenance.footprints import SEVERAL
 from forewarn.maintenance.model import (
     Drain,
-    Hold,
     HoldKind,
     HostState,
     Refused,
@@ -23,7 +22,6 @@ from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,
     MaintenanceTrigger,
-    TurnPolicy,
     Unit,
     UnitKind,
     UnitState,
@@ -157,15 +155,6 @@ def test_a_wave_that_has_to_be_confirmed_waits_for_an_operator() -> None:
     assert world.asked() == ["h1"]
 
 
-def test_resuming_ends_a_pause_between_waves_early() -> None:
-    world = World(maintenance("h0", "h1", waves={"h1": 1}, pause_seconds=600))
-    world.asked()
-    world.end("h0")
-    assert world.waits() is Obstacle.PAUSE
-    world.order(MaintenanceOrder.RESUME)
-    assert world.asked() == ["h1"]
-
-
 def test_the_first_failure_halts_it_and_recalls_what_has_not_started() -> None:
     world = World(maintenance(at_once="2"))
     world.asked()
@@ -208,51 +197,6 @@ def test_a_failure_that_was_accepted_does_not_halt_it_again() -> None:
     assert isinstance(world.step(), Stop)
 
 
-def test_a_failed_unit_is_retried_or_skipped() -> None:
-    world = World(maintenance("h0", "h1"))
-    world.asked()
-    world.end("h0", FAILED)
-    world.step()
-    world.order(MaintenanceOrder.RETRY, "h0")
-    world.order(MaintenanceOrder.RESUME)
-    assert world.asked() == ["h0"]
-    world.end("h0", FAILED)
-    world.step()
-    world.order(MaintenanceOrder.SKIP, "H0".lower())
-    world.order(MaintenanceOrder.RESUME)
-    assert world.asked() == ["h1"]
-    world.end("h1")
-    assert isinstance(world.step(), Done)
-
-
-def test_a_unit_that_waits_is_skipped_and_one_under_way_is_not() -> None:
-    world = World(maintenance("h0", "h1"))
-    world.asked()
-    world.order(MaintenanceOrder.SKIP, "h1")
-    with pytest.raises(Refused) as refused:
-        world.order(MaintenanceOrder.SKIP, "h0")
-    assert refused.value.code is ErrorCode.CONFLICT
-    with pytest.raises(Refused) as refused:
-        world.order(MaintenanceOrder.SKIP, "h9")
-    assert refused.value.code is ErrorCode.NOT_FOUND
-    with pytest.raises(Refused) as refused:
-        world.order(MaintenanceOrder.SKIP, "h1")
-    assert refused.value.code is ErrorCode.CONFLICT
-
-
-def test_a_pause_leaves_what_is_announced_and_asks_for_nothing_further() -> None:
-    world = World(maintenance())
-    world.asked()
-    world.order(MaintenanceOrder.PAUSE)
-    assert turns.to_recall(world.maintenance) == []
-    world.end("h0")
-    assert world.waits() is Obstacle.OPERATOR
-    with pytest.raises(Refused):
-        world.order(MaintenanceOrder.PAUSE)
-    world.order(MaintenanceOrder.RESUME)
-    assert world.asked() == ["h1"]
-
-
 def test_a_stop_recalls_what_is_announced_and_is_final() -> None:
     world = World(maintenance())
     world.asked()
@@ -268,20 +212,6 @@ def test_a_stop_recalls_what_is_announced_and_is_final() -> None:
         assert refused.value.code is ErrorCode.TOO_LATE
 
 
-def test_a_unit_without_machines_is_left_out() -> None:
-    world = World(maintenance("h0", "h1"))
-    gone = Footprint(machines=(), domains={})
-    world.maintenance, step = turns.step(
-        world.maintenance,
-        lambda unit: gone if unit.name == "h0" else world.footprint(unit),
-        lambda unit, takes: "",
-        NOW,
-    )
-    assert isinstance(step, Ask)
-    assert step.units == (1,)
-    assert world.unit("h0").state is UnitState.SKIPPED
-
-
 # Windows.
 
 
@@ -294,15 +224,6 @@ def test_a_unit_is_asked_for_so_early_that_its_notice_is_over_when_the_window_op
     assert timedelta(0) < OPENS - step.until - 15 * MINUTE <= MINUTE
     world.now = step.until
     assert world.asked() == ["h0"]
-
-
-def test_no_unit_is_asked_for_whose_notice_ends_after_the_window() -> None:
-    world = windowed()
-    world.now = OPENS + 44 * MINUTE
-    assert world.asked() == ["h0"]
-    world.end("h0")
-    world.now = OPENS + 45 * MINUTE
-    assert world.waits() is Obstacle.WINDOW
 
 
 def test_no_unit_is_asked_for_after_the_cutoff() -> None:
@@ -456,21 +377,6 @@ def test_what_is_under_way_when_the_window_closes_is_not_skipped() -> None:
     assert world.maintenance.state is MaintenanceState.RUNNING
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        {"windows": ("never",)},
-        {"zone": "Nowhere"},
-        {"at_once": "rest"},
-        {"blackouts": (Span(NOW, NOW),)},
-    ],
-)
-def test_a_policy_that_cannot_be_read_is_refused(policy: dict[str, Any]) -> None:
-    with pytest.raises(Refused) as refused:
-        turns.check_policy(TurnPolicy(**policy))
-    assert refused.value.code is ErrorCode.INVALID
-
-
 # What became of units.
 
 
@@ -590,20 +496,9 @@ def test_the_footprint_of_machines_is_their_domains_and_places() -> None:
     assert takes.places == {"h0"}
     several = footprints.footprint([machines["web-0"], machines["web-1"]], "fault-domain")
     assert several.domains == {"web": SEVERAL}
-    assert all(place.startswith("web/") for place in several.places)
+    assert several.places == {f"web/{machines[name].fault_domain}" for name in ("web-0", "web-1")}
     tagged = msgspec.structs.replace(machines["web-0"], tags=(("role", "leader"), ("x", "y")))
     assert footprints.footprint([tagged], "tag:role").places == {"leader"}
-
-
-def test_nothing_but_a_terminal_status_ends_a_unit() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    assert followed(bench, DOMAIN).state is RUNNING
-    bench.let_pass(15 * MINUTE)
-    assert bench.operation("1.1").status is EventStatus.STARTED
-    assert followed(bench, DOMAIN).state is RUNNING
-    bench.finish("1.1")
-    assert followed(bench, DOMAIN).state is UnitState.DONE
 
 
 def test_tags_are_read_as_people_write_them() -> None:
@@ -630,27 +525,6 @@ def test_a_policy_that_can_not_be_read_any_more_halts_it(policy: dict[str, Any])
         assert world.maintenance.state is MaintenanceState.HALTED
         assert next(iter(policy)) in step.reason
         world.order(MaintenanceOrder.RESUME)
-
-
-HOLDS = [
-    (HoldKind.EVERYTHING, "", True),
-    (HoldKind.SCOPE, "web", True),
-    (HoldKind.SCOPE, "batch", False),
-    (HoldKind.HOST, "h0", True),
-    (HoldKind.HOST, "h1", False),
-    (HoldKind.MACHINE, "web-0", True),
-    (HoldKind.MACHINE, "web-1", False),
-]
-
-
-@pytest.mark.parametrize(("kind", "name", "covers"), HOLDS)
-def test_a_hold_is_in_the_way_of_what_it_would_cover(
-    kind: HoldKind, name: str, *, covers: bool
-) -> None:
-    machine = Bench().snapshot.machines["web-0"]
-    hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=NOW)
-    said = planner.on_hold([machine], [hold])
-    assert said == (f"{hold} is on hold, by ann" if covers else "")
 
 
 @pytest.mark.parametrize("state", [each for each in MaintenanceState if not each.over])

@@ -127,17 +127,6 @@ def test_what_is_announced_all_at_once_has_no_units() -> None:
     }
 
 
-def test_of_several_scopes_one_domain_each_is_announced_at_once() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", "web-1", "batch_0", "batch_1")
-    assert shown(bench) == {"1.1": ("batch_0",), "1.2": ("web-0",)}
-    carry_out(bench, "1.2")
-    assert shown(bench)["1.3"] == ("web-1",)
-    assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    carry_out(bench, "1.1")
-    assert shown(bench)["1.4"] == ("batch_1",)
-
-
 def of_scopes(bench: Bench, *names: str, **policy: str) -> None:
     """Start a maintenance of whole scopes by a policy."""
     of = msgspec.structs.replace(
@@ -220,17 +209,6 @@ def test_a_unit_that_does_not_end_well_halts_the_maintenance(by: str) -> None:
     assert "1.2" not in bench.snapshot.operations
 
 
-@pytest.mark.parametrize(
-    ("message", "told"), [("", "1.1 is Failed"), ("rack X", "1.1 is Failed: rack X")]
-)
-def test_a_failed_unit_tells_why_in_whole_words(message: str, told: str) -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.approve(bench.event("1.1").id)
-    bench.finish("1.1", succeeded=False, message=message)
-    assert bench.unit("web/0").reason == told
-
-
 def test_a_halt_recalls_what_has_not_started_in_the_same_change_and_leaves_the_rest() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", "web-1", "batch_0", "batch_1", "FrontEnd_IN_0", "FrontEnd_IN_1")
@@ -270,49 +248,6 @@ def test_a_resumed_maintenance_goes_on_with_the_next_unit() -> None:
     assert bench.maintenance().state is MaintenanceState.DONE
 
 
-def test_a_unit_waits_while_a_failure_keeps_another_domain_down_and_is_not_queued() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    carry_out(bench, "1.1", succeeded=False)
-    assert bench.order(MaintenanceOrder.RESUME).operations == ()
-    assert list(bench.snapshot.operations) == ["1.1"]
-    unit = bench.unit("web/1")
-    assert unit.state is WAITING
-    assert {"1.1", "web"} <= {*unit.reason.replace(",", "").split()}
-    decision = bench.decide(
-        commands.acknowledge_failures, operations=("1.1",), by="ann", even_if_down=True
-    )
-    assert {o.id for o in decision.changes.operations} == {"1.1", "1.2"}
-    assert bench.operation("1.2").status is EventStatus.SCHEDULED
-
-
-def test_a_failed_unit_that_is_retried_has_another_turn_before_the_others() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    carry_out(bench, "1.1", succeeded=False)
-    assert bench.order(MaintenanceOrder.RETRY, "web/0").operations == ()
-    assert bench.maintenance().state is MaintenanceState.HALTED
-    assert bench.unit("web/0").state is WAITING
-    decision = bench.order(MaintenanceOrder.RESUME)
-    assert [o.machines for o in decision.operations] == [("web-0", "web-3")]
-    assert bench.unit("web/0").operation == 2
-    carry_out(bench, "1.2")
-    assert bench.unit("web/0").state is DONE
-    assert shown(bench)["1.3"] == ("web-1", "web-4")
-
-
-def test_a_unit_that_is_skipped_has_no_turn() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.order(MaintenanceOrder.SKIP, "WEB/1")
-    assert bench.unit("web/1").state is SKIPPED
-    carry_out(bench, "1.1")
-    assert shown(bench)["1.2"] == ("web-2", "web-5")
-    carry_out(bench, "1.2")
-    assert bench.maintenance().state is MaintenanceState.DONE
-    assert bench.unit("web/1").state is SKIPPED
-
-
 def test_a_failed_unit_that_is_skipped_lets_the_others_go_when_it_is_resumed() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
@@ -337,35 +272,6 @@ def test_a_skipped_last_unit_ends_the_maintenance() -> None:
     assert bench.maintenance().open
     bench.order(MaintenanceOrder.RESUME)
     assert bench.maintenance().state is MaintenanceState.DONE
-
-
-def test_a_paused_maintenance_announces_nothing_further_and_goes_on_when_it_is_resumed() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.order(MaintenanceOrder.PAUSE)
-    assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    carry_out(bench, "1.1")
-    assert bench.maintenance().state is MaintenanceState.PAUSED
-    assert bench.unit("web/0").state is DONE
-    assert "1.2" not in bench.snapshot.operations
-    assert [o.id for o in bench.order(MaintenanceOrder.RESUME).operations] == ["1.2"]
-
-
-def test_a_stopped_maintenance_recalls_what_has_not_started_and_is_over() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    decision = bench.order(MaintenanceOrder.STOP)
-    assert {o.id for o in decision.changes.operations} == {"1.1"}
-    assert bench.operation("1.1").status is EventStatus.CANCELED
-    assert bench.operation("1.1").outcome == bench.maintenance().reason
-    assert bench.maintenance().state is MaintenanceState.STOPPED
-    assert "bob" in bench.maintenance().reason
-    assert set(states(bench).values()) == {SKIPPED}
-    assert {unit.reason for unit in bench.maintenance().units} == {bench.maintenance().reason}
-    assert not bench.maintenance().open
-    with pytest.raises(Refused) as refusal:
-        bench.order(MaintenanceOrder.RESUME)
-    assert refusal.value.code is ErrorCode.TOO_LATE
 
 
 def test_an_order_for_what_has_no_units_comes_too_late_and_for_what_is_unknown_is_refused() -> None:
@@ -432,21 +338,6 @@ def test_of_two_maintenances_that_the_same_end_frees_the_first_takes_the_machine
     carry_out(bench, "1.2")
     bench.take_turns()
     assert shown(bench)["2.2"] == ("web-1",)
-
-
-def test_a_unit_waits_until_no_machine_of_it_has_another_live_event() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.ask(EventType.FREEZE, "web-4")
-    carry_out(bench, "1.1")
-    bench.take_turns()
-    assert "1.2" not in bench.snapshot.operations
-    assert bench.maintenance().state is MaintenanceState.RUNNING
-    assert {"web-4", "2.1"} <= {*bench.unit("web/1").reason.replace(",", "").split()}
-    bench.cancel("2.1")
-    bench.take_turns()
-    assert shown(bench)["1.2"] == ("web-1", "web-4")
-    assert bench.unit("web/1").reason == ""
 
 
 def test_a_unit_that_is_held_waits_and_keeps_no_other_from_going() -> None:
@@ -655,16 +546,6 @@ def test_a_unit_that_was_skipped_stays_so_when_its_scope_gets_machines() -> None
     carry_out(bench, "1.1")
     carry_out(bench, "1.2")
     assert states(bench) == {"web/0": DONE, "web/1": DONE, "web/2": SKIPPED}
-    assert bench.maintenance().state is MaintenanceState.DONE
-
-
-def test_machines_that_were_named_have_their_turn_and_no_others() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", "web-1")
-    change(bench, *({"name": f"web-{n}"} for n in range(6)), {"name": "web-9", "update_domain": 1})
-    carry_out(bench, "1.1")
-    assert shown(bench)["1.2"] == ("web-1",)
-    carry_out(bench, "1.2")
     assert bench.maintenance().state is MaintenanceState.DONE
 
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from builders import MINUTE, Bench
+from builders import Bench
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Queueing, Refused, StartCause
+from forewarn.maintenance.model import Refused
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitKind, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
@@ -59,25 +59,6 @@ def test_a_host_is_one_operation_with_an_event_in_each_scope() -> None:
     assert {s.key for s in bench.snapshot.scopes.values() if s.incarnation == 1} == {
         "alone", "db", "shop", "web",
     }  # fmt: skip
-
-
-def test_it_starts_when_each_event_is_approved_and_not_before() -> None:
-    bench = hosted()
-    ids = [event.id for event in bench.operation("1.1").events]
-    for event_id in ids[:-1]:
-        bench.approve(event_id)
-        assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    bench.approve(ids[-1])
-    assert bench.operation("1.1").status is EventStatus.STARTED
-    assert bench.operation("1.1").start_cause is StartCause.APPROVED
-
-
-def test_what_is_not_approved_waits_for_the_notice() -> None:
-    bench = hosted()
-    bench.approve(bench.operation("1.1").events[0].id)
-    bench.let_pass(15 * MINUTE)
-    assert bench.operation("1.1").status is EventStatus.STARTED
-    assert bench.operation("1.1").start_cause is StartCause.NOTICE_OVER
 
 
 def test_a_scope_that_approves_itself_does_not_hold_a_host_up() -> None:
@@ -135,21 +116,6 @@ def test_only_a_host_is_indivisible() -> None:
     with pytest.raises(Refused) as refusal:
         Bench().ask(REBOOT, "web-0", indivisible=True)
     assert refusal.value.code is ErrorCode.INVALID
-
-
-def test_two_hosts_with_two_domains_of_one_scope_are_not_down_together() -> None:
-    bench = hosted()
-    bench.policy = msgspec.structs.replace(bench.policy, queue=Queueing.START)
-    bench.ask(REBOOT, host="h2")
-    assert shown(bench)["2.1"] == ("db-1", "web-2")
-    bench.let_pass(15 * MINUTE)
-    assert bench.operation("1.1").status is EventStatus.STARTED
-    assert bench.operation("2.1").waits_for == "1.1"
-    bench.finish("1.1")
-    assert bench.operation("2.1").status is EventStatus.STARTED
-    assert shown(bench)["1.2"] == ("web-1",)
-    bench.let_pass(15 * MINUTE)
-    assert bench.operation("1.2").status is EventStatus.STARTED
 
 
 def test_a_machine_that_has_left_the_host_is_no_longer_meant() -> None:

@@ -107,17 +107,6 @@ def test_what_needs_no_notice_starts_when_its_window_opens_and_not_a_fraction_ea
     assert bench.operation("1.1").started_at == opens
 
 
-def test_what_has_not_started_when_its_window_closes_is_cancelled() -> None:
-    bench = asked("web-0")
-    bench.let_pass(50 * MINUTE)
-    bench.hold(HoldKind.SCOPE, "web")
-    bench.let_pass(70 * MINUTE - SECOND)
-    assert bench.operation("1.1").status is SCHEDULED
-    bench.let_pass(SECOND)
-    assert bench.operation("1.1").status is CANCELED
-    assert "window" in bench.operation("1.1").outcome
-
-
 def test_what_is_postponed_in_its_window_is_announced_so_much_later() -> None:
     bench = asked("web-0")
     before = bench.operation("1.1").wakeup_at
@@ -150,16 +139,6 @@ def test_what_is_queued_is_cancelled_when_its_window_closes() -> None:
     assert bench.operation("2.1").status is CANCELED
 
 
-def test_what_is_queued_too_long_for_its_notice_is_never_announced() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.ask(REBOOT, "web-1", closes_at=CLOSES)
-    bench.let_pass(2 * HOUR - 10 * MINUTE)
-    bench.finish("1.1")
-    assert bench.operation("2.1").status is CANCELED
-    assert bench.event("2.1").published == 0
-
-
 def test_what_waits_behind_a_window_that_is_too_short_goes_on() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
@@ -171,21 +150,6 @@ def test_what_waits_behind_a_window_that_is_too_short_goes_on() -> None:
     bench.finish("1.1")
     assert bench.operation("3.1").status is SCHEDULED
     assert bench.operation("4.1").waits_for == "3.1"
-
-
-def test_a_window_that_closes_leaves_the_other_units_skipped() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web", closes_at=CLOSES)
-    bench.let_pass(2 * HOUR - 10 * MINUTE)
-    bench.finish("1.1")
-    assert [unit.state for unit in bench.maintenance().units] == [
-        UnitState.DONE,
-        UnitState.SKIPPED,
-        UnitState.SKIPPED,
-    ]
-    assert "window" in bench.unit("web/2").reason
-    assert bench.maintenance().state is MaintenanceState.STOPPED
-    assert bench.maintenance().announced == 1
 
 
 def test_the_next_unit_has_the_window_that_was_asked_for() -> None:
