@@ -236,7 +236,7 @@ class Site:
         ask(machines=["web-1"])
         ask(machines=["Bastion"], no_notice=True)
         state = "/v1/maintenances/1"
-        patience.until(lambda: self.root.get(state)["maintenance"]["state"] == "halted")
+        patience.until(lambda: self.root.get(state)["maintenance"]["status"] == "halted")
 
     @contextlib.contextmanager
     def complaints(self) -> Iterator[list[str]]:

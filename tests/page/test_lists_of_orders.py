@@ -57,7 +57,7 @@ def test_a_host_is_drained_and_reopened(quick_site: Site) -> None:
     expect(window.locator("main")).to_contain_text("2 machines")
     follow(window.get_by_role("button", name="Drain host h1"), f"{site.url}/hosts")
     host = "/v1/hosts/h1"
-    until(lambda: site.root.get(host)["host"]["state"] != "up")
+    until(lambda: site.root.get(host)["host"]["status"] != "up")
     window.goto(f"{site.url}/hosts")
     follow(row.get_by_role("link", name="Reopen"))
     follow(window.get_by_role("button", name="Reopen host h1"), f"{site.url}/hosts")

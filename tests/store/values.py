@@ -298,7 +298,7 @@ MAINTENANCES = every(
     changed_at=st.none() | MOMENTS,
     announced=INT64,
 )
-HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)
+HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS, until=st.none() | MOMENTS)
 TOMBSTONES = every(
     Tombstone,
     name=NAMES,
