@@ -18,7 +18,10 @@ from page.test_one_hand import PATHS
 
 AXE = Path(os.environ.get("AXE", "~/.cache/forewarn/node_modules/axe-core/axe.min.js")).expanduser()
 
-pytestmark = pytest.mark.skipif(not AXE.exists(), reason=f"there is no axe-core at {AXE}")
+pytestmark = [
+    pytest.mark.soak,  # axe-core is not among the packages of the gate
+    pytest.mark.skipif(not AXE.exists(), reason=f"there is no axe-core at {AXE}"),
+]
 
 FOUND = """() => axe.run(document, {resultTypes: ["violations"]}).then((result) =>
     result.violations.flatMap((rule) => rule.nodes.map((node) =>

@@ -244,7 +244,7 @@ def tried_again(before: Any, wanted: Any, now: datetime) -> Any:
 request = host_drain.request
 
 
-def no_alerts(drains: Any) -> tuple[Any, ...]:
+def no_alerts(*_: Any) -> tuple[Any, ...]:
     return ()
 
 
