@@ -185,6 +185,8 @@ def test_an_alert_has_the_order_that_ends_it() -> None:
         ("", ""),
         ("Release", "/orders/release?reference=scope+web"),
     ]
+    stuck = Alert(AlertKind.HOST_STUCK, "host drain", "stuck", NOW)
+    assert Page([]).made([stuck])["alerts"][0].action == "", "its name is no order"
     several = maintenance(UnitState.FAILED, UnitState.FAILED, state="halted")
     (line,) = Page([]).made(found[1:2], opened=(several,))["alerts"]
     assert line.action == "Resume"

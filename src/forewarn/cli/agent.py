@@ -121,7 +121,7 @@ def load(config: Path | None) -> "Loaded":
 
 
 def warnings(loaded: "Loaded") -> list[str]:
-    """Return what is valid in the settings and suspicious on this machine."""
+    """Return warnings of valid settings that do not fit this machine."""
     import shutil
 
     from forewarn.agent.actions import http

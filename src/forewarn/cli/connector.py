@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forewarn.server.settings import Settings
 
 OPERATION: Final = "0.1"
-"""The operation that the program is told: no real one has this id."""
+"""The id of the operation in the program's order: no real operation has it."""
 
 NAME: Final = "forewarn connector test"
 

@@ -399,7 +399,7 @@ class OperatorClient:
 
 @contextlib.contextmanager
 def options_named() -> Iterator[None]:
-    """Have a refusal within name the option in the place of the body's field."""
+    """Name the option in a refusal within, in place of the body's field."""
     try:
         yield
     except Failed as failed:

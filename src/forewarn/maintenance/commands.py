@@ -327,7 +327,7 @@ def place_hold(working: Transitions, hold: Hold) -> list[str]:
     if (other := working.holds.get((hold.kind, hold.name))) is not None:
         message = (
             f"{hold} is already on hold, by {other.by or 'somebody'} since "
-            f"{notice.spoken(other.at)}: release it first to change the reason"
+            f"{notice.spoken(other.at)}: release it first to change it"
         )
         raise Refused(ErrorCode.CONFLICT, message)
     working.holds[hold.kind, hold.name] = hold

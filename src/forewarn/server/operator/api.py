@@ -238,7 +238,7 @@ async def request_maintenance(
 def _requesting(
     backend: Backend, caller: OperatorRequest, data: maintenance_schemas.MaintenanceRequest
 ) -> Plane:
-    """Return the plane for a request for maintenance; a refused one is told by its targets."""
+    """Return the plane for a request; the audit log names the targets also where it is refused."""
     targets = [*data.machines, *data.scopes, *data.hosts, *map("=".join, data.tags.items())]
     asked = f"{data.event_type} of {model.listed(targets) if targets else 'all hosts'}"
     return backend.changing(caller, Deed.REQUEST, asked, views.in_one_line)

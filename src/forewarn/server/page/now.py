@@ -513,7 +513,8 @@ def _alert_lines(
 
 def _action(alert: alerts.Alert, failed: Sequence[str]) -> tuple[str, str]:
     """Return the label and the address of the order that ends an alert."""
-    names = (word for word in alerts.remedy(alert).split() if word in orders.ORDERS)
+    words = alerts.REMEDIES.get(alert.kind, "").split()  # not those of a host named "drain"
+    names = (word for word in words if word in orders.ORDERS)
     name, unit = next(names, ""), ""
     if name == "resume" and len(failed) == 1:
         name, unit = "retry", failed[0]

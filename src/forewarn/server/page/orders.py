@@ -556,7 +556,7 @@ ORDERS: Final = {
     ),
     "revoke": OperatorOrder(
         label="Revoke",
-        consequence=lambda _: Consequence(more="Whoever has this token is refused from now on."),
+        consequence=lambda _: Consequence(more="Requests with this token are refused from now on."),
         act=_revoke,
         needs=AccessRole.ADMIN,
         is_dangerous=True,
