@@ -98,6 +98,7 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
     assert policy["approval_until"][:19] == str(planned_until)[:19]
     approve_until(site, "halted")  # for the check does not pass
     expect(window.locator("main > .head .word")).to_have_text("halted")
+    expect(window.locator("main > .head")).to_contain_text("exit status 1")
 
 
 def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
