@@ -51,11 +51,12 @@ def test_each_change_is_told_by_its_subject_and_its_reason(client: Client) -> No
     ]
 
 
-def test_what_is_refused_is_told_by_its_subject(client: Client) -> None:
+def test_what_is_refused_is_told_by_its_subject(client: Client, service: Running) -> None:
     reboot = {"event_type": "Reboot", "machines": ["web-0"]}
     for status in (201, 409):
         assert client.ask("POST", "/v1/maintenances", reboot).status == status
     assert client.ask("DELETE", "/v1/holds?kind=scope&name=web").status == 404
+    service.plane.probe().result()  # a refusal is recorded while its answer is on the way
     assert said(client)[:2] == ["refused: release scope web", "refused: Reboot of web-0"]
 
 
