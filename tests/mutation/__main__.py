@@ -37,7 +37,11 @@ from mutmut.utils import file_utils, format_utils
 
 # Which tests judge which room: those that know its rules, and none that wait or start processes.
 TESTS = {
-    "maintenance": ["tests/unit/maintenance", "tests/scenarios/test_scenarios.py"],
+    "maintenance": [
+        "tests/unit/maintenance",
+        "tests/scenarios/test_scenarios.py",
+        "tests/control/test_webhooks.py",
+    ],
     "protocol": ["tests/protocol", "tests/client/test_properties.py"],
     "client": [
         "tests/client/test_watch.py",
@@ -72,6 +76,8 @@ DECIDERS = [
 # What a mutant's tests may take of the processor: so many times what they took unbroken, and more.
 TIMES = 3
 MORE_SECONDS = 2
+# A test that takes more of the processor judges nothing: each mutant that lives would wait for it.
+SLOWEST = 8
 # A mutant that eats memory dies before the machine does.
 MEMORY = 4 * 2**30
 # Names that count in any case: a mutant that spells one otherwise is the same program.
@@ -133,7 +139,10 @@ class Killing:
             start = time.process_time()
             if not _passes(item, following):
                 raise pytest.UsageError(f"{item.nodeid} fails with nothing broken")
-            self._seconds[item] = time.process_time() - start
+            self._seconds[item] = seconds = time.process_time() - start
+            if seconds > SLOWEST:
+                print(f"left out, takes {seconds:.0f} s: {item.nodeid}", flush=True)
+                continue
             for function in reached:
                 self._reaching[function].append(item)
         for cache in caches:

@@ -254,7 +254,7 @@ def read_amount(text: str) -> str:
 
 def read_waves(texts: Sequence[str]) -> Sequence[str]:
     """Check the sizes of waves: amounts, the last one may be `rest`."""
-    for text in texts[:-1] if texts[-1:] in (["rest"], ("rest",)) else texts:
+    for text in texts[:-1] if list(texts[-1:]) == ["rest"] else texts:
         read_amount(text)
     return texts
 

@@ -1,5 +1,8 @@
 """Units of a maintenance: one update domain after another, a host, and what stops them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -650,3 +653,25 @@ def test_a_unit_that_a_failure_sets_free_does_not_take_the_failed_machines() -> 
     bench.take_turns()
     assert "1.2" not in bench.snapshot.operations  # a1 has one now
     assert "3.1" in bench.unit("h1").reason
+
+
+@pytest.mark.parametrize(
+    ("read", "right", "wrong"),
+    [
+        (units.read_amount, ("1", "99999", "1%", "10%", "100%"), ("", "0", "0%", "101%", "rest")),
+        (units.read_spread, ("", "host", "tag:rack"), ("tag:", "Host", "rack")),
+        (
+            units.read_waves,
+            ([], ["rest"], ["1", "10%", "rest"], ["1", "2"]),
+            (["0"], ["0", "rest"], ["rest", "1"], ["1", "0"]),
+        ),
+    ],
+)
+def test_amounts_waves_and_places_are_read_as_people_write_them(
+    read: Callable[[Any], Any], right: tuple[Any, ...], wrong: tuple[Any, ...]
+) -> None:
+    for each in right:
+        assert read(each) == each
+    for each in wrong:
+        with pytest.raises(ValueError, match="expected"):
+            read(each)
