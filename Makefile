@@ -49,7 +49,7 @@ bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quic
 	@$(BIN)/python benchmarks $(ARGS)
 
 docs: $(SITE)/.docs ## Build the site of the documentation in site/ (ARGS="serve" shows it while you write)
-	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs $(or $(ARGS),build --strict)
+	@PYTHONPATH=src NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs $(or $(ARGS),build --strict)
 
 share: $(VENV)/.dev ## Write the manual, the shells' completions and the editors' schemas into dist/ (needs go-md2man)
 	@$(BIN)/python packaging/write_manual.py dist
@@ -66,7 +66,7 @@ lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an ind
 	@$(LOCK) --extra server --extra postgresql pyproject.toml --constraint requirements/dev.txt \
 		--output-file requirements/package.txt
 	@$(LOCK) pyproject.toml --constraint requirements/dev.txt --output-file requirements/agent.txt
-	@$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
+	@$(LOCK) --group docs pyproject.toml --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean: ## Remove the environment and every cache
 	@rm -rf $(VENV) $(SITE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from forewarn.cli import main
+import reference
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from forewarn.cli import main
 
 PAGES: Final = {
     "forewarn.1": ("cli.md", "announce maintenance to virtual machines, and handle it"),
@@ -39,8 +39,8 @@ def manual(name: str) -> str:
     """Return a page of the manual, as roff."""
     page, about = PAGES[name]
     title, _, section = name.rpartition(".")
-    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
-    text = TABLE.sub(_listed, LINK.sub(r"\1", text.partition("\n")[2]))
+    text = reference.page(page).partition("\n")[2]
+    text = TABLE.sub(_listed, LINK.sub(r"\1", text))
     text = re.sub(r"(?m)^(#+) `(.*)`(.*)$", r"\1 \2\3", text)
     text = COMMAND.sub(_helped, text)
     head = f'% "{title.upper()}" "{section}" "" "Forewarn" "{HEADINGS[section]}"\n'

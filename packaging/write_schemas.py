@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import reference
 
 from forewarn.agent.settings import AgentSettings
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.relay.settings import HostRelaySettings
 from forewarn.server.settings import Settings
-
-ROOT: Final = Path(__file__).resolve().parents[1]
 
 FILES: Final = {
     "agent.json": (AgentSettings, "agent-settings.md", "The settings of forewarn agent."),
@@ -32,9 +31,8 @@ LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 def described(page: str) -> dict[str, str]:
     """Return what a page of the reference says first of each key, by its heading."""
-    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     found = {}
-    for key, section in SECTION.findall(text):
+    for key, section in SECTION.findall(reference.page(page)):
         paragraphs = [" ".join(each.split()) for each in section.split("\n\n")]
         said = [p for p in paragraphs if p and not p.startswith(("|", "```", "- "))]
         said.sort(key=lambda paragraph: paragraph.startswith("Default: "))

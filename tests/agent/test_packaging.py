@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from reference import each_setting
 
 from forewarn.agent import settings
 from forewarn.agent.decider import GRACE_SECONDS
 from forewarn.agent.settings import AgentSettings, StatusSettings
 from house import tree
-from house.documented import each_setting
 
 SETTINGS = tree.ROOT / "packaging" / "agent.toml"
 UNIT = tree.ROOT / "packaging" / "forewarn-agent.service"

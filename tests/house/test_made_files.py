@@ -1,6 +1,5 @@
 """What is written where a package is built: editors' schemas, the manual, completions."""
 
-import importlib.util
 import json
 import os
 import re
@@ -13,24 +12,18 @@ from typing import Any
 
 import msgspec
 import pytest
+import reference
+import write_manual
+import write_schemas
 
+import forewarn
+from forewarn.agent.settings import AgentSettings
 from forewarn.maintenance import fleet_file
+from forewarn.relay.settings import HostRelaySettings
 from house import tree
 
 PACKAGING = tree.ROOT / "packaging"
 
-
-def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, PACKAGING / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-write_schemas = script("write_schemas")
-write_manual = script("write_manual")
 
 INSTALLED_AT = "file:///usr/share/forewarn/schemas/"
 PAGE = (tree.ROOT / "docs" / "reference" / "fleet-file.md").read_text(encoding="utf-8")
@@ -88,3 +81,25 @@ def test_man_shows_each_page_without_a_warning(tmp_path: Path) -> None:
         )
         assert shown.stderr == ""
         assert "DESCRIPTION" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("page", "holder"),
+    [("agent-settings.md", AgentSettings), ("relay-settings.md", HostRelaySettings)],
+)
+def test_each_setting_has_its_heading_and_its_default(page: str, holder: type) -> None:
+    """An action's terms have theirs once, and with a kind where its default differs."""
+    told = dict(
+        re.findall(r"^### `([^`]+)`\n\nDefault: `(.*?)`", reference.page(page), re.MULTILINE)
+    )
+    for path, default in reference.each_setting(holder):
+        if path.startswith("guest."):
+            continue  # the service's
+        kind = path.removeprefix("rule[].") if ".prepare" in path else path
+        shared = re.sub(r"\[\]\.\w+\.", "[].(kind).", kind)
+        assert told.get(kind, told.get(shared)) == reference.written(default), path
+
+
+def test_every_public_name_has_its_heading() -> None:
+    named = re.findall(r"^### `(\w+)", reference.page("client.md"), re.MULTILINE)
+    assert sorted(named) == sorted(set(forewarn.__all__) - {"__version__"})

@@ -1,49 +1,16 @@
-"""The pages of the relay's settings and metrics say of each what the code says."""
+"""The page of the relay's metrics says of each what the code says."""
 
 import re
 from typing import Any
 
-import msgspec
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forewarn import settings
 from forewarn.relay import relay
 from forewarn.relay.relay import RelayStatus
-from forewarn.relay.settings import (
-    HostRelaySettings,
-    RelayGuestSettings,
-    RelayStateSettings,
-    RelayStatusSettings,
-    UpstreamSettings,
-)
 from house import tree
-from house.documented import each_setting, field_texts, written
 
 REFERENCE = tree.ROOT / "docs" / "reference"
-SETTINGS = (REFERENCE / "relay-settings.md").read_text(encoding="utf-8")
 METRICS = (REFERENCE / "relay-metrics.md").read_text(encoding="utf-8")
-HOLDERS: dict[str, type[msgspec.Struct]] = {
-    "upstream": UpstreamSettings,
-    "guest": RelayGuestSettings,
-    "status": RelayStatusSettings,
-    "state": RelayStateSettings,
-    "log": settings.Log,
-}
-TOLD = re.findall(r"^### `([^`]+)`\n\nDefault: `(.*?)`\n\n((?:.+\n)+)", SETTINGS, re.MULTILINE)
-
-
-def test_each_setting_that_the_service_has_not_is_documented_with_its_default() -> None:
-    known = [(path, written(value)) for path, value in each_setting(HostRelaySettings)]
-    own = [each for each in known if not each[0].startswith("guest.")]
-    assert [(path, default) for path, default, _ in TOLD] == own
-    assert "### `guest.listener`" in SETTINGS
-
-
-@pytest.mark.parametrize(("path", "text"), [(path, text) for path, _, text in TOLD])
-def test_each_setting_is_told_as_its_field_tells_it(path: str, text: str) -> None:
-    table, _, name = path.partition(".")
-    assert " ".join(text.split()) == field_texts(HOLDERS[table])[name]
 
 
 def test_each_metric_has_its_heading_and_its_help_and_nothing_else_has() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import inspect
+from reference import each_setting
 
 from forewarn import settings as files
 from forewarn.connectors.settings import LibvirtHost
@@ -18,7 +19,6 @@ from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import networks
 from forewarn.settings import SettingsError
-from house.documented import each_setting
 
 
 @pytest.fixture
