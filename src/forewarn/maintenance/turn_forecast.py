@@ -40,7 +40,11 @@ from forewarn.vocabulary import AgentStatus, ApproverKind, EventStatus
 
 MOST_DECISIONS: Final = 10_000
 """The most decisions of a forecast: some seconds of a thread that shares the process with guests.
-1,000 hosts one after another take 3,000; each machine of a host that is drained takes some ten."""
+What would take more is played only as far as it goes at once."""
+
+OF_A_UNIT: Final = 3
+OF_A_MOVE: Final = 5
+"""The decisions that a unit takes, and each of the two moves of a machine whose host is drained."""
 
 FURTHEST: Final = timedelta(days=366)
 """The horizon of a forecast: as far as windows are looked for."""
@@ -122,6 +126,9 @@ def planned(
             going.setdefault(unit.wave, []).append(index)
         else:
             empty.append(unit.name)
+    moves = 2 * sum(machines[unit.key] for unit in maintenance.units if unit.drain)
+    if OF_A_UNIT * len(maintenance.units) + OF_A_MOVE * moves > MOST_DECISIONS:
+        to_the_end = False
     latest = play(
         worlds(), maintenance, rules, now, approving=False, survey=survey, to_the_end=to_the_end
     )
