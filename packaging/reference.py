@@ -138,14 +138,15 @@ def _choices(hint: Any) -> list[str]:  # noqa: ANN401
 
 
 def field_texts(holder: type) -> dict[str, str]:
-    """Return what stands beneath each field of a class, by the field's name, in one line each."""
+    """Return what stands beneath each field of a class, by the field's name: a line a paragraph."""
     body = _node(holder).body
     texts = {}
     for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(field.target, ast.Name)
             assert isinstance(text.value, ast.Constant)
-            texts[field.target.id] = " ".join(str(text.value.value).split())
+            paragraphs = str(text.value.value).split("\n\n")
+            texts[field.target.id] = "\n\n".join(" ".join(each.split()) for each in paragraphs)
     return texts
 
 

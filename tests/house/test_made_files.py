@@ -20,6 +20,7 @@ import forewarn
 from forewarn.agent.settings import AgentSettings
 from forewarn.maintenance import fleet_file
 from forewarn.relay.settings import HostRelaySettings
+from forewarn.server.settings import Settings
 from house import tree
 
 PACKAGING = tree.ROOT / "packaging"
@@ -85,7 +86,11 @@ def test_man_shows_each_page_without_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "holder"),
-    [("agent-settings.md", AgentSettings), ("relay-settings.md", HostRelaySettings)],
+    [
+        ("agent-settings.md", AgentSettings),
+        ("relay-settings.md", HostRelaySettings),
+        ("settings.md", Settings),
+    ],
 )
 def test_each_setting_has_its_heading_and_its_default(page: str, holder: type) -> None:
     """An action's terms have theirs once, and with a kind where its default differs."""
@@ -93,7 +98,7 @@ def test_each_setting_has_its_heading_and_its_default(page: str, holder: type) -
         re.findall(r"^### `([^`]+)`\n\nDefault: `(.*?)`", reference.page(page), re.MULTILINE)
     )
     for path, default in reference.each_setting(holder):
-        if path.startswith("guest."):
+        if path.startswith("guest.") and holder is HostRelaySettings:
             continue  # the service's
         kind = path.removeprefix("rule[].") if ".prepare" in path else path
         shared = re.sub(r"\[\]\.\w+\.", "[].(kind).", kind)

@@ -1,23 +1,16 @@
 """Settings: what is refused says where and what was expected; what is given is found."""
 
-import shutil
-import subprocess
-import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from msgspec import inspect
 from reference import each_setting
 
 from forewarn import settings as files
 from forewarn.connectors.settings import LibvirtHost
-from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.listener import networks
 from forewarn.settings import SettingsError
 
 
@@ -334,154 +327,3 @@ def test_the_packaged_file_says_the_defaults_in_comments(home: dict[str, str]) -
 
 def plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
-
-
-def test_every_setting_has_its_heading_and_its_default_in_the_reference() -> None:
-    root = Path(__file__).resolve().parents[2]
-    text = (root / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
-    headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
-    known = dict(each_setting(settings.Settings))
-    assert headings == [f"`{path}`" for path in known]
-    for path, default in known.items():
-        section = text.split(f"### `{path}`\n")[1].split("\n#")[0]
-        required = default is inspect.NODEFAULT
-        assert ("Required." if required else f"Default: `{shown(default)}`") in section, path
-
-
-def shown(default: Any) -> str:
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, tuple):
-        return "[" + ", ".join(shown(one) for one in default) + "]"
-    if isinstance(default, float) and default == int(default):
-        return str(int(default))
-    return f'"{default}"' if isinstance(default, str) else str(default)
-
-
-def test_settings_are_read_without_what_the_server_extra_installs() -> None:
-    extra = ["filelock", "httptools", "prometheus_client", "starlette"]
-    poison = f"import sys; sys.modules.update(dict.fromkeys({[*extra, 'structlog', 'uvicorn']}))"
-    program = f"{poison}\nfrom forewarn.server import settings\nsettings.load(None, {{}})"
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-# The rules.
-
-
-def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts(
-    home: dict[str, str],
-) -> None:
-    folder = Path(home["STATE_DIRECTORY"])
-    folder.mkdir()
-    assert load(folder, '[rules]\npreset = "azure"', home).rules == settings.RulesSettings(
-        preset="azure",
-        enablement="first-request",
-        disable_after_seconds=86400.0,
-        first_response_delay_seconds=120.0,
-        user_initiated_limit=10,
-        rate_per_second=5.0,
-        rate_burst=5,
-    )
-    beside = load(folder, '[rules]\npreset = "azure"\nfirst_response_delay_seconds = 0', home)
-    assert beside.rules.first_response_delay_seconds == 0.0
-    assert beside.rules.user_initiated_limit == 10
-    by_environment = settings.load(None, {**home, "FOREWARN_SET_RULES__PRESET": "azure"})
-    assert by_environment.rules.enablement == "first-request"
-
-
-def test_the_rules_make_the_policy() -> None:
-    assert settings.RulesSettings().policy == Policy()
-    given = settings.RulesSettings(
-        enablement="first-request", disable_after_seconds=600.0, user_initiated_limit=3
-    )
-    assert given.policy == Policy(
-        enablement=Enablement.FIRST_REQUEST,
-        disable_after=timedelta(minutes=10),
-        user_initiated_limit=3,
-    )
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "disable_after_seconds = 299",
-        "first_response_delay_seconds = 121",
-        "user_initiated_limit = -1",
-        "rate_per_second = -1",
-        "rate_burst = 0",
-        'preset = "aws"',
-        'enablement = "never"',
-    ],
-)
-def test_rules_out_of_bounds_are_refused(home: dict[str, str], wrong: str) -> None:
-    folder = Path(home["STATE_DIRECTORY"])
-    folder.mkdir()
-    with pytest.raises(SettingsError, match=r": rules\."):
-        load(folder, f"[rules]\n{wrong}", home)
-
-
-def test_a_secrets_file_is_looked_for_from_the_settings_folder(
-    tmp_path: Path, home: dict[str, str]
-) -> None:
-    loaded = load(
-        tmp_path,
-        "[[guest.listener]]\nname = 'blue'\ntrusted_proxies = ['192.0.2.7', 'fd00::/64']\n"
-        "proxy_secret_files = ['proxy.secret', '/run/secret']\n",
-        home,
-    )
-    (listener,) = loaded.guest.listener
-    assert listener.proxy_secret_files == (str(tmp_path / "proxy.secret"), "/run/secret")
-    assert [str(one) for one in networks(listener)] == ["192.0.2.7/32", "fd00::/64"]
-
-
-def test_a_database_of_postgresql_has_a_url_and_a_password_by_file(
-    tmp_path: Path, home: dict[str, str]
-) -> None:
-    url = "postgresql://forewarn@db1,db2:5433/forewarn?sslmode=verify-full"
-    loaded = load(tmp_path, f"[store]\nurl = '{url}'\npassword_file = 'db.secret'\n", home)
-    assert loaded.store.url == url
-    assert loaded.store.password_file == str(tmp_path / "db.secret")
-    assert loaded.operator.socket == str(Path(home["STATE_DIRECTORY"]) / "operator.sock")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "place"),
-    [
-        ("url = 'mysql://h/db'", "store.url"),
-        ("url = 'host=h dbname=db'", "store.url"),
-        ("url = 'postgresql://u:secret@h1,h2/db'", "store.url"),
-        ("url = 'postgresql://u@h/db?sslmode=require&password=secret'", "store.url"),
-        ("url = 'postgresql://h/db'\npath = 'my.db'", "store.url"),
-        ("password_file = 'x'", "store.password_file"),
-    ],
-)
-def test_a_database_that_cannot_be_meant_is_refused_without_its_password(
-    tmp_path: Path, home: dict[str, str], wrong: str, place: str
-) -> None:
-    with pytest.raises(SettingsError) as refused:
-        load(tmp_path, f"[store]\n{wrong}\n", home)
-    assert place in str(refused.value)
-    assert "secret" not in str(refused.value)
-
-
-NOBODY = ["unshare", "--user", "--map-user=54321", "env", "-i"]
-"""Runs a program as a user whom the machine does not know, as a unit's may be."""
-
-
-@pytest.mark.skipif(
-    shutil.which(NOBODY[0]) is None or subprocess.run([*NOBODY, "true"], check=False).returncode,
-    reason="a namespace makes a user without a home folder",
-)
-def test_a_user_without_a_home_folder_has_the_systems_settings_and_the_units_state() -> None:
-    asked = (
-        "from forewarn import settings\n"
-        "print(settings.find({}, 'FOREWARN_CONFIG', 'no-such-file.toml'))\n"
-        "print(settings.state_folder({'STATE_DIRECTORY': '/var/lib/here'}))\n"
-        "try: settings.state_folder({})\n"
-        "except settings.SettingsError as error: print(error)\n"
-    )
-    argv = [*NOBODY, sys.executable, "-c", asked]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
-    found, folder, refused = ran.stdout.splitlines()
-    assert (found, folder) == ("None", "/var/lib/here")
-    assert "STATE_DIRECTORY" in refused

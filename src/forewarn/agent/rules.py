@@ -3,7 +3,7 @@
 An action has exactly one kind, the one field of `RuleAction` that is given; `actions` implements
 the kinds, and this module loads nothing of it. The first rule that matches takes the event. The
 last one is built in: it takes everything, logs a line and approves nothing, so a Freeze drains no
-machine unless a rule says so. docs/reference/agent-settings.md repeats the fields' docstrings.
+machine unless a rule says so. docs/reference/agent-settings.md is made of the fields' docstrings.
 """
 
 import fnmatch

@@ -1,6 +1,6 @@
 """The agent's settings: one TOML file and a folder of drop-ins, checked before anything runs.
 
-docs/reference/agent-settings.md repeats the docstrings of the fields here and in `rules`.
+docs/reference/agent-settings.md is made of the docstrings of the fields here and in `rules`.
 Hidden files beside the drop-ins belong to editors and tools, and are passed over.
 In the order of their names a later drop-in wins: its settings and its rules replace earlier ones of
 the same name; its other rules are tried first, so that the first match is the latest word.

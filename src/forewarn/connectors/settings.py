@@ -37,24 +37,24 @@ class CommandConnectorSettings(
     """The operator's program, and the limits of its runs."""
 
     program: tuple[str, ...] = ()
-    """The program and its arguments, as `["/usr/local/bin/maintain", "--quiet"]`: a full path, or a
-    bare name that PATH finds; no shell reads it. Empty by default: nobody can choose it but you."""
+    """The program and its arguments, such as `["/usr/local/bin/maintain", "--quiet"]`: a full path,
+    or a bare name that PATH finds; no shell reads it. Required with `kind = "command"`."""
     per: Literal["machine", "operation"] = "machine"
-    """`machine`: one run for each machine of an operation, all at once as far as `at_once` allows.
-    `operation`: one run for all of them. By default each machine: the simplest programs take one
-    name."""
+    """`"machine"`: one run for each machine of an operation, at the same time as far as `at_once`
+    allows. `"operation"`: one run for all of them. By default each machine: the simplest programs
+    take one name."""
     time_limit_seconds: Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)] = 1800.0
-    """The time limit of a run. After that its process group gets SIGTERM, and it has failed. By
-    default half an hour: longer than a large machine's live migration, and not for ever."""
+    """The time limit of a run. After that its process group gets SIGTERM, and the run has failed.
+    By default half an hour: longer than the live migration of a large machine."""
     grace_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
-    """The time between that SIGTERM and SIGKILL: 10 s to put things in order."""
+    """The time from that SIGTERM to SIGKILL."""
     at_once: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
-    """The most runs under way at once; the others wait in the order in which they came. 16 spare
-    the hosts; runs that a restart finds under way are not counted."""
+    """Runs at once; the others wait in order. Each replica counts for itself. Runs that a restart
+    finds under way are not counted."""
     check_command: tuple[str, ...] = ()
-    """Asked where nobody knows whether a run did its work, with the same input and variables: exit
-    status 0 says done, 1 not done, any other that it cannot tell either. Empty, the default, is
-    none: `on_unknown` decides then."""
+    """A program that is run when nobody knows whether a task was carried out ([its
+    contract](../guides/connectors.md#after-a-restart)). Empty, the default: `on_unknown`
+    decides."""
     state: FileName = ""
     """The folder for the runs' files, on a local disk. `""` is `commands` beside the database."""
 
@@ -65,21 +65,20 @@ class LibvirtHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     """Its name in the fleet."""
     uri: str
-    """The URI that libvirt opens, as `qemu+ssh://h1/system`."""
+    """Its libvirt URI, such as `qemu+ssh://h1/system`."""
     migrate_uri: str = ""
-    """The URI at which its hypervisor takes machines in, as `tcp://10.98.0.11`. `""`: libvirt asks
-    the host for its own name."""
+    """The address to which machines migrate, such as `tcp://10.98.0.11`. `""`: libvirt asks the
+    host for its name."""
     targets: bool = True
-    """True if machines may move there."""
+    """`false` keeps machines from moving there."""
     memory_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """The memory that its machines may have altogether, in MiB. 0 is all that it has."""
+    """The memory of all its machines together, in MiB, at most. 0: all of the host's."""
     reboot: tuple[Argument, ...] = ()
-    """The command that reboots it, as `["ssh", "h1", "systemctl", "reboot"]`, run where the service
-    runs, without a shell. Empty: it is not rebooted from here."""
+    """The command that reboots it, such as `["ssh", "h1", "systemctl", "reboot"]`, run on the
+    service's machine, without a shell. Empty: the service cannot reboot it."""
     boot_id: tuple[Argument, ...] = ()
-    """The command that prints another text after each boot, which proves a reboot. Empty: the
-    kernel's boot id, over SSH for a `qemu+ssh` URI, or from this machine for a URI without a
-    host."""
+    """A command that prints another text after each boot. Empty: the kernel's boot id, over SSH for
+    a `qemu+ssh` URI, or from this machine for a URI without a host."""
 
     @property
     def boot_id_command(self) -> tuple[str, ...]:
@@ -116,19 +115,20 @@ class LibvirtMigration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The way in which machines migrate."""
 
     by: Literal["direct", "p2p"] = "direct"
-    """`direct`: the service's machine talks to both hosts, which need no credentials for each
-    other, and a migration ends with the program that runs it. `p2p`: the source's libvirt talks to
-    the target's URI by itself."""
+    """`"direct"`: the service's machine connects to both hosts, which need no credentials for each
+    other; a migration ends if the program that runs it ends. `"p2p"`: the source's libvirt connects
+    to the target's URI by itself."""
     disks: Literal["shared", "copy"] = "shared"
-    """`copy` copies the disks with the machine, onto images that exist on the target."""
+    """`"shared"`: both hosts reach the disks. `"copy"` copies the disks with the machine, onto
+    images that exist on the target."""
     unsafe: bool = False
-    """True to migrate a disk whose cache mode could lose writes, too."""
+    """`true`: migrate a disk even if its cache mode could lose writes."""
     auto_converge: bool = True
-    """True to slow down a machine that changes its memory faster than it can be copied."""
+    """`true`: slow a machine down that changes its memory faster than it can be copied."""
     bandwidth_mib: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     """The most MiB a second that one migration takes; 0 is no limit."""
     tls: bool = False
-    """True to encrypt the traffic between the hypervisors."""
+    """`true`: the hypervisors encrypt their connection."""
 
 
 class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,32 +140,32 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     host: Annotated[tuple[LibvirtHost, ...], msgspec.Meta(max_length=MAX_HOSTS)] = ()
     """All hosts on which a machine of the fleet may be."""
     at_once: Count = 8
-    """The most machines under work at once; the others wait in the order in which they came."""
+    """Tasks at once; the others wait in order."""
     at_once_per_host: Count = 2
-    """The most of them on one host, or moving to it: two migrations fill a link."""
+    """Tasks at once that concern one host, as source or target. Two migrations fill a link."""
     time_limit_seconds: Limit = 3600.0
-    """The time limit of one machine, such as a large one's migration. Then the migration is
-    cancelled, the machine is left running where it is, and the operation has failed."""
+    """The time limit of a task. Then a migration is cancelled, the machine runs on where it is, and
+    the operation has failed."""
     shutdown_seconds: Limit = 120.0
-    """The time for a guest to shut down, for a Reboot or a cold move."""
+    """The time in which a guest must shut down for a Reboot or a cold move."""
     force: bool = True
-    """True to power off a guest that has not shut down by then. Otherwise the operation has failed,
-    and the guest runs on."""
+    """`true`: power a guest off that has not shut down by then. With `false` the operation has
+    failed, and the guest runs on."""
     retry_seconds: Limit = 300.0
-    """The time for a host to answer again that stopped answering after something was begun. After
-    that the outcome is unknown, and `on_unknown` decides."""
+    """The time for retries if a host stops answering during a task. After that the outcome is
+    unknown, and `on_unknown` decides."""
     freeze: Literal["suspend", "migrate"] = "suspend"
-    """The work of a Freeze: pause the machine, or move it. One that was announced as a live
-    migration always moves it."""
+    """`"suspend"`: a Freeze pauses the machine; `"migrate"` moves it. A Freeze that was announced
+    as a live migration always moves it."""
     freeze_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
-    """The pause of a Freeze; shorter where a shorter interruption was announced."""
+    """The pause of a Freeze; less if a shorter interruption was announced."""
     redeploy: Literal["live", "live-or-cold", "cold"] = "live"
-    """The way in which a Redeploy moves a machine: live, which keeps its memory; live, or by a
-    shutdown where libvirt refuses that; or by a shutdown."""
+    """A Redeploy moves a machine `"live"`, which keeps its memory; `"live-or-cold"`, by a shutdown
+    if libvirt refuses to move it live; or `"cold"`, by a shutdown."""
     migration: LibvirtMigration = LibvirtMigration()
     delete_disks: bool = False
-    """True to delete the machine's disks from their storage pools, too, at a Preempt or Terminate.
-    The definition, its saved state and its firmware variables are always removed."""
+    """`true`: a Preempt or Terminate deletes the machine's disks from their storage pools too. The
+    definition, its saved state and its firmware variables are always removed."""
 
     def __post_init__(self) -> None:
         """Refuse two hosts of one name, or with one URI."""

@@ -1,7 +1,7 @@
 """The service's settings: one TOML file, and the environment, which overrides single settings.
 
-Every setting is optional. Its meaning and the reason for its default are with its field, and in
-docs/reference/settings.md. This module loads quickly: the command line finds the socket with it.
+Every setting is optional. docs/reference/settings.md is made of the docstrings of the fields. This
+module loads quickly: the command line finds the socket with it.
 """
 
 import ipaddress
@@ -69,16 +69,29 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The database."""
 
     path: FileName = ""
-    """The SQLite file. `""` is `forewarn.db` in the state folder (see `settings.state_folder`),
-    which is created if needed; any other must exist. Relative to the settings file's folder. With
-    `url` no such file is used, and the state folder has the other files of the service."""
+    """The SQLite file. `""` is `forewarn.db` in the state folder.
+
+    If there is no such file, the service makes a new database (mode 0600), and the log warns of it.
+    Any folder but the state folder must exist."""
     url: str = ""
-    """A PostgreSQL database that replicas share, as libpq takes it, such as
-    `postgresql://forewarn@db1,db2/forewarn`; without a password. `""`, the default, is SQLite,
-    which needs no server."""
+    """A PostgreSQL database that several replicas share, such as
+    `postgresql://forewarn@db1,db2,db3/forewarn`. `""` is SQLite. A URL needs Forewarn's extra
+    `postgresql`, and cannot be given together with `store.path`. The socket and the token are then
+    in the state folder.
+
+    The URL is
+    [libpq's](https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING). Of
+    several hosts the one that accepts writes is used. It may change these defaults:
+    `connect_timeout=3`, `keepalives_idle=2`, `keepalives_interval=1`, `keepalives_count=3`,
+    `tcp_user_timeout=5000`, `target_session_attrs=read-write`, `application_name=forewarn`; and by
+    `options` the server's `lock_timeout` (10 s) and `idle_in_transaction_session_timeout` (5 s).
+
+    The database must be empty or Forewarn's own, in UTF-8, on PostgreSQL 14 or newer, and its user
+    must own it. `synchronous_commit = off` is refused: a crash of the server would lose approvals.
+    A URL with a password is refused, because settings are shown and logged."""
     password_file: FileName = ""
-    """The file with the password for `url`, read for each connection. `""` leaves it to libpq:
-    PGPASSFILE, or a service."""
+    """The file with the password for `store.url` and nothing else, mode 0640 or stricter. It is
+    read for each new connection. `""` leaves it to libpq (`PGPASSFILE`, a service file)."""
 
     def __post_init__(self) -> None:
         """Refuse an address that libpq does not take, and a password in it."""
@@ -99,25 +112,28 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The retention of operations that have ended, of the audit log and of news."""
 
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 90.0
-    """Operations that ended earlier are deleted, and guests can no longer approve their events. 90
-    days cover a quarter's review."""
+    """Operations that ended longer ago are deleted; an approval of their events is then refused. 90
+    days cover the review of a quarter."""
     audit_retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 365.0
-    """Records of the audit log that are older are deleted. A year is what audits look back."""
+    """Older records of the audit log are deleted. A year is what audits look back."""
     news_retention_days: Annotated[float, msgspec.Meta(gt=0, le=366)] = 7.0
-    """News that is older is deleted. A week lets a reader that broke on a Friday be mended on
-    Monday without a gap."""
+    """Older news ([news.md](news.md)) is deleted. One item takes about 600 bytes; an operation has
+    about six. In a week a reader that broke on a Friday is mended without a gap."""
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """This process among those that share a PostgreSQL database."""
 
     name: str = ""
-    """Its name among the replicas, which its claims carry: each has its own, and keeps it with the
-    folder `connector.command.state`. `""` is the host's name."""
+    """The name of this replica, up to 64 characters; `""` is the host's name. A replica keeps its
+    name together with its folder [`connector.command.state`](#connectorcommandstate), where it
+    finds after a restart what it had begun. A second process with the same name is refused, and so
+    is the folder of another replica."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=5, le=24 * 3600)] = 30.0
-    """The time for which guests still read from memory once the database cannot be reached; then
-    their connections are closed without an answer, until it can. Another replica may have announced
-    something meanwhile: half a minute is the shortest notice, that of a Preempt."""
+    """The time for which guests still read from memory when this replica cannot reach the database,
+    5 to 86,400. Then their connections are closed without an answer. Approvals are refused with 503
+    from the beginning, and `/readyz` answers 503 after 5 seconds. By default 30: the shortest
+    notice, that of a Preempt, is that long."""
 
     def __post_init__(self) -> None:
         """Refuse a name that does not fit in a line."""
@@ -133,34 +149,43 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The unix socket, mode 0600. `""` is `operator.sock` beside the database; `"off"` is none."""
     socket_group: str = ""
     """A group of this machine whose members may use the socket, with the role `operator`; its mode
-    is 0660 then. `""`, the default, lets in root and the service's user alone, as `admin`."""
+    is then 0660. The service's user must be a member of it, and its members must be able to enter
+    the socket's folder. `""`: only root and the service's user, with the role `admin`."""
     listen: str = ""
-    """A TCP address such as `127.0.0.1:8172`, which needs a token. `""`, the default, is none:
-    the socket's file mode is safer."""
+    """A TCP address such as `127.0.0.1:8172` or `[::1]:8172`, which needs a token. `""` is none:
+    the socket is safer, because its file has a mode. An address other than loopback needs
+    `tls_certificate`, or `insecure`. Sockets that systemd has opened are used
+    ([running.md](../guides/running.md#restarts-that-no-client-notices))."""
     token_file: FileName = ""
-    """The file with a token for `listen` whose role is `admin`, mode 0600, created at the first
-    start, or a credential of systemd's: with it the first accounts are made. The command line sends
-    the token of this file. `""` is `operator.token` beside the database."""
+    """The file with a token for `listen` whose role is `admin`, mode 0600 or 0400. The service
+    makes it at the first start, and reads it again at SIGHUP. For the command line, this is the
+    file with the operator's own token. `""` is `operator.token` beside the database. A credential
+    of systemd may have mode 0440."""
     tls_certificate: FileName = ""
-    """The file with the certificate of `listen`, and those that signed it, in PEM. `""`, the
-    default, is plain HTTP, which only loopback is for. Read again at SIGHUP."""
+    """The file with the certificate of `listen`, and those that signed it, in PEM. `""` is plain
+    HTTP. Read again at SIGHUP; open connections keep the old one."""
     tls_key: FileName = ""
     """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
     the certificate."""
     tls_ca: FileName = ""
-    """For the command line: the file with the certificates, in PEM, that it verifies the service's
-    by. `""` are the system's."""
+    """For the command line: the file with the certificates, in PEM, by which it verifies the
+    service. `""`: those of the system."""
     hosts: tuple[str, ...] = ()
-    """Host names accepted over TCP, beside the loopback names and the address of `listen`. Others
-    are refused, so that web pages cannot reach the service by DNS rebinding. An address such as
-    `https://ops.example` is that of a proxy that ends TLS: `forewarn page` prints links to it."""
+    """Further `Host` names that the service accepts over TCP, besides the loopback names and the
+    address of `listen`. Others are refused, so that web pages cannot reach the service by DNS
+    rebinding.
+
+    An address such as `"https://ops.example"` is that of a [proxy that ends
+    TLS](../guides/page.md#behind-a-proxy-that-ends-tls): `forewarn page` prints links to it, and
+    requests with it as their `Origin` are accepted."""
 
     insecure: bool = False
-    """True to allow plain HTTP for `listen` on an address that is not loopback, where tokens cross
-    the network in clear: only behind something else that encrypts it, such as a VPN."""
+    """`true` allows plain HTTP for `operator.listen` on an address that is not loopback. Tokens
+    then cross the network in clear, unless something else encrypts it, such as a VPN."""
 
     page: bool = True
-    """True to serve the page at `listen` too, for browsers that `forewarn page` logs in."""
+    """`true`: `operator.listen` also serves the [page](../guides/page.md), for browsers that
+    `forewarn page` logs in."""
 
     @property
     def has_page(self) -> bool:
@@ -197,17 +222,18 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The address of the service for the relays on hosts."""
 
     listen: str = ""
-    """A TCP address such as `127.0.0.1:8173`, for the relays of the hosts. `""`, the default, is
-    none: guests ask the service itself. Any other than a loopback address needs TLS."""
+    """A TCP address for relays, such as `127.0.0.1:8173`. `""` is none: guests ask the service
+    itself. An address other than loopback needs `tls_certificate`."""
     tls_certificate: FileName = ""
     """The file with the certificate of `listen`, and those that signed it, in PEM. Read again at
-    SIGHUP."""
+    SIGHUP; open connections keep the old one."""
     tls_key: FileName = ""
     """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
     the certificate."""
     connections: Annotated[int, msgspec.Meta(ge=1)] = 20_000
-    """Connections of relays at once: each host has one that waits, and for a moment another one,
-    which passes an approval on or replaces the first."""
+    """Connections of relays at once; each host has one that waits, and for a moment another one. A
+    further connection replaces the oldest that has shown no token; if there is none, it is answered
+    503."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address, and to send tokens over a network that others may read."""
@@ -231,48 +257,55 @@ class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     listener: tuple[Listener, ...] = (Listener(),)
     """By default one, on loopback: you choose the addresses that guests reach."""
     post_without_header: Literal["preview", "always", "never"] = "preview"
-    """The versions whose POST is accepted without `Metadata: true`: `preview` is 2017-03-01 only,
-    whose published clients do not send it (protocol.md section 3)."""
+    """The versions at which a POST is accepted without `Metadata: true`
+    ([protocol.md](../protocol.md) section 3): `"preview"` is 2017-03-01 only, whose published
+    clients do not send it; `"always"` is every version, for clients that never send it; `"never"`
+    is none."""
 
 
 class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules that operators can change (protocol.md section 8)."""
 
     preset: Literal["", "azure"] = ""
-    """`azure` sets the settings below to Azure's values, except those that are given."""
+    """`"azure"` sets `enablement`, `disable_after_seconds`, `first_response_delay_seconds`,
+    `user_initiated_limit` and the rate to Azure's values: first-request, 24 hours, two minutes, 10,
+    and five requests a second. A setting that you give has precedence."""
     enablement: Literal["always", "first-request"] = "always"
-    """The condition for notice to the guests of a scope. `always`, the default, stops no machine
-    unprepared. `first-request`: from the first request for events by one of its machines until none
-    has asked for `disable_after_seconds`."""
+    """`"always"`: guests always read of maintenance ([protocol.md](../protocol.md) section 8).
+    `"first-request"`: a scope's guests do from the first time that one of its machines asks for
+    events until none has asked for `disable_after_seconds`. By default always: no machine is
+    stopped unprepared."""
     disable_after_seconds: Annotated[float, msgspec.Meta(ge=300, le=365 * 24 * 3600)] = 86400.0
-    """With first-request: the time for which a scope stays enabled without a request. 24 hours is
-    Azure's value; at least 300, as requests are saved only once a minute."""
+    """With first-request: the time for which a scope stays on after its last request. 24 hours is
+    Azure's value; less than 300 is refused, because requests are saved once a minute."""
     first_response_delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=120)] = 0.0
-    """With first-request: the delay of the response that enables a scope. Azure takes up to two
-    minutes; useful only to test a client."""
+    """With first-request: the delay of the answer to the request that turns a scope on, at most
+    120. Use it only to test a client. Azure takes up to two minutes."""
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
-    """The most pending events of maintenance with source User; 0 is no limit."""
+    """The most pending events of users' own maintenance; 0 is no limit."""
     queue: Literal["announcement", "start"] = "announcement"
-    """The treatment of maintenance while another update domain of its scope is down or announced.
-    By default it is not announced, because guests prepare when they read an event. `start`: it is
-    announced, and waits to start; for guests that prepare at the last moment. A scope of the fleet
-    file may have its own."""
+    """`"announcement"`: while another update domain of its scope is down, or announced to go down,
+    maintenance is Queued, and no guest hears of it. `"start"`: it is announced at once, and only
+    its start waits; for guests that prepare at the last moment. `queue` of a scope in the fleet
+    file has precedence."""
     back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 600.0
-    """The time for a machine that was listening to ask for events again after its maintenance was
-    carried out. Then the operation has failed. By default ten minutes: five for a slow boot, and
-    five until the next poll of a machine that counts as listening."""
+    """The time in which a machine that was listening must ask for events again after the connector
+    has finished, from 1 to 86400. After that the operation has failed: "did not come back". By
+    default ten minutes: five for a slow boot, and five until the next poll."""
     host_back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 1800.0
-    """The time for a host that is drained with `--reboot` to come back with another boot id, its
-    reboot command included. Then its drain waits for an operator. By default half an hour: a server
-    that tests its memory and installs firmware."""
+    """The time limit for the reboot of a drained host, from its reboot command to another boot id.
+    After that the drain is stuck. By default half an hour, for a server that tests its memory and
+    installs firmware."""
     settle_seconds: Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)] = 0.0
-    """The time for which an update domain still counts as down after its machines are back, such as
-    for caches to fill. A scope of the fleet file may have its own."""
+    """The time for which an update domain still counts as down after its machines are back, from 0
+    to 86400. `settle_seconds` of a scope in the fleet file has precedence. It is the time in which
+    caches fill."""
     rate_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 50.0
-    """Requests a second and machine, approvals not counted; more get 429. 0 is no limit. Three
-    agents that poll ten times a second stay below 50; Azure's limit is 5."""
+    """A machine's requests a second, without its approvals; more are answered 429. 0 is no limit;
+    Azure's is 5. Each replica counts for itself. Three agents that poll ten times a second stay
+    below 50."""
     rate_burst: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
-    """Requests that a machine may make at once after a pause: two seconds' worth, for programs that
+    """A machine's requests at once after a pause. By default two seconds' worth, for programs that
     start together."""
 
     @property
@@ -293,12 +326,18 @@ class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The durations of the simulated connector's tasks: by default about those of real ones."""
 
     freeze_seconds: Seconds = 9.0
+    """The duration of a Freeze."""
     reboot_seconds: Seconds = 90.0
+    """The duration of a Reboot."""
     redeploy_seconds: Seconds = 180.0
+    """The duration of a Redeploy."""
     preempt_seconds: Seconds = 30.0
+    """The duration of a Preempt."""
     terminate_seconds: Seconds = 30.0
+    """The duration of a Terminate."""
     host_reboot_seconds: Seconds = 180.0
-    """The duration of a host's reboot: servers test their memory first."""
+    """The reboot of a drained host. The simulated hosts are those of the fleet's machines; their
+    state is in `simulated-hosts.json` beside the database. Servers test their memory first."""
 
 
 class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -309,8 +348,9 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     on hosts under libvirt; `command` runs your program
     ([guides/connectors.md](../guides/connectors.md))."""
     on_unknown: Literal["ask", "repeat", "fail"] = "ask"
-    """The treatment of a task whose outcome is unknown after a restart: ask an operator, repeat it,
-    or fail it. By default ask: a second reboot is worse than a wait."""
+    """The treatment of a task that may or may not have been carried out before a restart: `"ask"`
+    an operator, `"repeat"` it, or let it `"fail"`. By default ask: a second reboot is worse than a
+    wait."""
     simulated: SimulatedSettings = SimulatedSettings()
     libvirt: LibvirtSettings = LibvirtSettings()
     command: CommandConnectorSettings = CommandConnectorSettings()
@@ -320,13 +360,16 @@ class UnitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A program that decides if further units may go. Policies name it."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-    """The name for policies."""
+    """Its name for policies: letters, digits, `.`, `_` and `-`."""
     program: Annotated[
         tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=4096)], ...],
         msgspec.Meta(min_length=1),
     ]
-    """The program and its arguments, as `["/usr/local/bin/smoke-test"]`: a full path, or a bare
-    name that PATH finds; no shell reads it. Exit status 0 passes."""
+    """The program and its arguments, such as `["/usr/local/bin/smoke-test"]`: a full path, or a
+    bare name that PATH finds; no shell reads it. Exit status 0 passes. It runs as the service's
+    user, with `{"maintenance": 3, "check": "smoke", "wave": 1}` as its standard input, and
+    `FOREWARN_MAINTENANCE`, `FOREWARN_CHECK` and `FOREWARN_WAVE`. When its time is over its process
+    group gets SIGTERM, and SIGKILL 2 seconds later. It may run twice, so it must change nothing."""
 
     def __post_init__(self) -> None:
         """Refuse a program that cannot be run."""
@@ -353,14 +396,14 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """The libvirt hosts that the fleet is on."""
 
     sync: bool = False
-    """True to survey the hosts every 5 s: a machine that moves has its new host in the fleet, and
-    one that crashes has an unforeseen Reboot. By default it connects to no host."""
+    """`true`: the service surveys the hosts every 5 s. When a machine moves, the fleet gets its new
+    host; when one crashes, it has an unforeseen Reboot. By default it connects to no host."""
     python: str = ""
     """The Python with the module `libvirt` that reads the hosts: `"/usr/bin/python3"` with Debian's
-    `python3-libvirt`. `""` is the connector's, else the service's own."""
+    `python3-libvirt`. `""` is that of `connector.libvirt.python`, else the service's own."""
     uris: dict[str, str] = {}
-    """The libvirt URIs of hosts, each by the name that the fleet has for the host, beside those of
-    `connector.libvirt.host`."""
+    """The libvirt URIs of hosts, by their names in the fleet, such as `{ h1 =
+    "qemu+ssh://h1/system" }`, in addition to the hosts of the `libvirt` connector; at most 100."""
 
     def __post_init__(self) -> None:
         """Refuse invalid hosts."""
@@ -382,16 +425,17 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The settings of requests to webhooks."""
 
     tls_ca: FileName = ""
-    """The file with the certificates, in PEM, that verify receivers. `""`, the default, is the
-    system's: those of chat services are in there."""
+    """The file with the certificates, in PEM, by which receivers are verified. `""`: the system's,
+    which include those of chat services. It is read at the first request after a start."""
 
 
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The service's time."""
 
     scale: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 1.0
-    """Seconds of the service in one real second, for demonstrations: at 90, fifteen minutes last
-    ten seconds. A database keeps the scale that it was created with."""
+    """Seconds of its time in a real one: 1, except for demonstrations. A service with
+    `relay.listen` refuses any other. A database keeps the scale that it was first served with; with
+    another one the service ends with status 6."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

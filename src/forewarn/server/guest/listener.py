@@ -76,28 +76,31 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One address for guests' requests."""
 
     address: str = "127.0.0.1"
-    """An IP address of this machine. On a loopback address a guest may also name itself by the
-    path `/vm/NAME/metadata/...`; on any other only its source address tells who asks. `0.0.0.0` is
+    """An IP address of this machine. On a loopback address a request may name its machine by the
+    path `/vm/NAME/metadata/...`; on any other only the source address identifies it. `0.0.0.0` is
     every IPv4 address, and `::` every IPv6 address: for both, have two listeners."""
     port: Port = 8170
-    """8170 because ports below 1024 want privileges; the real endpoint is at 80. 0 is any free
-    one."""
+    """8170, because ports below 1024 need privileges. Guests expect 80. 0 is any free one."""
     default_vm: str = ""
-    """On a loopback address: the machine that a request without a name comes from. `""`: none."""
+    """On a loopback address: the machine for requests without a name. `""`: none."""
     name: str = ""
-    """The name by which its machines are looked up: those that the fleet places at a `listener` of
-    this name. `""`: those that it places at none. Several listeners may have one name."""
+    """The machines that call here have this `listener` in the fleet file; with `""` they have none.
+    Several listeners may have the same name, such as an IPv4 and an IPv6 address of one bridge.
+    Give names if two bridges have [equal
+    addresses](../guides/production.md#two-bridges-with-equal-addresses)."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks, such as `192.0.2.7/32`, from which proxies ask for machines: each of their requests
-    must be signed. By default there are none, and any client that sends a proxy's headers is
-    refused."""
+    """Networks, such as `192.0.2.7/32`, from which [proxies that sign](../guides/proxies.md) ask
+    for machines. By default there are none, and a request with a proxy's headers is refused. 64 at
+    most."""
     proxy_secret_files: tuple[FileName, ...] = ()
-    """Files with one secret each; a trusted proxy may sign with any of them: two while they are
-    changed. Mode 0640 at most. Read at the start and again at SIGHUP."""
+    """Files with one secret each; a trusted proxy may sign with any of them. Four at most. A secret
+    has at least 16 bytes, without spaces at its ends; its file has mode 0640 or stricter. They are
+    read again at SIGHUP; if one cannot be read, all stay as they were. Two are for the time in
+    which a secret is changed."""
     proxy_without_header: bool = False
-    """True to accept a trusted proxy's requests without `Metadata: true`, for those that drop it,
-    as OpenStack's agent does. Off: the header keeps a guest's own servers from being made to ask
-    for others."""
+    """`true` accepts a trusted proxy's requests without `Metadata: true`, for a proxy that drops
+    it, as OpenStack's agent does. The header protects a guest whose web server can be made to fetch
+    any address."""
 
     def __str__(self) -> str:
         """Return it as an address is written in a URL."""
