@@ -1,4 +1,4 @@
-"""docs/guides/shutdown.md: a web server that ends in good order before its machine."""
+"""docs/guides/draining.md: a web server that ends in good order before its machine."""
 
 import re
 import sys
@@ -13,9 +13,9 @@ from recipes import pages
 from recipes.standin import Units
 from recipes.web import Long, Web, asked
 
-UNIT = pages.block("shutdown", "ini")
-SERVICE = pages.block("shutdown", "toml", "web.service")
-SIGNAL = pages.block("shutdown", "toml", "pid_file")
+UNIT = pages.block("draining", "ini")
+SERVICE = pages.block("draining", "toml", "web.service")
+SIGNAL = pages.block("draining", "toml", "pid_file")
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.2", "wait_seconds = 5 ": "wait_seconds = 0.2 "}
 STARTER = """
 # Does nothing where the worker runs already, as the page wants it.

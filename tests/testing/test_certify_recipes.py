@@ -135,7 +135,7 @@ def test_a_node_of_pacemaker_is_drained(tmp_path: Path) -> None:
 
 
 UNITS = {
-    "shutdown": pages.placed(pages.block("shutdown", "toml", "web.service"), QUICK),
+    "draining": pages.placed(pages.block("draining", "toml", "web.service"), QUICK),
     "agent": pages.placed(pages.blocks("agent", "toml")[0], {"= 20": "= 0.1"}),
 }
 
@@ -174,7 +174,7 @@ while [ ! -e "$FOREWARN_FOLDER/worker.pid" ]; do sleep 0.05; done
 def test_a_process_with_a_pid_file_is_ended(tmp_path: Path) -> None:
     worker = place(tmp_path, "worker", WORKER)
     starter = place(tmp_path, "start-worker", START_WORKER.replace("{worker}", str(worker)))
-    rules = pages.block("shutdown", "toml", "pid_file")
+    rules = pages.block("draining", "toml", "pid_file")
     here = {"/usr/local/bin/start-worker": str(starter), "/run/": "@FOLDER@/"}
     command = by_the_agent(tmp_path, pages.placed(rules, here))
     assert not judged(f"{starter}; {command}", *BY_THE_AGENT, *NOT_REPEATED)
@@ -346,7 +346,6 @@ def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
 def test_every_recipe_of_the_agent_is_certified_here() -> None:
     """A page with rules that no test above names is red."""
     named = {
-        "draining",
         "failover",
         "checkpoint",
         "event-log",
