@@ -1,18 +1,18 @@
 """The reference as it is read: what the code says of itself comes into a page from its docstrings.
 
-    ::: settings forewarn.agent.settings.ClientSettings client.
-    ::: classes Client Watch Documents
+    ::: forewarn.Client
+    ::: forewarn.agent.settings.ClientSettings.endpoint
 
-A line like the first stands for the settings that a struct declares, with what leads to them in the
-file; one like the second for public classes of `forewarn`. The site, the manual and the editors'
-schemas are made of pages in which `expanded` has replaced such lines.
+A line like the first stands for a public class; one like the second, below the heading of a
+setting, for the setting's default and its meaning. The site, the manual and the editors' schemas
+are made of pages in which `expanded` has replaced such lines.
 """
 
 import ast
 import enum
-import importlib
 import inspect as source
 import itertools
+import pkgutil
 import re
 import textwrap
 import typing
@@ -23,11 +23,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import inspect
 
-import forewarn
-
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
-MARK: Final = re.compile(r"^::: (settings|classes) (.+)$", re.MULTILINE)
+MARK: Final = re.compile(r"^::: (\S+)\.(\w+)$", re.MULTILINE)
 
 MADE_BY_CALLERS: Final = {"Client", "AsyncClient", "RequestRefused"}
 """The classes whose arguments concern the reader."""
@@ -50,13 +48,10 @@ def expanded(text: str) -> str:
 
 
 def _expansion(mark: re.Match[str]) -> str:
-    if mark[1] == "classes":
-        parts = itertools.chain(*(_of_class(getattr(forewarn, name)) for name in mark[2].split()))
-        return "\n".join(parts).rstrip()
-    where, _, prefix = mark[2].partition(" ")
-    module, _, name = where.rpartition(".")
-    holder = getattr(importlib.import_module(module), name)
-    return "\n".join(_of_settings(holder, prefix)).rstrip()
+    holder = pkgutil.resolve_name(mark[1])
+    if isinstance(holder, type):
+        return _of_setting(holder, mark[2])
+    return "\n".join(_of_class(getattr(holder, mark[2]))).rstrip()
 
 
 # Settings
@@ -69,18 +64,13 @@ def each_setting(shape: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
 
 def _fields(struct: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     for field in struct.fields:
-        at, (element, many) = f"{path}{field.encode_name}", _element(field)
+        at, inner = f"{path}{field.encode_name}", _plain(field.type)
+        many = isinstance(inner, inspect.VarTupleType)
+        element = _plain(inner.item_type) if many else inner
         if isinstance(element, inspect.StructType):
             yield from _fields(element, f"{at}[]." if many else f"{at}.")
         else:
             yield at, _default(field)
-
-
-def _element(field: Any) -> tuple[Any, bool]:  # noqa: ANN401
-    """Return the type of a field or of its list's elements, and True for a list."""
-    inner = _plain(field.type)
-    many = isinstance(inner, inspect.VarTupleType)
-    return (_plain(inner.item_type) if many else inner), many
 
 
 def _default(field: Any) -> Any:  # noqa: ANN401
@@ -95,20 +85,14 @@ def _plain(kind: Any) -> Any:  # noqa: ANN401
     return kind
 
 
-def _of_settings(holder: type[msgspec.Struct], prefix: str) -> Iterator[str]:
-    """Describe the settings that the struct itself declares, and no tables."""
-    texts, hints = field_texts(holder), typing.get_type_hints(holder)
-    info = inspect.type_info(holder)
-    assert isinstance(info, inspect.StructType)
-    for field in info.fields:
-        if field.name not in texts or isinstance(_element(field)[0], inspect.StructType):
-            continue
-        values = ", ".join(f'`"{value}"`' for value in _choices(hints[field.name]))
-        each = "each " if typing.get_origin(hints[field.name]) is tuple else ""
-        among = f"; {each}one of {values}" if values else ""
-        yield f"### `{prefix}{field.encode_name}`\n"
-        yield f"Default: `{written(_default(field))}`{among}\n"
-        yield f"{texts[field.name]}\n"
+def _of_setting(holder: type[msgspec.Struct], name: str) -> str:
+    """Describe a field of a struct: its default, the values of a closed list, its meaning."""
+    (default,) = [_default(each) for each in inspect.type_info(holder).fields if each.name == name]
+    hint = typing.get_type_hints(holder)[name]
+    values = ", ".join(f'`"{value}"`' for value in _choices(hint))
+    each = "each " if typing.get_origin(hint) is tuple else ""
+    among = f"; {each}one of {values}" if values else ""
+    return f"Default: `{written(default)}`{among}\n\n{field_texts(holder)[name]}"
 
 
 def written(value: Any) -> str:  # noqa: ANN401
