@@ -23,6 +23,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import inspect
 
+NOTE: Final = re.compile(r"^The source of this page .*?\n\n", re.MULTILINE | re.DOTALL)
+"""A paragraph for those who read the source."""
+
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 MARK: Final = re.compile(r"^::: (\S+)\.(\w+)$", re.MULTILINE)
@@ -43,8 +46,8 @@ def page(name: str) -> str:
 
 
 def expanded(text: str) -> str:
-    """Return a page with what its lines that begin with `:::` stand for."""
-    return MARK.sub(_expansion, text)
+    """Return a page with what its lines that begin with `:::` stand for, and no note on them."""
+    return MARK.sub(_expansion, NOTE.sub("", text))
 
 
 def _expansion(mark: re.Match[str]) -> str:
