@@ -87,6 +87,16 @@ class Route(msgspec.Struct, frozen=True, dict=True):
         names = {each.name: name for name, each in self.asked.items()}
         return msgspec.defstruct(self.handler.__name__, fields, rename=names, kw_only=True)
 
+    def given(self, request: Request) -> dict[str, Any]:
+        """Return what the handler takes beside the path, the query and the body."""
+        found = {
+            "request": request,
+            "caller": request.scope.get(auth.REQUEST),
+            "backend": request.scope.get(BACKEND),
+            "page": request.scope.get(PAGE_CONTEXT),
+        }
+        return {name: found[name] for name in found.keys() & self.signature.parameters.keys()}
+
     @property
     def shown_path(self) -> str:
         """The path as the reference and the OpenAPI document have it."""
@@ -115,6 +125,25 @@ class RouteTable:
 
         return declare
 
+    async def call(
+        self,
+        handler: Callable[..., Awaitable[Shape]],
+        request: Request,
+        asked: Mapping[str, object],
+    ) -> Shape:
+        """Call a handler for another request: with its parameters, and the rest as its body.
+
+        None stands for what is left out. Refused (INVALID), with the place, if a value is wrong.
+        """
+        route = next(route for route in self.routes if route.handler is handler)
+        given = {name: value for name, value in asked.items() if value is not None}
+        parameters = {name: given.pop(name) for name in given.keys() & route.asked.keys()}
+        arguments = msgspec.structs.asdict(converted(parameters, route.shape))
+        arguments |= route.given(request)
+        if (data := route.signature.parameters.get("data")) is not None:
+            arguments["data"] = converted(given, data.annotation)
+        return await handler(**arguments)
+
 
 API: Final = RouteTable()
 PAGE: Final = RouteTable()
@@ -142,20 +171,13 @@ async def answer(route: Route, request: Request) -> Response:
     if route.needs is not None:
         auth.require(auth.request_of(request.scope), route.needs)
     arguments = msgspec.structs.asdict(read_parameters(route, request))
-    taken = route.signature.parameters
-    given = {
-        "request": request,
-        "caller": request.scope.get(auth.REQUEST),
-        "backend": request.scope.get(BACKEND),
-        "page": request.scope.get(PAGE_CONTEXT),
-    }
-    arguments |= {name: given[name] for name in given.keys() & taken.keys()}
-    if "data" in taken:
+    arguments |= route.given(request)
+    if (data := route.signature.parameters.get("data")) is not None:
         body = await read_body(request, route.max_body)
         if not body:
             message = "the body is empty: expected JSON; /v1/schema describes it"
             raise Refused(ErrorCode.INVALID, message)
-        arguments["data"] = body if route.body else decoded(body, taken["data"].annotation)
+        arguments["data"] = body if route.body else decoded(body, data.annotation)
     answered = await route.handler(**arguments)
     if isinstance(answered, Response):
         return answered
@@ -220,4 +242,12 @@ def decoded(body: bytes, shape: type[Shape]) -> Shape:
     try:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.invalid_body(error, shape) from error
+
+
+def converted(asked: Mapping[str, object], shape: type[Shape]) -> Shape:
+    """Return values as a struct; Refused (INVALID), with the place, where one is wrong."""
+    try:
+        return msgspec.convert(asked, shape)
+    except msgspec.ValidationError as error:
         raise errors.invalid_body(error, shape) from error

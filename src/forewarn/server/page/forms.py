@@ -11,15 +11,13 @@ A form of maintenance has a key, made when it was shown: sent twice, it asks onc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
-
-import msgspec
 
 from forewarn import times
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Refused
-from forewarn.server.operator import errors, fields, maintenance_schemas, schemas
+from forewarn.server.operator import fields, maintenance_schemas, schemas, table
 from forewarn.server.operator.fields import Control, Field, FieldGroup
 from forewarn.settings import Mistake
 from forewarn.store.port import StoreError
@@ -29,8 +27,6 @@ MAX_FIELDS: Final = 200
 """The most fields of a form: the longest has some thirty."""
 
 replace = dataclasses.replace
-
-Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class FilledForm:
@@ -130,7 +126,7 @@ def maintenance(form: FilledForm, now: datetime) -> maintenance_schemas.Maintena
         raise Refused(ErrorCode.INVALID, message, where=TARGETS[0])
     key = form.text("key")
     body = {**fields.body(given), "idempotency_key": key}
-    return converted(body, maintenance_schemas.MaintenanceRequest)
+    return table.converted(body, maintenance_schemas.MaintenanceRequest)
 
 
 TARGETS: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
@@ -155,9 +151,9 @@ def value(field: Field, form: FilledForm, now: datetime) -> Any:  # noqa: ANN401
             case Control.CHOICE:
                 is_default = text == field.default and field.name != "event_type"
                 return None if is_default else text
-        if field.read in {times.moment, times.coming}:
+        if text and field.read in {times.moment, times.coming}:
             return moment(text, now, field.read)
-        return field.read(text) if text else None
+        return field.read(text) if text or field.required else None
     except ValueError as error:
         raise Refused(ErrorCode.INVALID, str(error), where=field.name) from error
 
@@ -204,14 +200,6 @@ def number(text: str) -> int:
     if text.isdecimal() and len(text) <= len(str(schemas.MAX_NUMBER)):
         return int(text)
     raise Refused(ErrorCode.NOT_FOUND, f"no maintenance or operation has the number {text[:80]!r}")
-
-
-def converted(asked: Mapping[str, object], shape: type[Shape]) -> Shape:
-    """Return the body of a request; Refused (INVALID), with the place, where a value is wrong."""
-    try:
-        return msgspec.convert(asked, shape)
-    except msgspec.ValidationError as error:
-        raise errors.invalid_body(error, shape) from error
 
 
 # From a refusal to a field.

@@ -465,9 +465,8 @@ async def do(
     wanted = _order(order)
     auth.require(caller, wanted.needs)
     subject = await _subject(backend, form, order)
-    sent = orders.SentOrder(backend=backend, caller=caller, request=request, form=form)
     try:
-        await wanted.act(sent)
+        await wanted.carry_out(request, form, backend.now())
         return RedirectResponse(subject.address, status_code=303)
     except forms.REFUSED as error:
         mistake = forms.mistake_of(error, form, wanted.groups)

@@ -14,18 +14,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from forewarn import times
 from forewarn.control import accounts
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.accounts import Deed
 from forewarn.server import secret_files
-from forewarn.server.operator import administration, auth, errors, schemas, stream, table
+from forewarn.server.operator import administration, auth, errors, stream, table
 from forewarn.server.operator.auth import FailedLogin
 from forewarn.server.operator.errors import RefusedRequest
-from forewarn.server.operator.fields import Control, Field, FieldGroup
+from forewarn.server.operator.fields import FieldGroup, row
 from forewarn.server.operator.routing import Backend
-from forewarn.server.operator.table import PAGE
+from forewarn.server.operator.table import API, PAGE
 from forewarn.server.page import forms, rendering
 from forewarn.server.page.forms import FilledForm
 from forewarn.server.page.live import Live, SharedAnswers
@@ -213,8 +212,8 @@ async def make_token(request: Request, caller: OperatorRequest, page: PageContex
     form = forms.sent(await table.read_body(request))
     try:
         given = {field.name: forms.value(field, form, page.backend.now()) for field in TOKEN.fields}
-        asked = forms.converted({**given, "role": form.text("role")}, schemas.TokenRequest)
-        made = await administration.create_token(page.backend, caller, asked)
+        asked = {**given, "role": form.text("role")}
+        made = await API.call(administration.create_token, request, asked)
     except forms.REFUSED as error:
         caller.outcome = errors.code_of(error)
         mistake = forms.mistake_of(error, form, (TOKEN,))
@@ -239,20 +238,18 @@ async def _tokens(
 TOKEN: Final = FieldGroup(
     "New token",
     (
-        Field(name="name", label="Name", help="The history and the audit log show it."),
-        Field(
-            name="role",
-            label="Role",
-            help="What its holder may do.",
-            control=Control.CHOICE,
+        row("name", "The history and the audit log show it.", "Name"),
+        row(
+            "role",
+            "What its holder may do.",
+            "Role",
             choices=tuple((role, role) for role in AccessRole if role is not AccessRole.RELAY),
             default=AccessRole.VIEWER,
         ),
-        Field(
-            name="expires_at",
-            label="Expires",
-            help="A time such as 2027-01-31T00:00Z, or +90d. Empty: never.",
-            read=times.moment,
+        row(
+            "--expires TIME expires_at",
+            "A time such as 2027-01-31T00:00Z, or +90d. Empty: never.",
+            "Expires",
         ),
     ),
 )
