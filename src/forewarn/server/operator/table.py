@@ -42,7 +42,8 @@ GIVEN: Final = frozenset({"request", "caller", "backend", "page", "data"})
 
 BACKEND: Final = "forewarn.backend"
 PAGE_CONTEXT: Final = "forewarn.page"
-"""The keys in a request's ASGI scope of what handlers are given of this service."""
+PAGE_REQUEST: Final = "forewarn.page_request"
+"""The keys in a request's ASGI scope of the rooms below, of the page, and of a request of it."""
 
 NAME: Final = "name"
 """The key in `msgspec.Meta.extra` of a parameter's name in the query, where Python's differs."""
@@ -93,7 +94,7 @@ class Route(msgspec.Struct, frozen=True, dict=True):
             "request": request,
             "caller": request.scope.get(auth.REQUEST),
             "backend": request.scope.get(BACKEND),
-            "page": request.scope.get(PAGE_CONTEXT),
+            "page": request.scope.get(PAGE_REQUEST),
         }
         return {name: found[name] for name in found.keys() & self.signature.parameters.keys()}
 

@@ -11,7 +11,7 @@ A form of maintenance has a key, made when it was shown: sent twice, it asks onc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from forewarn import times
@@ -67,6 +67,14 @@ class FilledForm:
     def query(self) -> str:
         """Return it as the query of a link."""
         return urlencode([pair for pair in self.pairs() if pair[1]])
+
+
+class Draft(NamedTuple):
+    """A form as it is shown: with the reason and the status if it was refused."""
+
+    form: FilledForm
+    mistake: Mistake | None = None
+    status: int = 200
 
 
 def sent(body: bytes) -> FilledForm:

@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from forewarn.maintenance import model
@@ -14,7 +13,7 @@ from forewarn.server.operator import api, routing, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
-from forewarn.server.page.routes import PageContext, Search
+from forewarn.server.page.routes import PageRequest, Search
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.vocabulary import AccessRole, ErrorCode
 
@@ -41,9 +40,7 @@ class GuestDocument(msgspec.Struct, frozen=True):
 
 @PAGE.route("GET", "/machines", AccessRole.VIEWER)
 async def list_machines(
-    request: Request,
-    backend: Backend,
-    page: PageContext,
+    page: PageRequest,
     *,
     q: Search = "",
     scope: str = "",
@@ -51,12 +48,12 @@ async def list_machines(
     cursor: routing.Name = "",
 ) -> Response:
     """List machines: those with a part of their name, scope, host or address; or all."""
-    inventory, now = backend.inventory.snapshot(), backend.now()
+    inventory, now = page.backend.inventory.snapshot(), page.backend.now()
     after = routing.key_before("machines", cursor)
-    found = await backend.search.find(
+    found = await page.backend.search.find(
         inventory, q.strip(), after, SHOWN + 1, scope=scope, host=api.place_of(host)
     )
-    holds = await backend.read(lambda reading: reading.holds())
+    holds = await page.backend.read(lambda reading: reading.holds())
 
     def make() -> Mapping[str, Any]:
         shown, following = routing.page("machines", found, SHOWN, lambda machine: machine.key)
@@ -77,7 +74,7 @@ async def list_machines(
             ],
         }
 
-    return await page.show(request, "machines.html", make)
+    return await page.show("machines.html", make)
 
 
 def _is_hold_of(hold: model.Hold, scope: str, host: str) -> bool:
@@ -99,18 +96,19 @@ def places(inventory: Inventory) -> dict[str, list[str]]:
 
 
 @PAGE.route("GET", "/holds", AccessRole.VIEWER)
-async def list_holds(request: Request, backend: Backend, page: PageContext) -> Response:
+async def list_holds(page: PageRequest) -> Response:
     """List the holds, with what each keeps from starting."""
-    inventory, found = backend.inventory.snapshot(), await api.list_holds(backend)
+    inventory = page.backend.inventory.snapshot()
+    found = await api.list_holds(page.backend)
     values = {"holds": found.holds}
-    return await page.show(request, "holds.html", lambda: {**values, "places": places(inventory)})
+    return await page.show("holds.html", lambda: {**values, "places": places(inventory)})
 
 
 @PAGE.route("GET", "/hosts", AccessRole.VIEWER)
-async def list_hosts(request: Request, backend: Backend, page: PageContext) -> Response:
+async def list_hosts(page: PageRequest) -> Response:
     """List the hosts that the connector knows, and how far their drains are."""
-    found = await page.once("hosts", lambda: api.list_hosts(backend))
-    return await page.show(request, "hosts.html", lambda: {"found": found})
+    found = await page.once("hosts", lambda: api.list_hosts(page.backend))
+    return await page.show("hosts.html", lambda: {"found": found})
 
 
 def live_by_machine(
@@ -127,10 +125,9 @@ def live_by_machine(
 
 
 @PAGE.route("GET", "/machines/{name}", AccessRole.VIEWER)
-async def show_machine(
-    request: Request, backend: Backend, page: PageContext, name: str
-) -> Response:
+async def show_machine(page: PageRequest, name: str) -> Response:
     """Show a machine: facts, maintenance, its agent's word, and the document that it reads."""
+    backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
     machine = inventory.machine(name)
     key = machine.key
@@ -155,7 +152,7 @@ async def show_machine(
             "documents": [_document(version, body) for version, body in bodies.items()][::-1],
         }
 
-    return await page.show(request, "machine.html", make)
+    return await page.show("machine.html", make)
 
 
 @PAGE.route("GET", "/machines/{name}/document", AccessRole.VIEWER)

@@ -11,11 +11,9 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from forewarn.control import lookup
-from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.turn_plan import PlannedWave
 from forewarn.maintenance.units import UnitState
@@ -23,7 +21,6 @@ from forewarn.server import secret_files
 from forewarn.server.operator import (
     api,
     auth,
-    errors,
     fields,
     maintenance_schemas,
     routing,
@@ -35,10 +32,9 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms, machines, orders
-from forewarn.server.page.forms import FilledForm
+from forewarn.server.page.forms import Draft, FilledForm
 from forewarn.server.page.orders import OperatorOrder, Standing, Subject
-from forewarn.server.page.routes import PageContext
-from forewarn.settings import Mistake
+from forewarn.server.page.routes import PageRequest
 from forewarn.store.port import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
@@ -74,15 +70,14 @@ Offset = Annotated[int, msgspec.Meta(extra={table.NAME: "from"}, ge=0, le=100_00
 # Forms that ask for something new.
 
 
-async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
+async def _plan_or_start(page: PageRequest) -> Response:
     """Show the form again, or what it would come to, or start it."""
-    backend = page.backend
-    form = forms.sent(await table.read_body(request))
+    backend, caller, form = page.backend, page.caller, await page.form()
     action = form.text("action")
     if action != "start":
         caller.recorded = True  # it changes nothing
     if action == "change":
-        return await _form(request, page, form.filled(key=secret_files.new_token()))
+        return await _form(page, Draft(form.filled(key=secret_files.new_token())))
     try:
         now = backend.now()
         asked = forms.maintenance(form, now)
@@ -91,24 +86,15 @@ async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageCo
             return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
         planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
     except forms.REFUSED as error:
-        mistake = forms.mistake_of(error, form, fields.GROUPS)
+        draft = page.refused(error, form, fields.GROUPS)
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
             form = form.filled(key=secret_files.new_token())
-        caller.outcome = errors.code_of(error)
-        status = errors.STATUS[caller.outcome]
-        return await _form(request, page, form, mistake=mistake, status=status)
+        return await _form(page, draft._replace(form=form))
     values = {"form": forms.settled(form, now), "asked": asked, **_plan(asked, planned)}
-    return await page.show(request, "maintenance_plan.html", lambda: values)
+    return await page.show("maintenance_plan.html", lambda: values)
 
 
-async def _form(
-    request: Request,
-    page: PageContext,
-    form: FilledForm,
-    *,
-    mistake: Mistake | None = None,
-    status: int = 200,
-) -> Response:
+async def _form(page: PageRequest, draft: Draft) -> Response:
     checks = sorted(page.backend.maintenances.checks.names)
     inventory = page.backend.inventory.snapshot()
 
@@ -116,9 +102,9 @@ async def _form(
         groups: tuple[fields.FieldGroup, ...] = fields.GROUPS
         for name, known in {"check": checks, **machines.places(inventory)}.items():
             groups = forms.suggesting(groups, name, known)
-        return {"form": form, "groups": groups, "mistake": mistake}
+        return {"groups": groups}
 
-    return await page.show(request, "maintenance_form.html", make, status=status)
+    return await page.show("maintenance_form.html", make, draft)
 
 
 # Maintenance.
@@ -150,10 +136,9 @@ class ListedWave(msgspec.Struct, frozen=True):
 
 
 @PAGE.route("GET", "/maintenance", AccessRole.VIEWER)
-async def list_maintenances(
-    request: Request, backend: Backend, page: PageContext, cursor: routing.Name = ""
-) -> Response:
+async def list_maintenances(page: PageRequest, cursor: routing.Name = "") -> Response:
     """List what is open, and what was asked for, newest first."""
+    backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
     before = routing.key_before("maintenances", cursor)
     live: dict[int, list[model.Operation]] = {}
@@ -194,7 +179,7 @@ async def list_maintenances(
         }
 
     found = await page.once(("maintenances", cursor), lambda: backend.read(question))
-    return await page.show(request, "maintenances.html", lambda: found)
+    return await page.show("maintenances.html", lambda: found)
 
 
 def _listed(
@@ -244,15 +229,14 @@ def _counts(
 
 @PAGE.route("GET", "/maintenance/{number:digits}", AccessRole.VIEWER)
 async def show_maintenance(
-    request: Request,
-    backend: Backend,
-    page: PageContext,
+    page: PageRequest,
     *,
     number: api.ByNumber,
     units: UnitFilter = "",
     offset: Offset = 0,
 ) -> Response:
     """Show a maintenance with its units and operations, and what can be done about it."""
+    backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
 
     def question(reading: Reading) -> Mapping[str, Any]:
@@ -280,7 +264,7 @@ async def show_maintenance(
 
     asked = ("maintenance", number, units, offset)
     found = await page.once(asked, lambda: backend.read(question))
-    return await page.show(request, "maintenance.html", lambda: found)
+    return await page.show("maintenance.html", lambda: found)
 
 
 def _holds_of(
@@ -381,8 +365,7 @@ def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
 
 @PAGE.route("GET", "/maintenance/new", AccessRole.VIEWER)
 async def begin_maintenance(
-    request: Request,
-    page: PageContext,
+    page: PageRequest,
     *,
     machines: routing.Name = "",
     scopes: routing.Name = "",
@@ -392,22 +375,20 @@ async def begin_maintenance(
     texts = {"machines": machines, "scopes": scopes, "hosts": hosts}
     given = {name: text for name, text in texts.items() if text}
     form = forms.default(fields.GROUPS).filled(**given, key=secret_files.new_token())
-    return await _form(request, page, form)
+    return await _form(page, Draft(form))
 
 
 @PAGE.route("POST", "/page/maintenance", AccessRole.VIEWER)
-async def send_maintenance(
-    request: Request, caller: OperatorRequest, page: PageContext
-) -> Response:
+async def send_maintenance(page: PageRequest) -> Response:
     """Show the form again, what it would come to, or start it."""
-    return await _plan_or_start(request, caller, page)
+    return await _plan_or_start(page)
 
 
 # One operation: a page of its own, or the panel beside another page.
 
 
 @PAGE.route("GET", "/operations/{reference}", AccessRole.VIEWER)
-async def show_operation(request: Request, page: PageContext, reference: str) -> Response:
+async def show_operation(page: PageRequest, reference: str) -> Response:
     """Show all that is known of an operation."""
     backend, now = page.backend, page.backend.now()
     operation = await _operation(page, reference)
@@ -422,10 +403,10 @@ async def show_operation(request: Request, page: PageContext, reference: str) ->
         "audience": {event.id: event for event in live},
         "holds": [*views.holds([h for h in holds if h.covers(operation)], backend.inventory)],
     }
-    return await page.show(request, "operation.html", lambda: shown)
+    return await page.show("operation.html", lambda: shown)
 
 
-async def _operation(page: PageContext, reference: str) -> model.Operation:
+async def _operation(page: PageRequest, reference: str) -> model.Operation:
     known = page.backend.inventory.operations.get(reference)
     if known is not None:
         return known
@@ -441,9 +422,7 @@ async def _operation(page: PageContext, reference: str) -> model.Operation:
 
 @PAGE.route("GET", "/orders/{order}", AccessRole.OPERATOR)
 async def ask(
-    request: Request,
-    page: PageContext,
-    caller: OperatorRequest,
+    page: PageRequest,
     *,
     order: str,
     reference: routing.Name = "",
@@ -451,41 +430,27 @@ async def ask(
     back: routing.Name = "",
 ) -> Response:
     """Ask once more whether an order is meant."""
-    auth.require(caller, _order(order).needs)
+    auth.require(page.caller, _order(order).needs)
     form = forms.of_pairs([("reference", reference), ("unit", unit), ("back", back)])
-    return await _asked(request, page, order, form)
+    return await _asked(page, order, Draft(form))
 
 
 @PAGE.route("POST", "/page/orders/{order}", AccessRole.OPERATOR)
-async def do(
-    request: Request, backend: Backend, caller: OperatorRequest, page: PageContext, order: str
-) -> Response:
+async def do(page: PageRequest, order: str) -> Response:
     """Carry out an order, and lead to what it was about."""
-    form = forms.sent(await table.read_body(request))
-    wanted = _order(order)
-    auth.require(caller, wanted.needs)
-    subject = await _subject(backend, form, order)
+    form, wanted = await page.form(), _order(order)
+    auth.require(page.caller, wanted.needs)
+    subject = await _subject(page.backend, form, order)
     try:
-        await wanted.carry_out(request, form, backend.now())
+        await wanted.carry_out(page.request, form, page.backend.now())
         return RedirectResponse(subject.address, status_code=303)
     except forms.REFUSED as error:
-        mistake = forms.mistake_of(error, form, wanted.groups)
-        caller.outcome = errors.code_of(error)
-        status = errors.STATUS[caller.outcome]
-        return await _asked(request, page, order, form, mistake=mistake, status=status)
+        return await _asked(page, order, page.refused(error, form, wanted.groups))
 
 
-async def _asked(
-    request: Request,
-    page: PageContext,
-    order: str,
-    form: FilledForm,
-    *,
-    mistake: Mistake | None = None,
-    status: int = 200,
-) -> Response:
+async def _asked(page: PageRequest, order: str, draft: Draft) -> Response:
     wanted = _order(order)
-    subject = await _subject(page.backend, form, order)
+    subject = await _subject(page.backend, draft.form, order)
 
     def make() -> Mapping[str, Any]:
         return {
@@ -493,11 +458,9 @@ async def _asked(
             "order": wanted,
             "subject": subject,
             "consequence": wanted.consequence(subject),
-            "form": form,
-            "mistake": mistake,
         }
 
-    return await page.show(request, "order.html", make, status=status)
+    return await page.show("order.html", make, draft)
 
 
 def _order(name: str) -> OperatorOrder:
