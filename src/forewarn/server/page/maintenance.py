@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from forewarn.control import lookup
 from forewarn.maintenance import model
 from forewarn.maintenance.turn_plan import PlannedWave
 from forewarn.maintenance.units import UnitState
@@ -68,30 +67,6 @@ Offset = Annotated[int, msgspec.Meta(extra={table.NAME: "from"}, ge=0, le=100_00
 
 
 # Forms that ask for something new.
-
-
-async def _plan_or_start(page: PageRequest) -> Response:
-    """Show the form again, or what it would come to, or start it."""
-    backend, caller, form = page.backend, page.caller, await page.form()
-    action = form.text("action")
-    if action != "start":
-        caller.recorded = True  # it changes nothing
-    if action == "change":
-        return await _form(page, Draft(form.filled(key=secret_files.new_token())))
-    try:
-        now = backend.now()
-        asked = forms.maintenance(form, now)
-        if action == "start":
-            made = await api.request_maintenance(backend, caller, data=asked)
-            return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
-        planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
-    except forms.REFUSED as error:
-        draft = page.refused(error, form, fields.GROUPS)
-        if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
-            form = form.filled(key=secret_files.new_token())
-        return await _form(page, draft._replace(form=form))
-    values = {"form": forms.settled(form, now), "asked": asked, **_plan(asked, planned)}
-    return await page.show("maintenance_plan.html", lambda: values)
 
 
 async def _form(page: PageRequest, draft: Draft) -> Response:
@@ -192,21 +167,22 @@ def _listed(
     shown = views.operations(operations, inventory, now)
     view = views.maintenance(value, [one.status for one in operations], now)
     how = orders.maintenance_standing(view, shown)
-    return ListedMaintenance(view, how, _counts(value, shown, further))
-
-
-def _counts(
-    value: model.Maintenance, operations: Iterable[schemas.OperationView], further: int
-) -> dict[str, int]:
-    """Return how many machines are done, down, failed, cancelled, and still to come.
-
-    Each counts once, by its latest operation; those of a unit that has another turn are to come.
-    """
     again = {
         f"{value.number}.{unit.operation}"
         for unit in value.units
-        if unit.state is UnitState.WAITING and unit.operation
+        if unit.state is UnitState.WAITING
     }
+    return ListedMaintenance(view, how, _counts(again, shown, further))
+
+
+def _counts(
+    again: Collection[str], operations: Iterable[schemas.OperationView], further: int
+) -> dict[str, int]:
+    """Return how many machines are done, down, failed, cancelled, and still to come.
+
+    Each counts once, by its latest operation; those of a unit that has another turn are to come:
+    `again` has the ids of its operations.
+    """
     latest: dict[str, str] = {}
     for operation in sorted(operations, key=_ordinal):
         name = {
@@ -237,24 +213,20 @@ async def show_maintenance(
 ) -> Response:
     """Show a maintenance with its units and operations, and what can be done about it."""
     backend = page.backend
-    inventory, now = backend.inventory.snapshot(), backend.now()
+    found = await page.once(("maintenance", number), lambda: api.show_maintenance(backend, number))
+    inventory = backend.inventory.snapshot()
 
-    def question(reading: Reading) -> Mapping[str, Any]:
-        known = reading.maintenances([number])
-        if number not in known:
-            message = f"no maintenance {number}: it may be older than the history"
-            raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
-        its = sorted(reading.operations_of_maintenance(number).values(), key=_ordinal)
-        operations = views.operations(its, inventory, now)
-        value = known[number]
-        view = views.maintenance(value, [one.status for one in its], now)
-        every = views.units(value, inventory)
+    def make() -> Mapping[str, Any]:
+        view, every = found.maintenance, found.units
+        operations = sorted(found.operations, key=_ordinal)
+        again = {unit.operation for unit in every if unit.status is UnitState.WAITING}
+        further = sum(unit.machines.count for unit in every)
         return {
             "one": view,
-            "policy": value.policy,
+            "policy": found.policy,
             "standing": orders.maintenance_standing(view, operations),
-            "counts": _counts(value, operations, sum(unit.machines.count for unit in every)),
-            "holds": [*views.holds(_holds_of(value, its, inventory), inventory)],
+            "counts": _counts(again, operations, further),
+            "holds": [*views.holds(_holds_of(view, inventory), inventory)],
             "operations": operations[-SHOWN_OPERATIONS:],
             "more": max(0, len(operations) - SHOWN_OPERATIONS),
             "orders": orders.of_maintenance(view, operations),
@@ -262,28 +234,26 @@ async def show_maintenance(
             **_units(every, units, offset),
         }
 
-    asked = ("maintenance", number, units, offset)
-    found = await page.once(asked, lambda: backend.read(question))
-    return await page.show("maintenance.html", lambda: found)
+    return await page.show("maintenance.html", make)
 
 
-def _holds_of(
-    value: model.Maintenance, its: Collection[model.Operation], inventory: Inventory
-) -> list[model.Hold]:
+def _holds_of(view: maintenance_schemas.MaintenanceView, inventory: Inventory) -> list[model.Hold]:
     """Return the holds that keep operations of it, or its targets, from starting."""
-    if value.state.over and not any(each.unstarted for each in its):
+    live = inventory.operations.values()
+    unstarted = [one for one in live if one.maintenance == view.number and one.unstarted]
+    if view.status.over and not unstarted:
         return []
-    names = {*value.targets, *map(model.key, value.targets)}
+    names = {*view.targets, *map(model.key, view.targets)}
     return [
         hold
         for hold in inventory.holds.values()
-        if any(each.unstarted and hold.covers(each) for each in its)
-        or (value.target.startswith(hold.kind) and hold.name in names)
+        if any(map(hold.covers, unstarted))
+        or (view.target.startswith(hold.kind) and hold.name in names)
         or hold.kind is model.HoldKind.EVERYTHING
     ]
 
 
-def _ordinal(operation: model.Operation | schemas.OperationView) -> int:
+def _ordinal(operation: schemas.OperationView) -> int:
     return int(operation.id.partition(".")[2])
 
 
@@ -380,8 +350,27 @@ async def begin_maintenance(
 
 @PAGE.route("POST", "/page/maintenance", AccessRole.VIEWER)
 async def send_maintenance(page: PageRequest) -> Response:
-    """Show the form again, what it would come to, or start it."""
-    return await _plan_or_start(page)
+    """Show the form again, or what it would come to, or start it."""
+    backend, caller, form = page.backend, page.caller, await page.form()
+    action = form.text("action")
+    if action != "start":
+        caller.recorded = True  # it changes nothing
+    if action == "change":
+        return await _form(page, Draft(form.filled(key=secret_files.new_token())))
+    try:
+        now = backend.now()
+        asked = forms.maintenance(form, now)
+        if action == "start":
+            made = await api.request_maintenance(backend, caller, data=asked)
+            return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
+        planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
+    except forms.REFUSED as error:
+        draft = page.refused(error, form, fields.GROUPS)
+        if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
+            form = form.filled(key=secret_files.new_token())
+        return await _form(page, draft._replace(form=form))
+    values = {"form": forms.settled(form, now), "asked": asked, **_plan(asked, planned)}
+    return await page.show("maintenance_plan.html", lambda: values)
 
 
 # One operation: a page of its own, or the panel beside another page.
@@ -391,7 +380,7 @@ async def send_maintenance(page: PageRequest) -> Response:
 async def show_operation(page: PageRequest, reference: str) -> Response:
     """Show all that is known of an operation."""
     backend, now = page.backend, page.backend.now()
-    operation = await _operation(page, reference)
+    operation = await _operation(backend, reference)
     (view,) = views.operations([operation], backend.inventory, now)
     live = [
         views.live_event(operation, event, backend.inventory, now)
@@ -406,11 +395,11 @@ async def show_operation(page: PageRequest, reference: str) -> Response:
     return await page.show("operation.html", lambda: shown)
 
 
-async def _operation(page: PageRequest, reference: str) -> model.Operation:
-    known = page.backend.inventory.operations.get(reference)
+async def _operation(backend: Backend, reference: str) -> model.Operation:
+    known = backend.inventory.operations.get(reference)
     if known is not None:
         return known
-    found = await page.backend.read(lambda reading: reading.operations([reference]))
+    found = await backend.read(lambda reading: reading.operations([reference]))
     if reference not in found:
         message = f"no operation {reference[:80]!r}: see History"
         raise model.Refused(ErrorCode.NOT_FOUND, message)
@@ -479,35 +468,22 @@ async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
     if kind in {each.value for each in model.HoldKind}:
         found = _of_hold(backend, reference, model.HoldKind(kind), name)
         return replace(found, address=back) if BACK.fullmatch(back) else found
-    inventory, now = backend.inventory.snapshot(), backend.now()
-    number, _, part = reference.partition(".")
     subject = Subject(
         reference=reference,
-        address=back if BACK.fullmatch(back) else f"/maintenance/{number}",
+        address=back if BACK.fullmatch(back) else f"/maintenance/{reference.partition('.')[0]}",
         unit=form.text("unit"),
     )
-
-    def question(reading: Reading) -> Subject:
-        if not lookup.MAINTENANCE.fullmatch(reference):
-            found = reading.operations([reference])
-            if not found and (part or not number.isdecimal()):
-                message = f"no operation {reference[:80]!r}: see the history"
-                raise model.Refused(ErrorCode.NOT_FOUND, message)
-            return replace(subject, operations=views.operations(found.values(), inventory, now))
-        its = reading.operations_of_maintenance(forms.number(reference))
-        asked = reading.maintenances([forms.number(reference)])
-        further = views.still_to_come(asked.values(), inventory)
-        statuses = [one.status for one in its.values()]
-        return replace(
-            subject,
-            operations=views.operations(its.values(), inventory, now),
-            further=sum(further.values()),
-            maintenance=next(
-                (views.maintenance(one, statuses, now) for one in asked.values()), None
-            ),
-        )
-
-    return await backend.read(question)
+    if not reference.isdecimal():
+        operation = await _operation(backend, reference)
+        operations = views.operations([operation], backend.inventory, backend.now())
+        return replace(subject, operations=operations)
+    detail = await api.show_maintenance(backend, forms.number(reference))
+    return replace(
+        subject,
+        operations=detail.operations,
+        further=sum(unit.machines.count for unit in detail.units),
+        maintenance=detail.maintenance,
+    )
 
 
 def _of_hold(backend: Backend, reference: str, kind: model.HoldKind, name: str) -> Subject:
