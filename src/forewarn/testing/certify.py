@@ -244,17 +244,16 @@ class Trial:
 
     def round(
         self,
-        times: int = 1,
         event_type: str = "Reboot",
         **how: Any,  # noqa: ANN401 - as schedule's
-    ) -> EmulatedEvent:
-        """Play an event from its announcement to the machine's return."""
+    ) -> None:
+        """Play a further event from its announcement to the machine's return."""
+        drains, undrains = map(self.handler.marks().count, ("drain", "undrain"))
         event = self.announce(event_type, **how)
-        self.expect_drain(times)
+        self.expect_drain(drains + 1)
         self.expect_approval(event)
         self.end(event)
-        self.expect_work(times)
-        return event
+        self.expect_work(undrains + 1)
 
     # What the wire saw.
 
@@ -327,8 +326,8 @@ def _approve(trial: Trial) -> None:
 
 
 def _again(trial: Trial) -> None:
-    trial.round(1)
-    trial.round(2, "Redeploy")
+    trial.round()
+    trial.round("Redeploy")
 
 
 def _not_mine(trial: Trial) -> None:
@@ -357,11 +356,7 @@ def _two_events(trial: Trial) -> None:
 
 
 def _two_machines(trial: Trial) -> None:
-    event = trial.announce(scope="web")
-    trial.expect_drain()
-    trial.expect_approval(event)
-    trial.end(event)
-    trial.expect_work()
+    trial.round(scope="web")
 
 
 def _not_first(trial: Trial) -> None:
@@ -380,7 +375,7 @@ def _cancelled(trial: Trial) -> None:
     trial.handler.order("wait", on=False)
     trial.more_polls()
     trial.expect_work()
-    trial.round(2)
+    trial.round()
 
 
 def _drain_fails(trial: Trial) -> None:
@@ -414,15 +409,9 @@ def _started(trial: Trial) -> None:
     event = trial.announce(no_notice=True)
     trial.more_polls()
     trial.end(event)
-    marks = trial.handler.marks()
-    if "drain" in marks:
+    if "drain" in trial.handler.marks():
         trial.expect_work()
-    drains, undrains = (trial.handler.marks().count(word) for word in ("drain", "undrain"))
-    second = trial.announce()
-    trial.expect_drain(drains + 1)
-    trial.expect_approval(second)
-    trial.end(second)
-    trial.expect_work(undrains + 1)
+    trial.round()
 
 
 def _deletion(event_type: str) -> Callable[[Trial], None]:
@@ -441,12 +430,7 @@ def _freeze(trial: Trial) -> None:
     drains = trial.handler.marks().count("drain")
     if drains:
         trial.expect_work(drains)
-    undrains = trial.handler.marks().count("undrain")
-    second = trial.announce()
-    trial.expect_drain(drains + 1)
-    trial.expect_approval(second)
-    trial.end(second)
-    trial.expect_work(undrains + 1)
+    trial.round()
 
 
 def _restarted(trial: Trial) -> None:
