@@ -79,8 +79,7 @@ async def revoke_tokens(
     backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> schemas.TokenList:
     """Revoke tokens, all or none; repeat `name`. Who has one is refused from now on."""
-    named = model.listed(name, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.REVOKE_TOKENS, named)
+    plane = backend.changing(caller, Deed.REVOKE_TOKENS, name)
     revoked = await backend.done(plane.order(accounts.revoke_tokens, name))
     return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
 
@@ -180,8 +179,7 @@ async def remove_webhooks(
     backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> webhook_schemas.WebhookList:
     """Remove webhooks, all or none; repeat `name`."""
-    named = model.listed(name, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.REMOVE_WEBHOOKS, named)
+    plane = backend.changing(caller, Deed.REMOVE_WEBHOOKS, name)
     removed = await backend.done(plane.order(orders.remove, name))
     return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, removed)))
 

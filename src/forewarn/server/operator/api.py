@@ -449,8 +449,7 @@ async def approve(
 ) -> schemas.OperationList:
     """Approve for the guests: all references or, if one is unknown, none."""
     address = request.client.host if request.client else ""
-    named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.APPROVE, named)
+    plane = backend.changing(caller, Deed.APPROVE, data.references)
     approved = plane.approve_for_guests(data.references, by=caller.by, address=address)
     return await _listed(backend, approved)
 
@@ -627,7 +626,7 @@ async def drain_hosts(
     plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
     number = None
     if not dry_run:
-        plane = backend.changing(caller, Deed.DRAIN, model.listed(data.hosts, routing.MAX_LISTED))
+        plane = backend.changing(caller, Deed.DRAIN, data.hosts)
         if len(wanted) == 1:
             await backend.done(plane.drain_host(wanted[0], survey))
         else:

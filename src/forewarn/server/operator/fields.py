@@ -183,7 +183,8 @@ def row(
     """Return a field: `--notice SPAN notice_seconds`, `--all-hosts`, or its name alone.
 
     The name is that of the option unless one stands behind it. Without a value, which has capitals,
-    it is a box; a value that ends in `...` may be given several times.
+    it is a box; a value that ends in `...` may be given several times. The label on the page is the
+    name in words unless another is given.
     """
     option, *rest = spec.split()
     value = "".join(rest[:1]) if rest and not rest[0].islower() else ""
@@ -194,6 +195,8 @@ def row(
     elif option != name and not value:
         natural = Control.CHECK
     value = value.removesuffix("...")
+    if not label and natural is not Control.CHECK and control is not Control.CHECK:
+        label = re.sub("_(seconds|at)$", "", name).replace("_", " ").capitalize()
     return Field(
         name=name,
         option=f"{option} {value}".rstrip() if option.startswith("--") else "",
@@ -225,13 +228,12 @@ WHAT: Final = FieldGroup(
             ),
             default=EventType.REBOOT,
         ),
-        row("--machine NAME... machines", "A machine.", "Machines"),
-        row("--scope NAME... scopes", "All machines of a scope.", "Scopes"),
-        row("--host NAME... hosts", "All machines on a host, of any scope.", "Hosts"),
+        row("--machine NAME... machines", "A machine."),
+        row("--scope NAME... scopes", "All machines of a scope."),
+        row("--host NAME... hosts", "All machines on a host, of any scope."),
         row(
             "--tag KEY=VALUE... tags",
             "Machines with this tag, or with all of several.",
-            "Tags",
             gather=_tags,
         ),
         row("--all-hosts", "Every host."),
@@ -249,14 +251,12 @@ TURNS: Final = FieldGroup(
         row(
             "--at-once N|N%",
             "The most units under way: a number, or a percentage of all.",
-            "At once",
             read=_amount,
             default="1",
         ),
         row(
             "--waves LIST",
             "The size of each wave, such as 1,10%,rest.",
-            "Waves",
             read=_waves,
             default="one wave",
         ),
@@ -283,7 +283,6 @@ TURNS: Final = FieldGroup(
         row(
             "--order ORDER",
             "tightest: as many at once as possible; listed: as given.",
-            "Order",
             choices=(("tightest", "as many at once as possible"), ("listed", "as listed")),
             default="tightest",
         ),
@@ -297,7 +296,6 @@ WINDOWS: Final = FieldGroup(
         row(
             "--window WHEN... windows",
             "When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'.",
-            "Windows",
             read=_window,
         ),
         row(
@@ -309,7 +307,6 @@ WINDOWS: Final = FieldGroup(
         row(
             "--blackout FROM/TO... blackouts",
             "Two RFC 3339 times between which nothing starts.",
-            "Blackouts",
             read=_blackout,
         ),
         row(
@@ -333,27 +330,19 @@ MORE: Final = FieldGroup(
         row(
             "--not-before TIME",
             "When it starts even without approval: RFC 3339 with a zone, or +20m from now.",
-            "Not before",
             default="as soon as the least notice allows",
             for_one=True,
         ),
         row(
             "--notice SPAN notice_seconds",
             "A notice longer than the least of the type, such as 30m.",
-            "Notice",
         ),
         row(
             "--opens TIME opens_at",
             "Start nothing before this time, approved or not.",
-            "Opens",
             for_one=True,
         ),
-        row(
-            "--closes TIME closes_at",
-            "Cancel what has not started by this time.",
-            "Closes",
-            for_one=True,
-        ),
+        row("--closes TIME closes_at", "Cancel what has not started by this time.", for_one=True),
         row(
             "--duration SPAN duration_seconds",
             "The expected interruption: seconds, 30s or 5m; 0 for none.",
@@ -371,16 +360,12 @@ MORE: Final = FieldGroup(
             "--source SOURCE",
             "Who causes it: platform or user.",
             "Caused by",
-            choices=(
-                (EventSource.PLATFORM, "the platform"),
-                (EventSource.USER, "a user"),
-            ),
+            choices=((EventSource.PLATFORM, "the platform"), (EventSource.USER, "a user")),
             default=EventSource.PLATFORM,
         ),
         row(
             "--check NAME",
             "A check from the settings that must pass after each unit.",
-            "Check",
             in_policy=True,
         ),
         row(
@@ -433,12 +418,11 @@ MAINTENANCE: Final[Mapping[str, Field]] = MappingProxyType(
 )
 """The same by name."""
 
-REASON: Final = row("--reason TEXT", "Why; the history records it.", "Reason")
+REASON: Final = row("--reason TEXT", "Why; the history records it.")
 
 UNTIL: Final = row(
     "--until TIME",
     "When it ends by itself: 18:00 (the next), +2h, or RFC 3339 with a zone.",
-    "Until",
     read=times.coming,
     default="until it is released",
 )

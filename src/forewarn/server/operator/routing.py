@@ -4,7 +4,7 @@ import asyncio
 import base64
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import ServiceClock
-from forewarn.maintenance import alerts, fleet_file
+from forewarn.maintenance import alerts, fleet_file, model
 from forewarn.maintenance.accounts import Deed
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.server.guest.plane import GuestPlane
@@ -145,17 +145,19 @@ class Backend:
         self,
         caller: OperatorRequest,
         deed: Deed,
-        detail: str = "",
+        detail: str | Collection[str] = "",
         told: Callable[[Any], str] = lambda _: "",
         *,
         needs: AccessRole = AccessRole.OPERATOR,
     ) -> Plane:
         """Return the plane for what this request changes, so that the audit log has it.
 
-        The record tells the detail, or what `told` makes of what the change came to. A role below
-        the one that it needs is refused (FORBIDDEN): routes with a dry run let viewers in.
+        The record tells the detail or names, or what `told` makes of what the change came to. A
+        role below the one that it needs is refused (FORBIDDEN): routes with a dry run let viewers
+        in.
         """
-        caller.deed, caller.detail = deed, detail
+        named = detail if isinstance(detail, str) else model.listed(detail, MAX_LISTED)
+        caller.deed, caller.detail = deed, named
         auth.require(caller, needs)
         return self.plane.audited(caller, told)
 

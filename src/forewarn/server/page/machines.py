@@ -8,13 +8,14 @@ import msgspec
 from starlette.responses import Response
 
 from forewarn.maintenance import model
+from forewarn.maintenance.model import HoldKind
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, VERSIONS
-from forewarn.server.operator import api, routing, views
+from forewarn.server.operator import api, routing, schemas, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page.routes import PageRequest, Search
-from forewarn.store.port import HistoryQuery, Reading
+from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import AccessRole, ErrorCode
 
 SHOWN: Final = 50
@@ -53,7 +54,6 @@ async def list_machines(
     found = await page.backend.search.find(
         inventory, q.strip(), after, SHOWN + 1, scope=scope, host=api.place_of(host)
     )
-    holds = await page.backend.read(lambda reading: reading.holds())
 
     def make() -> Mapping[str, Any]:
         shown, following = routing.page("machines", found, SHOWN, lambda machine: machine.key)
@@ -69,18 +69,16 @@ async def list_machines(
             "live": live_by_machine(inventory, keys, now),
             "next": following,
             "the_scope": views.scope_detail(known, inventory) if known else None,
-            "holds": [
-                *views.holds([each for each in holds if _is_hold_of(each, scope, host)], inventory)
-            ],
+            "holds": _holds(inventory, {HoldKind.SCOPE: model.key(scope), HoldKind.HOST: host}),
         }
 
     return await page.show("machines.html", make)
 
 
-def _is_hold_of(hold: model.Hold, scope: str, host: str) -> bool:
-    if hold.kind is model.HoldKind.SCOPE:
-        return hold.name == model.key(scope)
-    return hold.kind is model.HoldKind.HOST and hold.name == host
+def _holds(inventory: Inventory, places: Mapping[HoldKind, str]) -> list[schemas.HoldView]:
+    """Return the holds of these places, by kind."""
+    holds = inventory.holds.values()
+    return [*views.holds([h for h in holds if places.get(h.kind) == h.name], inventory)]
 
 
 def places(inventory: Inventory) -> dict[str, list[str]]:
@@ -133,11 +131,9 @@ async def show_machine(page: PageRequest, name: str) -> Response:
     key = machine.key
     bodies = {each.name: backend.guests.document(machine.scope, each) for each in VERSIONS}
 
-    def question(reading: Reading) -> tuple[tuple[model.Hold, ...], tuple[model.Operation, ...]]:
-        found = reading.history(HistoryQuery(machine=key, limit=LATEST))
-        return reading.holds(), found.operations
-
-    holds, past = await backend.read(question)
+    wanted = HistoryQuery(machine=key, limit=LATEST)
+    past = (await backend.read(lambda reading: reading.history(wanted))).operations
+    places = {HoldKind.SCOPE: machine.scope, HoldKind.HOST: machine.host, HoldKind.MACHINE: key}
 
     def make() -> Mapping[str, Any]:
         live = live_by_machine(inventory, [key], now)[key]
@@ -146,9 +142,7 @@ async def show_machine(page: PageRequest, name: str) -> Response:
             "machine": views.machine_detail(machine, inventory),
             "live": live,
             "past": views.operations([o for o in past if o.id not in ids], inventory, now),
-            "holds": list(
-                views.holds([each for each in holds if _covers(each, machine)], inventory)
-            ),
+            "holds": _holds(inventory, places),
             "documents": [_document(version, body) for version, body in bodies.items()][::-1],
         }
 
@@ -174,12 +168,3 @@ async def send_document(
 def _document(version: str, body: bytes) -> GuestDocument:
     pretty = msgspec.json.format(body, indent=2).decode()
     return GuestDocument(version, pretty, len(msgspec.json.decode(body)["Events"]))
-
-
-def _covers(hold: model.Hold, machine: model.Machine) -> bool:
-    place = {
-        model.HoldKind.SCOPE: machine.scope,
-        model.HoldKind.HOST: machine.host,
-        model.HoldKind.MACHINE: machine.key,
-    }
-    return hold.name == place.get(hold.kind, "")

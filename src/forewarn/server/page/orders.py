@@ -394,7 +394,6 @@ ORDERS: Final = {
             row(
                 "not_before",
                 "Later than guests have read: 2026-11-22T22:00Z, or +20m from now.",
-                "Not before",
                 read=times.moment,
                 required=True,
             ),

@@ -262,18 +262,15 @@ async def _tokens(
 TOKEN: Final = FieldGroup(
     "New token",
     (
-        row("name", "The history and the audit log show it.", "Name"),
+        row("name", "The history and the audit log show it."),
         row(
             "role",
             "What its holder may do.",
-            "Role",
             choices=tuple((role, role) for role in AccessRole if role is not AccessRole.RELAY),
             default=AccessRole.VIEWER,
         ),
         row(
-            "--expires TIME expires_at",
-            "A time such as 2027-01-31T00:00Z, or +90d. Empty: never.",
-            "Expires",
+            "--expires TIME expires_at", "A time such as 2027-01-31T00:00Z, or +90d. Empty: never."
         ),
     ),
 )
