@@ -30,15 +30,6 @@ LATEST: Final = 15
 VersionName = Annotated[str, msgspec.Meta(max_length=20)]
 
 
-class GuestDocument(msgspec.Struct, frozen=True):
-    """A machine's document, as a version of the protocol shows it."""
-
-    version: str
-    body: str
-    """Its JSON, a line for each value."""
-    events: int
-
-
 @PAGE.route("GET", "/machines", AccessRole.VIEWER)
 async def list_machines(
     page: PageRequest,
@@ -143,7 +134,7 @@ async def show_machine(page: PageRequest, name: str) -> Response:
             "live": live,
             "past": views.operations([o for o in past if o.id not in ids], inventory, now),
             "holds": _holds(inventory, places),
-            "documents": [_document(version, body) for version, body in bodies.items()][::-1],
+            "documents": [(each, *_document(body)) for each, body in bodies.items()][::-1],
         }
 
     return await page.show("machine.html", make)
@@ -165,6 +156,7 @@ async def send_document(
     return Response(body, headers=headers, media_type="application/json")
 
 
-def _document(version: str, body: bytes) -> GuestDocument:
+def _document(body: bytes) -> tuple[str, int]:
+    """Return its JSON with a line for each value, and the number of its events."""
     pretty = msgspec.json.format(body, indent=2).decode()
-    return GuestDocument(version, pretty, len(msgspec.json.decode(body)["Events"]))
+    return pretty, len(msgspec.json.decode(body)["Events"])

@@ -54,9 +54,6 @@ SHOWN_OPERATIONS: Final = 200
 SHOWN_UNITS: Final = 200
 """The most units of a maintenance's page at once."""
 
-PLANNED_NAMES: Final = 6
-"""Names of units in a wave's line of a plan."""
-
 FIRST: Final = ("failed", "blocked", "running")
 """The units that are shown before all others."""
 
@@ -85,29 +82,8 @@ async def _form(page: PageRequest, draft: Draft) -> Response:
 # Maintenance.
 
 
-class ListedMaintenance(msgspec.Struct, frozen=True):
-    """A maintenance as the list shows it."""
-
-    view: maintenance_schemas.MaintenanceView
-    standing: Standing
-    counts: Mapping[str, int]
-    """The number of machines of its operations, by their progress."""
-
-
-class ListedUnit(msgspec.Struct, frozen=True):
-    """A unit as its maintenance's page shows it."""
-
-    view: maintenance_schemas.UnitView
-    standing: Standing
-    orders: tuple[str, ...]
-
-
-class ListedWave(msgspec.Struct, frozen=True):
-    """A wave of a maintenance: how far its units are."""
-
-    number: int
-    units: maintenance_schemas.UnitCounts
-    is_current: bool
+Listed = tuple[maintenance_schemas.MaintenanceView, Standing, dict[str, int]]
+"""A maintenance, and the number of machines of its operations by their progress."""
 
 
 @PAGE.route("GET", "/maintenance", AccessRole.VIEWER)
@@ -137,7 +113,7 @@ async def list_maintenances(page: PageRequest, cursor: routing.Name = "") -> Res
                 return alive  # all of them: the store need not be asked
             return reading.operations_of_maintenance(value.number).values()
 
-        def listed(values: Collection[model.Maintenance]) -> list[ListedMaintenance]:
+        def listed(values: Collection[model.Maintenance]) -> list[Listed]:
             further = views.still_to_come(values, inventory)
             return [
                 _listed(value, further[value.number], operations_of(value), inventory, now)
@@ -163,7 +139,7 @@ def _listed(
     operations: Collection[model.Operation],
     inventory: Inventory,
     now: datetime,
-) -> ListedMaintenance:
+) -> Listed:
     shown = views.operations(operations, inventory, now)
     view = views.maintenance(value, [one.status for one in operations], now)
     how = orders.maintenance_standing(view, shown)
@@ -172,7 +148,7 @@ def _listed(
         for unit in value.units
         if unit.state is UnitState.WAITING
     }
-    return ListedMaintenance(view, how, _counts(again, shown, further))
+    return view, how, _counts(again, shown, further)
 
 
 def _counts(
@@ -261,13 +237,13 @@ def _units(
     every: Collection[maintenance_schemas.UnitView], wanted: str, offset: int
 ) -> dict[str, Any]:
     """Return the units that a page shows, and how many there are of each kind."""
-    listed = [_unit(each) for each in every]
-    fitting = [each for each in listed if not wanted or each.standing.word == wanted]
+    words = [(orders.unit_standing(unit).word, unit) for unit in every]
+    fitting = [unit for word, unit in words if wanted in {"", word}]
     if not wanted:
         fitting.sort(key=_precedence)
     following = offset + SHOWN_UNITS
     return {
-        "unit_counts": Counter(each.standing.word for each in listed),
+        "unit_counts": Counter(word for word, _ in words),
         "filter": wanted,
         "units": fitting[offset:following],
         "fitting": len(fitting),
@@ -276,35 +252,20 @@ def _units(
     }
 
 
-def _unit(unit: maintenance_schemas.UnitView) -> ListedUnit:
-    possible: tuple[str, ...] = ()
-    if unit.status in {UnitState.FAILED, UnitState.SKIPPED}:
-        possible = ("retry",)
-    if unit.status in {UnitState.FAILED, UnitState.WAITING}:
-        possible = (*possible, "skip")
-    return ListedUnit(unit, orders.unit_standing(unit), possible)
-
-
-def _precedence(unit: ListedUnit) -> tuple[int, int]:
-    word = unit.standing.word
-    return FIRST.index(word) if word in FIRST else len(FIRST), unit.view.wave
+def _precedence(unit: maintenance_schemas.UnitView) -> tuple[int, int]:
+    word = orders.unit_standing(unit).word
+    return FIRST.index(word) if word in FIRST else len(FIRST), unit.wave
 
 
 def _waves(
     view: maintenance_schemas.MaintenanceView, every: Collection[maintenance_schemas.UnitView]
-) -> list[ListedWave]:
-    """Return the waves, where there are several."""
+) -> list[tuple[int, Counter[str], bool]]:
+    """Return the waves, where there are several: their units by state, and the current one."""
     states: dict[int, Counter[str]] = {}
     for unit in every if view.waves > 1 else ():
         states.setdefault(unit.wave, Counter())[unit.status.value] += 1
-    return [
-        ListedWave(
-            number=number,
-            units=maintenance_schemas.UnitCounts(**counts),
-            is_current=number == view.wave and not view.status.over,
-        )
-        for number, counts in sorted(states.items())
-    ]
+    current = 0 if view.status.over else view.wave
+    return [(number, counts, number == current) for number, counts in sorted(states.items())]
 
 
 def _plan(
@@ -323,14 +284,9 @@ def _plan(
     return {
         "plan": planned,
         "further": [unit for unit in planned.units if unit.machines.count],
-        "waves": [(wave, _names(wave)) for wave in waves],
+        "waves": waves,
         "says": says,
     }
-
-
-def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
-    names = wave.units[:PLANNED_NAMES]
-    return names, len(wave.units) - len(names)
 
 
 @PAGE.route("GET", "/maintenance/new", AccessRole.VIEWER)

@@ -51,40 +51,41 @@ class Standing(msgspec.Struct, frozen=True):
     """The reason why it waits, or its result; `""` if the word says it all."""
 
 
+WORDS: Final = {
+    EventStatus.QUEUED: ("queued", Tone.QUIET),
+    EventStatus.SCHEDULED: ("under notice", Tone.NOTICE),
+    EventStatus.STARTED: ("down", Tone.DOWN),
+    EventStatus.RETURNING: ("returning", Tone.DOWN),
+    EventStatus.COMPLETED: ("done", Tone.DONE),
+    EventStatus.FAILED: ("failed", Tone.FAILED),
+    EventStatus.CANCELED: ("cancelled", Tone.QUIET),
+}
+"""The word and the tone of a status, where nothing else matters more."""
+
+
 def operation_standing(operation: schemas.OperationView) -> Standing:
     """Return how an operation is."""
+    word, tone = WORDS[operation.status]
+    why = operation.status_detail
     match operation.status:
-        case EventStatus.QUEUED | EventStatus.SCHEDULED:
-            return _unstarted(operation)
-        case EventStatus.STARTED | EventStatus.RETURNING:
-            return _down(operation)
+        case EventStatus.QUEUED | EventStatus.SCHEDULED if operation.held_at is not None:
+            return Standing("held", Tone.LOOK, why.removeprefix("held").strip())
+        case EventStatus.SCHEDULED if not operation.waits_for:
+            word = "approved" if all(event.approval for event in operation.events) else word
+            return Standing(word, tone)
+        case EventStatus.STARTED | EventStatus.RETURNING if operation.outcome_unknown:
+            return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
+        case EventStatus.STARTED:
+            return Standing(word, tone)
         case EventStatus.COMPLETED:
-            return Standing("done", Tone.DONE, operation.status_detail or operation.outcome)
+            why = why or operation.outcome
         case EventStatus.FAILED:
-            tone = Tone.QUIET if operation.acknowledged_by else Tone.FAILED
-            return Standing("failed", tone, operation.outcome)
+            return Standing(
+                word, Tone.QUIET if operation.acknowledged_by else tone, operation.outcome
+            )
         case EventStatus.CANCELED:
-            return Standing("cancelled", Tone.QUIET, operation.outcome)
-
-
-def _unstarted(operation: schemas.OperationView) -> Standing:
-    queued = operation.status is EventStatus.QUEUED
-    word, tone = ("queued", Tone.QUIET) if queued else ("under notice", Tone.NOTICE)
-    if operation.held_at is not None:
-        return Standing("held", Tone.LOOK, operation.status_detail.removeprefix("held").strip())
-    if operation.waits_for or queued:
-        return Standing(word, tone, operation.status_detail)
-    if all(event.approval for event in operation.events):
-        return Standing("approved", tone)
-    return Standing(word, tone)
-
-
-def _down(operation: schemas.OperationView) -> Standing:
-    if operation.outcome_unknown:
-        return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
-    if operation.status is EventStatus.RETURNING:
-        return Standing("returning", Tone.DOWN, operation.status_detail)
-    return Standing("down", Tone.DOWN)
+            why = operation.outcome
+    return Standing(word, tone, why)
 
 
 def maintenance_standing(
@@ -133,6 +134,12 @@ def unit_standing(unit: UnitView) -> Standing:
     if blocked:
         return Standing("blocked", Tone.LOOK, unit.status_detail)
     return Standing(unit.status.value, UNIT_TONES[unit.status], unit.status_detail)
+
+
+def of_unit(unit: UnitView) -> list[str]:
+    """Return the orders that a unit of a maintenance can be given now."""
+    retry = ["retry"] * (unit.status in {UnitState.FAILED, UnitState.SKIPPED})
+    return retry + ["skip"] * (unit.status in {UnitState.FAILED, UnitState.WAITING})
 
 
 # What an order comes to.
@@ -550,5 +557,6 @@ def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
 FILTERS: Final = MappingProxyType(
     {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
     | {"label_of": label_of, "orders_of_host": of_host}
+    | {"standing_of_unit": unit_standing, "orders_of_unit": of_unit}
 )
 """By the names that templates call them."""
