@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 NEWS: Final = ("maintenance", "operation", "host")
 """The kinds of news that a maintenance makes."""
 
+UNIT_STATES: Final = ("done", "running", "failed", "skipped", "waiting")
+"""In the order in which they are counted."""
+
 SHOWN_UNITS: Final = 6
 """Names of units in one line."""
 
@@ -333,14 +336,7 @@ def _standing(maintenance: "maintenance_schemas.MaintenanceView") -> str:
 
 
 def _progress(maintenance: "maintenance_schemas.MaintenanceView") -> str:
-    units = maintenance.units
-    counts = {
-        "done": units.done,
-        "running": units.running,
-        "failed": units.failed,
-        "skipped": units.skipped,
-        "waiting": units.waiting,
-    }
+    counts = {name: getattr(maintenance.units, name) for name in UNIT_STATES}
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 

@@ -554,7 +554,7 @@ SCENARIOS: Final = (
         "one event of two machines, of which it is not the first",
         _not_first,
         _TOGETHER,
-        machine="web-1",
+        "web-1",
     ),
     HandlerScenario("cancelled", "the event is cancelled while it drains", _cancelled),
     HandlerScenario("drain-fails", "its drain fails: it must not approve", _drain_fails),
@@ -563,18 +563,10 @@ SCENARIOS: Final = (
         "started", "a failure without notice: an event that is Started at once", _started
     ),
     HandlerScenario(
-        "preempt",
-        "a spot machine is deleted in 30 s",
-        _deletion("Preempt"),
-        _SPOT,
-        machine="batch_0",
+        "preempt", "a spot machine is deleted in 30 s", _deletion("Preempt"), _SPOT, "batch_0"
     ),
     HandlerScenario(
-        "terminate",
-        "a scale set deletes the machine",
-        _deletion("Terminate"),
-        _SET,
-        machine="batch_0",
+        "terminate", "a scale set deletes the machine", _deletion("Terminate"), _SET, "batch_0"
     ),
     HandlerScenario("freeze", "a pause of 9 s, which may be ignored", _freeze),
     HandlerScenario("restarted", "it is killed while it drains, and started again", _restarted),

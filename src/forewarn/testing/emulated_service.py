@@ -112,7 +112,12 @@ class EmulatedService(Harness):
         self.feed.subscribe(guests.learn)
         self.feed.subscribe(self._learn)
         await guests.open()
-        self.wire = Wire(guests, self.clock, tell=self._note_answer, call_later=self._call_later)
+        self.wire = Wire(
+            guests=guests,
+            clock=self.clock,
+            tell=self._note_answer,
+            call_later=self._call_later,
+        )
         opened = socket.create_server(("127.0.0.1", port))
         number: int = opened.getsockname()[1]
         await self.listen(opened)

@@ -41,6 +41,7 @@ import msgspec
 import structlog
 from prometheus_client import Counter
 from prometheus_client.registry import Collector
+from starlette.responses import Response
 
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
@@ -472,17 +473,13 @@ class Gate:
         status, code, message = refusal
         request.outcome = code
         told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(told)).encode("ascii")),
-        ]
+        headers = {}
         if status == 401:
-            headers.append((b"www-authenticate", b'Bearer realm="forewarn"'))
-            if self._is_of_page(scope) and (led := _sent_to_log_in(scope)) is not None:
-                status, more = led
-                headers += more
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": told})
+            headers["WWW-Authenticate"] = 'Bearer realm="forewarn"'
+            if self._is_of_page(scope):
+                status, led = _sent_to_log_in(scope)
+                headers |= led
+        await Response(told, status, headers, "application/json")(scope, receive, send)
 
     def _followed(
         self, scope: Message, request: OperatorRequest, receive: Receive, send: Send
@@ -616,17 +613,17 @@ def require(request: OperatorRequest, needed: AccessRole) -> None:
     raise Refused(ErrorCode.FORBIDDEN, message, role=str(role), needed=needed.value)
 
 
-def _sent_to_log_in(scope: Message) -> tuple[int, list[tuple[bytes, bytes]]] | None:
+def _sent_to_log_in(scope: Message) -> tuple[int, dict[str, str]]:
     """Return the status and the headers that lead a browser to where it logs in.
 
-    None for what is no browser. A script's request for a part of the page leads the whole page.
+    A script's request for a part of the page leads the whole page.
     """
     headers = dict(scope["headers"])
     if b"hx-request" in headers:
-        return 401, [(b"hx-redirect", b"/login")]
+        return 401, {"HX-Redirect": "/login"}
     if b"text/html" in headers.get(b"accept", b""):  # 303 also turns a form into a GET
-        return 303, [(b"location", b"/login")]
-    return None
+        return 303, {"Location": "/login"}
+    return 401, {}
 
 
 def request_of(scope: Mapping[str, object]) -> OperatorRequest:
