@@ -129,6 +129,22 @@ class HandlerScenario:
     machine: str = "web-0"
 
 
+@dataclass(frozen=True)
+class Handler:
+    """A handler's command, and its conditions."""
+
+    command: tuple[str, ...]
+    """The program and its arguments, with the placeholders of `handler_process.HandlerProcess`."""
+    isolated: tuple[str, ...] = ()
+    """The result of `handler_process.isolation`; `()` leaves it on the host's network."""
+    ports: tuple[int, ...] = ()
+    """The host's ports that an isolated handler reaches at 127.0.0.1."""
+    patience_seconds: float = PATIENCE_SECONDS
+    patience_clock: PatienceClock = real_time
+    undrains: bool = True
+    """True if it has something to undo; after a checkpoint, it has not."""
+
+
 @dataclass
 class Trial:
     """A handler in a scenario."""
@@ -136,12 +152,9 @@ class Trial:
     emulator: Emulator
     handler: HandlerProcess
     machine: str
-    patience_seconds: float
-    undrains: bool = True
-    """True if it has something to undo when an event is over."""
+    tested: Handler
     is_ticking: bool = False
     """True if the clock moves on during waits, as delays need it."""
-    patience_clock: PatienceClock = real_time
     stop: threading.Event = field(default_factory=threading.Event)
     """Once it is set, each wait raises `Interrupted`."""
     marks_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -196,13 +209,13 @@ class Trial:
 
     def wait(self, condition: Callable[[], object], instead: str) -> None:
         """Wait for a condition; complain if it does not hold in time, or the handler ends."""
-        until = self.patience_clock(self.emulator) + self.patience_seconds
+        now, patience = self.tested.patience_clock, self.tested.patience_seconds
+        until = now(self.emulator) + patience
         while not condition():
             if (status := self.handler.status) is not None:
                 raise Complaint(f"it ended with {_ending(status)}", self.last_exchange())
-            if self.patience_clock(self.emulator) > until:
-                seconds = f"{self.patience_seconds:g} s"
-                raise Complaint(f"{instead} (within {seconds})", self.last_exchange())
+            if now(self.emulator) > until:
+                raise Complaint(f"{instead} (within {patience:g} s)", self.last_exchange())
             if self.is_ticking:
                 self.emulator.advance(TICK)
             self.pause(LOOK_SECONDS)
@@ -238,7 +251,7 @@ class Trial:
     def expect_work(self, times: int = 1, instead: str = "") -> None:
         """The handler has to put its machine back to work, if it undrains at all."""
         self.wait(
-            lambda: not self.undrains or self.handler.marks().count("undrain") >= times,
+            lambda: not self.tested.undrains or self.handler.marks().count("undrain") >= times,
             instead or (NO_UNDRAIN if "undrain" not in self.handler.marks() else NO_WORK),
         )
 
@@ -607,22 +620,6 @@ SCENARIOS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Handler:
-    """A handler's command, and its conditions."""
-
-    command: tuple[str, ...]
-    """The program and its arguments, with the placeholders of `handler_process.HandlerProcess`."""
-    isolated: tuple[str, ...] = ()
-    """The result of `handler_process.isolation`; `()` leaves it on the host's network."""
-    ports: tuple[int, ...] = ()
-    """The host's ports that an isolated handler reaches at 127.0.0.1."""
-    patience_seconds: float = PATIENCE_SECONDS
-    patience_clock: PatienceClock = real_time
-    undrains: bool = True
-    """True if it has something to undo; after a checkpoint, it has not."""
-
-
 def run(
     handler: Handler,
     scenarios: Sequence[HandlerScenario] = SCENARIOS,
@@ -663,15 +660,7 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
             isolated=handler.isolated,
             ports=handler.ports,
         )
-        trial = Trial(
-            emulator,
-            process,
-            machine.name,
-            handler.patience_seconds,
-            undrains=handler.undrains,
-            patience_clock=handler.patience_clock,
-            stop=stop,
-        )
+        trial = Trial(emulator, process, machine.name, handler, stop=stop)
         emulator.on_request(trial.note_marks)
         verdict, message, shown = HandlerVerdict.PASSED, "", ""
         try:

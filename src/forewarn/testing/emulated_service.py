@@ -151,18 +151,16 @@ class EmulatedService(Harness):
 
     async def close(self) -> None:
         """Close the port and every connection."""
-        assert self._guests is not None
         for server in self._servers:
             server.close()
-        self._guests.suspend()
-        await self._guests.close()
+        self.guests.suspend()
+        await self.guests.close()
 
     async def settle(self) -> None:
         """Wait until all changes have reached the clients that wait for them."""
-        assert self._guests is not None
         quiet = 0
         while quiet <= self._chain:
-            busy = self._guests.is_waking or self._is_following or self.wire.pending
+            busy = self.guests.is_waking or self._is_following or self.wire.pending
             quiet = 0 if busy else quiet + 1
             await asyncio.sleep(0)  # the loop's next turns are what is waited for
         if self.fault is not None:
@@ -178,13 +176,11 @@ class EmulatedService(Harness):
         self._follow_soon()
 
     def _ask_again(self, operation: Operation) -> None:
-        assert self._guests is not None
-        self._guests.ask_again(operation)
+        self.guests.ask_again(operation)
 
     def end_waits(self) -> None:
         """Answer every waiting request, as at the end of its wait."""
-        assert self._guests is not None
-        self._guests.end_waits([*self._guests.machines])
+        self.guests.end_waits([*self.guests.machines])
 
     def _follow_soon(self) -> None:
         if not self._is_following:

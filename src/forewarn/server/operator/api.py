@@ -345,10 +345,7 @@ async def show_maintenance(
     backend: Backend, number: ByNumber
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show what was asked for, its units, and the operations that it became."""
-    return await _known(backend, number)
 
-
-async def _known(backend: Backend, number: int) -> maintenance_schemas.MaintenanceDetail:
     def question(reading: Reading) -> tuple[model.Maintenance | None, dict[str, model.Operation]]:
         found = reading.maintenances([number]).get(number)
         return found, reading.operations_of_maintenance(number)
@@ -374,7 +371,7 @@ async def order_maintenance(
     )
     ordered = plane.order(maintenances.order, number, data.order, data.unit, by=caller.by)
     await backend.done(ordered)
-    return await _known(backend, number)
+    return await show_maintenance(backend, number)
 
 
 async def _detail(
