@@ -156,16 +156,15 @@ def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None
     ]
     made = Page([]).made(found)
     lines = made["alerts"]
-    assert [line.about for line in lines] == ["13.1", "7", "database", "scope web"]
+    assert [line.alert.about for line in lines] == ["13.1", "7", "database", "scope web"]
     assert [line.href for line in lines] == [
         "/operations/13.1",
         "/maintenance/7",
         "",
         "/machines?scope=web",
     ]
-    assert [line.grave for line in lines] == [True, True, True, False]
-    assert lines[0].age == 7 * MINUTE
-    assert [line.about for line in made["folded_alerts"]] == ["13"]
+    assert [line.alert.kind in now.GRAVE for line in lines] == [True, True, True, False]
+    assert [line.alert.about for line in made["folded_alerts"]] == ["13"]
     assert made["more_alerts"] == 0
     assert Page([]).made(found[1:2])["alerts"][0].href == "/maintenance/13"
 
@@ -224,21 +223,18 @@ def test_no_more_lines_are_shown_than_may_be() -> None:
     assert made["more_coming"] == 39 - now.MAX_NEXT
 
 
-def test_the_segments_of_a_maintenance_fill_its_bar() -> None:
+def test_the_units_of_a_maintenance_are_counted_by_their_state() -> None:
     done, failed, waiting = UnitState.DONE, UnitState.FAILED, UnitState.WAITING
-    (line,) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))["progress"]
-    assert [(s.state, s.count, s.x, s.width) for s in line.segments] == [
-        (done, 2, 0.0, 40.0),
-        (failed, 1, 40.0, 20.0),
-        (waiting, 2, 60.0, 40.0),
+    ((_, _, counts),) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))[
+        "progress"
     ]
-    assert (line.units, line.over) == (5, 3)
+    assert counts == {done: 2, failed: 1, waiting: 2}
 
 
 def test_the_latest_maintenances_with_units_are_shown() -> None:
     going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
     made = Page([]).made(opened=tuple(going))
-    assert [line.number for line in made["progress"]] == [8, 7, 6, 5, 4]
+    assert [one.number for one, *_ in made["progress"]] == [8, 7, 6, 5, 4]
     assert made["more_progress"] == 4
 
 

@@ -165,20 +165,16 @@ class Tiles(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that do not."""
 
 
-class AlertLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert, as the page shows it."""
+class AlertLine(msgspec.Struct, frozen=True):
+    """An alert, and what leads on from it."""
 
-    word: str
-    about: str
+    alert: alerts.Alert
     href: str
     """The page of its subject; `""` if there is none."""
     action: str
     """The label of the button that ends it, such as `Retry h2`; `""` if a command does."""
     order: str
     """The address that the button leads to."""
-    message: str
-    age: timedelta
-    grave: bool
 
 
 class NextLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,27 +191,6 @@ class NextLine(msgspec.Struct, frozen=True, kw_only=True):
     """Counted from here, upwards."""
     until: datetime | None = None
     """Counted down to this."""
-
-
-class Segment(msgspec.Struct, frozen=True):
-    """The units of a maintenance in one state, as a part of its bar in per cent."""
-
-    state: UnitState
-    count: int
-    x: float
-    width: float
-
-
-class ProgressLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A maintenance with units as a bar."""
-
-    number: int
-    event_type: EventType
-    state: str
-    reason: str
-    units: int
-    over: int
-    segments: tuple[Segment, ...]
 
 
 class Listening:
@@ -257,7 +232,6 @@ class NowPage:
         self._layout = fleet_map.layout((), {}, {})
         self._machines: Mapping[str, model.Machine] = {}
         self._sizes: Counter[Place] = Counter()
-        self._segments: dict[int, tuple[model.Maintenance, tuple[Segment, ...]]] = {}
 
     def made(
         self,
@@ -286,13 +260,14 @@ class NowPage:
         every = [*live.values(), *(one for one in over.operations if one.id not in live)]
         chart = timeline.drawn(every, now, shown, inventory.name_of_scope)
         unfinished = [operation for operation in live.values() if not operation.status.over]
-        lines = [*_alert_lines(found, opened, now)]
+        lines = [*_alert_lines(found, opened)]
         running = sorted(opened, key=lambda maintenance: -maintenance.number)
         of_scopes: Counter[str] = Counter()
         for (scope, _), count in self._sizes.items():
             of_scopes[scope] += count
         return {
             "tiles": self._tiles(every, over, of_machines, len(found), now),
+            "grave": GRAVE,
             "alerts": lines[:SHOWN_ALERTS],
             "folded_alerts": lines[SHOWN_ALERTS:MAX_ALERTS],
             "more_alerts": max(0, len(lines) - MAX_ALERTS),
@@ -304,7 +279,10 @@ class NowPage:
             },
             "coming": [*coming(unfinished, inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
-            "progress": [self._progress(one, now) for one in running[:MAX_PROGRESS]],
+            "progress": [
+                (one, standing.of_maintenance(one, now), Counter(unit.state for unit in one.units))
+                for one in running[:MAX_PROGRESS]
+            ],
             "more_progress": max(0, len(running) - MAX_PROGRESS),
             "map": fleet_map.drawn(
                 self._layout, of_machines, inventory.machines.get, inventory.name_of_scope
@@ -356,22 +334,6 @@ class NowPage:
             started=waits.started,
             listening=100 * listening.count / looked_at if looked_at else None,
             silent=looked_at - listening.count,
-        )
-
-    def _progress(self, maintenance: model.Maintenance, now: datetime) -> ProgressLine:
-        known = self._segments.get(maintenance.number)
-        if known is None or known[0] is not maintenance:
-            known = self._segments[maintenance.number] = maintenance, segments(maintenance)
-            while len(self._segments) > 4 * MAX_PROGRESS:
-                del self._segments[next(iter(self._segments))]
-        return ProgressLine(
-            number=maintenance.number,
-            event_type=maintenance.event_type,
-            state=maintenance.state,
-            reason=standing.of_maintenance(maintenance, now),
-            units=len(maintenance.units),
-            over=sum(segment.count for segment in known[1] if segment.state.over),
-            segments=known[1],
         )
 
 
@@ -430,25 +392,6 @@ def _kind_of_scope(inventory: Inventory, key: str) -> str:
     return scope.kind.replace("_", " ") if scope is not None else ""
 
 
-def segments(maintenance: model.Maintenance) -> tuple[Segment, ...]:
-    """Return the parts of a maintenance's bar, without gaps and in one order."""
-    counts = Counter(unit.state for unit in maintenance.units)
-    found, before = [], 0
-    total = max(1, len(maintenance.units))
-    for state in (
-        UnitState.DONE,
-        UnitState.SKIPPED,
-        UnitState.FAILED,
-        UnitState.RUNNING,
-        UnitState.WAITING,
-    ):
-        if counts[state]:
-            x = round(100 * before / total, 2)
-            before += counts[state]
-            found.append(Segment(state, counts[state], x, round(100 * before / total - x, 2)))
-    return tuple(found)
-
-
 def coming(
     unfinished: Iterable[model.Operation], name_of: Callable[[str], str]
 ) -> Iterator[NextLine]:
@@ -490,7 +433,7 @@ def _state(operation: model.Operation) -> tuple[str, datetime | None, datetime |
 
 
 def _alert_lines(
-    found: Iterable[alerts.Alert], opened: Sequence[model.Maintenance], now: datetime
+    found: Iterable[alerts.Alert], opened: Sequence[model.Maintenance]
 ) -> Iterator[AlertLine]:
     failed = {
         str(one.number): [unit.name for unit in one.units if unit.state is UnitState.FAILED]
@@ -498,17 +441,8 @@ def _alert_lines(
         if one.state is MaintenanceState.HALTED
     }
     for alert in sorted(found, key=lambda a: a.kind not in GRAVE):
-        action, order = _action(alert, failed.get(alert.about, ()))
-        yield AlertLine(
-            word=alert.kind.replace("-", " "),
-            about=alert.about,
-            href=_place_of(alert.about),
-            action=action,
-            order=order,
-            message=alert.message,
-            age=now - alert.since,
-            grave=alert.kind in GRAVE,
-        )
+        action = _action(alert, failed.get(alert.about, ()))
+        yield AlertLine(alert, _place_of(alert.about), *action)
 
 
 def _action(alert: alerts.Alert, failed: Sequence[str]) -> tuple[str, str]:
