@@ -448,23 +448,17 @@ class Gate:
         path = SLASH.join(map(urllib.parse.unquote, raw))
         # In the spelling that routes go by: it is judged as what it leads to.
         scope["path"] = "/" + "/".join(filter(None, path.split("/")))
-        account: OperatorAccount | FailedLogin | None = None
-        refusal = self._judge(scope)
-        if refusal is None:
-            account = await self._account(scope)
-            refusal = await self._refused(scope, account)
-        known = account if isinstance(account, OperatorAccount) else None
         request = OperatorRequest(
-            by=known.name if known else "",
-            role=known.role if known else None,
+            by="",
+            role=None,
             address=_address_of(scope),
             action=action,
             request=self._door.mint(),
-            token=known.token if known else None,
         )
+        refusal = self._judge(scope) or await self._identify(scope, request) or self._misfit(scope)
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
-            scope[ADMITTED], scope[REQUEST] = known is not None, request
+            scope[ADMITTED], scope[REQUEST] = request.role is not None, request
             await self._door.turns.take(request.by)
             if scope["method"] == "HEAD" and scope["path"] in PROGRAMS:
                 scope = {**scope, "method": "GET"}  # the connection leaves the body out
@@ -556,15 +550,20 @@ class Gate:
             shown, audience = cookie_token(scope), TokenAudience.PAGE
         return self._door.accounts.of_token(shown, audience, self._door.clock.now())
 
-    async def _refused(
-        self, scope: Message, account: OperatorAccount | FailedLogin | None
-    ) -> Refusal | None:
-        """Return why a request of this account is refused; a failed log-in waits for that."""
+    async def _identify(self, scope: Message, request: OperatorRequest) -> Refusal | None:
+        """Note whose request it is; a failed log-in waits for its refusal."""
+        account = await self._account(scope)
         if isinstance(account, FailedLogin):
             # A browser that is not logged in yet has not failed.
             if account is not FailedLogin.MISSING or not self._is_of_page(scope):
-                await self._door.delay(account, _address_of(scope))
+                await self._door.delay(account, request.address)
             return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]
+        if account is not None:
+            request.by, request.role, request.token = account.name, account.role, account.token
+        return None
+
+    def _misfit(self, scope: Message) -> Refusal | None:
+        """Return the refusal of a body of another type."""
         kind = dict(scope["headers"]).get(b"content-type", b"").split(b";")[0].strip().lower()
         expected = FORM if self._is_of_page(scope) else JSON
         if scope["method"] in WITH_BODY and kind != expected:
