@@ -20,7 +20,7 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.page import fleet_map, now, rendering
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.rendering import Renderer
-from forewarn.server.page.timeline import Form, Range
+from forewarn.server.page.timeline import Form, Range, form_of
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus, ScopeKind
 from page.operations import NOW, operation
@@ -97,7 +97,7 @@ def test_the_tiles_count_machines_under_each_condition() -> None:
         operation(4, machines=("m4",), not_before=NOW + 2 * MINUTE, held_at=NOW),
         operation(5, EventStatus.FAILED, machines=("m5",)),
     )
-    tiles = page.made([])["tiles"]
+    tiles = SimpleNamespace(**page.made([])["tiles"])
     assert (tiles.down, tiles.down_scopes, tiles.machines) == (3, 2, 9)
     assert (tiles.noticed, tiles.next_at) == (2, NOW + 8 * MINUTE)
     assert tiles.alerts == 0
@@ -125,9 +125,9 @@ def test_machines_that_asked_lately_listen() -> None:
     page.ask("m0")
     page.ask("m1", 4 * MINUTE)
     page.ask("m2", 6 * MINUTE)
-    tiles = page.made()["tiles"]
+    tiles = SimpleNamespace(**page.made()["tiles"])
     assert (tiles.listening, tiles.silent) == (25.0, 6)
-    assert Page([]).made()["tiles"].listening is None
+    assert Page([]).made()["tiles"]["listening"] is None
 
 
 def test_a_large_fleet_is_looked_at_in_turns() -> None:
@@ -209,11 +209,11 @@ def test_what_is_under_way_comes_before_what_is_next() -> None:
         operation(6, EventStatus.COMPLETED),
     )
     lines = page.made()["coming"]
-    assert [line.operation for line in lines] == ["5.1", "3.1", "4.1", "1.1", "2.1"]
-    assert [line.word for line in lines] == ["unknown", "down", "held", "in", "after 1.1"]
-    assert lines[1].since == NOW - MINUTE
-    assert lines[3].until == NOW + 9 * MINUTE
-    assert lines[2].form is Form.HELD
+    assert [one.id for one, *_ in lines] == ["5.1", "3.1", "4.1", "1.1", "2.1"]
+    assert [word for _, _, word, *_ in lines] == ["unknown", "down", "held", "in", "after 1.1"]
+    assert lines[1][3] == NOW - MINUTE
+    assert lines[3][4] == NOW + 9 * MINUTE
+    assert form_of(lines[2][0]) is Form.HELD
 
 
 def test_no_more_lines_are_shown_than_may_be() -> None:

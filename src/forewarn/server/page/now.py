@@ -28,7 +28,7 @@ from forewarn.server.page.fleet_map import Condition, Place
 from forewarn.server.page.live import SharedAnswers
 from forewarn.server.page.rendering import Renderer
 from forewarn.store.port import Reading, StoreError
-from forewarn.vocabulary import ApproverKind, EventStatus, EventType
+from forewarn.vocabulary import ApproverKind, EventStatus
 
 PAST: Final = timedelta(days=7)
 """The age up to which ended operations are read: the longest range of the timeline."""
@@ -140,31 +140,6 @@ def approvals(operations: Iterable[model.Operation], since: datetime) -> Approva
 # What is shown.
 
 
-class Tiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The six numbers."""
-
-    down: int
-    broken: int
-    """Machines whose failure nobody acknowledged: their update domains count as down."""
-    down_scopes: int
-    machines: int
-    noticed: int
-    """Machines under notice."""
-    next_at: datetime | None
-    """When the next operation starts at the latest; None where nothing is Scheduled."""
-    alerts: int
-    done: int
-    failed: int
-    cancelled: int
-    approval: timedelta | None
-    approved: int
-    started: int
-    listening: float | None
-    """The share of the checked machines that listens; None if none was checked."""
-    silent: int
-    """Those of them that do not."""
-
-
 class AlertLine(msgspec.Struct, frozen=True):
     """An alert, and what leads on from it."""
 
@@ -177,20 +152,9 @@ class AlertLine(msgspec.Struct, frozen=True):
     """The address that the button leads to."""
 
 
-class NextLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that is under way, or comes next."""
-
-    operation: str
-    event_type: EventType
-    form: timeline.Form
-    machines: str
-    scope: str
-    word: str
-    """The state of the operation, in words."""
-    since: datetime | None = None
-    """Counted from here, upwards."""
-    until: datetime | None = None
-    """Counted down to this."""
+NextLine = tuple[model.Operation, str, str, datetime | None, datetime | None]
+"""An operation that is under way or comes next: its scopes, its state in words, since when that is
+(counted upwards), and until when (counted down)."""
 
 
 class Listening:
@@ -308,33 +272,29 @@ class NowPage:
         of_machines: Mapping[Condition, Mapping[str, int]],
         alerts: int,
         now: datetime,
-    ) -> Tiles:
+    ) -> dict[str, Any]:
+        """Return the six numbers, and what is said below them."""
         live = [one for one in every if one.live]
         pending = [one.not_before for one in live if one.pending and one.held_at is None]
         ended = Counter(over.day)
         ended.update(one.status for one in live if one.ended_at and one.ended_at >= now - DAY)
-        waits = approvals(every, now - DAY)
         listening = self._listening
         looked_at = listening.looked_at
-        return Tiles(
-            down=len(of_machines[Condition.DOWN]),
-            broken=len(of_machines[Condition.FAILED]),
-            down_scopes=len(
+        return {
+            "down": len(of_machines[Condition.DOWN]),
+            "broken": len(of_machines[Condition.FAILED]),
+            "down_scopes": len(
                 {event.scope for one in live if timeline.is_down(one) for event in one.events}
             ),
-            machines=len(self._machines),
-            noticed=len(of_machines[Condition.NOTICE]),
-            next_at=min(pending, default=None),
-            alerts=alerts,
-            done=ended[EventStatus.COMPLETED],
-            failed=ended[EventStatus.FAILED],
-            cancelled=ended[EventStatus.CANCELED],
-            approval=waits.median,
-            approved=waits.approved,
-            started=waits.started,
-            listening=100 * listening.count / looked_at if looked_at else None,
-            silent=looked_at - listening.count,
-        )
+            "machines": len(self._machines),
+            "noticed": len(of_machines[Condition.NOTICE]),
+            "next_at": min(pending, default=None),
+            "alerts": alerts,
+            "ended": ended,
+            "approvals": approvals(every, now - DAY),
+            "listening": 100 * listening.count / looked_at if looked_at else None,
+            "silent": looked_at - listening.count,
+        }
 
 
 class SharedNow:
@@ -397,18 +357,8 @@ def coming(
 ) -> Iterator[NextLine]:
     """Yield what is under way, the first started first, then what is next, by NotBefore."""
     for operation in heapq.nsmallest(MAX_NEXT, unfinished, key=_by_turn):
-        word, since, until = _state(operation)
         scopes = [name_of(event.scope) for event in operation.events]
-        yield NextLine(
-            operation=operation.id,
-            event_type=operation.event_type,
-            form=timeline.form_of(operation),
-            machines=timeline.label_of(operation.machines),
-            scope=model.listed(scopes, 1),
-            word=word,
-            since=since,
-            until=until,
-        )
+        yield operation, model.listed(scopes, 1), *_state(operation)
 
 
 def _by_turn(operation: model.Operation) -> tuple[int, float, int, str]:
