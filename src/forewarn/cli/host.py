@@ -7,7 +7,7 @@ import click
 
 from forewarn import times
 from forewarn.cli import follow, maintenance, output
-from forewarn.cli.command import RequestCommand, asking, group
+from forewarn.cli.command import RequestCommand, asking, group, orders
 from forewarn.cli.operator_client import OperatorClient, segment
 from forewarn.cli.options import WAIT, Choice, argument, flag, option
 
@@ -33,6 +33,7 @@ MACHINE_ORDERS: Final = {
 The first sentence says it where a drain is stuck.
 """
 
+ORDERED: Final = "/v1/hosts/{host}/orders"
 HOST: Final = argument("host HOST", "The host.")
 MACHINE: Final = argument("machine MACHINE", "The machine.")
 
@@ -276,16 +277,8 @@ commands = group(
             show=_draw_host,
         ),
         "drain": drain,
-        **{
-            order: RequestCommand(
-                text,
-                "POST /v1/hosts/{host}/orders",
-                *([HOST, MACHINE] if order in MACHINE_ORDERS else [HOST]),
-                show=_draw_state,
-                order=order,
-            )
-            for order, text in (HOST_ORDERS | MACHINE_ORDERS).items()
-        },
+        **orders(HOST_ORDERS, ORDERED, HOST, show=_draw_state),
+        **orders(MACHINE_ORDERS, ORDERED, HOST, MACHINE, show=_draw_state),
         "watch": watch,
     },
 )

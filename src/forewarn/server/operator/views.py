@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,8 @@ def names(listed: Iterable[str]) -> schemas.Names:
 
 # The fleet.
 
+FLEET_CHANGES: Final = ("added", "changed", "removed", "missing")
+
 
 def fleet_change(
     applied: fleet_file.Applied, *, dry_run: bool, listeners: Collection[str]
@@ -34,10 +37,7 @@ def fleet_change(
     """Return the changes of applying or removing; `listeners` are the service's, by name."""
     return schemas.FleetChange(
         dry_run=dry_run,
-        added=names(applied.added),
-        changed=names(applied.changed),
-        removed=names(applied.removed),
-        missing=names(applied.missing),
+        **{what: names(getattr(applied, what)) for what in FLEET_CHANGES},
         tombstones=names(applied.lost),
         unchanged=applied.unchanged,
         warnings=(*_without_listener(applied.placed, listeners), *map(_still_held, applied.held)),
@@ -46,7 +46,7 @@ def fleet_change(
 
 def fleet_in_one_line(applied: fleet_file.Applied) -> str:
     """Return the changes of applying or removing in one line, for the audit log."""
-    told = {"added": applied.added, "changed": applied.changed, "removed": applied.removed}
+    told = {what: getattr(applied, what) for what in FLEET_CHANGES[:3]}
     parts = (f"{what} {model.listed(found)}" for what, found in told.items() if found)
     return "; ".join(parts) or "no machine changed"
 
