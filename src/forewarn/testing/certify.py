@@ -653,13 +653,8 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
     ):
         machine = next(m for m in emulator.fleet(scenario.fleet) if m.name == scenario.machine)
         emulator.default(machine)
-        process = HandlerProcess(
-            handler.command,
-            Path(folder),
-            {} if handler.isolated else machine.environment,
-            isolated=handler.isolated,
-            ports=handler.ports,
-        )
+        variables = {} if handler.isolated else machine.environment
+        process = HandlerProcess(handler, Path(folder), variables)
         trial = Trial(emulator, process, machine.name, handler, stop=stop)
         emulator.on_request(trial.note_marks)
         verdict, message, shown = HandlerVerdict.PASSED, "", ""
