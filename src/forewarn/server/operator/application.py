@@ -15,7 +15,7 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from forewarn.server.operator import administration, api, auth, errors, stream, table
-from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.routing import Backend, OperatorCall
 from forewarn.server.operator.table import Route
 from forewarn.server.page import history, machines, maintenance, routes
 
@@ -70,8 +70,9 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _begun(scope: Scope, receive: Receive) -> Request:
-    """Return a request; what is the page's is with it, where there is one."""
+    """Return a request, with what handlers are given of it."""
     request = Request(scope, receive)
+    scope[table.CALL] = OperatorCall(scope[table.BACKEND], auth.request_of(scope))
     context: routes.PageContext | None = scope[table.PAGE_CONTEXT]
     scope[table.PAGE_REQUEST] = context and routes.PageRequest(context, request)
     return request

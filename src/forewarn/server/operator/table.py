@@ -1,9 +1,8 @@
 """The tables of routes: how a route is declared, and how a request of it is read and answered.
 
-A route is a plain async function. Its parameters are what it is given: `request`, `caller`,
-`backend` and `page`; `data`, the body; the names in its path; all others are the query. They are
-read by msgspec as their annotations say. docs/reference/api.md has the table of roles, and a test
-compares.
+A route is a plain async function. Its parameters are what it is given: `request`, `backend`, `call`
+and `page`; `data`, the body; the names in its path; all others are the query. They are read by
+msgspec as their annotations say. docs/reference/api.md has the table of roles, and a test compares.
 """
 
 import asyncio
@@ -37,13 +36,18 @@ ACCOUNTS: Final = "accounts"
 WEBHOOKS: Final = "webhooks"
 SERVICE: Final = "service"
 
-GIVEN: Final = frozenset({"request", "caller", "backend", "page", "data"})
+GIVEN: Final = frozenset({"request", "backend", "call", "page", "data"})
 """The parameters of handlers that are neither in the path nor in the query."""
 
 BACKEND: Final = "forewarn.backend"
+CALL: Final = "forewarn.call"
 PAGE_CONTEXT: Final = "forewarn.page"
 PAGE_REQUEST: Final = "forewarn.page_request"
-"""The keys in a request's ASGI scope of the rooms below, of the page, and of a request of it."""
+"""The keys in a request's ASGI scope of the rooms below, of these with the request's caller, of the
+page, and of a request of it."""
+
+IN_SCOPE: Final = {"backend": BACKEND, "call": CALL, "page": PAGE_REQUEST}
+"""The keys of what handlers are given, by the names of their parameters."""
 
 NAME: Final = "name"
 """The key in `msgspec.Meta.extra` of a parameter's name in the query, where Python's differs."""
@@ -90,11 +94,8 @@ class Route(msgspec.Struct, frozen=True, dict=True):
 
     def given(self, request: Request) -> dict[str, Any]:
         """Return what the handler takes beside the path, the query and the body."""
-        found = {
-            "request": request,
-            "caller": request.scope.get(auth.REQUEST),
-            "backend": request.scope.get(BACKEND),
-            "page": request.scope.get(PAGE_REQUEST),
+        found = {"request": request} | {
+            name: request.scope.get(key) for name, key in IN_SCOPE.items()
         }
         return {name: found[name] for name in found.keys() & self.signature.parameters.keys()}
 

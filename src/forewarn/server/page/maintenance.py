@@ -317,9 +317,9 @@ async def send_maintenance(page: PageRequest) -> Response:
         now = backend.now()
         asked = forms.maintenance(form, now)
         if action == "start":
-            made = await api.request_maintenance(backend, caller, data=asked)
+            made = await api.request_maintenance(page.call, data=asked)
             return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
-        planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
+        planned = await api.request_maintenance(page.call, data=asked, dry_run=True)
     except forms.REFUSED as error:
         draft = page.refused(error, form, fields.GROUPS)
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request

@@ -21,7 +21,7 @@ from forewarn.server.operator import administration, auth, errors, schemas, stre
 from forewarn.server.operator.auth import FailedLogin
 from forewarn.server.operator.errors import RefusedRequest
 from forewarn.server.operator.fields import FieldGroup, row
-from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.routing import Backend, OperatorCall
 from forewarn.server.operator.table import API, PAGE
 from forewarn.server.page import forms, rendering
 from forewarn.server.page.forms import Draft, FilledForm
@@ -63,7 +63,8 @@ class PageRequest:
         self.context = context
         self.backend = context.backend
         self.request = request
-        self.caller = auth.request_of(request.scope)
+        self.call: OperatorCall = request.scope[table.CALL]
+        self.caller = self.call.caller
         self._is_fragment = "hx-request" in request.headers
         self._state = context.live.state
         """The changes that the answer is sure to have."""
@@ -164,9 +165,9 @@ async def search(page: PageRequest, q: Search = "") -> Response:
 @PAGE.route("GET", "/page/stream", AccessRole.VIEWER)
 async def follow(page: PageRequest, since: State = "") -> Response:
     """Tell of changes until the page is closed."""
-    live, backend = page.context.live, page.backend
-    stream.count_reader(page.request, live, backend.accounts)
-    told = live.stream(since, is_valid=backend.validity(page.caller))
+    live = page.context.live
+    stream.count_reader(page.request, live, page.backend.accounts)
+    told = live.stream(since, is_valid=page.call.is_valid)
     return StreamingResponse(told, media_type="text/event-stream", headers=stream.HEADERS)
 
 
@@ -212,7 +213,7 @@ async def log_in(page: PageRequest) -> Response:
         raise accounts.spent_link()
     caller.by, caller.role = token.account, token.role
     made = secret_files.new_token()
-    plane = backend.changing(caller, Deed.LOG_IN, token.name, needs=token.role)
+    plane = page.call.changing(Deed.LOG_IN, token.name, needs=token.role)
     order = plane.order(accounts.renew_secret, token, secret_files.digest(made.encode()))
     token = await backend.done(order)
     assert token.expires_at is not None
@@ -225,9 +226,7 @@ async def log_out(page: PageRequest) -> Response:
     """Revoke the browser's token."""
     token = page.caller.token
     if token is not None and token.audience is TokenAudience.PAGE:
-        plane = page.backend.changing(
-            page.caller, Deed.LOG_OUT, token.name, needs=AccessRole.VIEWER
-        )
+        plane = page.call.changing(Deed.LOG_OUT, token.name, needs=AccessRole.VIEWER)
         await page.backend.done(plane.order(accounts.revoke_tokens, [token.name]))
     return _led_to("/login", page.request, "", 0)
 
