@@ -118,7 +118,7 @@ class RouteTable:
     ) -> Callable[[Handler], Handler]:
         """Declare a route, by the fields of `Route`; the handler stays a plain function.
 
-        One with a dry run needs a viewer's role: `Backend.changing` judges what changes something.
+        One with a dry run needs the role of a viewer: `OperatorCall.changing` judges the others.
         """
 
         def declare(handler: Handler) -> Handler:

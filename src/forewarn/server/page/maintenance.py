@@ -7,7 +7,6 @@ there already is asked once more. Both are shown again with the reason if they a
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -102,28 +101,25 @@ async def list_maintenances(page: PageRequest, cursor: routing.Name = "") -> Res
         opened = reading.open_maintenances()
         numbers = sorted(live.keys() | opened.keys(), reverse=True)
         known = opened | reading.maintenances(numbers[:OPEN])
-        upper = [known[number] for number in numbers[:OPEN] if number in known]
-        if cursor:
-            upper = []
+        upper = [known[n] for n in numbers[:OPEN] if n in known and not cursor]
         lower = [one for one in found if one.number not in numbers]
 
-        def operations_of(value: model.Maintenance) -> Collection[model.Operation]:
-            alive = live.get(value.number, [])
-            if len(alive) == value.announced:
-                return alive  # all of them: the store need not be asked
-            return reading.operations_of_maintenance(value.number).values()
+        def listed(value: model.Maintenance, further: int) -> Listed:
+            operations: Collection[model.Operation] = live.get(value.number, [])
+            if len(operations) != value.announced:  # or the store need not be asked
+                operations = reading.operations_of_maintenance(value.number).values()
+            shown = views.operations(operations, inventory, now)
+            view = views.maintenance(value, [one.status for one in operations], now)
+            waiting = (unit for unit in value.units if unit.state is UnitState.WAITING)
+            again = {f"{value.number}.{unit.operation}" for unit in waiting}
+            how = orders.maintenance_standing(view, shown)
+            return view, how, _counts(again, shown, further)
 
-        def listed(values: Collection[model.Maintenance]) -> list[Listed]:
-            further = views.still_to_come(values, inventory)
-            return [
-                _listed(value, further[value.number], operations_of(value), inventory, now)
-                for value in values
-            ]
-
+        further = views.still_to_come([*upper, *lower], inventory)
         return {
-            "open": listed(upper),
+            "open": [listed(one, further[one.number]) for one in upper],
             "more_open": max(0, len(numbers) - OPEN),
-            "recent": listed(lower),
+            "recent": [listed(one, further[one.number]) for one in lower],
             "next": following,
             "cursor": cursor,
             "holds": [h for h in reading.holds() if h.kind is model.HoldKind.EVERYTHING],
@@ -131,24 +127,6 @@ async def list_maintenances(page: PageRequest, cursor: routing.Name = "") -> Res
 
     found = await page.once(("maintenances", cursor), lambda: backend.read(question))
     return await page.show("maintenances.html", lambda: found)
-
-
-def _listed(
-    value: model.Maintenance,
-    further: int,
-    operations: Collection[model.Operation],
-    inventory: Inventory,
-    now: datetime,
-) -> Listed:
-    shown = views.operations(operations, inventory, now)
-    view = views.maintenance(value, [one.status for one in operations], now)
-    how = orders.maintenance_standing(view, shown)
-    again = {
-        f"{value.number}.{unit.operation}"
-        for unit in value.units
-        if unit.state is UnitState.WAITING
-    }
-    return view, how, _counts(again, shown, further)
 
 
 def _counts(
