@@ -62,12 +62,10 @@ def drain(
     service: OperatorClient,
     *,
     hosts: Sequence[str],
-    reboot: bool,
     bring_home: str,
-    stay: str,
-    without_notice: bool,
     dry_run: bool,
     wait: bool,
+    **given: object,
 ) -> None:
     """Move all machines away from hosts.
 
@@ -76,14 +74,8 @@ def drain(
     """
     if wait and dry_run:
         raise click.UsageError("--wait has nothing to wait for with --dry-run")
-    plan = service.post(
-        "/v1/hosts/drain" + ("?dry_run=true" if dry_run else ""),
-        hosts=hosts,
-        reboot=reboot,
-        bring_home=bring_home == "yes",
-        stay=stay,
-        without_notice=without_notice,
-    )
+    path = "/v1/hosts/drain?dry_run=true" if dry_run else "/v1/hosts/drain"
+    plan = service.post(path, hosts=hosts, bring_home=bring_home == "yes", **given)
     number = plan.tree()["maintenance"]
     if not wait:
         plan.show(_draw_plans)
