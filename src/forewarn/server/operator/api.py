@@ -554,10 +554,7 @@ async def list_hosts(backend: Backend) -> schemas.HostList:
     return schemas.HostList(
         now=now,
         trouble=survey.trouble,
-        hosts=tuple(
-            views.host(name, survey, drains.get(name), views.relay(name, watch), now)
-            for name in names
-        ),
+        hosts=tuple(views.host(name, survey, drains, watch, now) for name in names),
     )
 
 
@@ -609,8 +606,8 @@ async def drain_hosts(
         plans=plans,
         maintenance=number,
         states=tuple(
-            views.host(one.host, survey, backend.hosts.drains.get(one.host), None, now)
-            for one in wanted
+            views.host(host, survey, backend.hosts.drains, backend.relays, now)
+            for host in data.hosts
         ),
     )
 
@@ -643,11 +640,12 @@ async def order_drain(call: OperatorCall, name: str, data: schemas.HostOrder) ->
 
 
 async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.HostDetail:
-    drain = backend.hosts.drains.get(name)
+    drains = backend.hosts.drains
+    drain = drains.get(name)
     ids = [f"{number}.1" for number in drain.maintenances] if drain is not None else []
     operations = await backend.read(lambda reading: reading.operations(ids))
     return schemas.HostDetail(
-        host=views.host(name, survey, drain, views.relay(name, backend.relays), backend.now()),
+        host=views.host(name, survey, drains, backend.relays, backend.now()),
         guests=views.guests(name, survey, backend.inventory),
         drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
     )

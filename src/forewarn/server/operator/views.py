@@ -308,12 +308,12 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
 def host(
     name: str,
     survey: HostSurvey,
-    drain: model.Drain | None,
-    relay: schemas.RelayView | None,
+    drains: Mapping[str, model.Drain],
+    watch: RelayWatch | None,
     now: datetime,
 ) -> schemas.HostView:
     """Return a host, as a look at it, its latest drain and its relay tell."""
-    facts = survey.of(name)
+    facts, drain = survey.of(name), drains.get(name)
     return model.mapped(
         schemas.HostView,
         facts,
@@ -323,7 +323,7 @@ def host(
         changed_at=drain.changed_at if drain else None,
         closed=drain is not None and drain.closed,
         running=sum(guest.running for guest in facts.guests),
-        relay=relay,
+        relay=relay(name, watch),
     )
 
 
