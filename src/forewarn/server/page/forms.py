@@ -9,7 +9,7 @@ A form of maintenance has a key, made when it was shown: sent twice, it asks onc
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode
@@ -30,18 +30,18 @@ replace = dataclasses.replace
 
 
 class FilledForm:
-    """A form that a browser sent: the values of each field, as they were typed."""
+    """A form that a browser sent, or a query: names and values, as they were typed."""
 
-    def __init__(self, values: Mapping[str, tuple[str, ...]]) -> None:
-        self._values = dict(values)
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self.pairs = tuple(pairs)
 
     def text(self, name: str) -> str:
         """Return a field's text without blanks around it; `""` where there is none."""
-        return "".join(self._values.get(name, ())[:1]).strip()
+        return next((value for each, value in self.pairs if each == name), "").strip()
 
     def all(self, name: str) -> tuple[str, ...]:
         """Return all values of a field that may be sent several times, without empty ones."""
-        return tuple(value for value in self._values.get(name, ()) if value)
+        return tuple(value for each, value in self.pairs if each == name and value)
 
     def checked(self, name: str) -> bool:
         """Tell whether a box is checked."""
@@ -58,15 +58,12 @@ class FilledForm:
 
     def filled(self, **texts: str) -> "FilledForm":
         """Return the form with other texts in some fields."""
-        return FilledForm({**self._values, **{name: (text,) for name, text in texts.items()}})
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return each field with each of its values, as hidden fields repeat them."""
-        return [(name, value) for name, values in self._values.items() for value in values]
+        kept = (pair for pair in self.pairs if pair[0] not in texts)
+        return FilledForm([*kept, *texts.items()])
 
     def query(self) -> str:
         """Return it as the query of a link."""
-        return urlencode([pair for pair in self.pairs() if pair[1]])
+        return urlencode([pair for pair in self.pairs if pair[1]])
 
 
 class Draft(NamedTuple):
@@ -90,21 +87,13 @@ def sent(body: bytes) -> FilledForm:
     except ValueError as error:
         message = "the form cannot be read: expected at most 200 fields in UTF-8"
         raise Refused(ErrorCode.INVALID, message) from error
-    return of_pairs(pairs)
-
-
-def of_pairs(pairs: Sequence[tuple[str, str]]) -> FilledForm:
-    """Return a form of names and values, as a query has them, too."""
-    values: dict[str, tuple[str, ...]] = {}
-    for name, value in pairs:
-        values[name] = (*values.get(name, ()), value)
-    return FilledForm(values)
+    return FilledForm(pairs)
 
 
 def default(groups: Sequence[FieldGroup]) -> FilledForm:
     """Return a form with the defaults of its fields."""
     choices = (f for group in groups for f in group.fields if f.control is Control.CHOICE)
-    return FilledForm({field.name: (field.default,) for field in choices if field.default})
+    return FilledForm((field.name, field.default) for field in choices if field.default)
 
 
 def suggesting(

@@ -86,7 +86,7 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
 ) -> Response:
     """List operations, the newest announcement first; or send all of them as a file."""
     del since, until  # the form has them
-    form = forms.of_pairs(page.request.query_params.multi_items())
+    form = FilledForm(page.request.query_params.multi_items())
     wanted: dict[str, Any] = {"machine": machine, "scope": scope}
     wanted |= {"event_type": event_type, "status": status}
     empty: schemas.HistoryPage | Response = schemas.HistoryPage(operations=())
@@ -181,7 +181,7 @@ async def show_audit(
     cursor: routing.Name = "",
 ) -> Response:
     """List what operators asked, newest first."""
-    form = FilledForm({}).filled(by=by, since=since, until=until, logins=logins)
+    form = FilledForm().filled(by=by, since=since, until=until, logins=logins)
 
     async def ask(span: Mapping[str, Any]) -> schemas.AuditPage:
         wanted = {"by": form.text("by"), "logins": form.checked("logins"), **span}

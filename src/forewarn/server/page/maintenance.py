@@ -354,7 +354,7 @@ async def ask(
 ) -> Response:
     """Ask once more whether an order is meant."""
     auth.require(page.caller, _order(order).needs)
-    form = forms.of_pairs([("reference", reference), ("unit", unit), ("back", back)])
+    form = FilledForm([("reference", reference), ("unit", unit), ("back", back)])
     return await _asked(page, order, Draft(form))
 
 
