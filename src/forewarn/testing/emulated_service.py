@@ -30,7 +30,7 @@ from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import HistoryQuery
-from forewarn.testing.faults import Concerns, Fault
+from forewarn.testing.faults import Concerns
 from forewarn.testing.harness import Harness
 from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.wire import Exchange, PeerArrival, Wire
@@ -76,8 +76,8 @@ class EmulatedService(Harness):
     ) -> None:
         self._guests: GuestPlane | None = None
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
-        self._replayed = 0
-        """The number of times that the recorded document was read."""
+        self.times_read = 0
+        """The number of times that handlers have read the document that is replayed."""
         self._asked: dict[str, datetime] = {}
         """Times of the latest requests, by the machine's key."""
         self._ends: dict[str, timedelta] = {}
@@ -328,25 +328,16 @@ class EmulatedService(Harness):
     def replay(self, answer: RecordedAnswer) -> None:
         """Answer requests for events with a recorded document from now on, and take approvals."""
         began, date = self.clock.now(), answer.date
-        self._replayed = 0
+        self.times_read = 0
 
         def give(exchange: Exchange) -> bytes:
             if exchange.concerns is Concerns.APPROVALS:
                 return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-            self._replayed += 1
+            self.times_read += 1
             now = self.clock.now() if date is None else date + (self.clock.now() - began)
             return answer.message(codec.http_date(now).decode())
 
         self.wire.replay = give
-
-    @property
-    def times_read(self) -> int:
-        """The number of times that handlers have read the document that is replayed."""
-        return self._replayed
-
-    def add_faults(self, wanted: list[Fault]) -> None:
-        """Add faults, one after another."""
-        self.wire.faults.add(wanted)
 
     def work_off(self) -> list[str]:
         """Carry out the started operations as far as possible; return what is awaited then."""

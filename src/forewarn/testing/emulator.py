@@ -581,7 +581,7 @@ class Emulator:
         if "machine" in values:
             values["machine"] = key(str(values["machine"]))
         wanted = faults.named(name, seed=seed, **values)
-        self._change(lambda service: service.add_faults(wanted))
+        self._change(lambda service: service.wire.faults.add(wanted))
 
     def clear_faults(self) -> None:
         """Remove all faults; an UNREACHABLE that has begun lasts until its time is over."""
