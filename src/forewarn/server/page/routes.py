@@ -45,15 +45,15 @@ Shown = Annotated[Range, msgspec.Meta(extra={table.NAME: "range"})]
 State = Annotated[str, msgspec.Meta(max_length=100)]
 
 
-class PageContext(msgspec.Struct, frozen=True, kw_only=True):
+class PageContext:
     """The parts of the page that its handlers need beside the backend."""
 
-    backend: Backend
-    renderer: Renderer
-    live: Live
-    door: auth.Door
-    now: SharedNow
-    shared: SharedAnswers = msgspec.field(default_factory=SharedAnswers)
+    def __init__(self, backend: Backend, door: auth.Door, process: str) -> None:
+        self.backend, self.door = backend, door
+        self.renderer = Renderer()
+        self.live = Live(backend.clock, backend.real, process)
+        self.now = SharedNow(backend, self.renderer)
+        self.shared = SharedAnswers()
 
 
 class PageRequest:
