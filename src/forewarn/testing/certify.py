@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -334,10 +335,6 @@ class Trial:
 # The scenarios.
 
 
-def _approve(trial: Trial) -> None:
-    trial.round()
-
-
 def _again(trial: Trial) -> None:
     trial.round()
     trial.round("Redeploy")
@@ -366,10 +363,6 @@ def _two_events(trial: Trial) -> None:
             raise Complaint("it went back to work while its own event was still listed")
     trial.end(mine)
     trial.expect_work()
-
-
-def _two_machines(trial: Trial) -> None:
-    trial.round(scope="web")
 
 
 def _not_first(trial: Trial) -> None:
@@ -427,13 +420,10 @@ def _started(trial: Trial) -> None:
     trial.round()
 
 
-def _deletion(event_type: str) -> Callable[[Trial], None]:
-    def play(trial: Trial) -> None:
-        event = trial.announce(event_type)
-        trial.expect_drain()
-        trial.expect_approval(event)
-
-    return play
+def _deletion(trial: Trial, event_type: str) -> None:
+    event = trial.announce(event_type)
+    trial.expect_drain()
+    trial.expect_approval(event)
 
 
 def _freeze(trial: Trial) -> None:
@@ -458,23 +448,20 @@ def _restarted(trial: Trial) -> None:
     trial.expect_work()
 
 
-def _rebooted(*, is_over: bool) -> Callable[[Trial], None]:
-    def play(trial: Trial) -> None:
-        event = trial.announce()
-        trial.expect_drain()
-        trial.expect_approval(event)
-        trial.handler.kill()
-        if is_over:
-            trial.end_without_handler(event)
-        trial.start()
-        trial.more_polls(2)  # two looks in a row confirm that an event is over
-        if trial.handler.marks().count("drain") > 1:
-            raise Complaint(AGAIN, trial.last_exchange())
-        if not is_over:
-            trial.end(event)
-        trial.expect_work(instead=FORGOT)
-
-    return play
+def _rebooted(trial: Trial, *, is_over: bool) -> None:
+    event = trial.announce()
+    trial.expect_drain()
+    trial.expect_approval(event)
+    trial.handler.kill()
+    if is_over:
+        trial.end_without_handler(event)
+    trial.start()
+    trial.more_polls(2)  # two looks in a row confirm that an event is over
+    if trial.handler.marks().count("drain") > 1:
+        raise Complaint(AGAIN, trial.last_exchange())
+    if not is_over:
+        trial.end(event)
+    trial.expect_work(instead=FORGOT)
 
 
 def _preview(trial: Trial) -> None:
@@ -483,35 +470,28 @@ def _preview(trial: Trial) -> None:
     trial.round()
 
 
-def _faulty_at_first(playbook: str) -> Callable[[Trial], None]:
-    def play(trial: Trial) -> None:
-        trial.is_ticking = True
-        trial.handler.kill()
-        trial.emulator.faults(playbook)
-        trial.start()
-        trial.round(notice=LONG_NOTICE)
-
-    return play
+def _faulty_at_first(trial: Trial, playbook: str) -> None:
+    trial.is_ticking = True
+    trial.handler.kill()
+    trial.emulator.faults(playbook)
+    trial.start()
+    trial.round(notice=LONG_NOTICE)
 
 
-def _faulty_meanwhile(name: str, **values: int) -> Callable[[Trial], None]:
+def _faulty_meanwhile(trial: Trial, name: str, **values: int) -> None:
     met = sum(fault.after + fault.times for fault in faults.named(name, **values))
-
-    def play(trial: Trial) -> None:
-        trial.handler.order("wait", on=True)
-        event = trial.announce()
-        trial.expect_drain()
-        trial.emulator.faults(name, **values)
-        trial.handler.order("wait", on=False)
-        trial.expect_approval(event)
-        trial.more_polls(met + 1)
-        if trial.handler.marks()[-1] == "undrain":
-            message = "it went back to work while its event was still listed"
-            raise Complaint(message, trial.last_exchange())
-        trial.end(event)
-        trial.expect_work()
-
-    return play
+    trial.handler.order("wait", on=True)
+    event = trial.announce()
+    trial.expect_drain()
+    trial.emulator.faults(name, **values)
+    trial.handler.order("wait", on=False)
+    trial.expect_approval(event)
+    trial.more_polls(met + 1)
+    if trial.handler.marks()[-1] == "undrain":
+        message = "it went back to work while its event was still listed"
+        raise Complaint(message, trial.last_exchange())
+    trial.end(event)
+    trial.expect_work()
 
 
 def _idle(trial: Trial) -> None:
@@ -550,7 +530,9 @@ _SET: Final = (
 )
 
 SCENARIOS: Final = (
-    HandlerScenario("approve", "a reboot is announced: drain, approve, go back to work", _approve),
+    HandlerScenario(
+        "approve", "a reboot is announced: drain, approve, go back to work", Trial.round
+    ),
     HandlerScenario("again", "a second event after the first", _again),
     HandlerScenario(
         "not-mine", "an event of another machine, then one of its own", _not_mine, _APART
@@ -559,7 +541,7 @@ SCENARIOS: Final = (
     HandlerScenario(
         "two-machines",
         "one event of two machines, of which it is the first",
-        _two_machines,
+        partial(Trial.round, scope="web"),
         _TOGETHER,
     ),
     HandlerScenario(
@@ -576,22 +558,30 @@ SCENARIOS: Final = (
         "started", "a failure without notice: an event that is Started at once", _started
     ),
     HandlerScenario(
-        "preempt", "a spot machine is deleted in 30 s", _deletion("Preempt"), _SPOT, "batch_0"
+        "preempt",
+        "a spot machine is deleted in 30 s",
+        partial(_deletion, event_type="Preempt"),
+        _SPOT,
+        "batch_0",
     ),
     HandlerScenario(
-        "terminate", "a scale set deletes the machine", _deletion("Terminate"), _SET, "batch_0"
+        "terminate",
+        "a scale set deletes the machine",
+        partial(_deletion, event_type="Terminate"),
+        _SET,
+        "batch_0",
     ),
     HandlerScenario("freeze", "a pause of 9 s, which may be ignored", _freeze),
     HandlerScenario("restarted", "it is killed while it drains, and started again", _restarted),
     HandlerScenario(
         "rebooted",
         "it is killed after its approval, and is back when the event is over",
-        _rebooted(is_over=True),
+        partial(_rebooted, is_over=True),
     ),
     HandlerScenario(
         "rebooted-early",
         "it is killed after its approval, and is back while the event is still Started",
-        _rebooted(is_over=False),
+        partial(_rebooted, is_over=False),
     ),
     HandlerScenario("preview", "names that begin with '_', as 2017-03-01 has them", _preview),
     HandlerScenario("stops", "it is asked to end by SIGTERM", _stops),
@@ -600,7 +590,7 @@ SCENARIOS: Final = (
         HandlerScenario(
             f"fault-{name}",
             f"the endpoint has the faults of {name}, at first",
-            _faulty_at_first(name),
+            partial(_faulty_at_first, playbook=name),
         )
         for name in ("azure-bad-day", "slow-start", "throttled", "host-update")
     ),
@@ -608,14 +598,14 @@ SCENARIOS: Final = (
         HandlerScenario(
             f"fault-{name}",
             f"the endpoint has the faults of {name}, after its drain",
-            _faulty_meanwhile(name),
+            partial(_faulty_meanwhile, name=name),
         )
         for name in ("lost-approvals", "restarted", "flapping", "wrong-answers")
     ),
     HandlerScenario(
         "fault-lower-case",
         "EventIds change to lower case for some answers",
-        _faulty_meanwhile("lower-case", times=4),
+        partial(_faulty_meanwhile, name="lower-case", times=4),
     ),
 )
 
