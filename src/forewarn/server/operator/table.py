@@ -92,6 +92,11 @@ class Route(msgspec.Struct, frozen=True, dict=True):
         names = {each.name: name for name, each in self.asked.items()}
         return msgspec.defstruct(self.handler.__name__, fields, rename=names, kw_only=True)
 
+    def admit(self, request: Request) -> None:
+        """Refuse (FORBIDDEN) a request whose account's role does not allow it."""
+        if self.needs is not None:
+            auth.require(auth.request_of(request.scope), self.needs)
+
     def given(self, request: Request) -> dict[str, Any]:
         """Return what the handler takes beside the path, the query and the body."""
         found = {"request": request} | {
@@ -135,9 +140,11 @@ class RouteTable:
     ) -> Shape:
         """Call a handler for another request: with its parameters, and the rest as its body.
 
-        None stands for what is left out. Refused (INVALID), with the place, if a value is wrong.
+        None stands for what is left out. Refused if the caller's role does not allow it (FORBIDDEN)
+        or, with the place, if a value is wrong (INVALID).
         """
         route = next(route for route in self.routes if route.handler is handler)
+        route.admit(request)
         given = {name: value for name, value in asked.items() if value is not None}
         parameters = {name: given.pop(name) for name in given.keys() & route.asked.keys()}
         arguments = msgspec.structs.asdict(converted(parameters, route.shape))
@@ -170,8 +177,7 @@ async def answer(route: Route, request: Request) -> Response:
     """Read a request, judge its role, call its handler, and return the answer."""
     if auth.REQUEST in request.scope:
         auth.request_of(request.scope).deed = route.handler.__name__
-    if route.needs is not None:
-        auth.require(auth.request_of(request.scope), route.needs)
+    route.admit(request)
     arguments = msgspec.structs.asdict(read_parameters(route, request))
     arguments |= route.given(request)
     if (data := route.signature.parameters.get("data")) is not None:
