@@ -98,7 +98,7 @@ class Route(msgspec.Struct, frozen=True, dict=True):
             auth.require(auth.request_of(request.scope), self.needs)
 
     def given(self, request: Request) -> dict[str, Any]:
-        """Return what the handler takes beside the path, the query and the body."""
+        """Return the arguments of the handler beside the path, the query and the body."""
         found = {"request": request} | {
             name: request.scope.get(key) for name, key in IN_SCOPE.items()
         }

@@ -153,8 +153,8 @@ class AlertLine(msgspec.Struct, frozen=True):
 
 
 NextLine = tuple[model.Operation, str, str, datetime | None, datetime | None]
-"""An operation that is under way or comes next: its scopes, its state in words, since when that is
-(counted upwards), and until when (counted down)."""
+"""An operation that is under way or comes next: its scopes, its state in words, and the time from
+which that is counted upwards, or to which it is counted down."""
 
 
 class Listening:
