@@ -392,11 +392,8 @@ def _move(number: int, operations: Mapping[str, model.Operation]) -> schemas.Dra
         return None
     id_ = f"{number}.1"
     known = operations.get(id_)
-    return schemas.DrainMove(
-        operation=id_,
-        status=known.status if known else None,
-        not_before=known.not_before if known else None,
-    )
+    status, not_before = (known.status, known.not_before) if known else (None, None)
+    return schemas.DrainMove(operation=id_, status=status, not_before=not_before)
 
 
 def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model.Sighting]:

@@ -9,7 +9,7 @@ A form of maintenance has a key, made when it was shown: sent twice, it asks onc
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode
@@ -97,13 +97,13 @@ def default(groups: Sequence[FieldGroup]) -> FilledForm:
 
 
 def suggesting(
-    groups: Sequence[FieldGroup], name: str, values: Sequence[str]
+    groups: Sequence[FieldGroup], known: Mapping[str, Sequence[str]]
 ) -> tuple[FieldGroup, ...]:
-    """Return groups in which a field suggests values."""
+    """Return groups in which fields suggest known values, by their names."""
 
     def of(field: Field) -> Field:
-        choices = tuple((value, value) for value in values)
-        return replace(field, choices=choices) if field.name == name else field
+        choices = tuple((value, value) for value in known.get(field.name, ()))
+        return replace(field, choices=choices) if field.name in known else field
 
     return tuple(replace(group, fields=tuple(map(of, group.fields))) for group in groups)
 

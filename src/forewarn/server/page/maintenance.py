@@ -70,10 +70,8 @@ async def _form(page: PageRequest, draft: Draft) -> Response:
     inventory = page.backend.inventory.snapshot()
 
     def make() -> Mapping[str, Any]:
-        groups: tuple[fields.FieldGroup, ...] = fields.GROUPS
-        for name, known in {"check": checks, **machines.places(inventory)}.items():
-            groups = forms.suggesting(groups, name, known)
-        return {"groups": groups}
+        known = {"check": checks, **machines.places(inventory)}
+        return {"groups": forms.suggesting(fields.GROUPS, known)}
 
     return await page.show("maintenance_form.html", make, draft)
 
