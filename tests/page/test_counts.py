@@ -8,14 +8,12 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Approval, Changes, Maintenance, Scope, StartCause, mapped
-from forewarn.maintenance.units import Unit, UnitKind, UnitState
 from forewarn.server.page import maintenance as page
 from forewarn.server.page import now, timeline
 from forewarn.server.page.fleet_map import Condition
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, ScopeKind
 from page.operations import NOW, operation
-from turn_world import maintenance
 
 MINUTE = timedelta(minutes=1)
 
@@ -91,9 +89,6 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
 
 
 def test_each_machine_of_a_maintenance_counts_once_by_its_latest_operation() -> None:
-    waiting = Unit(name="web/1", kind=UnitKind.UPDATE_DOMAIN, operation=2)
-    done = Unit(name="web/0", kind=UnitKind.UPDATE_DOMAIN, operation=3, state=UnitState.DONE)
-    value = msgspec.structs.replace(maintenance("h0"), units=(done, waiting))
     ends = (EventStatus.FAILED, EventStatus.CANCELED, EventStatus.COMPLETED)
     its = [
         msgspec.structs.replace(operation(n, status, machines=machines), id=f"1.{n}")
@@ -101,7 +96,7 @@ def test_each_machine_of_a_maintenance_counts_once_by_its_latest_operation() -> 
             (1, 2, 3), ends, (("web-0", "web-3"), ("web-1",), ("web-0", "web-3")), strict=True
         )
     ]
-    counts = page._counts(value, its, 1)
+    counts = page._counts({"1.2"}, its, 1)
     assert {name: count for name, count in counts.items() if count} == {"done": 2, "notice": 1}
-    failed = page._counts(value, its[:1], 0)
+    failed = page._counts({"1.2"}, its[:1], 0)
     assert {name: count for name, count in failed.items() if count} == {"failed": 2}

@@ -17,7 +17,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def form(**texts: str) -> FilledForm:
-    return FilledForm({}).filled(event_type="Reboot", **texts)
+    return FilledForm().filled(event_type="Reboot", **texts)
 
 
 def asked(**texts: str) -> FilledForm:

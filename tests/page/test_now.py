@@ -20,7 +20,7 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.page import fleet_map, now, rendering
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.rendering import Renderer
-from forewarn.server.page.timeline import Form, Range
+from forewarn.server.page.timeline import Form, Range, form_of
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus, ScopeKind
 from page.operations import NOW, operation
@@ -97,7 +97,7 @@ def test_the_tiles_count_machines_under_each_condition() -> None:
         operation(4, machines=("m4",), not_before=NOW + 2 * MINUTE, held_at=NOW),
         operation(5, EventStatus.FAILED, machines=("m5",)),
     )
-    tiles = page.made([])["tiles"]
+    tiles = SimpleNamespace(**page.made([])["tiles"])
     assert (tiles.down, tiles.down_scopes, tiles.machines) == (3, 2, 9)
     assert (tiles.noticed, tiles.next_at) == (2, NOW + 8 * MINUTE)
     assert tiles.alerts == 0
@@ -125,9 +125,9 @@ def test_machines_that_asked_lately_listen() -> None:
     page.ask("m0")
     page.ask("m1", 4 * MINUTE)
     page.ask("m2", 6 * MINUTE)
-    tiles = page.made()["tiles"]
+    tiles = SimpleNamespace(**page.made()["tiles"])
     assert (tiles.listening, tiles.silent) == (25.0, 6)
-    assert Page([]).made()["tiles"].listening is None
+    assert Page([]).made()["tiles"]["listening"] is None
 
 
 def test_a_large_fleet_is_looked_at_in_turns() -> None:
@@ -156,16 +156,15 @@ def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None
     ]
     made = Page([]).made(found)
     lines = made["alerts"]
-    assert [line.about for line in lines] == ["13.1", "7", "database", "scope web"]
+    assert [line.alert.about for line in lines] == ["13.1", "7", "database", "scope web"]
     assert [line.href for line in lines] == [
         "/operations/13.1",
         "/maintenance/7",
         "",
         "/machines?scope=web",
     ]
-    assert [line.grave for line in lines] == [True, True, True, False]
-    assert lines[0].age == 7 * MINUTE
-    assert [line.about for line in made["folded_alerts"]] == ["13"]
+    assert [line.alert.kind in now.GRAVE for line in lines] == [True, True, True, False]
+    assert [line.alert.about for line in made["folded_alerts"]] == ["13"]
     assert made["more_alerts"] == 0
     assert Page([]).made(found[1:2])["alerts"][0].href == "/maintenance/13"
 
@@ -210,11 +209,11 @@ def test_what_is_under_way_comes_before_what_is_next() -> None:
         operation(6, EventStatus.COMPLETED),
     )
     lines = page.made()["coming"]
-    assert [line.operation for line in lines] == ["5.1", "3.1", "4.1", "1.1", "2.1"]
-    assert [line.word for line in lines] == ["unknown", "down", "held", "in", "after 1.1"]
-    assert lines[1].since == NOW - MINUTE
-    assert lines[3].until == NOW + 9 * MINUTE
-    assert lines[2].form is Form.HELD
+    assert [one.id for one, *_ in lines] == ["5.1", "3.1", "4.1", "1.1", "2.1"]
+    assert [word for _, _, word, *_ in lines] == ["unknown", "down", "held", "in", "after 1.1"]
+    assert lines[1][3] == NOW - MINUTE
+    assert lines[3][4] == NOW + 9 * MINUTE
+    assert form_of(lines[2][0]) is Form.HELD
 
 
 def test_no_more_lines_are_shown_than_may_be() -> None:
@@ -224,21 +223,18 @@ def test_no_more_lines_are_shown_than_may_be() -> None:
     assert made["more_coming"] == 39 - now.MAX_NEXT
 
 
-def test_the_segments_of_a_maintenance_fill_its_bar() -> None:
+def test_the_units_of_a_maintenance_are_counted_by_their_state() -> None:
     done, failed, waiting = UnitState.DONE, UnitState.FAILED, UnitState.WAITING
-    (line,) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))["progress"]
-    assert [(s.state, s.count, s.x, s.width) for s in line.segments] == [
-        (done, 2, 0.0, 40.0),
-        (failed, 1, 40.0, 20.0),
-        (waiting, 2, 60.0, 40.0),
+    ((_, _, counts),) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))[
+        "progress"
     ]
-    assert (line.units, line.over) == (5, 3)
+    assert counts == {done: 2, failed: 1, waiting: 2}
 
 
 def test_the_latest_maintenances_with_units_are_shown() -> None:
     going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
     made = Page([]).made(opened=tuple(going))
-    assert [line.number for line in made["progress"]] == [8, 7, 6, 5, 4]
+    assert [one.number for one, *_ in made["progress"]] == [8, 7, 6, 5, 4]
     assert made["more_progress"] == 4
 
 

@@ -162,7 +162,9 @@ def test_a_handler_that_is_killed_does_not_see_the_end_of_its_drain(
 ) -> None:
     crowd = "for i in $(seq 200); do sleep 60 & done"
     command = f'"$0" & d=$!; {crowd}; wait $d; echo {attempt} > "$FOREWARN_FOLDER/went_on"'
-    handler = handler_process.HandlerProcess(["sh", "-c", command, "{drain}"], tmp_path, {})
+    handler = handler_process.HandlerProcess(
+        Handler(("sh", "-c", command, "{drain}")), tmp_path, {}
+    )
     handler.order("wait", on=True)
     handler.start()
     patience.until(lambda: len(handler.family()) > 200)
@@ -202,7 +204,8 @@ class Forking(handler_process.HandlerProcess):
 
 @pytest.mark.parametrize("session", ["same-session", "own-session"])
 def test_what_a_killed_handler_begins_meanwhile_is_killed_too(tmp_path: Path, session: str) -> None:
-    handler = Forking([sys.executable, "-c", GENERATIONS, session], tmp_path, {})
+    tested = Handler((sys.executable, "-c", GENERATIONS, session))
+    handler = Forking(tested, tmp_path, {})
     handler.folder = tmp_path
     for number in range(2):
         os.mkfifo(tmp_path / f"fork{number}")

@@ -131,6 +131,16 @@ def group(
     return CommandGroup(None, commands=dict(commands), help=text, epilog=READ_ON, **more)
 
 
+def orders(
+    texts: Mapping[str, str], path: str, *params: click.Parameter, show: Show
+) -> dict[str, click.Command]:
+    """Return a command for each order that is sent to this path, by the help of each."""
+    return {
+        order: RequestCommand(text, f"POST {path}", *params, show=show, order=order)
+        for order, text in texts.items()
+    }
+
+
 def _service(given: dict[str, Any]) -> OperatorClient:
     """Take what is the client's out of what was typed."""
     names = {param.name for param in (*PAGES, JSON, OPERATOR)} & given.keys()

@@ -283,9 +283,7 @@ def sync(
     service: OperatorClient,
     *,
     dry_run: bool,
-    libvirt: Sequence[str],
-    python: str | None,
-    limit_seconds: float,
+    **hypervisors: Any,  # noqa: ANN401 - the options of HYPERVISORS
 ) -> None:
     """Add libvirt's domains to the fleet, or change what they define.
 
@@ -295,11 +293,8 @@ def sync(
 
     from forewarn.maintenance import fleet_import
 
-    found = _hosts(settings_in_use(), libvirt, python, limit_seconds)
-    hosts = {
-        name: msgspec.convert(host, type=tuple[fleet_import.Domain, ...])
-        for name, host in found.items()
-    }
+    found = _hosts(settings_in_use(), **hypervisors)
+    hosts = msgspec.convert(found, type=dict[str, tuple[fleet_import.Domain, ...]])
     known = _known(service, {d.uuid for host in hosts.values() for d in host})
     imported = fleet_import.fleet_of(hosts, known)
     for warning in imported.warnings:
@@ -347,11 +342,11 @@ def tag(
 
 
 def _hosts(
-    loaded: "Settings", given: Sequence[str], python: str | None, seconds: float
+    loaded: "Settings", libvirt: Sequence[str], python: str | None, limit_seconds: float
 ) -> dict[str, Any]:
     """Return the domains of each host, by the host's name in the fleet."""
-    named = _named(loaded, given)
-    told = _run(loaded, ["list", *(uri for _, uri in named)], python, seconds)
+    named = _named(loaded, libvirt)
+    told = _run(loaded, ["list", *(uri for _, uri in named)], python, limit_seconds)
     hosts: dict[str, Any] = {}
     for (known_name, uri), host in zip(named, told["hosts"], strict=True):
         name = known_name or host["hostname"]

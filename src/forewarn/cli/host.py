@@ -7,7 +7,7 @@ import click
 
 from forewarn import times
 from forewarn.cli import follow, maintenance, output
-from forewarn.cli.command import RequestCommand, asking, group
+from forewarn.cli.command import RequestCommand, asking, group, orders
 from forewarn.cli.operator_client import OperatorClient, segment
 from forewarn.cli.options import WAIT, Choice, argument, flag, option
 
@@ -33,6 +33,7 @@ MACHINE_ORDERS: Final = {
 The first sentence says it where a drain is stuck.
 """
 
+ORDERED: Final = "/v1/hosts/{host}/orders"
 HOST: Final = argument("host HOST", "The host.")
 MACHINE: Final = argument("machine MACHINE", "The machine.")
 
@@ -61,12 +62,10 @@ def drain(
     service: OperatorClient,
     *,
     hosts: Sequence[str],
-    reboot: bool,
     bring_home: str,
-    stay: str,
-    without_notice: bool,
     dry_run: bool,
     wait: bool,
+    **given: object,
 ) -> None:
     """Move all machines away from hosts.
 
@@ -75,14 +74,8 @@ def drain(
     """
     if wait and dry_run:
         raise click.UsageError("--wait has nothing to wait for with --dry-run")
-    plan = service.post(
-        "/v1/hosts/drain" + ("?dry_run=true" if dry_run else ""),
-        hosts=hosts,
-        reboot=reboot,
-        bring_home=bring_home == "yes",
-        stay=stay,
-        without_notice=without_notice,
-    )
+    path = "/v1/hosts/drain?dry_run=true" if dry_run else "/v1/hosts/drain"
+    plan = service.post(path, hosts=hosts, bring_home=bring_home == "yes", **given)
     number = plan.tree()["maintenance"]
     if not wait:
         plan.show(_draw_plans)
@@ -276,16 +269,8 @@ commands = group(
             show=_draw_host,
         ),
         "drain": drain,
-        **{
-            order: RequestCommand(
-                text,
-                "POST /v1/hosts/{host}/orders",
-                *([HOST, MACHINE] if order in MACHINE_ORDERS else [HOST]),
-                show=_draw_state,
-                order=order,
-            )
-            for order, text in (HOST_ORDERS | MACHINE_ORDERS).items()
-        },
+        **orders(HOST_ORDERS, ORDERED, HOST, show=_draw_state),
+        **orders(MACHINE_ORDERS, ORDERED, HOST, MACHINE, show=_draw_state),
         "watch": watch,
     },
 )

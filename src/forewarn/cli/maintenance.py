@@ -11,7 +11,7 @@ import click
 
 from forewarn import times
 from forewarn.cli import events, follow, output
-from forewarn.cli.command import RequestCommand, asking, group
+from forewarn.cli.command import RequestCommand, asking, group, orders
 from forewarn.cli.operator_client import OperatorClient, options_named
 from forewarn.cli.options import DRY_RUN, WAIT, Choice, argument, flag, of_field
 from forewarn.server.operator import fields
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 NEWS: Final = ("maintenance", "operation", "host")
 """The kinds of news that a maintenance makes."""
+
+UNIT_STATES: Final = ("done", "running", "failed", "skipped", "waiting")
+"""In the order in which they are counted."""
 
 SHOWN_UNITS: Final = 6
 """Names of units in one line."""
@@ -38,6 +41,7 @@ UNIT_ORDERS: Final = {"skip": "Leave a unit out.", "retry": "Try a failed or ski
 """The orders about a maintenance, and about a unit of it, and the help of each."""
 
 
+ORDERED: Final = "/v1/maintenances/{number}/orders"
 NUMBER: Final = argument("number NUMBER", "The maintenance.", fields.within(1))
 UNIT: Final = argument(
     "unit UNIT", "A unit of it: a host, an update domain such as web/0, or a machine."
@@ -333,14 +337,7 @@ def _standing(maintenance: "maintenance_schemas.MaintenanceView") -> str:
 
 
 def _progress(maintenance: "maintenance_schemas.MaintenanceView") -> str:
-    units = maintenance.units
-    counts = {
-        "done": units.done,
-        "running": units.running,
-        "failed": units.failed,
-        "skipped": units.skipped,
-        "waiting": units.waiting,
-    }
+    counts = {name: getattr(maintenance.units, name) for name in UNIT_STATES}
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
@@ -453,15 +450,7 @@ commands = group(
             show=_draw,
         ),
         "watch": watch,
-        **{
-            order: RequestCommand(
-                text,
-                "POST /v1/maintenances/{number}/orders",
-                *([NUMBER, UNIT] if order in UNIT_ORDERS else [NUMBER]),
-                show=_draw_order,
-                order=order,
-            )
-            for order, text in (ORDERS | UNIT_ORDERS).items()
-        },
+        **orders(ORDERS, ORDERED, NUMBER, show=_draw_order),
+        **orders(UNIT_ORDERS, ORDERED, NUMBER, UNIT, show=_draw_order),
     },
 )

@@ -223,12 +223,12 @@ class OperatorClient:
         given = {name: "true" if value is True else value for name, value in query.items() if value}
         if given:
             path += f"?{urllib.parse.urlencode(given, doseq=True)}"
-        is_url = "://" in self._address
+        is_url = "://" in self.address
         if is_url and (token := self._token()):
             headers.append(("Authorization", f"Bearer {token}"))
         return {
-            "url": (self._address.rstrip("/") if is_url else "http://localhost") + path,
-            "unix_socket": "" if is_url else self._address,
+            "url": (self.address.rstrip("/") if is_url else "http://localhost") + path,
+            "unix_socket": "" if is_url else self.address,
             "headers": headers,
             "connect_seconds": CONNECT_SECONDS,
             "ca_file": self._settings.operator.tls_ca or None,
@@ -238,7 +238,7 @@ class OperatorClient:
         failure = self._refused(reply.status, reply.body)
         if failure.status is ExitStatus.NOT_FOUND and failure.facts.get("what") in KINDS:
             failure.message += self._suggestion(**failure.facts)
-        if reply.status == 401 and "://" in self._address:
+        if reply.status == 401 and "://" in self.address:
             failure.message += f"; {self._sent(self._token())}"
         return failure
 
@@ -269,7 +269,7 @@ class OperatorClient:
         return f" (did you mean {near!r}?)" if near not in {"", name} else ""
 
     @functools.cached_property
-    def _address(self) -> str:
+    def address(self) -> str:
         """The path of the socket, or the URL, checked."""
         address = self._given or (self._login.address if self._login else None)
         if address is None:
@@ -289,11 +289,6 @@ class OperatorClient:
     @functools.cached_property
     def _settings(self) -> "settings.Settings":
         return settings_in_use()
-
-    @property
-    def address(self) -> str:
-        """The path of the socket, or the URL."""
-        return self._address
 
     @functools.cached_property
     def _login(self) -> login.Login | None:
@@ -335,14 +330,14 @@ class OperatorClient:
             f"the token in {self._token_file} was sent"
             if token
             else f"no token was sent, because there is no {self._token_file}: run 'forewarn login "
-            f"{self._address}', or set {TOKEN_FILE} to the file of a token"
+            f"{self.address}', or set {TOKEN_FILE} to the file of a token"
         )
 
     def _is_systems_closed(self) -> bool:
         """Tell whether the system has a service whose default socket is closed to us."""
         from forewarn.settings import SYSTEM_STATE
 
-        is_default = self._given is None and self._login is None and "://" not in self._address
+        is_default = self._given is None and self._login is None and "://" not in self.address
         return is_default and SYSTEM_STATE.is_dir() and not os.access(SYSTEM_STATE, os.X_OK)
 
     def _unreachable(self, failed: "RequestFailed") -> str:
@@ -350,17 +345,17 @@ class OperatorClient:
 
         from forewarn.settings import SYSTEM_STATE
 
-        where = f"the operator plane at {self._address}"
+        where = f"the operator plane at {self.address}"
         closed = "is not open to this user: use sudo, or run as the user of the service"
         match failed.__cause__:
             case FileNotFoundError() | ConnectionRefusedError():
                 if self._is_systems_closed():
                     return (
                         f"permission denied: the service's folder {SYSTEM_STATE} {closed}; no "
-                        f"service of your own listens at {self._address}"
+                        f"service of your own listens at {self.address}"
                     )
                 return (
-                    f"nothing listens at {self._address}: start 'forewarn serve', or use "
+                    f"nothing listens at {self.address}: start 'forewarn serve', or use "
                     "--operator or FOREWARN_OPERATOR"
                 )
             case PermissionError():
@@ -375,7 +370,7 @@ class OperatorClient:
             case TimeoutError():
                 return f"{where} did not answer in time: is the address right?"
         messages = {
-            "no-http": f"{self._address} does not speak HTTP: is this the address of Forewarn?",
+            "no-http": f"{self.address} does not speak HTTP: is this the address of Forewarn?",
             "too-large": f"the answer is longer than {MAX_ANSWER} bytes: use --limit",
             "no-connection": f"cannot reach {where}: {failed.__cause__ or failed}",
             "no-answer": f"{where} did not answer in time: see the log of the service",
@@ -390,7 +385,7 @@ class OperatorClient:
             facts = dict(error.get("facts", {}))
         except (ValueError, KeyError, TypeError):
             message = (
-                f"{self._address} answered with status {status}, not as Forewarn does: "
+                f"{self.address} answered with status {status}, not as Forewarn does: "
                 "is this its operator plane?"
             )
             return Failed(ExitStatus.UNREACHABLE, message)

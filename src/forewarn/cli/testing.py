@@ -330,7 +330,7 @@ def certify(
         patience_seconds=patience,
         undrains=not without_undrain,
     )
-    results = _judged(tried, chosen, (lambda _: None) if as_json else Verdicts().say)
+    results = _judged(tried, chosen, (lambda _: None) if as_json else verdict_printer())
     if junit is not None:
         with system_can(f"write {junit}"):
             junit.write_text(certifying.junit(handler, results), encoding="utf-8")
@@ -404,31 +404,32 @@ def _chosen(
     return [each for each in known.values() if not names or each.name in names]
 
 
-class Verdicts:
-    """Prints verdicts as they come: what several scenarios show, with its exchange once."""
+def verdict_printer() -> "Callable[[Result], None]":
+    """Return a function, for any thread, that prints verdicts as they come.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._first: dict[str, str] = {}
-        """The scenario that failed first with a message, by the message."""
-        self._warned: set[str] = set()
+    What several scenarios show is printed with its exchange once.
+    """
+    lock = threading.Lock()
+    failed_first: dict[str, str] = {}  # the scenario by its message
+    warned: set[str] = set()
 
-    def say(self, result: "Result") -> None:
-        """Print one; may be called in any thread."""
-        with self._lock:
+    def say(result: "Result") -> None:
+        with lock:
             first = result.name
             if result.verdict == "failed":
-                first = self._first.setdefault(result.message, result.name)
+                first = failed_first.setdefault(result.message, result.name)
             lines = [f"{result.verdict:<8} {result.name:<22} {result.seconds:5.1f} s"]
             if first != result.name:
                 lines.append(f"         the same as in {first}")
             elif result.message:
                 lines.append(f"         {result.message}")
-            if result.warning and result.warning not in self._warned:
-                self._warned.add(result.warning)
+            if result.warning and result.warning not in warned:
+                warned.add(result.warning)
                 lines.append(f"         warning: {result.warning}")
             if result.exchange and first == result.name:
                 lines += (f"         | {line}" for line in result.exchange.splitlines())
             if result.verdict == "failed" and result.output:
                 lines += (f"         > {line}" for line in result.output.splitlines())
             output.say("\n".join(map(output.printable, lines)))
+
+    return say

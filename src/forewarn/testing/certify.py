@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -129,6 +130,22 @@ class HandlerScenario:
     machine: str = "web-0"
 
 
+@dataclass(frozen=True)
+class Handler:
+    """A handler's command, and its conditions."""
+
+    command: tuple[str, ...]
+    """The program and its arguments, with the placeholders of `handler_process.HandlerProcess`."""
+    isolated: tuple[str, ...] = ()
+    """The result of `handler_process.isolation`; `()` leaves it on the host's network."""
+    ports: tuple[int, ...] = ()
+    """The host's ports that an isolated handler reaches at 127.0.0.1."""
+    patience_seconds: float = PATIENCE_SECONDS
+    patience_clock: PatienceClock = real_time
+    undrains: bool = True
+    """True if it has something to undo; after a checkpoint, it has not."""
+
+
 @dataclass
 class Trial:
     """A handler in a scenario."""
@@ -136,12 +153,9 @@ class Trial:
     emulator: Emulator
     handler: HandlerProcess
     machine: str
-    patience_seconds: float
-    undrains: bool = True
-    """True if it has something to undo when an event is over."""
+    tested: Handler
     is_ticking: bool = False
     """True if the clock moves on during waits, as delays need it."""
-    patience_clock: PatienceClock = real_time
     stop: threading.Event = field(default_factory=threading.Event)
     """Once it is set, each wait raises `Interrupted`."""
     marks_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -196,13 +210,13 @@ class Trial:
 
     def wait(self, condition: Callable[[], object], instead: str) -> None:
         """Wait for a condition; complain if it does not hold in time, or the handler ends."""
-        until = self.patience_clock(self.emulator) + self.patience_seconds
+        now, patience = self.tested.patience_clock, self.tested.patience_seconds
+        until = now(self.emulator) + patience
         while not condition():
             if (status := self.handler.status) is not None:
                 raise Complaint(f"it ended with {_ending(status)}", self.last_exchange())
-            if self.patience_clock(self.emulator) > until:
-                seconds = f"{self.patience_seconds:g} s"
-                raise Complaint(f"{instead} (within {seconds})", self.last_exchange())
+            if now(self.emulator) > until:
+                raise Complaint(f"{instead} (within {patience:g} s)", self.last_exchange())
             if self.is_ticking:
                 self.emulator.advance(TICK)
             self.pause(LOOK_SECONDS)
@@ -238,23 +252,22 @@ class Trial:
     def expect_work(self, times: int = 1, instead: str = "") -> None:
         """The handler has to put its machine back to work, if it undrains at all."""
         self.wait(
-            lambda: not self.undrains or self.handler.marks().count("undrain") >= times,
+            lambda: not self.tested.undrains or self.handler.marks().count("undrain") >= times,
             instead or (NO_UNDRAIN if "undrain" not in self.handler.marks() else NO_WORK),
         )
 
     def round(
         self,
-        times: int = 1,
         event_type: str = "Reboot",
         **how: Any,  # noqa: ANN401 - as schedule's
-    ) -> EmulatedEvent:
-        """Play an event from its announcement to the machine's return."""
+    ) -> None:
+        """Play a further event from its announcement to the machine's return."""
+        drains, undrains = map(self.handler.marks().count, ("drain", "undrain"))
         event = self.announce(event_type, **how)
-        self.expect_drain(times)
+        self.expect_drain(drains + 1)
         self.expect_approval(event)
         self.end(event)
-        self.expect_work(times)
-        return event
+        self.expect_work(undrains + 1)
 
     # What the wire saw.
 
@@ -322,13 +335,9 @@ class Trial:
 # The scenarios.
 
 
-def _approve(trial: Trial) -> None:
-    trial.round()
-
-
 def _again(trial: Trial) -> None:
-    trial.round(1)
-    trial.round(2, "Redeploy")
+    trial.round()
+    trial.round("Redeploy")
 
 
 def _not_mine(trial: Trial) -> None:
@@ -356,14 +365,6 @@ def _two_events(trial: Trial) -> None:
     trial.expect_work()
 
 
-def _two_machines(trial: Trial) -> None:
-    event = trial.announce(scope="web")
-    trial.expect_drain()
-    trial.expect_approval(event)
-    trial.end(event)
-    trial.expect_work()
-
-
 def _not_first(trial: Trial) -> None:
     event = trial.announce(scope="web")
     trial.expect_drain()
@@ -380,7 +381,7 @@ def _cancelled(trial: Trial) -> None:
     trial.handler.order("wait", on=False)
     trial.more_polls()
     trial.expect_work()
-    trial.round(2)
+    trial.round()
 
 
 def _drain_fails(trial: Trial) -> None:
@@ -414,24 +415,15 @@ def _started(trial: Trial) -> None:
     event = trial.announce(no_notice=True)
     trial.more_polls()
     trial.end(event)
-    marks = trial.handler.marks()
-    if "drain" in marks:
+    if "drain" in trial.handler.marks():
         trial.expect_work()
-    drains, undrains = (trial.handler.marks().count(word) for word in ("drain", "undrain"))
-    second = trial.announce()
-    trial.expect_drain(drains + 1)
-    trial.expect_approval(second)
-    trial.end(second)
-    trial.expect_work(undrains + 1)
+    trial.round()
 
 
-def _deletion(event_type: str) -> Callable[[Trial], None]:
-    def play(trial: Trial) -> None:
-        event = trial.announce(event_type)
-        trial.expect_drain()
-        trial.expect_approval(event)
-
-    return play
+def _deletion(trial: Trial, event_type: str) -> None:
+    event = trial.announce(event_type)
+    trial.expect_drain()
+    trial.expect_approval(event)
 
 
 def _freeze(trial: Trial) -> None:
@@ -441,12 +433,7 @@ def _freeze(trial: Trial) -> None:
     drains = trial.handler.marks().count("drain")
     if drains:
         trial.expect_work(drains)
-    undrains = trial.handler.marks().count("undrain")
-    second = trial.announce()
-    trial.expect_drain(drains + 1)
-    trial.expect_approval(second)
-    trial.end(second)
-    trial.expect_work(undrains + 1)
+    trial.round()
 
 
 def _restarted(trial: Trial) -> None:
@@ -461,23 +448,20 @@ def _restarted(trial: Trial) -> None:
     trial.expect_work()
 
 
-def _rebooted(*, is_over: bool) -> Callable[[Trial], None]:
-    def play(trial: Trial) -> None:
-        event = trial.announce()
-        trial.expect_drain()
-        trial.expect_approval(event)
-        trial.handler.kill()
-        if is_over:
-            trial.end_without_handler(event)
-        trial.start()
-        trial.more_polls(2)  # two looks in a row confirm that an event is over
-        if trial.handler.marks().count("drain") > 1:
-            raise Complaint(AGAIN, trial.last_exchange())
-        if not is_over:
-            trial.end(event)
-        trial.expect_work(instead=FORGOT)
-
-    return play
+def _rebooted(trial: Trial, *, is_over: bool) -> None:
+    event = trial.announce()
+    trial.expect_drain()
+    trial.expect_approval(event)
+    trial.handler.kill()
+    if is_over:
+        trial.end_without_handler(event)
+    trial.start()
+    trial.more_polls(2)  # two looks in a row confirm that an event is over
+    if trial.handler.marks().count("drain") > 1:
+        raise Complaint(AGAIN, trial.last_exchange())
+    if not is_over:
+        trial.end(event)
+    trial.expect_work(instead=FORGOT)
 
 
 def _preview(trial: Trial) -> None:
@@ -486,35 +470,28 @@ def _preview(trial: Trial) -> None:
     trial.round()
 
 
-def _faulty_at_first(playbook: str) -> Callable[[Trial], None]:
-    def play(trial: Trial) -> None:
-        trial.is_ticking = True
-        trial.handler.kill()
-        trial.emulator.faults(playbook)
-        trial.start()
-        trial.round(notice=LONG_NOTICE)
-
-    return play
+def _faulty_at_first(trial: Trial, playbook: str) -> None:
+    trial.is_ticking = True
+    trial.handler.kill()
+    trial.emulator.faults(playbook)
+    trial.start()
+    trial.round(notice=LONG_NOTICE)
 
 
-def _faulty_meanwhile(name: str, **values: int) -> Callable[[Trial], None]:
+def _faulty_meanwhile(trial: Trial, name: str, **values: int) -> None:
     met = sum(fault.after + fault.times for fault in faults.named(name, **values))
-
-    def play(trial: Trial) -> None:
-        trial.handler.order("wait", on=True)
-        event = trial.announce()
-        trial.expect_drain()
-        trial.emulator.faults(name, **values)
-        trial.handler.order("wait", on=False)
-        trial.expect_approval(event)
-        trial.more_polls(met + 1)
-        if trial.handler.marks()[-1] == "undrain":
-            message = "it went back to work while its event was still listed"
-            raise Complaint(message, trial.last_exchange())
-        trial.end(event)
-        trial.expect_work()
-
-    return play
+    trial.handler.order("wait", on=True)
+    event = trial.announce()
+    trial.expect_drain()
+    trial.emulator.faults(name, **values)
+    trial.handler.order("wait", on=False)
+    trial.expect_approval(event)
+    trial.more_polls(met + 1)
+    if trial.handler.marks()[-1] == "undrain":
+        message = "it went back to work while its event was still listed"
+        raise Complaint(message, trial.last_exchange())
+    trial.end(event)
+    trial.expect_work()
 
 
 def _idle(trial: Trial) -> None:
@@ -553,7 +530,9 @@ _SET: Final = (
 )
 
 SCENARIOS: Final = (
-    HandlerScenario("approve", "a reboot is announced: drain, approve, go back to work", _approve),
+    HandlerScenario(
+        "approve", "a reboot is announced: drain, approve, go back to work", Trial.round
+    ),
     HandlerScenario("again", "a second event after the first", _again),
     HandlerScenario(
         "not-mine", "an event of another machine, then one of its own", _not_mine, _APART
@@ -562,7 +541,7 @@ SCENARIOS: Final = (
     HandlerScenario(
         "two-machines",
         "one event of two machines, of which it is the first",
-        _two_machines,
+        partial(Trial.round, scope="web"),
         _TOGETHER,
     ),
     HandlerScenario(
@@ -570,7 +549,7 @@ SCENARIOS: Final = (
         "one event of two machines, of which it is not the first",
         _not_first,
         _TOGETHER,
-        machine="web-1",
+        "web-1",
     ),
     HandlerScenario("cancelled", "the event is cancelled while it drains", _cancelled),
     HandlerScenario("drain-fails", "its drain fails: it must not approve", _drain_fails),
@@ -581,28 +560,28 @@ SCENARIOS: Final = (
     HandlerScenario(
         "preempt",
         "a spot machine is deleted in 30 s",
-        _deletion("Preempt"),
+        partial(_deletion, event_type="Preempt"),
         _SPOT,
-        machine="batch_0",
+        "batch_0",
     ),
     HandlerScenario(
         "terminate",
         "a scale set deletes the machine",
-        _deletion("Terminate"),
+        partial(_deletion, event_type="Terminate"),
         _SET,
-        machine="batch_0",
+        "batch_0",
     ),
     HandlerScenario("freeze", "a pause of 9 s, which may be ignored", _freeze),
     HandlerScenario("restarted", "it is killed while it drains, and started again", _restarted),
     HandlerScenario(
         "rebooted",
         "it is killed after its approval, and is back when the event is over",
-        _rebooted(is_over=True),
+        partial(_rebooted, is_over=True),
     ),
     HandlerScenario(
         "rebooted-early",
         "it is killed after its approval, and is back while the event is still Started",
-        _rebooted(is_over=False),
+        partial(_rebooted, is_over=False),
     ),
     HandlerScenario("preview", "names that begin with '_', as 2017-03-01 has them", _preview),
     HandlerScenario("stops", "it is asked to end by SIGTERM", _stops),
@@ -611,7 +590,7 @@ SCENARIOS: Final = (
         HandlerScenario(
             f"fault-{name}",
             f"the endpoint has the faults of {name}, at first",
-            _faulty_at_first(name),
+            partial(_faulty_at_first, playbook=name),
         )
         for name in ("azure-bad-day", "slow-start", "throttled", "host-update")
     ),
@@ -619,32 +598,16 @@ SCENARIOS: Final = (
         HandlerScenario(
             f"fault-{name}",
             f"the endpoint has the faults of {name}, after its drain",
-            _faulty_meanwhile(name),
+            partial(_faulty_meanwhile, name=name),
         )
         for name in ("lost-approvals", "restarted", "flapping", "wrong-answers")
     ),
     HandlerScenario(
         "fault-lower-case",
         "EventIds change to lower case for some answers",
-        _faulty_meanwhile("lower-case", times=4),
+        partial(_faulty_meanwhile, name="lower-case", times=4),
     ),
 )
-
-
-@dataclass(frozen=True)
-class Handler:
-    """A handler's command, and its conditions."""
-
-    command: tuple[str, ...]
-    """The program and its arguments, with the placeholders of `handler_process.HandlerProcess`."""
-    isolated: tuple[str, ...] = ()
-    """The result of `handler_process.isolation`; `()` leaves it on the host's network."""
-    ports: tuple[int, ...] = ()
-    """The host's ports that an isolated handler reaches at 127.0.0.1."""
-    patience_seconds: float = PATIENCE_SECONDS
-    patience_clock: PatienceClock = real_time
-    undrains: bool = True
-    """True if it has something to undo; after a checkpoint, it has not."""
 
 
 def run(
@@ -680,22 +643,9 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
     ):
         machine = next(m for m in emulator.fleet(scenario.fleet) if m.name == scenario.machine)
         emulator.default(machine)
-        process = HandlerProcess(
-            handler.command,
-            Path(folder),
-            {} if handler.isolated else machine.environment,
-            isolated=handler.isolated,
-            ports=handler.ports,
-        )
-        trial = Trial(
-            emulator,
-            process,
-            machine.name,
-            handler.patience_seconds,
-            undrains=handler.undrains,
-            patience_clock=handler.patience_clock,
-            stop=stop,
-        )
+        variables = {} if handler.isolated else machine.environment
+        process = HandlerProcess(handler, Path(folder), variables)
+        trial = Trial(emulator, process, machine.name, handler, stop=stop)
         emulator.on_request(trial.note_marks)
         verdict, message, shown = HandlerVerdict.PASSED, "", ""
         try:

@@ -30,7 +30,7 @@ from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import HistoryQuery
-from forewarn.testing.faults import Concerns, Fault
+from forewarn.testing.faults import Concerns
 from forewarn.testing.harness import Harness
 from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.wire import Exchange, PeerArrival, Wire
@@ -76,8 +76,8 @@ class EmulatedService(Harness):
     ) -> None:
         self._guests: GuestPlane | None = None
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
-        self._replayed = 0
-        """The number of times that the recorded document was read."""
+        self.times_read = 0
+        """The number of times that handlers have read the document that is replayed."""
         self._asked: dict[str, datetime] = {}
         """Times of the latest requests, by the machine's key."""
         self._ends: dict[str, timedelta] = {}
@@ -112,7 +112,12 @@ class EmulatedService(Harness):
         self.feed.subscribe(guests.learn)
         self.feed.subscribe(self._learn)
         await guests.open()
-        self.wire = Wire(guests, self.clock, tell=self._note_answer, call_later=self._call_later)
+        self.wire = Wire(
+            guests=guests,
+            clock=self.clock,
+            tell=self._note_answer,
+            call_later=self._call_later,
+        )
         opened = socket.create_server(("127.0.0.1", port))
         number: int = opened.getsockname()[1]
         await self.listen(opened)
@@ -146,18 +151,16 @@ class EmulatedService(Harness):
 
     async def close(self) -> None:
         """Close the port and every connection."""
-        assert self._guests is not None
         for server in self._servers:
             server.close()
-        self._guests.suspend()
-        await self._guests.close()
+        self.guests.suspend()
+        await self.guests.close()
 
     async def settle(self) -> None:
         """Wait until all changes have reached the clients that wait for them."""
-        assert self._guests is not None
         quiet = 0
         while quiet <= self._chain:
-            busy = self._guests.is_waking or self._is_following or self.wire.pending
+            busy = self.guests.is_waking or self._is_following or self.wire.pending
             quiet = 0 if busy else quiet + 1
             await asyncio.sleep(0)  # the loop's next turns are what is waited for
         if self.fault is not None:
@@ -173,13 +176,11 @@ class EmulatedService(Harness):
         self._follow_soon()
 
     def _ask_again(self, operation: Operation) -> None:
-        assert self._guests is not None
-        self._guests.ask_again(operation)
+        self.guests.ask_again(operation)
 
     def end_waits(self) -> None:
         """Answer every waiting request, as at the end of its wait."""
-        assert self._guests is not None
-        self._guests.end_waits([*self._guests.machines])
+        self.guests.end_waits([*self.guests.machines])
 
     def _follow_soon(self) -> None:
         if not self._is_following:
@@ -327,25 +328,16 @@ class EmulatedService(Harness):
     def replay(self, answer: RecordedAnswer) -> None:
         """Answer requests for events with a recorded document from now on, and take approvals."""
         began, date = self.clock.now(), answer.date
-        self._replayed = 0
+        self.times_read = 0
 
         def give(exchange: Exchange) -> bytes:
             if exchange.concerns is Concerns.APPROVALS:
                 return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-            self._replayed += 1
+            self.times_read += 1
             now = self.clock.now() if date is None else date + (self.clock.now() - began)
             return answer.message(codec.http_date(now).decode())
 
         self.wire.replay = give
-
-    @property
-    def times_read(self) -> int:
-        """The number of times that handlers have read the document that is replayed."""
-        return self._replayed
-
-    def add_faults(self, wanted: list[Fault]) -> None:
-        """Add faults, one after another."""
-        self.wire.faults.add(wanted)
 
     def work_off(self) -> list[str]:
         """Carry out the started operations as far as possible; return what is awaited then."""

@@ -300,18 +300,14 @@ class Emulator:
             return [machine.name for machine in machines.values()]
 
         for name in self._change(add):
-            endpoint = f"{self._address}/vm/{name}"
+            endpoint = f"{self.endpoint}/vm/{name}"
             self._machines.setdefault(key(name), EmulatedMachine(name, endpoint))
         return tuple(self._machines.values())
 
     @property
-    def _address(self) -> str:
-        return f"http://{DEFAULT}:{self._port}"
-
-    @property
     def endpoint(self) -> str:
         """The URL before `/metadata/...` of the machine that was added first."""
-        return self._address
+        return f"http://{DEFAULT}:{self._port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -585,7 +581,7 @@ class Emulator:
         if "machine" in values:
             values["machine"] = key(str(values["machine"]))
         wanted = faults.named(name, seed=seed, **values)
-        self._change(lambda service: service.add_faults(wanted))
+        self._change(lambda service: service.wire.faults.add(wanted))
 
     def clear_faults(self) -> None:
         """Remove all faults; an UNREACHABLE that has begun lasts until its time is over."""
@@ -606,20 +602,18 @@ class Emulator:
 
     def events(self) -> list[EmulatedEvent]:
         """Return the events that guests see now."""
-        return [
-            EmulatedEvent(self, operation.id, event.id)
-            for operation in self._operations()
-            if operation.status.visible
-            for event in operation.events
-            if not event.silent
-        ]
+        return self._events(lambda its, event: its.status.visible and not event.silent)
 
     def history(self) -> list[EmulatedEvent]:
         """Return every event that there ever was, in the order of their maintenance."""
+        return self._events(lambda *_: True)
+
+    def _events(self, fits: Callable[[Operation, OperationEvent], bool]) -> list[EmulatedEvent]:
         return [
             EmulatedEvent(self, operation.id, event.id)
             for operation in self._operations()
             for event in operation.events
+            if fits(operation, event)
         ]
 
     @property

@@ -8,6 +8,7 @@ acts.
 import difflib
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -181,22 +182,18 @@ def named(name: str, *, seed: int = 0, **values: object) -> list[Fault]:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
             raise ValueError(f"no fault and no playbook named {name!r}: {hint}")
-        return [_fault({"kind": name, **values})]
+        return [msgspec.convert({"kind": name, **values}, Fault)]  # its error is a ValueError, too
     if unknown := values.keys() - {"machine"}:
         raise ValueError(f"a playbook has no {', '.join(sorted(unknown))}: {name!r}")
     machine = {"machine": values.get("machine", "")}
     return [msgspec.structs.replace(fault, **machine) for fault in playbook(seed)]
 
 
-def _fault(values: Mapping[str, object]) -> Fault:
-    return msgspec.convert(values, Fault)  # its error is a ValueError, too
-
-
+@dataclass
 class _Sequence:
-    def __init__(self, faults: list[Fault]) -> None:
-        self.faults = faults
-        self.passed = 0
-        self.met = 0
+    faults: list[Fault]
+    passed: int = 0
+    met: int = 0
 
 
 class FaultPlan:
@@ -221,10 +218,8 @@ class FaultPlan:
         """Return the fault that a request meets; None if it passes."""
         for sequence in self._sequences:
             fault = sequence.faults[0]
-            if fault.concerns not in {Concerns.ALL, concerned} or fault.machine not in {
-                "",
-                machine,
-            }:
+            concerns = fault.concerns in {Concerns.ALL, concerned}
+            if not concerns or fault.machine not in {"", machine}:
                 continue
             if sequence.passed < fault.after:
                 sequence.passed += 1

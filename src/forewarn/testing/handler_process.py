@@ -17,10 +17,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from forewarn import clock
 from forewarn.testing import namespace
+
+if TYPE_CHECKING:
+    from forewarn.testing.certify import Handler
 
 STOP_SECONDS: Final = 10.0
 """The time for a handler to end after SIGTERM; systemd allows nine times as much."""
@@ -85,34 +88,23 @@ class HandlerProcess:
     """A handler that can be started more than once, one process at a time.
 
     Args:
-        command: The program and its arguments; `{drain}`, `{undrain}` and `{folder}` stand for the
-            programs that leave marks, and for the folder.
+        handler: In its command `{drain}`, `{undrain}` and `{folder}` stand for the programs that
+            leave marks, and for the folder.
         folder: Exists, and is its own.
         environment: Variables beside this process's own.
-        isolated: The result of `isolation`, for a network namespace of its own; `()` for none.
-        ports: The host's ports that it reaches at 127.0.0.1 inside.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        environment: Mapping[str, str],
-        *,
-        isolated: Sequence[str] = (),
-        ports: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, handler: "Handler", folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
         self._log = folder / "drain.log"
         self._output = folder / "output.log"
-        self._isolated = isolated
-        self.ports = ports
+        self._isolated, self.ports = handler.isolated, handler.ports
         places = {name: str(folder / name) for name in _PROGRAMS} | {"folder": str(folder)}
         for name, text in _PROGRAMS.items():
             program = folder / name
             program.write_text(text, encoding="utf-8")
             program.chmod(0o755)
-        self._command = [_filled(argument, places) for argument in command]
+        self._command = [_filled(argument, places) for argument in handler.command]
         self._environment = {
             **os.environ,
             **environment,

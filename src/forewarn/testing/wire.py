@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -70,6 +71,7 @@ class Exchange(msgspec.Struct, kw_only=True):
         return HEADER_WARNING if is_taken and "true" not in values else ""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Wire:
     """The state that all connections share: the record of their exchanges, and the default machine.
 
@@ -77,31 +79,24 @@ class Wire:
     wait for its answer, or gets none.
     """
 
+    guests: GuestPlane
+    clock: Clock
+    tell: Callable[[Exchange], None]
+    call_later: Callable[[float, Callable[[], None]], None]
     observe: Callable[[Exchange], None] | None = None
     """Called with each request before it is answered."""
-    default_machine = ""
+    default_machine: str = ""
     """The key of the machine that sends requests whose path names none."""
+    faults: FaultPlan = field(default_factory=FaultPlan)
+    replay: Callable[[Exchange], bytes] | None = None
+    """The source of answers to requests for events, and approvals, in place of the guest plane."""
+    exchanges: deque[Exchange] = field(default_factory=lambda: deque(maxlen=MAX_EXCHANGES))
+    pending: int = 0
+    """The number of answers that are about to go out."""
 
-    def __init__(
-        self,
-        guests: GuestPlane,
-        clock: Clock,
-        *,
-        tell: Callable[[Exchange], None],
-        call_later: Callable[[float, Callable[[], None]], None],
-    ) -> None:
-        self.guests = guests
-        self.clock = clock
-        self.tell = tell
-        self.call_later = call_later
-        self.faults = FaultPlan()
-        self.replay: Callable[[Exchange], bytes] | None = None
-        """The source of answers to requests for events, and approvals, in place of the guest plane.
-        """
-        self.exchanges: deque[Exchange] = deque(maxlen=MAX_EXCHANGES)
-        self.pending = 0
-        """The number of answers that are about to go out."""
-        guests.tap(self.meet)
+    def __post_init__(self) -> None:
+        """Meet each request of the guest plane."""
+        self.guests.tap(self.meet)
 
     def later(self, act: Callable[[], None]) -> None:
         """Do something towards a handler after all that the guest plane does now, in this order."""
@@ -148,22 +143,19 @@ class Wire:
         return made
 
 
+@dataclass(eq=False, repr=False)
 class _RecordedRequest:
     """A request with its record and the fault that it meets."""
 
-    is_held = True
-    seconds = math.inf
+    _wire: Wire
+    _connection: Connection
+    _exchange: Exchange
+    _fault: Fault | None
+    is_held: bool = True
+    seconds: float = math.inf
     """The emulator's clock ends the wait."""
-    _is_answered = False
+    _is_answered: bool = False
     """True once the plane has answered it, though the answer may still be on its way."""
-
-    def __init__(
-        self, wire: Wire, connection: Connection, noted: Exchange, fault: Fault | None
-    ) -> None:
-        self._wire = wire
-        self._connection = connection
-        self._exchange = noted
-        self._fault = fault
 
     def begin(self, head: Head) -> None:
         """Apply a fault that keeps it from the plane, or hand it over."""

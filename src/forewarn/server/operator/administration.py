@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from forewarn.control import accounts, relay_watch
 from forewarn.control import webhooks as orders
-from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model, news, relays
 from forewarn.maintenance import webhooks as rules
 from forewarn.maintenance.accounts import Deed, Token, summary
@@ -29,7 +28,7 @@ from forewarn.server.operator import (
     webhook_schemas,
 )
 from forewarn.server.operator.errors import RETRY_SECONDS, as_json
-from forewarn.server.operator.routing import Backend, one_line
+from forewarn.server.operator.routing import Backend, OperatorCall, one_line
 from forewarn.server.operator.table import API
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.store.port import AuditQuery
@@ -54,67 +53,62 @@ async def list_tokens(backend: Backend) -> schemas.TokenList:
 
 
 @API.route("POST", "/v1/tokens", AccessRole.ADMIN, table.ACCOUNTS, status=201)
-async def create_token(
-    backend: Backend, caller: OperatorRequest, data: schemas.TokenRequest
-) -> schemas.NewToken:
+async def create_token(call: OperatorCall, data: schemas.TokenRequest) -> schemas.NewToken:
     """Make a token; the answer is the only one that ever shows it."""
-    made, now = secret_files.new_token(), backend.now()
+    made, now = secret_files.new_token(), call.backend.now()
     expires_at = data.expires_at and routing.in_utc(data.expires_at, "expires_at")
     token = model.mapped(
         Token,
         data,
         digest=secret_files.digest(made.encode()),
-        created_by=caller.by,
+        created_by=call.by,
         created_at=now,
         expires_at=expires_at,
     )
-    plane = backend.changing(caller, Deed.CREATE_TOKEN, f"{data.name}: {data.role}")
-    token = await backend.done(plane.order(accounts.create_token, token))
+    plane = call.changing(Deed.CREATE_TOKEN, f"{data.name}: {data.role}")
+    token = await call.backend.done(plane.order(accounts.create_token, token))
     (shown,) = views.tokens([token], now)
     return schemas.NewToken(token=made, account=shown)
 
 
 @API.route("DELETE", "/v1/tokens", AccessRole.ADMIN, table.ACCOUNTS)
-async def revoke_tokens(
-    backend: Backend, caller: OperatorRequest, name: routing.Names
-) -> schemas.TokenList:
+async def revoke_tokens(call: OperatorCall, name: routing.Names) -> schemas.TokenList:
     """Revoke tokens, all or none; repeat `name`. Who has one is refused from now on."""
-    named = model.listed(name, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.REVOKE_TOKENS, named)
-    revoked = await backend.done(plane.order(accounts.revoke_tokens, name))
-    return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
+    plane = call.changing(Deed.REVOKE_TOKENS, name)
+    revoked = await call.backend.done(plane.order(accounts.revoke_tokens, name))
+    return schemas.TokenList(tokens=views.tokens(revoked, call.backend.now()))
 
 
 @API.route("POST", "/v1/tokens/page", AccessRole.VIEWER, table.ACCOUNTS, status=201)
 async def create_page_token(
-    backend: Backend, caller: OperatorRequest, data: schemas.PageTokenRequest
+    call: OperatorCall, data: schemas.PageTokenRequest
 ) -> schemas.NewPageToken:
     """Make a token for the page, with the caller's role; only this answer shows its link."""
     del data  # it is empty
-    if backend.page_url is None:
+    if call.backend.page_url is None:
         message = (
             'there is no page: set operator.listen, such as to "127.0.0.1:8172", and leave '
             "operator.page on"
         )
         raise model.Refused(ErrorCode.CONFLICT, message)
-    assert caller.role is not None
-    made, now, parent = secret_files.new_token(), backend.now(), caller.token
+    assert call.caller.role is not None
+    made, now, parent = secret_files.new_token(), call.backend.now(), call.caller.token
     digest = secret_files.digest(made.encode())
-    ends = now + PAGE_TOKEN_LASTS * backend.settings.clock.scale
+    ends = now + PAGE_TOKEN_LASTS * call.backend.settings.clock.scale
     token = Token(
-        name=f"{caller.by}/{digest[:8]}",
-        role=caller.role,
+        name=f"{call.by}/{digest[:8]}",
+        role=call.caller.role,
         digest=digest,
         audience=TokenAudience.PAGE,
-        created_by=caller.by,
+        created_by=call.by,
         created_at=now,
         expires_at=min(ends, parent.expires_at or ends) if parent else ends,
         parent=parent.digest if parent else "",
     )
-    plane = backend.changing(caller, Deed.LOG_IN_LINK, token.name, needs=AccessRole.VIEWER)
-    await backend.done(plane.order(accounts.create_page_token, token))
+    plane = call.changing(Deed.LOG_IN_LINK, token.name, needs=AccessRole.VIEWER)
+    await call.backend.done(plane.order(accounts.create_page_token, token))
     (shown,) = views.tokens([token], now)
-    return schemas.NewPageToken(url=f"{backend.page_url}/login#{made}", account=shown)
+    return schemas.NewPageToken(url=f"{call.backend.page_url}/login#{made}", account=shown)
 
 
 @API.route("GET", "/v1/audit", AccessRole.OPERATOR, table.ACCOUNTS)
@@ -160,43 +154,40 @@ async def list_webhooks(backend: Backend) -> webhook_schemas.WebhookList:
 
 @API.route("POST", "/v1/webhooks", AccessRole.ADMIN, table.WEBHOOKS, status=201)
 async def add_webhook(
-    backend: Backend, caller: OperatorRequest, data: webhook_schemas.WebhookRequest
+    call: OperatorCall, data: webhook_schemas.WebhookRequest
 ) -> webhook_schemas.NewWebhook:
     """Add a webhook for what happens from now on; the answer alone ever shows its secret."""
-    _sender(backend)
+    _sender(call.backend)
     rules.judge_url(data.url, insecure=data.insecure)
     news.chosen(data.types)  # or it is refused
     secret = secret_files.new_webhook_secret()
     webhook = Webhook(
         name=data.name, url=data.url, types=data.types, secret=secret, next_sequence=0
     )
-    plane = backend.changing(caller, Deed.ADD_WEBHOOK, f"{webhook.name}: {webhook.shown_url}")
-    added = await backend.done(plane.order(orders.add, webhook))
+    plane = call.changing(Deed.ADD_WEBHOOK, f"{webhook.name}: {webhook.shown_url}")
+    added = await call.backend.done(plane.order(orders.add, webhook))
     return webhook_schemas.NewWebhook(webhook=_shown(added), secret=secret)
 
 
 @API.route("DELETE", "/v1/webhooks", AccessRole.ADMIN, table.WEBHOOKS)
-async def remove_webhooks(
-    backend: Backend, caller: OperatorRequest, name: routing.Names
-) -> webhook_schemas.WebhookList:
+async def remove_webhooks(call: OperatorCall, name: routing.Names) -> webhook_schemas.WebhookList:
     """Remove webhooks, all or none; repeat `name`."""
-    named = model.listed(name, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.REMOVE_WEBHOOKS, named)
-    removed = await backend.done(plane.order(orders.remove, name))
+    plane = call.changing(Deed.REMOVE_WEBHOOKS, name)
+    removed = await call.backend.done(plane.order(orders.remove, name))
     return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, removed)))
 
 
 @API.route("POST", "/v1/webhooks/{name}/tests", AccessRole.OPERATOR, table.WEBHOOKS)
 async def test_webhook(
-    backend: Backend, caller: OperatorRequest, name: str, data: webhook_schemas.WebhookTestRequest
+    call: OperatorCall, name: str, data: webhook_schemas.WebhookTestRequest
 ) -> webhook_schemas.WebhookTest:
     """Send a webhook a test, beside its news."""
     del data  # it is empty
-    caller.detail = name
-    found = await backend.read(lambda reading: reading.webhooks())
+    call.caller.detail = name
+    found = await call.backend.read(lambda reading: reading.webhooks())
     if name not in found:
         raise model.unknown("webhook", name)
-    trouble = await _sender(backend).test(found[name], backend.now())
+    trouble = await _sender(call.backend).test(found[name], call.backend.now())
     return webhook_schemas.WebhookTest(accepted=not trouble, trouble=trouble)
 
 
@@ -217,7 +208,7 @@ def _shown(webhook: Webhook) -> webhook_schemas.WebhookView:
 
 @API.route("POST", "/v1/relays/tokens", AccessRole.ADMIN, table.HOSTS, status=201)
 async def create_relay_token(
-    backend: Backend, caller: OperatorRequest, data: schemas.RelayTokenRequest
+    call: OperatorCall, data: schemas.RelayTokenRequest
 ) -> schemas.NewRelayToken:
     """Make a token for the relay of a host; the answer is the only one that ever shows it.
 
@@ -225,21 +216,19 @@ async def create_relay_token(
     """
     host, token = one_line(data.host, "host"), secret_files.new_token()
     digest = secret_files.digest(token.encode())
-    made = relays.new_token(host, digest, by=caller.by, at=backend.now())
-    plane = backend.changing(caller, Deed.CREATE_RELAY_TOKEN, host)
-    made = await backend.done(plane.order(relay_watch.create_token, made))
+    made = relays.new_token(host, digest, by=call.by, at=call.backend.now())
+    plane = call.changing(Deed.CREATE_RELAY_TOKEN, host)
+    made = await call.backend.done(plane.order(relay_watch.create_token, made))
     _log.info("an operator made a token for a relay", host=host, by=made.created_by)
     return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
 
 
 @API.route("DELETE", "/v1/relays/tokens", AccessRole.ADMIN, table.HOSTS)
-async def revoke_relay_tokens(
-    backend: Backend, caller: OperatorRequest, host: str
-) -> schemas.VoidRelayTokens:
+async def revoke_relay_tokens(call: OperatorCall, host: str) -> schemas.VoidRelayTokens:
     """Revoke all tokens of a host's relay: it is refused from now on."""
-    plane = backend.changing(caller, Deed.REVOKE_RELAY_TOKENS, host)
-    revoked = await backend.done(plane.order(relay_watch.revoke_tokens, host))
-    _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
+    plane = call.changing(Deed.REVOKE_RELAY_TOKENS, host)
+    revoked = await call.backend.done(plane.order(relay_watch.revoke_tokens, host))
+    _log.info("an operator revoked the tokens of a relay", host=host, by=call.by)
     return schemas.VoidRelayTokens(host=host, revoked=revoked)
 
 

@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from forewarn import times
 from forewarn.control import maintenances
-from forewarn.control.accounts import OperatorRequest
 from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file, host_drain, model, planner
 from forewarn.maintenance.accounts import Deed
@@ -29,7 +28,7 @@ from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import TurnOrder, TurnPolicy
 from forewarn.server.operator import fields, maintenance_schemas, routing, schemas, table, views
 from forewarn.server.operator.errors import as_json
-from forewarn.server.operator.routing import Backend, one_line
+from forewarn.server.operator.routing import Backend, OperatorCall, one_line
 from forewarn.server.operator.table import API
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
@@ -64,8 +63,7 @@ _log = structlog.get_logger(__name__)
     max_body=routing.MAX_FLEET_BODY,
 )
 async def apply_fleet(
-    backend: Backend,
-    caller: OperatorRequest,
+    call: OperatorCall,
     *,
     data: bytes,
     prune: bool = False,
@@ -79,18 +77,13 @@ async def apply_fleet(
     preempted or terminated are left out unless `again` adds them.
     """
     wanted = await asyncio.to_thread(routing.decoded_fleet, data)
-    plane = (
-        backend.plane
-        if dry_run
-        else backend.changing(caller, Deed.APPLY_FLEET, told=views.fleet_in_one_line)
-    )
-    applied = await backend.done(
-        plane.apply_fleet(
-            wanted, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
-        )
-    )
+    plane = call.backend.plane
+    if not dry_run:
+        plane = call.changing(Deed.APPLY_FLEET, told=views.fleet_in_one_line)
+    asked = {"prune": prune, "again": again, "allow_empty": allow_empty, "dry_run": dry_run}
+    applied = await call.backend.done(plane.apply_fleet(wanted, **asked))
     # Not on the loop: it looks at every machine.
-    return await asyncio.to_thread(_changed, backend, applied, caller, dry_run=dry_run)
+    return await asyncio.to_thread(_changed, call, applied, dry_run=dry_run)
 
 
 @API.route("GET", "/v1/fleet", AccessRole.VIEWER, table.FLEET, answer=fleet_file.Fleet)
@@ -109,27 +102,23 @@ async def export_fleet(backend: Backend) -> Response:
 
 
 @API.route("DELETE", "/v1/fleet/machines", AccessRole.OPERATOR, table.FLEET)
-async def remove_machines(
-    backend: Backend, caller: OperatorRequest, name: routing.Names
-) -> schemas.FleetChange:
+async def remove_machines(call: OperatorCall, name: routing.Names) -> schemas.FleetChange:
     """Remove machines, all or none, and the scopes that this leaves empty; repeat `name`."""
-    plane = backend.changing(
-        caller, Deed.REMOVE_MACHINES, model.listed(name), told=views.fleet_in_one_line
-    )
-    applied = await backend.done(plane.remove_machines(name))
-    return _changed(backend, applied, caller, dry_run=False)
+    plane = call.changing(Deed.REMOVE_MACHINES, model.listed(name), told=views.fleet_in_one_line)
+    applied = await call.backend.done(plane.remove_machines(name))
+    return _changed(call, applied, dry_run=False)
 
 
 def _changed(
-    backend: Backend, applied: fleet_file.Applied, caller: OperatorRequest, *, dry_run: bool
+    call: OperatorCall, applied: fleet_file.Applied, *, dry_run: bool
 ) -> schemas.FleetChange:
     """Return and log who changed what; the log has more names than the audit log."""
-    listeners = frozenset(each.name for each in backend.settings.guest.listener)
+    listeners = frozenset(each.name for each in call.backend.settings.guest.listener)
     change = views.fleet_change(applied, dry_run=dry_run, listeners=listeners)
     names = {"added": change.added, "changed": change.changed, "removed": change.removed}
     told = {what: each.names for what, each in names.items() if each.count}
     if told and not change.dry_run:
-        _log.info("an operator changed the fleet", by=caller.by, **told)
+        _log.info("an operator changed the fleet", by=call.by, **told)
     return change
 
 
@@ -205,8 +194,7 @@ async def show_scope(backend: Backend, name: str) -> schemas.ScopeDetail:
 
 @API.route("POST", "/v1/maintenances", AccessRole.VIEWER, status=201)
 async def request_maintenance(
-    backend: Backend,
-    caller: OperatorRequest,
+    call: OperatorCall,
     *,
     data: maintenance_schemas.MaintenanceRequest,
     dry_run: bool = False,
@@ -220,33 +208,30 @@ async def request_maintenance(
         not_before=data.not_before and routing.in_utc(data.not_before, "not_before"),
         opens_at=data.opens_at and routing.in_utc(data.opens_at, "opens_at"),
         closes_at=data.closes_at and routing.in_utc(data.closes_at, "closes_at"),
-        requested_by=caller.by,
+        requested_by=call.by,
     )
     if data.has_units:
-        return await _start(backend, caller, data, request, dry_run=dry_run)
-    plane = backend.plane if dry_run else _requesting(backend, caller, data)
-    plan = await backend.done(plane.request(request, dry_run=dry_run))
-    detail = await _detail(backend, plan.maintenance, plan.operations)
+        return await _start(call, data, request, dry_run=dry_run)
+    plane = call.backend.plane if dry_run else _requesting(call, data)
+    plan = await call.backend.done(plane.request(request, dry_run=dry_run))
+    detail = await _detail(call.backend, plan.maintenance, plan.operations)
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail),
         dry_run=dry_run,
-        superseded=await _shown(backend, plan.superseded),
+        superseded=await _shown(call.backend, plan.superseded),
         plan=None,
     )
 
 
-def _requesting(
-    backend: Backend, caller: OperatorRequest, data: maintenance_schemas.MaintenanceRequest
-) -> Plane:
+def _requesting(call: OperatorCall, data: maintenance_schemas.MaintenanceRequest) -> Plane:
     """Return the plane for a request; the audit log names the targets also where it is refused."""
     targets = [*data.machines, *data.scopes, *data.hosts, *map("=".join, data.tags.items())]
     asked = f"{data.event_type} of {model.listed(targets) if targets else 'all hosts'}"
-    return backend.changing(caller, Deed.REQUEST, asked, views.in_one_line)
+    return call.changing(Deed.REQUEST, asked, views.in_one_line)
 
 
 async def _start(
-    backend: Backend,
-    caller: OperatorRequest,
+    call: OperatorCall,
     data: maintenance_schemas.MaintenanceRequest,
     request: planner.Request,
     *,
@@ -263,9 +248,9 @@ async def _start(
     ):
         message = "at drain: it is for a Reboot of hosts"
         raise model.Refused(ErrorCode.INVALID, message, where="drain")
-    survey = await backend.hosts.survey() if data.drain else None
+    survey = await call.backend.hosts.survey() if data.drain else None
     policy = _policy(data)
-    if policy.check and policy.check not in backend.maintenances.checks.names:
+    if policy.check and policy.check not in call.backend.maintenances.checks.names:
         message = f"no check named {policy.check!r} in the service's settings"
         raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
     asked = maintenances.Asked(
@@ -274,16 +259,16 @@ async def _start(
         policy=policy,
         draining=model.DrainOptions(reboot=True) if data.drain else None,
     )
-    wanted, planned = await _prepared(backend, asked, survey)
-    async with backend.whole:
+    wanted, planned = await _prepared(call.backend, asked, survey)
+    async with call.backend.whole:
         plan = await asyncio.to_thread(planned, to_the_end=dry_run)
     made, operations = wanted, tuple[model.Operation, ...]()
     if not dry_run:
-        plane = _requesting(backend, caller, data)
-        made = await backend.done(plane.order(maintenances.start, wanted, asked))
-        found = await backend.read(lambda r: r.operations_of_maintenance(made.number))
+        plane = _requesting(call, data)
+        made = await call.backend.done(plane.order(maintenances.start, wanted, asked))
+        found = await call.backend.read(lambda r: r.operations_of_maintenance(made.number))
         operations = tuple(found.values())
-    detail = await _detail(backend, made, operations)
+    detail = await _detail(call.backend, made, operations)
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail), dry_run=dry_run, superseded=(), plan=plan
     )
@@ -345,10 +330,7 @@ async def show_maintenance(
     backend: Backend, number: ByNumber
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show what was asked for, its units, and the operations that it became."""
-    return await _known(backend, number)
 
-
-async def _known(backend: Backend, number: int) -> maintenance_schemas.MaintenanceDetail:
     def question(reading: Reading) -> tuple[model.Maintenance | None, dict[str, model.Operation]]:
         found = reading.maintenances([number]).get(number)
         return found, reading.operations_of_maintenance(number)
@@ -362,19 +344,18 @@ async def _known(backend: Backend, number: int) -> maintenance_schemas.Maintenan
 
 @API.route("POST", "/v1/maintenances/{number:digits}/orders", AccessRole.OPERATOR)
 async def order_maintenance(
-    backend: Backend,
-    caller: OperatorRequest,
+    call: OperatorCall,
     number: ByNumber,
     data: maintenance_schemas.MaintenanceOrderRequest,
 ) -> maintenance_schemas.MaintenanceDetail:
     """Say how a maintenance goes on; the answer is the maintenance after it."""
     _judge_name("unit", data.order, data.unit, needed=data.order in OF_A_UNIT)
-    plane = backend.changing(
-        caller, Deed.ORDER, f"{data.order} {data.unit}".rstrip() + f" of maintenance {number}"
+    plane = call.changing(
+        Deed.ORDER, f"{data.order} {data.unit}".rstrip() + f" of maintenance {number}"
     )
-    ordered = plane.order(maintenances.order, number, data.order, data.unit, by=caller.by)
-    await backend.done(ordered)
-    return await _known(backend, number)
+    ordered = plane.order(maintenances.order, number, data.order, data.unit, by=call.by)
+    await call.backend.done(ordered)
+    return await show_maintenance(call.backend, number)
 
 
 async def _detail(
@@ -445,40 +426,33 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
 
 @API.route("POST", "/v1/approvals", AccessRole.OPERATOR)
 async def approve(
-    backend: Backend, caller: OperatorRequest, request: Request, data: schemas.ApprovalRequest
+    call: OperatorCall, request: Request, data: schemas.ApprovalRequest
 ) -> schemas.OperationList:
     """Approve for the guests: all references or, if one is unknown, none."""
     address = request.client.host if request.client else ""
-    named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.APPROVE, named)
-    approved = plane.approve_for_guests(data.references, by=caller.by, address=address)
-    return await _listed(backend, approved)
+    plane = call.changing(Deed.APPROVE, data.references)
+    approved = plane.approve_for_guests(data.references, by=call.by, address=address)
+    return await _listed(call, approved)
 
 
 @API.route("POST", "/v1/cancellations", AccessRole.OPERATOR)
-async def cancel(
-    backend: Backend, caller: OperatorRequest, data: schemas.CancellationRequest
-) -> schemas.OperationList:
+async def cancel(call: OperatorCall, data: schemas.CancellationRequest) -> schemas.OperationList:
     """Cancel what has not started: all references or, if one is refused, none."""
     why = one_line(data.reason, "reason")
-    reason = f"cancelled by {caller.by}" + (f": {why}" if why else "")
+    reason = f"cancelled by {call.by}" + (f": {why}" if why else "")
     named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.CANCEL, f"{named}: {why}".removesuffix(": "))
-    return await _listed(backend, plane.cancel(data.references, reason=reason))
+    plane = call.changing(Deed.CANCEL, f"{named}: {why}".removesuffix(": "))
+    return await _listed(call, plane.cancel(data.references, reason=reason))
 
 
 @API.route("POST", "/v1/postponements", AccessRole.OPERATOR)
-async def postpone(
-    backend: Backend, caller: OperatorRequest, data: schemas.PostponementRequest
-) -> schemas.OperationList:
+async def postpone(call: OperatorCall, data: schemas.PostponementRequest) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
     later = routing.in_utc(data.not_before, "not_before")
     named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(
-        caller, Deed.POSTPONE, f"{named} to {times.brief(later, backend.now())}"
-    )
+    plane = call.changing(Deed.POSTPONE, f"{named} to {times.brief(later, call.backend.now())}")
     postponed = plane.postpone(data.references, later)
-    return await _listed(backend, postponed)
+    return await _listed(call, postponed)
 
 
 @API.route("GET", "/v1/holds", AccessRole.VIEWER)
@@ -489,29 +463,27 @@ async def list_holds(backend: Backend) -> schemas.HoldList:
 
 
 @API.route("POST", "/v1/holds", AccessRole.OPERATOR, status=201)
-async def hold(
-    backend: Backend, caller: OperatorRequest, data: schemas.HoldRequest
-) -> schemas.OperationList:
+async def hold(call: OperatorCall, data: schemas.HoldRequest) -> schemas.OperationList:
     """Block maintenance from starting until it ends; the answer is what is held now."""
     _judge_name("name", data.kind, data.name, needed=data.kind is not model.HoldKind.EVERYTHING)
     reason = one_line(data.reason, "reason")
     place = f"{data.kind} {data.name}".rstrip()
     until = data.until and routing.in_utc(data.until, "until")
-    ends = f" until {times.brief(until, backend.now())}" if until else ""
-    plane = backend.changing(caller, Deed.HOLD, f"{place}{ends}: {reason}".removesuffix(": "))
-    held = plane.hold(data.kind, data.name, reason=reason, by=caller.by, until=until)
-    return await _listed(backend, held)
+    ends = f" until {times.brief(until, call.backend.now())}" if until else ""
+    plane = call.changing(Deed.HOLD, f"{place}{ends}: {reason}".removesuffix(": "))
+    held = plane.hold(data.kind, data.name, reason=reason, by=call.by, until=until)
+    return await _listed(call, held)
 
 
 @API.route("DELETE", "/v1/holds", AccessRole.OPERATOR)
 async def release(
-    backend: Backend, caller: OperatorRequest, kind: model.HoldKind, name: routing.Name = ""
+    call: OperatorCall, kind: model.HoldKind, name: routing.Name = ""
 ) -> schemas.OperationList:
     """Release a hold; the answer is what it covered."""
     _judge_name("name", kind, name, needed=kind is not model.HoldKind.EVERYTHING)
-    plane = backend.changing(caller, Deed.RELEASE, f"{kind} {name}".rstrip())
+    plane = call.changing(Deed.RELEASE, f"{kind} {name}".rstrip())
     released = plane.release(kind, name)
-    return await _listed(backend, released)
+    return await _listed(call, released)
 
 
 @API.route("GET", "/v1/alerts", AccessRole.VIEWER)
@@ -524,25 +496,23 @@ async def list_alerts(backend: Backend) -> schemas.AlertList:
 
 @API.route("POST", "/v1/acknowledgements", AccessRole.OPERATOR)
 async def acknowledge(
-    backend: Backend, caller: OperatorRequest, data: schemas.AcknowledgementRequest
+    call: OperatorCall, data: schemas.AcknowledgementRequest
 ) -> schemas.OperationList:
     """End the alerts, and the wait for machines, after operations: all of them or none."""
     named = model.listed(data.references, routing.MAX_LISTED)
     even = ", even if down" if data.even_if_down else ""
-    plane = backend.changing(caller, Deed.ACKNOWLEDGE, named + even)
-    noted = plane.acknowledge(data.references, caller.by, even_if_down=data.even_if_down)
-    return await _listed(backend, noted)
+    plane = call.changing(Deed.ACKNOWLEDGE, named + even)
+    noted = plane.acknowledge(data.references, call.by, even_if_down=data.even_if_down)
+    return await _listed(call, noted)
 
 
 @API.route("POST", "/v1/resolutions", AccessRole.OPERATOR)
-async def resolve(
-    backend: Backend, caller: OperatorRequest, data: schemas.ResolutionRequest
-) -> schemas.OperationList:
+async def resolve(call: OperatorCall, data: schemas.ResolutionRequest) -> schemas.OperationList:
     """Record the result of operations whose outcome is unknown, or run them again; all or none."""
     named = model.listed(data.references, routing.MAX_LISTED)
-    plane = backend.changing(caller, Deed.RESOLVE, f"{named}: {data.verdict}")
-    resolved = plane.resolve(data.references, data.verdict, caller.by)
-    return await _listed(backend, resolved)
+    plane = call.changing(Deed.RESOLVE, f"{named}: {data.verdict}")
+    resolved = plane.resolve(data.references, data.verdict, call.by)
+    return await _listed(call, resolved)
 
 
 def _judge_name(where: str, what: str, name: str, *, needed: bool) -> None:
@@ -562,10 +532,10 @@ async def _shown(
 
 
 async def _listed(
-    backend: Backend, changed: "Future[tuple[model.Operation, ...]]"
+    call: OperatorCall, changed: "Future[tuple[model.Operation, ...]]"
 ) -> schemas.OperationList:
-    operations = await backend.done(changed)
-    return schemas.OperationList(operations=await _shown(backend, operations))
+    operations = await call.backend.done(changed)
+    return schemas.OperationList(operations=await _shown(call.backend, operations))
 
 
 # Hosts.
@@ -584,10 +554,7 @@ async def list_hosts(backend: Backend) -> schemas.HostList:
     return schemas.HostList(
         now=now,
         trouble=survey.trouble,
-        hosts=tuple(
-            views.host(name, survey, drains.get(name), views.relay(name, watch), now)
-            for name in names
-        ),
+        hosts=tuple(views.host(name, survey, drains, watch, now) for name in names),
     )
 
 
@@ -603,13 +570,13 @@ async def show_host(backend: Backend, name: str) -> schemas.HostDetail:
 
 @API.route("POST", "/v1/hosts/drain", AccessRole.VIEWER, table.HOSTS)
 async def drain_hosts(
-    backend: Backend,
-    caller: OperatorRequest,
+    call: OperatorCall,
     *,
     data: schemas.HostDrainRequest,
     dry_run: bool = False,
 ) -> schemas.HostDrainPlans:
     """Drain a host, or several as units of a maintenance; in a dry run, tell the plan only."""
+    backend = call.backend
     survey = await backend.hosts.survey()
     now = backend.now()
     wanted = [
@@ -618,7 +585,7 @@ async def drain_hosts(
             data,
             host=host,
             state=model.HostState.UP,
-            requested_by=caller.by,
+            requested_by=call.by,
             requested_at=now,
             changed_at=now,
         )
@@ -627,11 +594,11 @@ async def drain_hosts(
     plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
     number = None
     if not dry_run:
-        plane = backend.changing(caller, Deed.DRAIN, model.listed(data.hosts, routing.MAX_LISTED))
+        plane = call.changing(Deed.DRAIN, data.hosts)
         if len(wanted) == 1:
             await backend.done(plane.drain_host(wanted[0], survey))
         else:
-            asked = _asked_of(data, caller.by)
+            asked = _asked_of(data, call.by)
             made, _ = await _prepared(backend, asked, survey)
             number = (await backend.done(plane.order(maintenances.start, made, asked))).number
     return schemas.HostDrainPlans(
@@ -639,8 +606,8 @@ async def drain_hosts(
         plans=plans,
         maintenance=number,
         states=tuple(
-            views.host(one.host, survey, backend.hosts.drains.get(one.host), None, now)
-            for one in wanted
+            views.host(host, survey, backend.hosts.drains, backend.relays, now)
+            for host in data.hosts
         ),
     )
 
@@ -658,28 +625,27 @@ def _asked_of(data: schemas.HostDrainRequest, by: str) -> maintenances.Asked:
 
 
 @API.route("POST", "/v1/hosts/{name}/orders", AccessRole.OPERATOR, table.HOSTS)
-async def order_drain(
-    backend: Backend, caller: OperatorRequest, name: str, data: schemas.HostOrder
-) -> schemas.HostDetail:
+async def order_drain(call: OperatorCall, name: str, data: schemas.HostOrder) -> schemas.HostDetail:
     """Say how the drain of a host goes on; the answer is the host after it."""
     _judge_name("machine", data.order, data.machine, needed=data.order in OF_A_MACHINE)
 
     def order(view: host_drain.DrainView, now: datetime) -> host_drain.DrainStep:
         return host_drain.order(view, data.order, now, data.machine)
 
-    _log.info("an operator orders", host=name, order=data.order, by=caller.by)
+    _log.info("an operator orders", host=name, order=data.order, by=call.by)
     ordered = f"{data.order} {data.machine}".rstrip()
-    plane = backend.changing(caller, Deed.ORDER_DRAIN, f"{ordered} in the drain of {name}")
-    await backend.done(plane.order_drain(name, order))
-    return await _host(backend, name, await backend.hosts.recent_survey())
+    plane = call.changing(Deed.ORDER_DRAIN, f"{ordered} in the drain of {name}")
+    await call.backend.done(plane.order_drain(name, order))
+    return await _host(call.backend, name, await call.backend.hosts.recent_survey())
 
 
 async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.HostDetail:
-    drain = backend.hosts.drains.get(name)
+    drains = backend.hosts.drains
+    drain = drains.get(name)
     ids = [f"{number}.1" for number in drain.maintenances] if drain is not None else []
     operations = await backend.read(lambda reading: reading.operations(ids))
     return schemas.HostDetail(
-        host=views.host(name, survey, drain, views.relay(name, backend.relays), backend.now()),
+        host=views.host(name, survey, drains, backend.relays, backend.now()),
         guests=views.guests(name, survey, backend.inventory),
         drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
     )

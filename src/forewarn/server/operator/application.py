@@ -15,7 +15,7 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from forewarn.server.operator import administration, api, auth, errors, stream, table
-from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.routing import Backend, OperatorCall
 from forewarn.server.operator.table import Route
 from forewarn.server.page import history, machines, maintenance, routes
 
@@ -40,14 +40,11 @@ class RoutedPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request by its method."""
-        request = Request(scope, receive)
-        page: routes.PageContext | None = scope[table.PAGE_CONTEXT]
-        if page is not None:
-            page.begin(request)
+        request = _begun(scope, receive)
         try:
             response = await self._answer(request)
         except Exception as error:  # noqa: BLE001 - each is answered, and logged if it is ours
-            response = _refuse(page, request, error)
+            response = _refuse(request, error)
         with contextlib.suppress(auth.ClientLeftError):  # nobody is left to answer
             await response(scope, receive, send)
 
@@ -64,20 +61,29 @@ class RoutedPath:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    page, path = scope[table.PAGE_CONTEXT], scope["path"]
+    request, path = _begun(scope, receive), scope["path"]
     message = f"no such path {path}: /v1/schema lists them"
-    if page is not None and auth.is_of_page(path):
+    if scope[table.PAGE_CONTEXT] is not None and auth.is_of_page(path):
         message = f"There is no page {path[:80]}."
-    request = Request(scope, receive)
-    response = _refuse(page, request, HTTPException(404, message))
+    response = _refuse(request, HTTPException(404, message))
     await response(scope, receive, send)
 
 
-def _refuse(page: routes.PageContext | None, request: Request, error: Exception) -> Response:
+def _begun(scope: Scope, receive: Receive) -> Request:
+    """Return a request, with what handlers are given of it."""
+    request = Request(scope, receive)
+    scope[table.CALL] = OperatorCall(scope[table.BACKEND], auth.request_of(scope))
+    context: routes.PageContext | None = scope[table.PAGE_CONTEXT]
+    scope[table.PAGE_REQUEST] = context and routes.PageRequest(context, request)
+    return request
+
+
+def _refuse(request: Request, error: Exception) -> Response:
     refusal = errors.refusal(request, error)
+    page: routes.PageRequest | None = request.scope[table.PAGE_REQUEST]
     if page is None or not auth.is_of_page(request.scope["path"]):
         return refusal.response()
-    return routes.refuse(page, request, refusal)
+    return page.refuse(refusal)
 
 
 def application(

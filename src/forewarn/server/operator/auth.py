@@ -41,6 +41,7 @@ import msgspec
 import structlog
 from prometheus_client import Counter
 from prometheus_client.registry import Collector
+from starlette.responses import Response
 
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
@@ -447,23 +448,17 @@ class Gate:
         path = SLASH.join(map(urllib.parse.unquote, raw))
         # In the spelling that routes go by: it is judged as what it leads to.
         scope["path"] = "/" + "/".join(filter(None, path.split("/")))
-        account: OperatorAccount | FailedLogin | None = None
-        refusal = self._judge(scope)
-        if refusal is None:
-            account = await self._account(scope)
-            refusal = await self._refused(scope, account)
-        known = account if isinstance(account, OperatorAccount) else None
         request = OperatorRequest(
-            by=known.name if known else "",
-            role=known.role if known else None,
+            by="",
+            role=None,
             address=_address_of(scope),
             action=action,
             request=self._door.mint(),
-            token=known.token if known else None,
         )
+        refusal = self._judge(scope) or await self._identify(scope, request) or self._misfit(scope)
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
-            scope[ADMITTED], scope[REQUEST] = known is not None, request
+            scope[ADMITTED], scope[REQUEST] = request.role is not None, request
             await self._door.turns.take(request.by)
             if scope["method"] == "HEAD" and scope["path"] in PROGRAMS:
                 scope = {**scope, "method": "GET"}  # the connection leaves the body out
@@ -472,17 +467,13 @@ class Gate:
         status, code, message = refusal
         request.outcome = code
         told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(told)).encode("ascii")),
-        ]
+        headers = {}
         if status == 401:
-            headers.append((b"www-authenticate", b'Bearer realm="forewarn"'))
-            if self._is_of_page(scope) and (led := _sent_to_log_in(scope)) is not None:
-                status, more = led
-                headers += more
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": told})
+            headers["WWW-Authenticate"] = 'Bearer realm="forewarn"'
+            if self._is_of_page(scope):
+                status, led = _sent_to_log_in(scope)
+                headers |= led
+        await Response(told, status, headers, "application/json")(scope, receive, send)
 
     def _followed(
         self, scope: Message, request: OperatorRequest, receive: Receive, send: Send
@@ -559,15 +550,20 @@ class Gate:
             shown, audience = cookie_token(scope), TokenAudience.PAGE
         return self._door.accounts.of_token(shown, audience, self._door.clock.now())
 
-    async def _refused(
-        self, scope: Message, account: OperatorAccount | FailedLogin | None
-    ) -> Refusal | None:
-        """Return why a request of this account is refused; a failed log-in waits for that."""
+    async def _identify(self, scope: Message, request: OperatorRequest) -> Refusal | None:
+        """Note whose request it is; a failed log-in waits for its refusal."""
+        account = await self._account(scope)
         if isinstance(account, FailedLogin):
             # A browser that is not logged in yet has not failed.
             if account is not FailedLogin.MISSING or not self._is_of_page(scope):
-                await self._door.delay(account, _address_of(scope))
+                await self._door.delay(account, request.address)
             return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]
+        if account is not None:
+            request.by, request.role, request.token = account.name, account.role, account.token
+        return None
+
+    def _misfit(self, scope: Message) -> Refusal | None:
+        """Return the refusal of a body of another type."""
         kind = dict(scope["headers"]).get(b"content-type", b"").split(b";")[0].strip().lower()
         expected = FORM if self._is_of_page(scope) else JSON
         if scope["method"] in WITH_BODY and kind != expected:
@@ -616,17 +612,17 @@ def require(request: OperatorRequest, needed: AccessRole) -> None:
     raise Refused(ErrorCode.FORBIDDEN, message, role=str(role), needed=needed.value)
 
 
-def _sent_to_log_in(scope: Message) -> tuple[int, list[tuple[bytes, bytes]]] | None:
+def _sent_to_log_in(scope: Message) -> tuple[int, dict[str, str]]:
     """Return the status and the headers that lead a browser to where it logs in.
 
-    None for what is no browser. A script's request for a part of the page leads the whole page.
+    A script's request for a part of the page leads the whole page.
     """
     headers = dict(scope["headers"])
     if b"hx-request" in headers:
-        return 401, [(b"hx-redirect", b"/login")]
+        return 401, {"HX-Redirect": "/login"}
     if b"text/html" in headers.get(b"accept", b""):  # 303 also turns a form into a GET
-        return 303, [(b"location", b"/login")]
-    return None
+        return 303, {"Location": "/login"}
+    return 401, {}
 
 
 def request_of(scope: Mapping[str, object]) -> OperatorRequest:

@@ -85,18 +85,15 @@ def as_json(
 def refusal(request: Request, error: Exception) -> RefusedRequest:
     """Return the answer to an exception, with the status of its code."""
     headers: dict[str, str] = {}
+    status = 0
     asked = request_of(request.scope)
     match error:
         case Refused():
-            status = STATUS[error.code]
             detail = ErrorDetail(code=error.code, message=error.message, facts=error.facts)
         case StoreError():
-            code = code_of(error)
-            status = STATUS[code]
-            detail = ErrorDetail(code=code, message=str(error))
+            detail = ErrorDetail(code=code_of(error), message=str(error))
             headers["Retry-After"] = str(RETRY_SECONDS)
         case ClientLeftError():  # no fault of ours: not logged, and nobody reads this
-            status = 400
             detail = ErrorDetail(code=ErrorCode.INVALID, message="the body is incomplete")
         case HTTPException() if error.status_code < 500:
             status = error.status_code
@@ -104,7 +101,6 @@ def refusal(request: Request, error: Exception) -> RefusedRequest:
             code = {404: ErrorCode.NOT_FOUND, 413: ErrorCode.LIMIT}.get(status, ErrorCode.INVALID)
             detail = ErrorDetail(code=code, message=error.detail)
         case _:
-            status = 500
             message = "internal error: see the service's log"
             detail = ErrorDetail(code=ErrorCode.INTERNAL, message=message)
             _log.error(
@@ -115,7 +111,7 @@ def refusal(request: Request, error: Exception) -> RefusedRequest:
                 exc_info=error,
             )
     asked.outcome = detail.code
-    return RefusedRequest(status, detail, headers)
+    return RefusedRequest(status or STATUS[detail.code], detail, headers)
 
 
 def code_of(error: Refused | StoreError) -> ErrorCode:

@@ -54,6 +54,8 @@ class Field:
     """Values, each with its label on the page; of a text, suggestions."""
     default: str = ""
     """The default as people type it; `""` if the help says it."""
+    required: bool = False
+    """Must be filled in on the page."""
     in_policy: bool = False
     """Part of the policy: for several units only."""
     for_one: bool = False
@@ -163,16 +165,60 @@ def _tags(texts: Sequence[str]) -> dict[str, str]:
     return units.read_tags(texts)
 
 
-_TIME: Final = "RFC 3339 with a zone, or +20m from now."
+READERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
+    {"SPAN": seconds, "TIME": times.moment}
+)
+"""The readers of values with these names; any other is text."""
+
+
+def row(
+    spec: str,
+    help: str,  # noqa: A002 - what it is
+    label: str = "",
+    *,
+    read: Callable[[str], object] | None = None,
+    control: Control | None = None,
+    **more: Any,  # noqa: ANN401 - the fields of `Field`
+) -> Field:
+    """Return a field: `--notice SPAN notice_seconds`, `--all-hosts`, or its name alone.
+
+    The name is that of the option unless one stands behind it. Without a value, which has capitals,
+    it is a box; a value that ends in `...` may be given several times. The label on the page is the
+    name in words unless another is given.
+    """
+    option, *rest = spec.split()
+    value = "".join(rest[:1]) if rest and not rest[0].islower() else ""
+    name = rest[-1] if rest and rest[-1].islower() else option.removeprefix("--").replace("-", "_")
+    natural = Control.CHOICE if "choices" in more else Control.TEXT
+    if value.endswith("..."):
+        natural = Control.NAMES if value == "NAME..." else Control.LINES
+    elif option != name and not value:
+        natural = Control.CHECK
+    value = value.removesuffix("...")
+    if not label and natural is not Control.CHECK and control is not Control.CHECK:
+        label = re.sub("_(seconds|at)$", "", name).replace("_", " ").capitalize()
+    return Field(
+        name=name,
+        option=f"{option} {value}".rstrip() if option.startswith("--") else "",
+        label=label,
+        help=help,
+        read=read or READERS.get(value, str),
+        control=control or natural,
+        **more,
+    )
+
+
+def _of_policy(*fields: Field) -> tuple[Field, ...]:
+    return tuple(dataclasses.replace(field, in_policy=True) for field in fields)
+
 
 WHAT: Final = FieldGroup(
     "What",
     (
-        Field(
-            name="event_type",
-            label="What happens",
-            help="The type of its events.",
-            control=Control.CHOICE,
+        row(
+            "event_type",
+            "The type of its events.",
+            "What happens",
             choices=(
                 (EventType.REBOOT, "Reboot: restart, memory is lost"),
                 (EventType.REDEPLOY, "Redeploy: move to another host, ephemeral disks are lost"),
@@ -182,39 +228,18 @@ WHAT: Final = FieldGroup(
             ),
             default=EventType.REBOOT,
         ),
-        Field(
-            name="machines",
-            option="--machine NAME",
-            label="Machines",
-            help="A machine.",
-            control=Control.NAMES,
-        ),
-        Field(
-            name="scopes",
-            option="--scope NAME",
-            label="Scopes",
-            help="All machines of a scope.",
-            control=Control.NAMES,
-        ),
-        Field(
-            name="hosts",
-            option="--host NAME",
-            label="Hosts",
-            help="All machines on a host, of any scope.",
-            control=Control.NAMES,
-        ),
-        Field(
-            name="tags",
-            option="--tag KEY=VALUE",
-            label="Tags",
-            help="Machines with this tag, or with all of several.",
-            control=Control.LINES,
+        row("--machine NAME... machines", "A machine."),
+        row("--scope NAME... scopes", "All machines of a scope."),
+        row("--host NAME... hosts", "All machines on a host, of any scope."),
+        row(
+            "--tag KEY=VALUE... tags",
+            "Machines with this tag, or with all of several.",
             gather=_tags,
         ),
-        Field(name="all_hosts", option="--all-hosts", help="Every host.", control=Control.CHECK),
-        Field(
-            name="drain",
-            help="Drain the hosts: their machines move away, the host reboots, and they come home.",
+        row("--all-hosts", "Every host."),
+        row(
+            "drain",
+            "Drain the hosts: their machines move away, the host reboots, and they come home.",
             control=Control.CHECK,
         ),
     ),
@@ -222,237 +247,167 @@ WHAT: Final = FieldGroup(
 
 TURNS: Final = FieldGroup(
     "One after another",
-    folded=True,
-    fields=(
-        Field(
-            name="at_once",
-            option="--at-once N|N%",
-            label="At once",
-            help="The most units under way: a number, or a percentage of all.",
+    _of_policy(
+        row(
+            "--at-once N|N%",
+            "The most units under way: a number, or a percentage of all.",
             read=_amount,
             default="1",
-            in_policy=True,
         ),
-        Field(
-            name="waves",
-            option="--waves LIST",
-            label="Waves",
-            help="The size of each wave, such as 1,10%,rest.",
+        row(
+            "--waves LIST",
+            "The size of each wave, such as 1,10%,rest.",
             read=_waves,
             default="one wave",
-            in_policy=True,
         ),
-        Field(
-            name="pause_seconds",
-            option="--pause SPAN|confirm",
-            label="Pause between waves",
-            help="A pause between waves, such as 30m; confirm: until an operator resumes.",
+        row(
+            "--pause SPAN|confirm pause_seconds",
+            "A pause between waves, such as 30m; confirm: until an operator resumes.",
+            "Pause between waves",
             read=_pause,
             default="0",
-            in_policy=True,
         ),
-        Field(
-            name="stop_after",
-            option="--stop-after N",
-            label="Halt after failures",
-            help="Halt when this many units have failed, at most 5000.",
+        row(
+            "--stop-after N",
+            "Halt when this many units have failed, at most 5000.",
+            "Halt after failures",
             read=within(1, 5000),
             default="1",
-            in_policy=True,
         ),
-        Field(
-            name="spread",
-            option="--spread BY",
-            label="One at a time of each",
-            help="host, fault-domain or tag:KEY: no two units at once that share it.",
+        row(
+            "--spread BY",
+            "host, fault-domain or tag:KEY: no two units at once that share it.",
+            "One at a time of each",
             read=_spread,
-            in_policy=True,
         ),
-        Field(
-            name="order",
-            option="--order ORDER",
-            label="Order",
-            help="tightest: as many at once as possible; listed: as given.",
-            control=Control.CHOICE,
+        row(
+            "--order ORDER",
+            "tightest: as many at once as possible; listed: as given.",
             choices=(("tightest", "as many at once as possible"), ("listed", "as listed")),
             default="tightest",
-            in_policy=True,
         ),
     ),
+    folded=True,
 )
 
 WINDOWS: Final = FieldGroup(
     "Windows",
-    folded=True,
-    fields=(
-        Field(
-            name="windows",
-            option="--window WHEN",
-            label="Windows",
-            help="When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'.",
+    _of_policy(
+        row(
+            "--window WHEN... windows",
+            "When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'.",
             read=_window,
-            control=Control.LINES,
-            in_policy=True,
         ),
-        Field(
-            name="zone",
-            option="--zone ZONE",
-            label="Time zone of the windows",
-            help="The time zone of the windows, such as Europe/Berlin.",
+        row(
+            "--zone ZONE",
+            "The time zone of the windows, such as Europe/Berlin.",
+            "Time zone of the windows",
             default="UTC",
-            in_policy=True,
         ),
-        Field(
-            name="blackouts",
-            option="--blackout FROM/TO",
-            label="Blackouts",
-            help="Two RFC 3339 times between which nothing starts.",
+        row(
+            "--blackout FROM/TO... blackouts",
+            "Two RFC 3339 times between which nothing starts.",
             read=_blackout,
-            control=Control.LINES,
-            in_policy=True,
         ),
-        Field(
-            name="cutoff_seconds",
-            option="--cutoff SPAN",
-            label="Last start before a window closes",
-            help="Begin no unit in the last part of a window, such as 30m.",
-            read=seconds,
+        row(
+            "--cutoff SPAN cutoff_seconds",
+            "Begin no unit in the last part of a window, such as 30m.",
+            "Last start before a window closes",
             default="0",
-            in_policy=True,
         ),
-        Field(
-            name="approval_until",
-            option="--approval-until TIME",
-            label="Only with approval until",
-            help="Until then, start nothing without its guests' approval.",
-            read=times.moment,
-            in_policy=True,
+        row(
+            "--approval-until TIME",
+            "Until then, start nothing without its guests' approval.",
+            "Only with approval until",
         ),
     ),
+    folded=True,
 )
 
 MORE: Final = FieldGroup(
     "More",
-    folded=True,
-    fields=(
-        Field(
-            name="not_before",
-            option="--not-before TIME",
-            label="Not before",
-            help=f"When it starts even without approval: {_TIME}",
-            read=times.moment,
+    (
+        row(
+            "--not-before TIME",
+            "When it starts even without approval: RFC 3339 with a zone, or +20m from now.",
             default="as soon as the least notice allows",
             for_one=True,
         ),
-        Field(
-            name="notice_seconds",
-            option="--notice SPAN",
-            label="Notice",
-            help="A notice longer than the least of the type, such as 30m.",
-            read=seconds,
+        row(
+            "--notice SPAN notice_seconds",
+            "A notice longer than the least of the type, such as 30m.",
         ),
-        Field(
-            name="opens_at",
-            option="--opens TIME",
-            label="Opens",
-            help="Start nothing before this time, approved or not.",
-            read=times.moment,
+        row(
+            "--opens TIME opens_at",
+            "Start nothing before this time, approved or not.",
             for_one=True,
         ),
-        Field(
-            name="closes_at",
-            option="--closes TIME",
-            label="Closes",
-            help="Cancel what has not started by this time.",
-            read=times.moment,
-            for_one=True,
-        ),
-        Field(
-            name="duration_seconds",
-            option="--duration SPAN",
-            label="Expected interruption",
-            help="The expected interruption: seconds, 30s or 5m; 0 for none.",
+        row("--closes TIME closes_at", "Cancel what has not started by this time.", for_one=True),
+        row(
+            "--duration SPAN duration_seconds",
+            "The expected interruption: seconds, 30s or 5m; 0 for none.",
+            "Expected interruption",
             read=times.duration_seconds,
             default="unknown",
         ),
-        Field(
-            name="description",
-            option="--description TEXT",
-            label="Text for the guests",
-            help="The text for the guests, in one line.",
+        row(
+            "--description TEXT",
+            "The text for the guests, in one line.",
+            "Text for the guests",
             default="the usual text of the type",
         ),
-        Field(
-            name="source",
-            option="--source SOURCE",
-            label="Caused by",
-            help="Who causes it: platform or user.",
-            control=Control.CHOICE,
+        row(
+            "--source SOURCE",
+            "Who causes it: platform or user.",
+            "Caused by",
             choices=((EventSource.PLATFORM, "the platform"), (EventSource.USER, "a user")),
             default=EventSource.PLATFORM,
         ),
-        Field(
-            name="check",
-            option="--check NAME",
-            label="Check",
-            help="A check from the settings that must pass after each unit.",
+        row(
+            "--check NAME",
+            "A check from the settings that must pass after each unit.",
             in_policy=True,
         ),
-        Field(
-            name="check_tries",
-            option="--check-tries N",
-            label="Tries of the check",
-            help="How often the check may fail in a row, at most 100.",
+        row(
+            "--check-tries N",
+            "How often the check may fail in a row, at most 100.",
+            "Tries of the check",
             read=within(1, 100),
             default="3",
             in_policy=True,
         ),
-        Field(
-            name="check_within_seconds",
-            option="--check-within SPAN",
-            label="Time for the check",
-            help="How long all tries of the check may take.",
-            read=seconds,
+        row(
+            "--check-within SPAN check_within_seconds",
+            "How long all tries of the check may take.",
+            "Time for the check",
             default="5m",
             in_policy=True,
         ),
-        Field(
-            name="no_notice",
-            option="--already-failed",
-            help="The machine has already failed: start at once, without notice.",
-            control=Control.CHECK,
+        row(
+            "--already-failed no_notice",
+            "The machine has already failed: start at once, without notice.",
             for_one=True,
         ),
-        Field(
-            name="without_notice",
-            option="--without-notice",
-            help="Go on even if some guests get no notice, because they never asked for events.",
-            control=Control.CHECK,
+        row(
+            "--without-notice",
+            "Go on even if some guests get no notice, because they never asked for events.",
         ),
-        Field(
-            name="indivisible",
-            option="--indivisible",
-            help="All machines of the host go down at once. "
+        row(
+            "--indivisible",
+            "All machines of the host go down at once. "
             "Refused if they are in two update domains of a scope.",
-            control=Control.CHECK,
             for_one=True,
         ),
-        Field(
-            name="live_migration",
-            option="--live-migration",
-            help="The freeze is a live migration to another host.",
-            control=Control.CHECK,
-            for_one=True,
-        ),
-        Field(
-            name="to_host",
-            option="--to-host NAME",
-            label="Move to host",
-            help="The host that a redeploy or a live migration moves to.",
+        row("--live-migration", "The freeze is a live migration to another host.", for_one=True),
+        row(
+            "--to-host NAME",
+            "The host that a redeploy or a live migration moves to.",
+            "Move to host",
             default="the connector chooses",
             for_one=True,
         ),
     ),
+    folded=True,
 )
 
 GROUPS: Final = (WHAT, TURNS, WINDOWS, MORE)
@@ -463,49 +418,25 @@ MAINTENANCE: Final[Mapping[str, Field]] = MappingProxyType(
 )
 """The same by name."""
 
-REASON: Final = Field(
-    name="reason", option="--reason TEXT", label="Reason", help="Why; the history records it."
-)
+REASON: Final = row("--reason TEXT", "Why; the history records it.")
 
-UNTIL: Final = Field(
-    name="until",
-    option="--until TIME",
-    label="Until",
-    help="When it ends by itself: 18:00 (the next), +2h, or RFC 3339 with a zone.",
+UNTIL: Final = row(
+    "--until TIME",
+    "When it ends by itself: 18:00 (the next), +2h, or RFC 3339 with a zone.",
     read=times.coming,
     default="until it is released",
 )
 
-EVEN_IF_DOWN: Final = Field(
-    name="even_if_down",
-    option="--even-if-down",
-    help="Also if machines have not asked since they went down.",
-    control=Control.CHECK,
-)
+EVEN_IF_DOWN: Final = row("--even-if-down", "Also if machines have not asked since they went down.")
 
 HISTORY: Final = FieldGroup(
     "Filter",
     (
-        Field(name="machine", option="--machine NAME", help="Only this machine."),
-        Field(name="scope", option="--scope NAME", help="Only this scope."),
-        Field(
-            name="maintenance",
-            option="--maintenance NUMBER",
-            help="Only this maintenance.",
-            read=within(1),
-        ),
-        Field(
-            name="since",
-            option="--since TIME",
-            help="Announced at that time or later: RFC 3339, or -2h.",
-            read=times.moment,
-        ),
-        Field(
-            name="until",
-            option="--until TIME",
-            help="Announced before that time.",
-            read=times.moment,
-        ),
+        row("--machine NAME", "Only this machine."),
+        row("--scope NAME", "Only this scope."),
+        row("--maintenance NUMBER", "Only this maintenance.", read=within(1)),
+        row("--since TIME", "Announced at that time or later: RFC 3339, or -2h."),
+        row("--until TIME", "Announced before that time."),
     ),
 )
 """The filters of the history."""

@@ -8,8 +8,9 @@ compares.
 import asyncio
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Final, TypeAlias
 
 import prometheus_client
@@ -23,7 +24,8 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forewarn.control.relay_watch import RelayWatch
-from forewarn.maintenance import alerts, model
+from forewarn.maintenance import model
+from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.operator.inventory import Inventory
@@ -68,6 +70,10 @@ FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "alerts", ("kind",), "What needs an operator; absent without the store."),
 )
 """The metrics that a scrape computes: kind, name after `forewarn_`, labels, and help."""
+
+DRAINED: Final = [state for state in model.HostState if state is not model.HostState.UP]
+GOING: Final = [state for state in MaintenanceState if not state.over]
+"""The states of drains, and of open maintenances."""
 
 # A series with the start of each counter would double their number and help nobody.
 _disable_created: Callable[[], None] = prometheus_client.disable_created_metrics
@@ -150,9 +156,10 @@ async def render(backend: Backend) -> bytes:
             **read,
             "scopes": _scopes_by_state(scopes, policy, now),
             **_of_operations(operations, backend.inventory.sighting, now),
-            "alerts": _by_kind(found),
-            "hosts": _by_state(drains),
-            **_of_units(opened),
+            "alerts": {} if found is None else _by(AlertKind, (each.kind for each in found)),
+            "hosts": _by(DRAINED, (drain.state for drain in drains)),
+            "maintenances": _by(GOING, (each.state for each in opened)),
+            "units": _by(UnitState, (unit.state for each in opened for unit in each.units)),
         }
         for collector in (_State(counted), *backend.collectors):
             registry.register(collector)
@@ -200,7 +207,7 @@ def _of_operations(
     visible = [o for o in operations if o.status.visible]
     events = Tally(_labels(o) for o in visible for event in o.events if not event.silent)
     machines = {model.key(name) for operation in operations for name in operation.machines}
-    words = Tally(seen.agent for seen in map(sighting, machines) if seen is not None)
+    words = (seen.agent for seen in map(sighting, machines) if seen is not None)
     left = [
         (o.not_before - now).total_seconds()
         for o in operations
@@ -209,7 +216,7 @@ def _of_operations(
     return {
         "operations": Tally(map(_labels, operations)),
         "events": {labels: events[labels] for labels in map(_labels, visible)},
-        "agents": {(status.value,): words[status] for status in AgentStatus},
+        "agents": _by(AgentStatus, words),
         "notice_left_min_seconds": {(): max(0.0, min(left))} if left else {},
     }
 
@@ -225,30 +232,10 @@ def relays_by_state(watch: RelayWatch | None) -> _ByLabels:
     return {(state.value,): n for state, n in zip(RelayPresence, counts, strict=True)}
 
 
-def _by_state(drains: Sequence[model.Drain]) -> _ByLabels:
-    counts = Tally(drain.state for drain in drains)
-    return {
-        (state.value,): counts[state]
-        for state in model.HostState
-        if state is not model.HostState.UP
-    }
-
-
-def _of_units(opened: Sequence[model.Maintenance]) -> dict[str, _ByLabels]:
-    states = Tally(maintenance.state for maintenance in opened)
-    units = Tally(unit.state for maintenance in opened for unit in maintenance.units)
-    going = [state for state in MaintenanceState if not state.over]
-    return {
-        "maintenances": {(state.value,): states[state] for state in going},
-        "units": {(state.value,): units[state] for state in UnitState},
-    }
-
-
-def _by_kind(found: Sequence[alerts.Alert] | None) -> _ByLabels:
-    if found is None:
-        return {}
-    kinds = Tally(alert.kind for alert in found)
-    return {(kind.value,): kinds[kind] for kind in alerts.AlertKind}
+def _by(kinds: Iterable[StrEnum], found: Iterable[object]) -> _ByLabels:
+    """Return how many of each kind there are, also of those without any."""
+    counts = Tally(found)
+    return {(kind.value,): counts[kind] for kind in kinds}
 
 
 def _labels(operation: model.Operation) -> tuple[str, ...]:

@@ -14,9 +14,6 @@ from forewarn.server.operator import application, auth, connections
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import RouteTable
-from forewarn.server.page.live import Live
-from forewarn.server.page.now import SharedNow
-from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.routes import PageContext
 from forewarn.settings import OFF, split_address
 
@@ -48,7 +45,7 @@ class OperatorPlane:
         self._door = auth.Door(
             audit, backend.clock, real, mint, self._settings.has_page, backend.accounts
         )
-        self.page = _page(backend, self._door, process) if self._door.has_page else None
+        self.page = PageContext(backend, self._door, process) if self._door.has_page else None
         self._application = application.application(backend, self.page, more)
         self._anyone = anyone
         self._handed_over = handed_over
@@ -135,14 +132,3 @@ class OperatorPlane:
             sockets.remove(self._unix)
         if self.page is not None:
             self.page.renderer.close()
-
-
-def _page(backend: Backend, door: auth.Door, process: str) -> PageContext:
-    renderer = Renderer()
-    return PageContext(
-        backend=backend,
-        renderer=renderer,
-        now=SharedNow(backend, renderer),
-        live=Live(backend.clock, backend.real, process),
-        door=door,
-    )

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import ServiceClock
-from forewarn.maintenance import alerts, fleet_file
+from forewarn.maintenance import alerts, fleet_file, model
 from forewarn.maintenance.accounts import Deed
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.server.guest.plane import GuestPlane
@@ -141,28 +141,6 @@ class Backend:
         self.inventory.learn(changes)
         self.accounts.learn(changes)
 
-    def changing(
-        self,
-        caller: OperatorRequest,
-        deed: Deed,
-        detail: str = "",
-        told: Callable[[Any], str] = lambda _: "",
-        *,
-        needs: AccessRole = AccessRole.OPERATOR,
-    ) -> Plane:
-        """Return the plane for what this request changes, so that the audit log has it.
-
-        The record tells the detail, or what `told` makes of what the change came to. A role below
-        the one that it needs is refused (FORBIDDEN): routes with a dry run let viewers in.
-        """
-        caller.deed, caller.detail = deed, detail
-        auth.require(caller, needs)
-        return self.plane.audited(caller, told)
-
-    def validity(self, caller: OperatorRequest) -> Callable[[], bool]:
-        """Return a function that checks if a request's token is still valid."""
-        return lambda: self.accounts.admits(caller.token, self.now())
-
     def now(self) -> datetime:
         """Return the service's time."""
         return self.clock.now()
@@ -227,6 +205,42 @@ class Backend:
             message = f"{down.message}; alerts of failures, holds and pauses are missing here"
             down = msgspec.structs.replace(down, message=message)
             return await asyncio.to_thread(question, None, down)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OperatorCall:
+    """A request that may change something: its caller, and the rooms below."""
+
+    backend: Backend
+    caller: OperatorRequest
+
+    @property
+    def by(self) -> str:
+        """The caller's name."""
+        return self.caller.by
+
+    def is_valid(self) -> bool:
+        """Tell whether its token is still valid."""
+        return self.backend.accounts.admits(self.caller.token, self.backend.now())
+
+    def changing(
+        self,
+        deed: Deed,
+        detail: str | Collection[str] = "",
+        told: Callable[[Any], str] = lambda _: "",
+        *,
+        needs: AccessRole = AccessRole.OPERATOR,
+    ) -> Plane:
+        """Return the plane for what this request changes, so that the audit log has it.
+
+        The record tells the detail or names, or what `told` makes of what the change came to. A
+        role below the one that it needs is refused (FORBIDDEN): routes with a dry run let viewers
+        in.
+        """
+        named = detail if isinstance(detail, str) else model.listed(detail, MAX_LISTED)
+        self.caller.deed, self.caller.detail = deed, named
+        auth.require(self.caller, needs)
+        return self.backend.plane.audited(self.caller, told)
 
 
 def decoded_fleet(body: bytes) -> fleet_file.Fleet:

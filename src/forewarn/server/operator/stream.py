@@ -9,13 +9,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import NewsTail, Some, Told
 from forewarn.maintenance import news
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NumberedNews
 from forewarn.server.operator import auth
-from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.routing import OperatorCall
 from forewarn.server.operator.table import API
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import AccessRole, ErrorCode
@@ -69,16 +68,11 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 @API.route("GET", "/v1/stream", AccessRole.VIEWER)
 async def follow(
-    request: Request,
-    backend: Backend,
-    caller: OperatorRequest,
-    *,
-    since: Since = "",
-    types: Types = (),
+    request: Request, call: OperatorCall, *, since: Since = "", types: Types = ()
 ) -> Response:
     """Send news as it happens, after the item with the number that the reader has."""
-    tail = backend.news
-    stream = NewsStream(tail, news.chosen(types), is_valid=backend.validity(caller))
+    backend, tail = call.backend, call.backend.news
+    stream = NewsStream(tail, news.chosen(types), is_valid=call.is_valid)
     if place := request.headers.get("last-event-id", "")[:MAX_ID] or since:
         await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
     count_reader(request, tail, backend.accounts)

@@ -1,9 +1,8 @@
 """The tables of routes: how a route is declared, and how a request of it is read and answered.
 
-A route is a plain async function. Its parameters are what it is given: `request`, `caller`,
-`backend` and `page`; `data`, the body; the names in its path; all others are the query. They are
-read by msgspec as their annotations say. docs/reference/api.md has the table of roles, and a test
-compares.
+A route is a plain async function. Its parameters are what it is given: `request`, `backend`, `call`
+and `page`; `data`, the body; the names in its path; all others are the query. They are read by
+msgspec as their annotations say. docs/reference/api.md has the table of roles, and a test compares.
 """
 
 import asyncio
@@ -37,12 +36,18 @@ ACCOUNTS: Final = "accounts"
 WEBHOOKS: Final = "webhooks"
 SERVICE: Final = "service"
 
-GIVEN: Final = frozenset({"request", "caller", "backend", "page", "data"})
+GIVEN: Final = frozenset({"request", "backend", "call", "page", "data"})
 """The parameters of handlers that are neither in the path nor in the query."""
 
 BACKEND: Final = "forewarn.backend"
+CALL: Final = "forewarn.call"
 PAGE_CONTEXT: Final = "forewarn.page"
-"""The keys in a request's ASGI scope of what handlers are given of this service."""
+PAGE_REQUEST: Final = "forewarn.page_request"
+"""The keys in a request's ASGI scope of the rooms below, of these with the request's caller, of the
+page, and of a request of it."""
+
+IN_SCOPE: Final = {"backend": BACKEND, "call": CALL, "page": PAGE_REQUEST}
+"""The keys of what handlers are given, by the names of their parameters."""
 
 NAME: Final = "name"
 """The key in `msgspec.Meta.extra` of a parameter's name in the query, where Python's differs."""
@@ -87,6 +92,18 @@ class Route(msgspec.Struct, frozen=True, dict=True):
         names = {each.name: name for name, each in self.asked.items()}
         return msgspec.defstruct(self.handler.__name__, fields, rename=names, kw_only=True)
 
+    def admit(self, request: Request) -> None:
+        """Refuse (FORBIDDEN) a request whose account's role does not allow it."""
+        if self.needs is not None:
+            auth.require(auth.request_of(request.scope), self.needs)
+
+    def given(self, request: Request) -> dict[str, Any]:
+        """Return the arguments of the handler beside the path, the query and the body."""
+        found = {"request": request} | {
+            name: request.scope.get(key) for name, key in IN_SCOPE.items()
+        }
+        return {name: found[name] for name in found.keys() & self.signature.parameters.keys()}
+
     @property
     def shown_path(self) -> str:
         """The path as the reference and the OpenAPI document have it."""
@@ -106,7 +123,7 @@ class RouteTable:
     ) -> Callable[[Handler], Handler]:
         """Declare a route, by the fields of `Route`; the handler stays a plain function.
 
-        One with a dry run needs a viewer's role: `Backend.changing` judges what changes something.
+        One with a dry run needs the role of a viewer: `OperatorCall.changing` judges the others.
         """
 
         def declare(handler: Handler) -> Handler:
@@ -114,6 +131,27 @@ class RouteTable:
             return handler
 
         return declare
+
+    async def call(
+        self,
+        handler: Callable[..., Awaitable[Shape]],
+        request: Request,
+        asked: Mapping[str, object],
+    ) -> Shape:
+        """Call a handler for another request: with its parameters, and the rest as its body.
+
+        None stands for what is left out. Refused if the caller's role does not allow it (FORBIDDEN)
+        or, with the place, if a value is wrong (INVALID).
+        """
+        route = next(route for route in self.routes if route.handler is handler)
+        route.admit(request)
+        given = {name: value for name, value in asked.items() if value is not None}
+        parameters = {name: given.pop(name) for name in given.keys() & route.asked.keys()}
+        arguments = msgspec.structs.asdict(converted(parameters, route.shape))
+        arguments |= route.given(request)
+        if (data := route.signature.parameters.get("data")) is not None:
+            arguments["data"] = converted(given, data.annotation)
+        return await handler(**arguments)
 
 
 API: Final = RouteTable()
@@ -139,23 +177,15 @@ async def answer(route: Route, request: Request) -> Response:
     """Read a request, judge its role, call its handler, and return the answer."""
     if auth.REQUEST in request.scope:
         auth.request_of(request.scope).deed = route.handler.__name__
-    if route.needs is not None:
-        auth.require(auth.request_of(request.scope), route.needs)
+    route.admit(request)
     arguments = msgspec.structs.asdict(read_parameters(route, request))
-    taken = route.signature.parameters
-    given = {
-        "request": request,
-        "caller": request.scope.get(auth.REQUEST),
-        "backend": request.scope.get(BACKEND),
-        "page": request.scope.get(PAGE_CONTEXT),
-    }
-    arguments |= {name: given[name] for name in given.keys() & taken.keys()}
-    if "data" in taken:
+    arguments |= route.given(request)
+    if (data := route.signature.parameters.get("data")) is not None:
         body = await read_body(request, route.max_body)
         if not body:
             message = "the body is empty: expected JSON; /v1/schema describes it"
             raise Refused(ErrorCode.INVALID, message)
-        arguments["data"] = body if route.body else decoded(body, taken["data"].annotation)
+        arguments["data"] = body if route.body else decoded(body, data.annotation)
     answered = await route.handler(**arguments)
     if isinstance(answered, Response):
         return answered
@@ -220,4 +250,12 @@ def decoded(body: bytes, shape: type[Shape]) -> Shape:
     try:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.invalid_body(error, shape) from error
+
+
+def converted(asked: Mapping[str, object], shape: type[Shape]) -> Shape:
+    """Return values as a struct; Refused (INVALID), with the place, where one is wrong."""
+    try:
+        return msgspec.convert(asked, shape)
+    except msgspec.ValidationError as error:
         raise errors.invalid_body(error, shape) from error

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,8 @@ def names(listed: Iterable[str]) -> schemas.Names:
 
 # The fleet.
 
+FLEET_CHANGES: Final = ("added", "changed", "removed", "missing")
+
 
 def fleet_change(
     applied: fleet_file.Applied, *, dry_run: bool, listeners: Collection[str]
@@ -34,10 +37,7 @@ def fleet_change(
     """Return the changes of applying or removing; `listeners` are the service's, by name."""
     return schemas.FleetChange(
         dry_run=dry_run,
-        added=names(applied.added),
-        changed=names(applied.changed),
-        removed=names(applied.removed),
-        missing=names(applied.missing),
+        **{what: names(getattr(applied, what)) for what in FLEET_CHANGES},
         tombstones=names(applied.lost),
         unchanged=applied.unchanged,
         warnings=(*_without_listener(applied.placed, listeners), *map(_still_held, applied.held)),
@@ -46,7 +46,7 @@ def fleet_change(
 
 def fleet_in_one_line(applied: fleet_file.Applied) -> str:
     """Return the changes of applying or removing in one line, for the audit log."""
-    told = {"added": applied.added, "changed": applied.changed, "removed": applied.removed}
+    told = {what: getattr(applied, what) for what in FLEET_CHANGES[:3]}
     parts = (f"{what} {model.listed(found)}" for what, found in told.items() if found)
     return "; ".join(parts) or "no machine changed"
 
@@ -308,12 +308,12 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
 def host(
     name: str,
     survey: HostSurvey,
-    drain: model.Drain | None,
-    relay: schemas.RelayView | None,
+    drains: Mapping[str, model.Drain],
+    watch: RelayWatch | None,
     now: datetime,
 ) -> schemas.HostView:
     """Return a host, as a look at it, its latest drain and its relay tell."""
-    facts = survey.of(name)
+    facts, drain = survey.of(name), drains.get(name)
     return model.mapped(
         schemas.HostView,
         facts,
@@ -323,7 +323,7 @@ def host(
         changed_at=drain.changed_at if drain else None,
         closed=drain is not None and drain.closed,
         running=sum(guest.running for guest in facts.guests),
-        relay=relay,
+        relay=relay(name, watch),
     )
 
 
@@ -392,11 +392,8 @@ def _move(number: int, operations: Mapping[str, model.Operation]) -> schemas.Dra
         return None
     id_ = f"{number}.1"
     known = operations.get(id_)
-    return schemas.DrainMove(
-        operation=id_,
-        status=known.status if known else None,
-        not_before=known.not_before if known else None,
-    )
+    status, not_before = (known.status, known.not_before) if known else (None, None)
+    return schemas.DrainMove(operation=id_, status=status, not_before=not_before)
 
 
 def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model.Sighting]:

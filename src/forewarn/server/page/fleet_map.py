@@ -185,13 +185,8 @@ def drawn(
             title = f"{machine.name}: {found}"
             if where.domains_each:
                 title = f"{name_of(machine.scope)}, domain {machine.update_domain}: {found}"
-            marks[spot] = Mark(
-                x=column * PITCH,
-                y=row * PITCH,
-                condition=found,
-                title=title,
-                machine="" if where.domains_each else machine.name,
-            )
+            leads_to = "" if where.domains_each else machine.name
+            marks[spot] = Mark(column * PITCH, row * PITCH, found, title, leads_to)
     of_block: dict[int, list[Mark]] = {}
     for (block, _, _), mark in sorted(marks.items()):
         of_block.setdefault(block, []).append(mark)

@@ -9,17 +9,15 @@ A form of maintenance has a key, made when it was shown: sent twice, it asks onc
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode
-
-import msgspec
 
 from forewarn import times
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Refused
-from forewarn.server.operator import errors, fields, maintenance_schemas, schemas
+from forewarn.server.operator import fields, maintenance_schemas, schemas, table
 from forewarn.server.operator.fields import Control, Field, FieldGroup
 from forewarn.settings import Mistake
 from forewarn.store.port import StoreError
@@ -30,22 +28,20 @@ MAX_FIELDS: Final = 200
 
 replace = dataclasses.replace
 
-Shape = TypeVar("Shape", bound=msgspec.Struct)
-
 
 class FilledForm:
-    """A form that a browser sent: the values of each field, as they were typed."""
+    """A form that a browser sent, or a query: names and values, as they were typed."""
 
-    def __init__(self, values: Mapping[str, tuple[str, ...]]) -> None:
-        self._values = dict(values)
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self.pairs = tuple(pairs)
 
     def text(self, name: str) -> str:
         """Return a field's text without blanks around it; `""` where there is none."""
-        return "".join(self._values.get(name, ())[:1]).strip()
+        return next((value for each, value in self.pairs if each == name), "").strip()
 
     def all(self, name: str) -> tuple[str, ...]:
         """Return all values of a field that may be sent several times, without empty ones."""
-        return tuple(value for value in self._values.get(name, ()) if value)
+        return tuple(value for each, value in self.pairs if each == name and value)
 
     def checked(self, name: str) -> bool:
         """Tell whether a box is checked."""
@@ -62,15 +58,20 @@ class FilledForm:
 
     def filled(self, **texts: str) -> "FilledForm":
         """Return the form with other texts in some fields."""
-        return FilledForm({**self._values, **{name: (text,) for name, text in texts.items()}})
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return each field with each of its values, as hidden fields repeat them."""
-        return [(name, value) for name, values in self._values.items() for value in values]
+        kept = (pair for pair in self.pairs if pair[0] not in texts)
+        return FilledForm([*kept, *texts.items()])
 
     def query(self) -> str:
         """Return it as the query of a link."""
-        return urlencode([pair for pair in self.pairs() if pair[1]])
+        return urlencode([pair for pair in self.pairs if pair[1]])
+
+
+class Draft(NamedTuple):
+    """A form as it is shown: with the reason and the status if it was refused."""
+
+    form: FilledForm
+    mistake: Mistake | None = None
+    status: int = 200
 
 
 def sent(body: bytes) -> FilledForm:
@@ -86,31 +87,23 @@ def sent(body: bytes) -> FilledForm:
     except ValueError as error:
         message = "the form cannot be read: expected at most 200 fields in UTF-8"
         raise Refused(ErrorCode.INVALID, message) from error
-    return of_pairs(pairs)
-
-
-def of_pairs(pairs: Sequence[tuple[str, str]]) -> FilledForm:
-    """Return a form of names and values, as a query has them, too."""
-    values: dict[str, tuple[str, ...]] = {}
-    for name, value in pairs:
-        values[name] = (*values.get(name, ()), value)
-    return FilledForm(values)
+    return FilledForm(pairs)
 
 
 def default(groups: Sequence[FieldGroup]) -> FilledForm:
     """Return a form with the defaults of its fields."""
     choices = (f for group in groups for f in group.fields if f.control is Control.CHOICE)
-    return FilledForm({field.name: (field.default,) for field in choices if field.default})
+    return FilledForm((field.name, field.default) for field in choices if field.default)
 
 
 def suggesting(
-    groups: Sequence[FieldGroup], name: str, values: Sequence[str]
+    groups: Sequence[FieldGroup], known: Mapping[str, Sequence[str]]
 ) -> tuple[FieldGroup, ...]:
-    """Return groups in which a field suggests values."""
+    """Return groups in which fields suggest known values, by their names."""
 
     def of(field: Field) -> Field:
-        choices = tuple((value, value) for value in values)
-        return replace(field, choices=choices) if field.name == name else field
+        choices = tuple((value, value) for value in known.get(field.name, ()))
+        return replace(field, choices=choices) if field.name in known else field
 
     return tuple(replace(group, fields=tuple(map(of, group.fields))) for group in groups)
 
@@ -130,7 +123,7 @@ def maintenance(form: FilledForm, now: datetime) -> maintenance_schemas.Maintena
         raise Refused(ErrorCode.INVALID, message, where=TARGETS[0])
     key = form.text("key")
     body = {**fields.body(given), "idempotency_key": key}
-    return converted(body, maintenance_schemas.MaintenanceRequest)
+    return table.converted(body, maintenance_schemas.MaintenanceRequest)
 
 
 TARGETS: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
@@ -155,9 +148,9 @@ def value(field: Field, form: FilledForm, now: datetime) -> Any:  # noqa: ANN401
             case Control.CHOICE:
                 is_default = text == field.default and field.name != "event_type"
                 return None if is_default else text
-        if field.read in {times.moment, times.coming}:
+        if text and field.read in {times.moment, times.coming}:
             return moment(text, now, field.read)
-        return field.read(text) if text else None
+        return field.read(text) if text or field.required else None
     except ValueError as error:
         raise Refused(ErrorCode.INVALID, str(error), where=field.name) from error
 
@@ -204,14 +197,6 @@ def number(text: str) -> int:
     if text.isdecimal() and len(text) <= len(str(schemas.MAX_NUMBER)):
         return int(text)
     raise Refused(ErrorCode.NOT_FOUND, f"no maintenance or operation has the number {text[:80]!r}")
-
-
-def converted(asked: Mapping[str, object], shape: type[Shape]) -> Shape:
-    """Return the body of a request; Refused (INVALID), with the place, where a value is wrong."""
-    try:
-        return msgspec.convert(asked, shape)
-    except msgspec.ValidationError as error:
-        raise errors.invalid_body(error, shape) from error
 
 
 # From a refusal to a field.

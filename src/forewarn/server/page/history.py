@@ -7,24 +7,24 @@ those that are announced while a file is written are not in it.
 
 import asyncio
 import csv
+import functools
 import io
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, TypeVar
 
-import msgspec
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from forewarn import times
 from forewarn.maintenance import model
-from forewarn.server.operator import administration, fields, routing, schemas, views
-from forewarn.server.operator.routing import Backend
+from forewarn.server.operator import administration, api, fields, routing, schemas
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms
-from forewarn.server.page.forms import FilledForm
-from forewarn.server.page.routes import PageContext
-from forewarn.store.port import HistoryQuery, Page, Place, Reading
+from forewarn.server.page.forms import Draft, FilledForm
+from forewarn.server.page.routes import PageRequest
 from forewarn.vocabulary import AccessRole, EventStatus, EventType
+
+T = TypeVar("T")
 
 SHOWN: Final = 50
 """Operations, or records, of one page."""
@@ -43,52 +43,36 @@ FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 EXPORTED: Final = 500
 """Operations that are read at once."""
 
-Pages: TypeAlias = AsyncIterator[tuple[schemas.OperationView, ...]]
-"""Operations, some at a time."""
+SOURCES: Final = {
+    "operation": "id",
+    "type": "event_type",
+    "event": "event.id",
+    "scope": "event.scope",
+    "update_domain": "event.update_domain",
+    "machines": "event.machines",
+    "approved_by": "event.approval.by",
+    "approver": "event.approval.kind",
+    "approved_at": "event.approval.at",
+}
+"""The fields of an operation, or of its event, with other names than their columns."""
 
 Types = tuple[EventType, ...]
 Statuses = tuple[EventStatus, ...]
 
 
-class HistoryFilter:
-    """The filters of the history, as a query has them."""
-
-    def __init__(self, form: FilledForm, types: Types, statuses: Statuses) -> None:
-        self.form = form
-        self.types = types
-        self.statuses = statuses
-
-    def query(self, backend: Backend, limit: int) -> HistoryQuery:
-        """Return the query for the store; Refused (INVALID) if a filter cannot be read."""
-        form, given = self.form, forms.span(self.form, backend.now())
-        number = form.text("maintenance")
-        return HistoryQuery(
-            machine=model.key(form.text("machine")),
-            scope=model.key(form.text("scope")),
-            maintenance=forms.number(number) if number else None,
-            event_types=self.types,
-            statuses=self.statuses,
-            since=given["since"],
-            until=given["until"],
-            after=routing.place_before(form.text("cursor")),
-            limit=limit,
-        )
-
-    @property
-    def link(self) -> str:
-        """The query of links to it, without the cursor."""
-        form = self.form.filled(cursor="")
-        pairs = [pair for pair in form.pairs() if pair[1]]
-        pairs += [("event_type", each.value) for each in self.types]
-        pairs += [("status", each.value) for each in self.statuses]
-        return forms.of_pairs(pairs).query()
+async def _filtered(
+    page: PageRequest, form: FilledForm, ask: Callable[[Mapping[str, Any]], Awaitable[T]], empty: T
+) -> tuple[T, Draft]:
+    """Return the answer for the times in a filter, and the filter; `empty` if it is refused."""
+    try:
+        return await ask(forms.span(form, page.backend.now())), Draft(form)
+    except model.Refused as error:
+        return empty, Draft(form, forms.mistake_of(error, form, (fields.HISTORY,)), 400)
 
 
 @PAGE.route("GET", "/history", AccessRole.VIEWER)
 async def show_history(  # noqa: PLR0913 - the filters are the query's parameters
-    request: Request,
-    backend: Backend,
-    page: PageContext,
+    page: PageRequest,
     *,
     machine: routing.Name = "",
     scope: str = "",
@@ -101,119 +85,83 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
     file: Literal["csv"] | None = None,
 ) -> Response:
     """List operations, the newest announcement first; or send all of them as a file."""
-    texts = {"machine": machine, "scope": scope, "maintenance": maintenance}
-    texts |= {"since": since, "until": until, "cursor": cursor}
-    wanted = HistoryFilter(FilledForm({}).filled(**texts), event_type, status)
-    inventory, now = backend.inventory.snapshot(), backend.now()
-    mistake, found, code = None, Page(operations=()), 200
-    try:
-        query = wanted.query(backend, SHOWN if file is None else EXPORTED)
-        if file is not None:
-            return _file(_exported(backend, query))
-        found = await page.once(query, lambda: backend.read(lambda r: r.history(query)))
-    except model.Refused as error:
-        mistake = forms.mistake_of(error, wanted.form, (fields.HISTORY,))
-        code = 400
+    del since, until  # the form has them
+    form = FilledForm(page.request.query_params.multi_items())
+    wanted: dict[str, Any] = {"machine": machine, "scope": scope}
+    wanted |= {"event_type": event_type, "status": status}
+    empty: schemas.HistoryPage | Response = schemas.HistoryPage(operations=())
 
-    def make() -> Mapping[str, Any]:
-        return {
-            "wanted": wanted,
-            "form": wanted.form,
-            "mistake": mistake,
-            "types": list(EventType),
-            "statuses": list(EventStatus),
-            "operations": views.operations(found.operations, inventory, now),
-            "next": routing.history_cursor(found),
+    async def ask(span: Mapping[str, Any]) -> schemas.HistoryPage | Response:
+        given = {
+            **wanted,
+            **span,
+            "maintenance": forms.number(maintenance) if maintenance else None,
         }
+        read = functools.partial(api.read_history, page.backend, **given)
+        if file is not None:
+            return _file(_exported(read, await read(cursor=cursor, limit=EXPORTED)))
+        key = "history", cursor, *given.items()
+        return await page.once(key, lambda: read(cursor=cursor, limit=SHOWN))
 
-    return await page.show(request, "history.html", make, status=code)
-
-
-async def _exported(backend: Backend, query: HistoryQuery) -> Pages:
-    """Yield the operations of a query, a page at a time."""
-    inventory, now = backend.inventory.snapshot(), backend.now()
-    while True:
-        asked = query
-
-        def read(
-            reading: Reading, asked: HistoryQuery = asked
-        ) -> tuple[tuple[schemas.OperationView, ...], Place | None]:
-            found = reading.history(asked)
-            return views.operations(found.operations, inventory, now), found.next
-
-        operations, following = await backend.read(read)
-        yield operations
-        if following is None:
-            return
-        query = msgspec.structs.replace(query, after=following)
+    found, draft = await _filtered(page, form, ask, empty)
+    if isinstance(found, Response):
+        return found
+    values = {
+        "link": form.filled(cursor="").query(),
+        "types": list(EventType),
+        "statuses": list(EventStatus),
+        "operations": found.operations,
+        "next": found.next,
+    }
+    return await page.show("history.html", lambda: values, draft)
 
 
-def _file(pages: Pages) -> Response:
+async def _exported(
+    read: Callable[..., Awaitable[schemas.HistoryPage]], found: schemas.HistoryPage
+) -> AsyncIterator[bytes]:
+    """Yield the CSV file of operations, a page at a time."""
+    yield _written([COLUMNS])
+    yield await asyncio.to_thread(_written, rows(found.operations))
+    while found.next:
+        found = await read(cursor=found.next, limit=EXPORTED)
+        yield await asyncio.to_thread(_written, rows(found.operations))
+
+
+def _file(lines: AsyncIterator[bytes]) -> Response:
     headers = {
         "Cache-Control": "no-store",
         "X-Content-Type-Options": "nosniff",
         "Content-Disposition": 'attachment; filename="forewarn-history.csv"',
     }
-    return StreamingResponse(as_csv(pages), media_type="text/csv; charset=utf-8", headers=headers)
-
-
-async def as_csv(found: Pages) -> AsyncIterator[bytes]:
-    """Yield the CSV file of operations."""
-    yield _written([COLUMNS])
-    async for operations in found:
-        yield await asyncio.to_thread(_rows_of, operations)
+    return StreamingResponse(lines, media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def rows(operations: Iterable[schemas.OperationView]) -> Iterator[tuple[str, ...]]:
-    """Yield the row of each event; an operation without events has one, too."""
+    """Yield the row of each event."""
     for operation in operations:
         for event in operation.events:
-            approval = event.approval
-            yield tuple(
-                map(
-                    cell,
-                    (
-                        operation.id,
-                        operation.maintenance,
-                        event.id,
-                        operation.event_type,
-                        operation.status,
-                        operation.source,
-                        event.scope,
-                        event.update_domain,
-                        " ".join(event.machines),
-                        " ".join(operation.hosts),
-                        times.precise(operation.announced_at),
-                        times.precise(operation.not_before),
-                        approval and approval.by,
-                        approval and approval.kind,
-                        approval and times.precise(approval.at),
-                        operation.started_at and times.precise(operation.started_at),
-                        operation.start_cause,
-                        operation.ended_at and times.precise(operation.ended_at),
-                        operation.took_seconds,
-                        operation.outcome,
-                        operation.acknowledged_by,
-                        operation.description,
-                    ),
-                )
-            )
+            yield tuple(cell(_source(operation, event, column)) for column in COLUMNS)
+
+
+def _source(operation: schemas.OperationView, event: schemas.EventView, column: str) -> object:
+    value: Any = operation
+    for part in SOURCES.get(column, column).split("."):
+        value = event if part == "event" else value and getattr(value, part)
+    return value
 
 
 def cell(value: object) -> str:
-    """Return a value as a cell; None is empty.
+    """Return a value as a cell; None is empty, and names have blanks between them.
 
     A text that a spreadsheet would calculate has an apostrophe before it, as spreadsheets have for
     text: descriptions and outcomes are other people's words.
     """
     if value is None:
         return ""
-    text = str(value)
-    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
-
-
-def _rows_of(operations: Iterable[schemas.OperationView]) -> bytes:
-    return _written(rows(operations))
+    if isinstance(value, datetime):
+        return times.precise(value)
+    text = " ".join(value) if isinstance(value, tuple) else str(value)
+    return f"'{text}" if isinstance(value, str | tuple) and text.startswith(FORMULA) else text
 
 
 def _written(lines: Iterable[Iterable[str]]) -> bytes:
@@ -224,9 +172,7 @@ def _written(lines: Iterable[Iterable[str]]) -> bytes:
 
 @PAGE.route("GET", "/audit", AccessRole.OPERATOR)
 async def show_audit(
-    request: Request,
-    backend: Backend,
-    page: PageContext,
+    page: PageRequest,
     *,
     by: routing.Name = "",
     since: routing.Name = "",
@@ -235,30 +181,12 @@ async def show_audit(
     cursor: routing.Name = "",
 ) -> Response:
     """List what operators asked, newest first."""
-    form = FilledForm({}).filled(by=by, since=since, until=until, logins=logins)
-    mistake, found, code = None, schemas.AuditPage(records=()), 200
-    try:
-        given = forms.span(form, backend.now())
-        found = await administration.read_audit(
-            backend,
-            by=form.text("by"),
-            since=given["since"],
-            until=given["until"],
-            logins=form.checked("logins"),
-            cursor=cursor,
-            limit=SHOWN,
-        )
-    except model.Refused as error:
-        mistake = forms.mistake_of(error, form, (fields.HISTORY,))
-        code = 400
+    form = FilledForm().filled(by=by, since=since, until=until, logins=logins)
 
-    def make() -> Mapping[str, Any]:
-        return {
-            "form": form,
-            "mistake": mistake,
-            "link": form.query(),
-            "records": found.records,
-            "next": found.next,
-        }
+    async def ask(span: Mapping[str, Any]) -> schemas.AuditPage:
+        wanted = {"by": form.text("by"), "logins": form.checked("logins"), **span}
+        return await administration.read_audit(page.backend, cursor=cursor, limit=SHOWN, **wanted)
 
-    return await page.show(request, "audit.html", make, status=code)
+    found, draft = await _filtered(page, form, ask, schemas.AuditPage(records=()))
+    values = {"link": form.query(), "records": found.records, "next": found.next}
+    return await page.show("audit.html", lambda: values, draft)

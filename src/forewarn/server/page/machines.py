@@ -5,17 +5,17 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from forewarn.maintenance import model
+from forewarn.maintenance.model import HoldKind
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, VERSIONS
-from forewarn.server.operator import api, routing, views
+from forewarn.server.operator import api, routing, schemas, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
-from forewarn.server.page.routes import PageContext, Search
-from forewarn.store.port import HistoryQuery, Reading
+from forewarn.server.page.routes import PageRequest, Search
+from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import AccessRole, ErrorCode
 
 SHOWN: Final = 50
@@ -30,20 +30,9 @@ LATEST: Final = 15
 VersionName = Annotated[str, msgspec.Meta(max_length=20)]
 
 
-class GuestDocument(msgspec.Struct, frozen=True):
-    """A machine's document, as a version of the protocol shows it."""
-
-    version: str
-    body: str
-    """Its JSON, a line for each value."""
-    events: int
-
-
 @PAGE.route("GET", "/machines", AccessRole.VIEWER)
 async def list_machines(
-    request: Request,
-    backend: Backend,
-    page: PageContext,
+    page: PageRequest,
     *,
     q: Search = "",
     scope: str = "",
@@ -51,12 +40,11 @@ async def list_machines(
     cursor: routing.Name = "",
 ) -> Response:
     """List machines: those with a part of their name, scope, host or address; or all."""
-    inventory, now = backend.inventory.snapshot(), backend.now()
+    inventory, now = page.backend.inventory.snapshot(), page.backend.now()
     after = routing.key_before("machines", cursor)
-    found = await backend.search.find(
+    found = await page.backend.search.find(
         inventory, q.strip(), after, SHOWN + 1, scope=scope, host=api.place_of(host)
     )
-    holds = await backend.read(lambda reading: reading.holds())
 
     def make() -> Mapping[str, Any]:
         shown, following = routing.page("machines", found, SHOWN, lambda machine: machine.key)
@@ -72,18 +60,16 @@ async def list_machines(
             "live": live_by_machine(inventory, keys, now),
             "next": following,
             "the_scope": views.scope_detail(known, inventory) if known else None,
-            "holds": [
-                *views.holds([each for each in holds if _is_hold_of(each, scope, host)], inventory)
-            ],
+            "holds": _holds(inventory, {HoldKind.SCOPE: model.key(scope), HoldKind.HOST: host}),
         }
 
-    return await page.show(request, "machines.html", make)
+    return await page.show("machines.html", make)
 
 
-def _is_hold_of(hold: model.Hold, scope: str, host: str) -> bool:
-    if hold.kind is model.HoldKind.SCOPE:
-        return hold.name == model.key(scope)
-    return hold.kind is model.HoldKind.HOST and hold.name == host
+def _holds(inventory: Inventory, places: Mapping[HoldKind, str]) -> list[schemas.HoldView]:
+    """Return the holds of these places, by kind."""
+    holds = inventory.holds.values()
+    return [*views.holds([h for h in holds if places.get(h.kind) == h.name], inventory)]
 
 
 def places(inventory: Inventory) -> dict[str, list[str]]:
@@ -99,18 +85,19 @@ def places(inventory: Inventory) -> dict[str, list[str]]:
 
 
 @PAGE.route("GET", "/holds", AccessRole.VIEWER)
-async def list_holds(request: Request, backend: Backend, page: PageContext) -> Response:
+async def list_holds(page: PageRequest) -> Response:
     """List the holds, with what each keeps from starting."""
-    inventory, found = backend.inventory.snapshot(), await api.list_holds(backend)
+    inventory = page.backend.inventory.snapshot()
+    found = await api.list_holds(page.backend)
     values = {"holds": found.holds}
-    return await page.show(request, "holds.html", lambda: {**values, "places": places(inventory)})
+    return await page.show("holds.html", lambda: {**values, "places": places(inventory)})
 
 
 @PAGE.route("GET", "/hosts", AccessRole.VIEWER)
-async def list_hosts(request: Request, backend: Backend, page: PageContext) -> Response:
+async def list_hosts(page: PageRequest) -> Response:
     """List the hosts that the connector knows, and how far their drains are."""
-    found = await page.once("hosts", lambda: api.list_hosts(backend))
-    return await page.show(request, "hosts.html", lambda: {"found": found})
+    found = await page.once("hosts", lambda: api.list_hosts(page.backend))
+    return await page.show("hosts.html", lambda: {"found": found})
 
 
 def live_by_machine(
@@ -127,20 +114,17 @@ def live_by_machine(
 
 
 @PAGE.route("GET", "/machines/{name}", AccessRole.VIEWER)
-async def show_machine(
-    request: Request, backend: Backend, page: PageContext, name: str
-) -> Response:
+async def show_machine(page: PageRequest, name: str) -> Response:
     """Show a machine: facts, maintenance, its agent's word, and the document that it reads."""
+    backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
     machine = inventory.machine(name)
     key = machine.key
     bodies = {each.name: backend.guests.document(machine.scope, each) for each in VERSIONS}
 
-    def question(reading: Reading) -> tuple[tuple[model.Hold, ...], tuple[model.Operation, ...]]:
-        found = reading.history(HistoryQuery(machine=key, limit=LATEST))
-        return reading.holds(), found.operations
-
-    holds, past = await backend.read(question)
+    wanted = HistoryQuery(machine=key, limit=LATEST)
+    past = (await backend.read(lambda reading: reading.history(wanted))).operations
+    places = {HoldKind.SCOPE: machine.scope, HoldKind.HOST: machine.host, HoldKind.MACHINE: key}
 
     def make() -> Mapping[str, Any]:
         live = live_by_machine(inventory, [key], now)[key]
@@ -149,13 +133,11 @@ async def show_machine(
             "machine": views.machine_detail(machine, inventory),
             "live": live,
             "past": views.operations([o for o in past if o.id not in ids], inventory, now),
-            "holds": list(
-                views.holds([each for each in holds if _covers(each, machine)], inventory)
-            ),
-            "documents": [_document(version, body) for version, body in bodies.items()][::-1],
+            "holds": _holds(inventory, places),
+            "documents": [(each, *_document(body)) for each, body in bodies.items()][::-1],
         }
 
-    return await page.show(request, "machine.html", make)
+    return await page.show("machine.html", make)
 
 
 @PAGE.route("GET", "/machines/{name}/document", AccessRole.VIEWER)
@@ -174,15 +156,7 @@ async def send_document(
     return Response(body, headers=headers, media_type="application/json")
 
 
-def _document(version: str, body: bytes) -> GuestDocument:
+def _document(body: bytes) -> tuple[str, int]:
+    """Return its JSON with a line for each value, and the number of its events."""
     pretty = msgspec.json.format(body, indent=2).decode()
-    return GuestDocument(version, pretty, len(msgspec.json.decode(body)["Events"]))
-
-
-def _covers(hold: model.Hold, machine: model.Machine) -> bool:
-    place = {
-        model.HoldKind.SCOPE: machine.scope,
-        model.HoldKind.HOST: machine.host,
-        model.HoldKind.MACHINE: machine.key,
-    }
-    return hold.name == place.get(hold.kind, "")
+    return pretty, len(msgspec.json.decode(body)["Events"])

@@ -7,15 +7,11 @@ there already is asked once more. Both are shown again with the reason if they a
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from forewarn.control import lookup
-from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.turn_plan import PlannedWave
 from forewarn.maintenance.units import UnitState
@@ -23,7 +19,6 @@ from forewarn.server import secret_files
 from forewarn.server.operator import (
     api,
     auth,
-    errors,
     fields,
     maintenance_schemas,
     routing,
@@ -35,10 +30,9 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms, machines, orders
-from forewarn.server.page.forms import FilledForm
+from forewarn.server.page.forms import Draft, FilledForm
 from forewarn.server.page.orders import OperatorOrder, Standing, Subject
-from forewarn.server.page.routes import PageContext
-from forewarn.settings import Mistake
+from forewarn.server.page.routes import PageRequest
 from forewarn.store.port import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
@@ -59,9 +53,6 @@ SHOWN_OPERATIONS: Final = 200
 SHOWN_UNITS: Final = 200
 """The most units of a maintenance's page at once."""
 
-PLANNED_NAMES: Final = 6
-"""Names of units in a wave's line of a plan."""
-
 FIRST: Final = ("failed", "blocked", "running")
 """The units that are shown before all others."""
 
@@ -74,86 +65,28 @@ Offset = Annotated[int, msgspec.Meta(extra={table.NAME: "from"}, ge=0, le=100_00
 # Forms that ask for something new.
 
 
-async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
-    """Show the form again, or what it would come to, or start it."""
-    backend = page.backend
-    form = forms.sent(await table.read_body(request))
-    action = form.text("action")
-    if action != "start":
-        caller.recorded = True  # it changes nothing
-    if action == "change":
-        return await _form(request, page, form.filled(key=secret_files.new_token()))
-    try:
-        now = backend.now()
-        asked = forms.maintenance(form, now)
-        if action == "start":
-            made = await api.request_maintenance(backend, caller, data=asked)
-            return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
-        planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
-    except forms.REFUSED as error:
-        mistake = forms.mistake_of(error, form, fields.GROUPS)
-        if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
-            form = form.filled(key=secret_files.new_token())
-        caller.outcome = errors.code_of(error)
-        status = errors.STATUS[caller.outcome]
-        return await _form(request, page, form, mistake=mistake, status=status)
-    values = {"form": forms.settled(form, now), "asked": asked, **_plan(asked, planned)}
-    return await page.show(request, "maintenance_plan.html", lambda: values)
-
-
-async def _form(
-    request: Request,
-    page: PageContext,
-    form: FilledForm,
-    *,
-    mistake: Mistake | None = None,
-    status: int = 200,
-) -> Response:
+async def _form(page: PageRequest, draft: Draft) -> Response:
     checks = sorted(page.backend.maintenances.checks.names)
     inventory = page.backend.inventory.snapshot()
 
     def make() -> Mapping[str, Any]:
-        groups: tuple[fields.FieldGroup, ...] = fields.GROUPS
-        for name, known in {"check": checks, **machines.places(inventory)}.items():
-            groups = forms.suggesting(groups, name, known)
-        return {"form": form, "groups": groups, "mistake": mistake}
+        known = {"check": checks, **machines.places(inventory)}
+        return {"groups": forms.suggesting(fields.GROUPS, known)}
 
-    return await page.show(request, "maintenance_form.html", make, status=status)
+    return await page.show("maintenance_form.html", make, draft)
 
 
 # Maintenance.
 
 
-class ListedMaintenance(msgspec.Struct, frozen=True):
-    """A maintenance as the list shows it."""
-
-    view: maintenance_schemas.MaintenanceView
-    standing: Standing
-    counts: Mapping[str, int]
-    """The number of machines of its operations, by their progress."""
-
-
-class ListedUnit(msgspec.Struct, frozen=True):
-    """A unit as its maintenance's page shows it."""
-
-    view: maintenance_schemas.UnitView
-    standing: Standing
-    orders: tuple[str, ...]
-
-
-class ListedWave(msgspec.Struct, frozen=True):
-    """A wave of a maintenance: how far its units are."""
-
-    number: int
-    units: maintenance_schemas.UnitCounts
-    is_current: bool
+Listed = tuple[maintenance_schemas.MaintenanceView, Standing, dict[str, int]]
+"""A maintenance, and the number of machines of its operations by their progress."""
 
 
 @PAGE.route("GET", "/maintenance", AccessRole.VIEWER)
-async def list_maintenances(
-    request: Request, backend: Backend, page: PageContext, cursor: routing.Name = ""
-) -> Response:
+async def list_maintenances(page: PageRequest, cursor: routing.Name = "") -> Response:
     """List what is open, and what was asked for, newest first."""
+    backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
     before = routing.key_before("maintenances", cursor)
     live: dict[int, list[model.Operation]] = {}
@@ -166,62 +99,42 @@ async def list_maintenances(
         opened = reading.open_maintenances()
         numbers = sorted(live.keys() | opened.keys(), reverse=True)
         known = opened | reading.maintenances(numbers[:OPEN])
-        upper = [known[number] for number in numbers[:OPEN] if number in known]
-        if cursor:
-            upper = []
+        upper = [known[n] for n in numbers[:OPEN] if n in known and not cursor]
         lower = [one for one in found if one.number not in numbers]
 
-        def operations_of(value: model.Maintenance) -> Collection[model.Operation]:
-            alive = live.get(value.number, [])
-            if len(alive) == value.announced:
-                return alive  # all of them: the store need not be asked
-            return reading.operations_of_maintenance(value.number).values()
+        def listed(value: model.Maintenance, further: int) -> Listed:
+            operations: Collection[model.Operation] = live.get(value.number, [])
+            if len(operations) != value.announced:  # or the store need not be asked
+                operations = reading.operations_of_maintenance(value.number).values()
+            shown = views.operations(operations, inventory, now)
+            view = views.maintenance(value, [one.status for one in operations], now)
+            waiting = (unit for unit in value.units if unit.state is UnitState.WAITING)
+            again = {f"{value.number}.{unit.operation}" for unit in waiting}
+            how = orders.maintenance_standing(view, shown)
+            return view, how, _counts(again, shown, further)
 
-        def listed(values: Collection[model.Maintenance]) -> list[ListedMaintenance]:
-            further = views.still_to_come(values, inventory)
-            return [
-                _listed(value, further[value.number], operations_of(value), inventory, now)
-                for value in values
-            ]
-
+        further = views.still_to_come([*upper, *lower], inventory)
         return {
-            "open": listed(upper),
+            "open": [listed(one, further[one.number]) for one in upper],
             "more_open": max(0, len(numbers) - OPEN),
-            "recent": listed(lower),
+            "recent": [listed(one, further[one.number]) for one in lower],
             "next": following,
             "cursor": cursor,
             "holds": [h for h in reading.holds() if h.kind is model.HoldKind.EVERYTHING],
         }
 
     found = await page.once(("maintenances", cursor), lambda: backend.read(question))
-    return await page.show(request, "maintenances.html", lambda: found)
-
-
-def _listed(
-    value: model.Maintenance,
-    further: int,
-    operations: Collection[model.Operation],
-    inventory: Inventory,
-    now: datetime,
-) -> ListedMaintenance:
-    shown = views.operations(operations, inventory, now)
-    view = views.maintenance(value, [one.status for one in operations], now)
-    how = orders.maintenance_standing(view, shown)
-    return ListedMaintenance(view, how, _counts(value, shown, further))
+    return await page.show("maintenances.html", lambda: found)
 
 
 def _counts(
-    value: model.Maintenance, operations: Iterable[schemas.OperationView], further: int
+    again: Collection[str], operations: Iterable[schemas.OperationView], further: int
 ) -> dict[str, int]:
     """Return how many machines are done, down, failed, cancelled, and still to come.
 
-    Each counts once, by its latest operation; those of a unit that has another turn are to come.
+    Each counts once, by its latest operation; those of a unit that has another turn are to come:
+    `again` has the ids of its operations.
     """
-    again = {
-        f"{value.number}.{unit.operation}"
-        for unit in value.units
-        if unit.state is UnitState.WAITING and unit.operation
-    }
     latest: dict[str, str] = {}
     for operation in sorted(operations, key=_ordinal):
         name = {
@@ -244,33 +157,28 @@ def _counts(
 
 @PAGE.route("GET", "/maintenance/{number:digits}", AccessRole.VIEWER)
 async def show_maintenance(
-    request: Request,
-    backend: Backend,
-    page: PageContext,
+    page: PageRequest,
     *,
     number: api.ByNumber,
     units: UnitFilter = "",
     offset: Offset = 0,
 ) -> Response:
     """Show a maintenance with its units and operations, and what can be done about it."""
-    inventory, now = backend.inventory.snapshot(), backend.now()
+    backend = page.backend
+    found = await page.once(("maintenance", number), lambda: api.show_maintenance(backend, number))
+    inventory = backend.inventory.snapshot()
 
-    def question(reading: Reading) -> Mapping[str, Any]:
-        known = reading.maintenances([number])
-        if number not in known:
-            message = f"no maintenance {number}: it may be older than the history"
-            raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
-        its = sorted(reading.operations_of_maintenance(number).values(), key=_ordinal)
-        operations = views.operations(its, inventory, now)
-        value = known[number]
-        view = views.maintenance(value, [one.status for one in its], now)
-        every = views.units(value, inventory)
+    def make() -> Mapping[str, Any]:
+        view, every = found.maintenance, found.units
+        operations = sorted(found.operations, key=_ordinal)
+        again = {unit.operation for unit in every if unit.status is UnitState.WAITING}
+        further = sum(unit.machines.count for unit in every)
         return {
             "one": view,
-            "policy": value.policy,
+            "policy": found.policy,
             "standing": orders.maintenance_standing(view, operations),
-            "counts": _counts(value, operations, sum(unit.machines.count for unit in every)),
-            "holds": [*views.holds(_holds_of(value, its, inventory), inventory)],
+            "counts": _counts(again, operations, further),
+            "holds": [*views.holds(_holds_of(view, inventory), inventory)],
             "operations": operations[-SHOWN_OPERATIONS:],
             "more": max(0, len(operations) - SHOWN_OPERATIONS),
             "orders": orders.of_maintenance(view, operations),
@@ -278,28 +186,26 @@ async def show_maintenance(
             **_units(every, units, offset),
         }
 
-    asked = ("maintenance", number, units, offset)
-    found = await page.once(asked, lambda: backend.read(question))
-    return await page.show(request, "maintenance.html", lambda: found)
+    return await page.show("maintenance.html", make)
 
 
-def _holds_of(
-    value: model.Maintenance, its: Collection[model.Operation], inventory: Inventory
-) -> list[model.Hold]:
+def _holds_of(view: maintenance_schemas.MaintenanceView, inventory: Inventory) -> list[model.Hold]:
     """Return the holds that keep operations of it, or its targets, from starting."""
-    if value.state.over and not any(each.unstarted for each in its):
+    live = inventory.operations.values()
+    unstarted = [one for one in live if one.maintenance == view.number and one.unstarted]
+    if view.status.over and not unstarted:
         return []
-    names = {*value.targets, *map(model.key, value.targets)}
+    names = {*view.targets, *map(model.key, view.targets)}
     return [
         hold
         for hold in inventory.holds.values()
-        if any(each.unstarted and hold.covers(each) for each in its)
-        or (value.target.startswith(hold.kind) and hold.name in names)
+        if any(map(hold.covers, unstarted))
+        or (view.target.startswith(hold.kind) and hold.name in names)
         or hold.kind is model.HoldKind.EVERYTHING
     ]
 
 
-def _ordinal(operation: model.Operation | schemas.OperationView) -> int:
+def _ordinal(operation: schemas.OperationView) -> int:
     return int(operation.id.partition(".")[2])
 
 
@@ -307,13 +213,13 @@ def _units(
     every: Collection[maintenance_schemas.UnitView], wanted: str, offset: int
 ) -> dict[str, Any]:
     """Return the units that a page shows, and how many there are of each kind."""
-    listed = [_unit(each) for each in every]
-    fitting = [each for each in listed if not wanted or each.standing.word == wanted]
+    words = [(orders.unit_standing(unit).word, unit) for unit in every]
+    fitting = [unit for word, unit in words if wanted in {"", word}]
     if not wanted:
         fitting.sort(key=_precedence)
     following = offset + SHOWN_UNITS
     return {
-        "unit_counts": Counter(each.standing.word for each in listed),
+        "unit_counts": Counter(word for word, _ in words),
         "filter": wanted,
         "units": fitting[offset:following],
         "fitting": len(fitting),
@@ -322,35 +228,20 @@ def _units(
     }
 
 
-def _unit(unit: maintenance_schemas.UnitView) -> ListedUnit:
-    possible: tuple[str, ...] = ()
-    if unit.status in {UnitState.FAILED, UnitState.SKIPPED}:
-        possible = ("retry",)
-    if unit.status in {UnitState.FAILED, UnitState.WAITING}:
-        possible = (*possible, "skip")
-    return ListedUnit(unit, orders.unit_standing(unit), possible)
-
-
-def _precedence(unit: ListedUnit) -> tuple[int, int]:
-    word = unit.standing.word
-    return FIRST.index(word) if word in FIRST else len(FIRST), unit.view.wave
+def _precedence(unit: maintenance_schemas.UnitView) -> tuple[int, int]:
+    word = orders.unit_standing(unit).word
+    return FIRST.index(word) if word in FIRST else len(FIRST), unit.wave
 
 
 def _waves(
     view: maintenance_schemas.MaintenanceView, every: Collection[maintenance_schemas.UnitView]
-) -> list[ListedWave]:
-    """Return the waves, where there are several."""
+) -> list[tuple[int, Counter[str], bool]]:
+    """Return the waves, where there are several: their units by state, and the current one."""
     states: dict[int, Counter[str]] = {}
     for unit in every if view.waves > 1 else ():
         states.setdefault(unit.wave, Counter())[unit.status.value] += 1
-    return [
-        ListedWave(
-            number=number,
-            units=maintenance_schemas.UnitCounts(**counts),
-            is_current=number == view.wave and not view.status.over,
-        )
-        for number, counts in sorted(states.items())
-    ]
+    current = 0 if view.status.over else view.wave
+    return [(number, counts, number == current) for number, counts in sorted(states.items())]
 
 
 def _plan(
@@ -369,20 +260,14 @@ def _plan(
     return {
         "plan": planned,
         "further": [unit for unit in planned.units if unit.machines.count],
-        "waves": [(wave, _names(wave)) for wave in waves],
+        "waves": waves,
         "says": says,
     }
 
 
-def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
-    names = wave.units[:PLANNED_NAMES]
-    return names, len(wave.units) - len(names)
-
-
 @PAGE.route("GET", "/maintenance/new", AccessRole.VIEWER)
 async def begin_maintenance(
-    request: Request,
-    page: PageContext,
+    page: PageRequest,
     *,
     machines: routing.Name = "",
     scopes: routing.Name = "",
@@ -392,25 +277,42 @@ async def begin_maintenance(
     texts = {"machines": machines, "scopes": scopes, "hosts": hosts}
     given = {name: text for name, text in texts.items() if text}
     form = forms.default(fields.GROUPS).filled(**given, key=secret_files.new_token())
-    return await _form(request, page, form)
+    return await _form(page, Draft(form))
 
 
 @PAGE.route("POST", "/page/maintenance", AccessRole.VIEWER)
-async def send_maintenance(
-    request: Request, caller: OperatorRequest, page: PageContext
-) -> Response:
-    """Show the form again, what it would come to, or start it."""
-    return await _plan_or_start(request, caller, page)
+async def send_maintenance(page: PageRequest) -> Response:
+    """Show the form again, or what it would come to, or start it."""
+    backend, caller, form = page.backend, page.caller, await page.form()
+    action = form.text("action")
+    if action != "start":
+        caller.recorded = True  # it changes nothing
+    if action == "change":
+        return await _form(page, Draft(form.filled(key=secret_files.new_token())))
+    try:
+        now = backend.now()
+        asked = forms.maintenance(form, now)
+        if action == "start":
+            made = await api.request_maintenance(page.call, data=asked)
+            return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
+        planned = await api.request_maintenance(page.call, data=asked, dry_run=True)
+    except forms.REFUSED as error:
+        draft = page.refused(error, form, fields.GROUPS)
+        if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
+            form = form.filled(key=secret_files.new_token())
+        return await _form(page, draft._replace(form=form))
+    values = {"form": forms.settled(form, now), "asked": asked, **_plan(asked, planned)}
+    return await page.show("maintenance_plan.html", lambda: values)
 
 
 # One operation: a page of its own, or the panel beside another page.
 
 
 @PAGE.route("GET", "/operations/{reference}", AccessRole.VIEWER)
-async def show_operation(request: Request, page: PageContext, reference: str) -> Response:
+async def show_operation(page: PageRequest, reference: str) -> Response:
     """Show all that is known of an operation."""
     backend, now = page.backend, page.backend.now()
-    operation = await _operation(page, reference)
+    operation = await _operation(backend, reference)
     (view,) = views.operations([operation], backend.inventory, now)
     live = [
         views.live_event(operation, event, backend.inventory, now)
@@ -422,14 +324,14 @@ async def show_operation(request: Request, page: PageContext, reference: str) ->
         "audience": {event.id: event for event in live},
         "holds": [*views.holds([h for h in holds if h.covers(operation)], backend.inventory)],
     }
-    return await page.show(request, "operation.html", lambda: shown)
+    return await page.show("operation.html", lambda: shown)
 
 
-async def _operation(page: PageContext, reference: str) -> model.Operation:
-    known = page.backend.inventory.operations.get(reference)
+async def _operation(backend: Backend, reference: str) -> model.Operation:
+    known = backend.inventory.operations.get(reference)
     if known is not None:
         return known
-    found = await page.backend.read(lambda reading: reading.operations([reference]))
+    found = await backend.read(lambda reading: reading.operations([reference]))
     if reference not in found:
         message = f"no operation {reference[:80]!r}: see History"
         raise model.Refused(ErrorCode.NOT_FOUND, message)
@@ -441,9 +343,7 @@ async def _operation(page: PageContext, reference: str) -> model.Operation:
 
 @PAGE.route("GET", "/orders/{order}", AccessRole.OPERATOR)
 async def ask(
-    request: Request,
-    page: PageContext,
-    caller: OperatorRequest,
+    page: PageRequest,
     *,
     order: str,
     reference: routing.Name = "",
@@ -451,42 +351,27 @@ async def ask(
     back: routing.Name = "",
 ) -> Response:
     """Ask once more whether an order is meant."""
-    auth.require(caller, _order(order).needs)
-    form = forms.of_pairs([("reference", reference), ("unit", unit), ("back", back)])
-    return await _asked(request, page, order, form)
+    auth.require(page.caller, _order(order).needs)
+    form = FilledForm([("reference", reference), ("unit", unit), ("back", back)])
+    return await _asked(page, order, Draft(form))
 
 
 @PAGE.route("POST", "/page/orders/{order}", AccessRole.OPERATOR)
-async def do(
-    request: Request, backend: Backend, caller: OperatorRequest, page: PageContext, order: str
-) -> Response:
+async def do(page: PageRequest, order: str) -> Response:
     """Carry out an order, and lead to what it was about."""
-    form = forms.sent(await table.read_body(request))
-    wanted = _order(order)
-    auth.require(caller, wanted.needs)
-    subject = await _subject(backend, form, order)
-    sent = orders.SentOrder(backend=backend, caller=caller, request=request, form=form)
+    form, wanted = await page.form(), _order(order)
+    auth.require(page.caller, wanted.needs)
+    subject = await _subject(page.backend, form, order)
     try:
-        await wanted.act(sent)
+        await wanted.carry_out(page.request, form, page.backend.now())
         return RedirectResponse(subject.address, status_code=303)
     except forms.REFUSED as error:
-        mistake = forms.mistake_of(error, form, wanted.groups)
-        caller.outcome = errors.code_of(error)
-        status = errors.STATUS[caller.outcome]
-        return await _asked(request, page, order, form, mistake=mistake, status=status)
+        return await _asked(page, order, page.refused(error, form, wanted.groups))
 
 
-async def _asked(
-    request: Request,
-    page: PageContext,
-    order: str,
-    form: FilledForm,
-    *,
-    mistake: Mistake | None = None,
-    status: int = 200,
-) -> Response:
+async def _asked(page: PageRequest, order: str, draft: Draft) -> Response:
     wanted = _order(order)
-    subject = await _subject(page.backend, form, order)
+    subject = await _subject(page.backend, draft.form, order)
 
     def make() -> Mapping[str, Any]:
         return {
@@ -494,11 +379,9 @@ async def _asked(
             "order": wanted,
             "subject": subject,
             "consequence": wanted.consequence(subject),
-            "form": form,
-            "mistake": mistake,
         }
 
-    return await page.show(request, "order.html", make, status=status)
+    return await page.show("order.html", make, draft)
 
 
 def _order(name: str) -> OperatorOrder:
@@ -517,35 +400,22 @@ async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
     if kind in {each.value for each in model.HoldKind}:
         found = _of_hold(backend, reference, model.HoldKind(kind), name)
         return replace(found, address=back) if BACK.fullmatch(back) else found
-    inventory, now = backend.inventory.snapshot(), backend.now()
-    number, _, part = reference.partition(".")
     subject = Subject(
         reference=reference,
-        address=back if BACK.fullmatch(back) else f"/maintenance/{number}",
+        address=back if BACK.fullmatch(back) else f"/maintenance/{reference.partition('.')[0]}",
         unit=form.text("unit"),
     )
-
-    def question(reading: Reading) -> Subject:
-        if not lookup.MAINTENANCE.fullmatch(reference):
-            found = reading.operations([reference])
-            if not found and (part or not number.isdecimal()):
-                message = f"no operation {reference[:80]!r}: see the history"
-                raise model.Refused(ErrorCode.NOT_FOUND, message)
-            return replace(subject, operations=views.operations(found.values(), inventory, now))
-        its = reading.operations_of_maintenance(forms.number(reference))
-        asked = reading.maintenances([forms.number(reference)])
-        further = views.still_to_come(asked.values(), inventory)
-        statuses = [one.status for one in its.values()]
-        return replace(
-            subject,
-            operations=views.operations(its.values(), inventory, now),
-            further=sum(further.values()),
-            maintenance=next(
-                (views.maintenance(one, statuses, now) for one in asked.values()), None
-            ),
-        )
-
-    return await backend.read(question)
+    if not reference.isdecimal():
+        operation = await _operation(backend, reference)
+        operations = views.operations([operation], backend.inventory, backend.now())
+        return replace(subject, operations=operations)
+    detail = await api.show_maintenance(backend, forms.number(reference))
+    return replace(
+        subject,
+        operations=detail.operations,
+        further=sum(unit.machines.count for unit in detail.units),
+        maintenance=detail.maintenance,
+    )
 
 
 def _of_hold(backend: Backend, reference: str, kind: model.HoldKind, name: str) -> Subject:

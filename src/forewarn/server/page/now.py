@@ -28,7 +28,7 @@ from forewarn.server.page.fleet_map import Condition, Place
 from forewarn.server.page.live import SharedAnswers
 from forewarn.server.page.rendering import Renderer
 from forewarn.store.port import Reading, StoreError
-from forewarn.vocabulary import ApproverKind, EventStatus, EventType
+from forewarn.vocabulary import ApproverKind, EventStatus
 
 PAST: Final = timedelta(days=7)
 """The age up to which ended operations are read: the longest range of the timeline."""
@@ -140,82 +140,21 @@ def approvals(operations: Iterable[model.Operation], since: datetime) -> Approva
 # What is shown.
 
 
-class Tiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The six numbers."""
+class AlertLine(msgspec.Struct, frozen=True):
+    """An alert, and what leads on from it."""
 
-    down: int
-    broken: int
-    """Machines whose failure nobody acknowledged: their update domains count as down."""
-    down_scopes: int
-    machines: int
-    noticed: int
-    """Machines under notice."""
-    next_at: datetime | None
-    """When the next operation starts at the latest; None where nothing is Scheduled."""
-    alerts: int
-    done: int
-    failed: int
-    cancelled: int
-    approval: timedelta | None
-    approved: int
-    started: int
-    listening: float | None
-    """The share of the checked machines that listens; None if none was checked."""
-    silent: int
-    """Those of them that do not."""
-
-
-class AlertLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert, as the page shows it."""
-
-    word: str
-    about: str
+    alert: alerts.Alert
     href: str
     """The page of its subject; `""` if there is none."""
     action: str
     """The label of the button that ends it, such as `Retry h2`; `""` if a command does."""
     order: str
     """The address that the button leads to."""
-    message: str
-    age: timedelta
-    grave: bool
 
 
-class NextLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that is under way, or comes next."""
-
-    operation: str
-    event_type: EventType
-    form: timeline.Form
-    machines: str
-    scope: str
-    word: str
-    """The state of the operation, in words."""
-    since: datetime | None = None
-    """Counted from here, upwards."""
-    until: datetime | None = None
-    """Counted down to this."""
-
-
-class Segment(msgspec.Struct, frozen=True):
-    """The units of a maintenance in one state, as a part of its bar in per cent."""
-
-    state: UnitState
-    count: int
-    x: float
-    width: float
-
-
-class ProgressLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A maintenance with units as a bar."""
-
-    number: int
-    event_type: EventType
-    state: str
-    reason: str
-    units: int
-    over: int
-    segments: tuple[Segment, ...]
+NextLine = tuple[model.Operation, str, str, datetime | None, datetime | None]
+"""An operation that is under way or comes next: its scopes, its state in words, and the time from
+which that is counted upwards, or to which it is counted down."""
 
 
 class Listening:
@@ -257,7 +196,6 @@ class NowPage:
         self._layout = fleet_map.layout((), {}, {})
         self._machines: Mapping[str, model.Machine] = {}
         self._sizes: Counter[Place] = Counter()
-        self._segments: dict[int, tuple[model.Maintenance, tuple[Segment, ...]]] = {}
 
     def made(
         self,
@@ -286,13 +224,14 @@ class NowPage:
         every = [*live.values(), *(one for one in over.operations if one.id not in live)]
         chart = timeline.drawn(every, now, shown, inventory.name_of_scope)
         unfinished = [operation for operation in live.values() if not operation.status.over]
-        lines = [*_alert_lines(found, opened, now)]
+        lines = [*_alert_lines(found, opened)]
         running = sorted(opened, key=lambda maintenance: -maintenance.number)
         of_scopes: Counter[str] = Counter()
         for (scope, _), count in self._sizes.items():
             of_scopes[scope] += count
         return {
             "tiles": self._tiles(every, over, of_machines, len(found), now),
+            "grave": GRAVE,
             "alerts": lines[:SHOWN_ALERTS],
             "folded_alerts": lines[SHOWN_ALERTS:MAX_ALERTS],
             "more_alerts": max(0, len(lines) - MAX_ALERTS),
@@ -304,7 +243,10 @@ class NowPage:
             },
             "coming": [*coming(unfinished, inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
-            "progress": [self._progress(one, now) for one in running[:MAX_PROGRESS]],
+            "progress": [
+                (one, standing.of_maintenance(one, now), Counter(unit.state for unit in one.units))
+                for one in running[:MAX_PROGRESS]
+            ],
             "more_progress": max(0, len(running) - MAX_PROGRESS),
             "map": fleet_map.drawn(
                 self._layout, of_machines, inventory.machines.get, inventory.name_of_scope
@@ -330,49 +272,29 @@ class NowPage:
         of_machines: Mapping[Condition, Mapping[str, int]],
         alerts: int,
         now: datetime,
-    ) -> Tiles:
+    ) -> dict[str, Any]:
+        """Return the six numbers, and what is said below them."""
         live = [one for one in every if one.live]
         pending = [one.not_before for one in live if one.pending and one.held_at is None]
         ended = Counter(over.day)
         ended.update(one.status for one in live if one.ended_at and one.ended_at >= now - DAY)
-        waits = approvals(every, now - DAY)
         listening = self._listening
         looked_at = listening.looked_at
-        return Tiles(
-            down=len(of_machines[Condition.DOWN]),
-            broken=len(of_machines[Condition.FAILED]),
-            down_scopes=len(
+        return {
+            "down": len(of_machines[Condition.DOWN]),
+            "broken": len(of_machines[Condition.FAILED]),
+            "down_scopes": len(
                 {event.scope for one in live if timeline.is_down(one) for event in one.events}
             ),
-            machines=len(self._machines),
-            noticed=len(of_machines[Condition.NOTICE]),
-            next_at=min(pending, default=None),
-            alerts=alerts,
-            done=ended[EventStatus.COMPLETED],
-            failed=ended[EventStatus.FAILED],
-            cancelled=ended[EventStatus.CANCELED],
-            approval=waits.median,
-            approved=waits.approved,
-            started=waits.started,
-            listening=100 * listening.count / looked_at if looked_at else None,
-            silent=looked_at - listening.count,
-        )
-
-    def _progress(self, maintenance: model.Maintenance, now: datetime) -> ProgressLine:
-        known = self._segments.get(maintenance.number)
-        if known is None or known[0] is not maintenance:
-            known = self._segments[maintenance.number] = maintenance, segments(maintenance)
-            while len(self._segments) > 4 * MAX_PROGRESS:
-                del self._segments[next(iter(self._segments))]
-        return ProgressLine(
-            number=maintenance.number,
-            event_type=maintenance.event_type,
-            state=maintenance.state,
-            reason=standing.of_maintenance(maintenance, now),
-            units=len(maintenance.units),
-            over=sum(segment.count for segment in known[1] if segment.state.over),
-            segments=known[1],
-        )
+            "machines": len(self._machines),
+            "noticed": len(of_machines[Condition.NOTICE]),
+            "next_at": min(pending, default=None),
+            "alerts": alerts,
+            "ended": ended,
+            "approvals": approvals(every, now - DAY),
+            "listening": 100 * listening.count / looked_at if looked_at else None,
+            "silent": looked_at - listening.count,
+        }
 
 
 class SharedNow:
@@ -430,42 +352,13 @@ def _kind_of_scope(inventory: Inventory, key: str) -> str:
     return scope.kind.replace("_", " ") if scope is not None else ""
 
 
-def segments(maintenance: model.Maintenance) -> tuple[Segment, ...]:
-    """Return the parts of a maintenance's bar, without gaps and in one order."""
-    counts = Counter(unit.state for unit in maintenance.units)
-    found, before = [], 0
-    total = max(1, len(maintenance.units))
-    for state in (
-        UnitState.DONE,
-        UnitState.SKIPPED,
-        UnitState.FAILED,
-        UnitState.RUNNING,
-        UnitState.WAITING,
-    ):
-        if counts[state]:
-            x = round(100 * before / total, 2)
-            before += counts[state]
-            found.append(Segment(state, counts[state], x, round(100 * before / total - x, 2)))
-    return tuple(found)
-
-
 def coming(
     unfinished: Iterable[model.Operation], name_of: Callable[[str], str]
 ) -> Iterator[NextLine]:
     """Yield what is under way, the first started first, then what is next, by NotBefore."""
     for operation in heapq.nsmallest(MAX_NEXT, unfinished, key=_by_turn):
-        word, since, until = _state(operation)
         scopes = [name_of(event.scope) for event in operation.events]
-        yield NextLine(
-            operation=operation.id,
-            event_type=operation.event_type,
-            form=timeline.form_of(operation),
-            machines=timeline.label_of(operation.machines),
-            scope=model.listed(scopes, 1),
-            word=word,
-            since=since,
-            until=until,
-        )
+        yield operation, model.listed(scopes, 1), *_state(operation)
 
 
 def _by_turn(operation: model.Operation) -> tuple[int, float, int, str]:
@@ -490,7 +383,7 @@ def _state(operation: model.Operation) -> tuple[str, datetime | None, datetime |
 
 
 def _alert_lines(
-    found: Iterable[alerts.Alert], opened: Sequence[model.Maintenance], now: datetime
+    found: Iterable[alerts.Alert], opened: Sequence[model.Maintenance]
 ) -> Iterator[AlertLine]:
     failed = {
         str(one.number): [unit.name for unit in one.units if unit.state is UnitState.FAILED]
@@ -498,17 +391,8 @@ def _alert_lines(
         if one.state is MaintenanceState.HALTED
     }
     for alert in sorted(found, key=lambda a: a.kind not in GRAVE):
-        action, order = _action(alert, failed.get(alert.about, ()))
-        yield AlertLine(
-            word=alert.kind.replace("-", " "),
-            about=alert.about,
-            href=_place_of(alert.about),
-            action=action,
-            order=order,
-            message=alert.message,
-            age=now - alert.since,
-            grave=alert.kind in GRAVE,
-        )
+        action = _action(alert, failed.get(alert.about, ()))
+        yield AlertLine(alert, _place_of(alert.about), *action)
 
 
 def _action(alert: alerts.Alert, failed: Sequence[str]) -> tuple[str, str]:

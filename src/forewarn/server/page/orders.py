@@ -5,6 +5,7 @@ its own, which says how many machines; the others are a button. Each calls its r
 """
 
 from collections.abc import Awaitable, Callable, Collection
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -14,15 +15,14 @@ import msgspec
 from starlette.requests import Request
 
 from forewarn import times
-from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.host_drain import DrainOrder
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.operator import administration, api, fields, maintenance_schemas, schemas
-from forewarn.server.operator.fields import Control, Field, FieldGroup
+from forewarn.server.operator.fields import Field, FieldGroup, row
 from forewarn.server.operator.maintenance_schemas import MaintenanceView, UnitView
-from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.table import API
 from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
@@ -51,40 +51,41 @@ class Standing(msgspec.Struct, frozen=True):
     """The reason why it waits, or its result; `""` if the word says it all."""
 
 
+WORDS: Final = {
+    EventStatus.QUEUED: ("queued", Tone.QUIET),
+    EventStatus.SCHEDULED: ("under notice", Tone.NOTICE),
+    EventStatus.STARTED: ("down", Tone.DOWN),
+    EventStatus.RETURNING: ("returning", Tone.DOWN),
+    EventStatus.COMPLETED: ("done", Tone.DONE),
+    EventStatus.FAILED: ("failed", Tone.FAILED),
+    EventStatus.CANCELED: ("cancelled", Tone.QUIET),
+}
+"""The word and the tone of a status, where nothing else matters more."""
+
+
 def operation_standing(operation: schemas.OperationView) -> Standing:
     """Return how an operation is."""
+    word, tone = WORDS[operation.status]
+    why = operation.status_detail
     match operation.status:
-        case EventStatus.QUEUED | EventStatus.SCHEDULED:
-            return _unstarted(operation)
-        case EventStatus.STARTED | EventStatus.RETURNING:
-            return _down(operation)
+        case EventStatus.QUEUED | EventStatus.SCHEDULED if operation.held_at is not None:
+            return Standing("held", Tone.LOOK, why.removeprefix("held").strip())
+        case EventStatus.SCHEDULED if not operation.waits_for:
+            word = "approved" if all(event.approval for event in operation.events) else word
+            return Standing(word, tone)
+        case EventStatus.STARTED | EventStatus.RETURNING if operation.outcome_unknown:
+            return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
+        case EventStatus.STARTED:
+            return Standing(word, tone)
         case EventStatus.COMPLETED:
-            return Standing("done", Tone.DONE, operation.status_detail or operation.outcome)
+            why = why or operation.outcome
         case EventStatus.FAILED:
-            tone = Tone.QUIET if operation.acknowledged_by else Tone.FAILED
-            return Standing("failed", tone, operation.outcome)
+            return Standing(
+                word, Tone.QUIET if operation.acknowledged_by else tone, operation.outcome
+            )
         case EventStatus.CANCELED:
-            return Standing("cancelled", Tone.QUIET, operation.outcome)
-
-
-def _unstarted(operation: schemas.OperationView) -> Standing:
-    queued = operation.status is EventStatus.QUEUED
-    word, tone = ("queued", Tone.QUIET) if queued else ("under notice", Tone.NOTICE)
-    if operation.held_at is not None:
-        return Standing("held", Tone.LOOK, operation.status_detail.removeprefix("held").strip())
-    if operation.waits_for or queued:
-        return Standing(word, tone, operation.status_detail)
-    if all(event.approval for event in operation.events):
-        return Standing("approved", tone)
-    return Standing(word, tone)
-
-
-def _down(operation: schemas.OperationView) -> Standing:
-    if operation.outcome_unknown:
-        return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
-    if operation.status is EventStatus.RETURNING:
-        return Standing("returning", Tone.DOWN, operation.status_detail)
-    return Standing("down", Tone.DOWN)
+            why = operation.outcome
+    return Standing(word, tone, why)
 
 
 def maintenance_standing(
@@ -133,6 +134,12 @@ def unit_standing(unit: UnitView) -> Standing:
     if blocked:
         return Standing("blocked", Tone.LOOK, unit.status_detail)
     return Standing(unit.status.value, UNIT_TONES[unit.status], unit.status_detail)
+
+
+def of_unit(unit: UnitView) -> list[str]:
+    """Return the orders that a unit of a maintenance can be given now."""
+    retry = ["retry"] * (unit.status in {UnitState.FAILED, UnitState.SKIPPED})
+    return retry + ["skip"] * (unit.status in {UnitState.FAILED, UnitState.WAITING})
 
 
 # What an order comes to.
@@ -234,26 +241,40 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return self.operations[0].event_type if self.operations else EventType.REBOOT
 
 
-class SentOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An order as a browser sent it."""
-
-    backend: Backend
-    caller: OperatorRequest
-    request: Request
-    form: FilledForm
+Reader = Callable[[FilledForm], dict[str, object]]
+"""Reads what an order is about, by the names that the API has for it."""
 
 
-Act = Callable[[SentOrder], Awaitable[object]]
+def _references(form: FilledForm) -> dict[str, object]:
+    return {"references": form.all("reference")}
 
 
-class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
+def _held(form: FilledForm) -> dict[str, object]:
+    kind, _, name = form.text("reference").partition(" ")
+    return {"kind": kind, "name": name}
+
+
+def _drain_order(order: DrainOrder) -> Reader:
+    return lambda form: {"name": _held(form)["name"], "order": order}
+
+
+def _maintenance_order(order: MaintenanceOrder) -> Reader:
+    return lambda form: {
+        "number": forms.number(form.text("reference")),
+        "order": order,
+        "unit": form.text("unit"),
+    }
+
+
+class OperatorOrder(msgspec.Struct, frozen=True):
     """Something that an operator does about a subject."""
 
     label: str
     """The text of the link to its page."""
     consequence: Callable[[Subject], Consequence]
-    act: Act
-    """Does what the API's route does."""
+    handler: Callable[..., Awaitable[msgspec.Struct]]
+    """The API's."""
+    about: Reader = _references
     fields: tuple[Field, ...] = ()
     needs: AccessRole = AccessRole.OPERATOR
     is_dangerous: bool = False
@@ -263,18 +284,10 @@ class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
         """Its fields, as a form has them."""
         return (FieldGroup("", self.fields),) if self.fields else ()
 
-
-Handler = Callable[..., Awaitable[object]]
-
-
-def _about_references(handler: Handler, shape: type[msgspec.Struct], *fields: str) -> Act:
-
-    async def act(sent: SentOrder) -> object:
-        asked: dict[str, object] = {name: sent.form.text(name) for name in fields}
-        asked["references"] = sent.form.all("reference")
-        return await handler(sent.backend, sent.caller, forms.converted(asked, shape))
-
-    return act
+    async def carry_out(self, request: Request, form: FilledForm, now: datetime) -> None:
+        """Do what the API's route does with what was typed."""
+        typed = {field.name: forms.value(field, form, now) for field in self.fields}
+        await API.call(self.handler, request, {**self.about(form), **typed})
 
 
 def _approval(subject: Subject) -> Consequence:
@@ -284,12 +297,6 @@ def _approval(subject: Subject) -> Consequence:
         "It counts as the approval of their guests, who may not be ready. What is held, or has a "
         "window, starts when it may.",
     )
-
-
-async def _approve(sent: SentOrder) -> object:
-    asked = {"references": sent.form.all("reference")}
-    body = forms.converted(asked, schemas.ApprovalRequest)
-    return await api.approve(sent.backend, sent.caller, sent.request, body)
 
 
 def _cancellation(subject: Subject) -> Consequence:
@@ -309,17 +316,6 @@ def _postponement(subject: Subject) -> Consequence:
     )
 
 
-async def _postpone(sent: SentOrder) -> object:
-    (field,) = ORDERS["postpone"].fields
-    later = forms.value(field, sent.form, sent.backend.now())
-    if later is None:
-        message = "expected a time, such as 2026-11-22T22:00Z or +20m"
-        raise model.Refused(ErrorCode.INVALID, message, where="not_before")
-    asked = {"references": sent.form.all("reference"), "not_before": later}
-    body = forms.converted(asked, schemas.PostponementRequest)
-    return await api.postpone(sent.backend, sent.caller, body)
-
-
 def _acknowledgement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     what = (
@@ -329,15 +325,6 @@ def _acknowledgement(subject: Subject) -> Consequence:
         what,
         "The alert ends, and the update domain counts as up: another one may go down.",
     )
-
-
-async def _acknowledge(sent: SentOrder) -> object:
-    asked = {
-        "references": sent.form.all("reference"),
-        "even_if_down": sent.form.checked("even_if_down"),
-    }
-    body = forms.converted(asked, schemas.AcknowledgementRequest)
-    return await api.acknowledge(sent.backend, sent.caller, body)
 
 
 def _resolution(subject: Subject) -> Consequence:
@@ -354,37 +341,10 @@ def _holding(subject: Subject) -> Consequence:
     return Consequence(waits, "Its maintenance starts only when the hold has ended.")
 
 
-def _place(form: FilledForm) -> tuple[str, str]:
-    kind, _, name = form.text("reference").partition(" ")
-    return kind, name
-
-
-async def _hold(sent: SentOrder) -> object:
-    kind, name = _place(sent.form)
-    asked = {
-        "kind": kind,
-        "name": name,
-        "reason": sent.form.text("reason"),
-        "until": forms.value(fields.UNTIL, sent.form, sent.backend.now()),
-    }
-    body = forms.converted(asked, schemas.HoldRequest)
-    return await api.hold(sent.backend, sent.caller, body)
-
-
 def _releasing(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     goes_on = f"The notice of {machines(found.unstarted)} goes on." if found.unstarted else ""
     return Consequence(goes_on)
-
-
-async def _release(sent: SentOrder) -> object:
-    kind, name = _place(sent.form)
-    try:
-        what = model.HoldKind(kind)
-    except ValueError as error:
-        message = f"invalid kind of hold {kind!r}"
-        raise model.Refused(ErrorCode.INVALID, message) from error
-    return await api.release(sent.backend, sent.caller, what, name)
 
 
 def _draining(subject: Subject) -> Consequence:
@@ -392,35 +352,6 @@ def _draining(subject: Subject) -> Consequence:
         f"{machines(subject.further)} move to other hosts, each after its notice.",
         "No machine may move there until you reopen the host.",
     )
-
-
-async def _drain(sent: SentOrder) -> object:
-    asked = {name: sent.form.checked(name) for name in ("reboot", "without_notice")}
-    body = forms.converted({**asked, "hosts": [_place(sent.form)[1]]}, schemas.HostDrainRequest)
-    return await api.drain_hosts(sent.backend, sent.caller, data=body)
-
-
-def _ordering_drain(kind: DrainOrder) -> Act:
-    async def act(sent: SentOrder) -> object:
-        body = schemas.HostOrder(order=kind)
-        return await api.order_drain(sent.backend, sent.caller, _place(sent.form)[1], body)
-
-    return act
-
-
-async def _revoke(sent: SentOrder) -> object:
-    names = sent.form.all("reference")
-    return await administration.revoke_tokens(sent.backend, sent.caller, names)
-
-
-def _ordering(kind: MaintenanceOrder) -> Act:
-    async def act(sent: SentOrder) -> object:
-        asked = {"order": kind, "unit": sent.form.text("unit")}
-        body = forms.converted(asked, maintenance_schemas.MaintenanceOrderRequest)
-        number = forms.number(sent.form.text("reference"))
-        return await api.order_maintenance(sent.backend, sent.caller, number, body)
-
-    return act
 
 
 def _counted(units: maintenance_schemas.UnitCounts) -> str:
@@ -458,60 +389,51 @@ def _retrying(subject: Subject) -> Consequence:
 
 
 ORDERS: Final = {
-    "approve": OperatorOrder(
-        label="Approve", consequence=_approval, act=_approve, is_dangerous=True
-    ),
+    "approve": OperatorOrder("Approve", _approval, api.approve, is_dangerous=True),
     "cancel": OperatorOrder(
-        label="Cancel",
-        consequence=_cancellation,
-        act=_about_references(api.cancel, schemas.CancellationRequest, "reason"),
-        fields=(fields.REASON,),
-        is_dangerous=True,
+        "Cancel", _cancellation, api.cancel, fields=(fields.REASON,), is_dangerous=True
     ),
     "postpone": OperatorOrder(
-        label="Postpone",
-        consequence=_postponement,
-        act=_postpone,
+        "Postpone",
+        _postponement,
+        api.postpone,
         fields=(
-            Field(
-                name="not_before",
-                label="Not before",
-                help="Later than guests have read: 2026-11-22T22:00Z, or +20m from now.",
+            row(
+                "not_before",
+                "Later than guests have read: 2026-11-22T22:00Z, or +20m from now.",
                 read=times.moment,
+                required=True,
             ),
         ),
     ),
     "pause": OperatorOrder(
-        label="Pause", consequence=_pausing, act=_ordering(MaintenanceOrder.PAUSE)
+        "Pause", _pausing, api.order_maintenance, _maintenance_order(MaintenanceOrder.PAUSE)
     ),
     "resume": OperatorOrder(
-        label="Resume", consequence=_going_on, act=_ordering(MaintenanceOrder.RESUME)
+        "Resume", _going_on, api.order_maintenance, _maintenance_order(MaintenanceOrder.RESUME)
     ),
     "skip": OperatorOrder(
-        label="Skip",
-        consequence=_skipping,
-        act=_ordering(MaintenanceOrder.SKIP),
+        "Skip",
+        _skipping,
+        api.order_maintenance,
+        _maintenance_order(MaintenanceOrder.SKIP),
         is_dangerous=True,
     ),
     "retry": OperatorOrder(
-        label="Retry", consequence=_retrying, act=_ordering(MaintenanceOrder.RETRY)
+        "Retry", _retrying, api.order_maintenance, _maintenance_order(MaintenanceOrder.RETRY)
     ),
     "acknowledge": OperatorOrder(
-        label="Acknowledge",
-        consequence=_acknowledgement,
-        act=_acknowledge,
-        fields=(fields.EVEN_IF_DOWN,),
+        "Acknowledge", _acknowledgement, api.acknowledge, fields=(fields.EVEN_IF_DOWN,)
     ),
     "resolve": OperatorOrder(
-        label="Resolve",
-        consequence=_resolution,
-        act=_about_references(api.resolve, schemas.ResolutionRequest, "verdict"),
+        "Resolve",
+        _resolution,
+        api.resolve,
         fields=(
-            Field(
-                name="verdict",
-                label="Result",
-                help="What its machines show.",
-                control=Control.CHOICE,
+            row(
+                "verdict",
+                "What its machines show.",
+                "Result",
                 choices=(
                     (model.Verdict.SUCCEEDED.value, "It was carried out"),
                     (model.Verdict.FAILED.value, "It failed"),
@@ -521,43 +443,42 @@ ORDERS: Final = {
         ),
         is_dangerous=True,
     ),
-    "hold": OperatorOrder(
-        label="Hold", consequence=_holding, act=_hold, fields=(fields.REASON, fields.UNTIL)
-    ),
-    "release": OperatorOrder(label="Release", consequence=_releasing, act=_release),
+    "hold": OperatorOrder("Hold", _holding, api.hold, _held, fields=(fields.REASON, fields.UNTIL)),
+    "release": OperatorOrder("Release", _releasing, api.release, _held),
     "drain": OperatorOrder(
-        label="Drain",
-        consequence=_draining,
-        act=_drain,
+        "Drain",
+        _draining,
+        api.drain_hosts,
+        lambda form: {"hosts": [_held(form)["name"]]},
         fields=(
-            Field(
-                name="reboot",
-                help="Reboot the host once it is empty, and bring its machines home.",
-                control=Control.CHECK,
-            ),
+            row("--reboot", "Reboot the host once it is empty, and bring its machines home."),
             fields.MAINTENANCE["without_notice"],
         ),
         is_dangerous=True,
     ),
     "reopen": OperatorOrder(
-        label="Reopen",
-        consequence=lambda _: Consequence(more="Its machines stay where they are."),
-        act=_ordering_drain(DrainOrder.UNDRAIN),
+        "Reopen",
+        lambda _: Consequence(more="Its machines stay where they are."),
+        api.order_drain,
+        _drain_order(DrainOrder.UNDRAIN),
     ),
     "bring-home": OperatorOrder(
-        label="Bring home",
-        consequence=lambda _: Consequence(more="The host opens, and its machines move back."),
-        act=_ordering_drain(DrainOrder.RETURN),
+        "Bring home",
+        lambda _: Consequence(more="The host opens, and its machines move back."),
+        api.order_drain,
+        _drain_order(DrainOrder.RETURN),
     ),
     "retry-drain": OperatorOrder(
-        label="Retry",
-        consequence=lambda _: Consequence(more="The drain tries again what failed."),
-        act=_ordering_drain(DrainOrder.RETRY),
+        "Retry",
+        lambda _: Consequence(more="The drain tries again what failed."),
+        api.order_drain,
+        _drain_order(DrainOrder.RETRY),
     ),
     "revoke": OperatorOrder(
-        label="Revoke",
-        consequence=lambda _: Consequence(more="Requests with this token are refused from now on."),
-        act=_revoke,
+        "Revoke",
+        lambda _: Consequence(more="Requests with this token are refused from now on."),
+        administration.revoke_tokens,
+        lambda form: {"name": form.all("reference")},
         needs=AccessRole.ADMIN,
         is_dangerous=True,
     ),
@@ -636,5 +557,6 @@ def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
 FILTERS: Final = MappingProxyType(
     {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
     | {"label_of": label_of, "orders_of_host": of_host}
+    | {"standing_of_unit": unit_standing, "orders_of_unit": of_unit}
 )
 """By the names that templates call them."""

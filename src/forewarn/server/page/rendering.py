@@ -20,7 +20,7 @@ import msgspec
 from starlette.responses import Response
 
 from forewarn.clock import Clock
-from forewarn.server.page import orders
+from forewarn.server.page import orders, timeline
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update({**FILTERS, **orders.FILTERS})
+    made.filters.update({**FILTERS, **orders.FILTERS, **timeline.FILTERS})
     made.globals["static"] = lambda name: files[name].address
     return made
 

@@ -4,9 +4,8 @@ A GET with htmx's header gets the page's part that changes, its block `main`; wi
 page. Refusals are HTML too.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -14,31 +13,27 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from forewarn import times
 from forewarn.control import accounts
-from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.accounts import Deed
 from forewarn.server import secret_files
 from forewarn.server.operator import administration, auth, errors, schemas, stream, table
 from forewarn.server.operator.auth import FailedLogin
 from forewarn.server.operator.errors import RefusedRequest
-from forewarn.server.operator.fields import Control, Field, FieldGroup
-from forewarn.server.operator.routing import Backend
-from forewarn.server.operator.table import PAGE
+from forewarn.server.operator.fields import FieldGroup, row
+from forewarn.server.operator.routing import Backend, OperatorCall
+from forewarn.server.operator.table import API, PAGE
 from forewarn.server.page import forms, rendering
-from forewarn.server.page.forms import FilledForm
+from forewarn.server.page.forms import Draft, FilledForm
 from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Range
+from forewarn.store.port import StoreError
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
 MAX_SEARCH: Final = 256
 """The most characters that are searched for: names have 80."""
-
-STATE: Final = "forewarn.state"
-"""The key in a request's ASGI scope of what had changed when it came (`live.Live.state`)."""
 
 AGED: Final = timedelta(seconds=5)
 """The longest time that a list is reused while nothing changes."""
@@ -50,15 +45,33 @@ Shown = Annotated[Range, msgspec.Meta(extra={table.NAME: "range"})]
 State = Annotated[str, msgspec.Meta(max_length=100)]
 
 
-class PageContext(msgspec.Struct, frozen=True, kw_only=True):
+class PageContext:
     """The parts of the page that its handlers need beside the backend."""
 
-    backend: Backend
-    renderer: Renderer
-    live: Live
-    door: auth.Door
-    now: SharedNow
-    shared: SharedAnswers = msgspec.field(default_factory=SharedAnswers)
+    def __init__(self, backend: Backend, door: auth.Door, process: str) -> None:
+        self.backend, self.door = backend, door
+        self.renderer = Renderer()
+        self.live = Live(backend.clock, backend.real, process)
+        self.now = SharedNow(backend, self.renderer)
+        self.shared = SharedAnswers()
+
+
+class PageRequest:
+    """A request of the page, as its handlers are given it, and the answers to it."""
+
+    def __init__(self, context: PageContext, request: Request) -> None:
+        self.context = context
+        self.backend = context.backend
+        self.request = request
+        self.call: OperatorCall = request.scope[table.CALL]
+        self.caller = self.call.caller
+        self._is_fragment = "hx-request" in request.headers
+        self._state = context.live.state
+        """The changes that the answer is sure to have."""
+
+    async def form(self) -> FilledForm:
+        """Read the form that the browser sent."""
+        return forms.sent(await table.read_body(self.request))
 
     async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `make`, shared by all windows that ask until something changes.
@@ -66,45 +79,62 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         After AGED it is made again: a machine's request for events is not a change.
         """
         aged = self.backend.now().timestamp() // AGED.total_seconds()
-        return await self.shared.get(key, (self.live.state, aged), make)
-
-    def begin(self, request: Request) -> None:
-        """Note which changes this request's answer is sure to have."""
-        request.scope[STATE] = self.live.state
+        state = self.context.live.state, aged
+        return await self.context.shared.get(key, state, make)
 
     async def show(
         self,
-        request: Request,
         template: str,
         make: Callable[[], Mapping[str, Any]] = dict,
-        *,
-        status: int = 200,
+        draft: Draft | None = None,
     ) -> Response:
         """Return a page; on the page's thread `make` returns what its template needs.
 
-        `make` works on immutable values that were taken on the loop.
+        `make` works on immutable values that were taken on the loop. With a draft the page has its
+        form.
         """
-        shown = self.frame(request)
-        return await self.renderer.page(template, lambda: {**shown, **make()}, status)
+        shown = self._frame() | ({"form": draft.form, "mistake": draft.mistake} if draft else {})
+        status = draft.status if draft else 200
+        return await self.context.renderer.page(template, lambda: {**shown, **make()}, status)
 
-    def frame(self, request: Request) -> dict[str, Any]:
+    def refused(
+        self, error: model.Refused | StoreError, form: FilledForm, groups: Sequence[FieldGroup]
+    ) -> Draft:
+        """Return a form that was refused, to be shown again with the reason."""
+        self.caller.outcome = code = errors.code_of(error)
+        return Draft(form, forms.mistake_of(error, form, groups), errors.STATUS[code])
+
+    def refuse(self, refusal: RefusedRequest) -> Response:
+        """Return a refusal as the page shows it: alone, or where the page shows what went wrong.
+
+        Rendered on the loop: it is some lines, whatever the fleet.
+        """
+        told = {"code": refusal.detail.code, "message": refusal.detail.message}
+        text = self.context.renderer.text(
+            "refused.html" if self._is_fragment else "error.html",
+            {**self._frame(), **told, "status": refusal.status},
+        )
+        headers = {**rendering.HEADERS, **refusal.headers}
+        if self._is_fragment:
+            headers |= {"HX-Retarget": "#refusal", "HX-Reswap": "innerHTML"}
+        return Response(text, status_code=refusal.status, headers=headers, media_type="text/html")
+
+    def _frame(self) -> dict[str, Any]:
         """Return the values for what is around every page."""
-        caller = auth.request_of(request.scope)
-        is_fragment = "hx-request" in request.headers
-        path = request.scope["raw_path"].decode("ascii")
+        scope, role = self.request.scope, self.caller.role
         # `//machines` would be a host to browsers.
-        here = "/" + "/".join(filter(None, path.split("/")))
-        query = request.scope["query_string"].decode("latin-1")
+        here = "/" + "/".join(filter(None, scope["raw_path"].decode("ascii").split("/")))
+        query = scope["query_string"].decode("latin-1")
         return {
-            "layout": "fragment.html" if is_fragment else "base.html",
-            "path": request.scope["path"],
+            "layout": "fragment.html" if self._is_fragment else "base.html",
+            "path": scope["path"],
             "here": here + (f"?{query}" if query else ""),
-            "who": caller.by,
-            "role": caller.role,
-            "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
+            "who": self.caller.by,
+            "role": role,
+            "may_change": role is not None and role.allows(AccessRole.OPERATOR),
             "now": self.backend.now(),
             "scale": self.backend.settings.clock.scale,
-            "state": request.scope.get(STATE, self.live.state),
+            "state": self._state,
         }
 
 
@@ -112,14 +142,14 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @PAGE.route("GET", "/", AccessRole.VIEWER)
-async def show_now(request: Request, page: PageContext, shown: Shown = Range.TWO_HOURS) -> Response:
+async def show_now(page: PageRequest, shown: Shown = Range.TWO_HOURS) -> Response:
     """Show what happens now."""
-    parts = await page.now.html(shown)
-    return await page.show(request, "now.html", lambda: {"parts": parts})
+    parts = await page.context.now.html(shown)
+    return await page.show("now.html", lambda: {"parts": parts})
 
 
 @PAGE.route("GET", "/search", AccessRole.VIEWER)
-async def search(page: PageContext, q: Search = "") -> Response:
+async def search(page: PageRequest, q: Search = "") -> Response:
     """Lead to the machine, the operation or the maintenance of this name, or to those like it."""
     wanted = q.strip()
     number, _, part = wanted.partition(".")
@@ -133,21 +163,21 @@ async def search(page: PageContext, q: Search = "") -> Response:
 
 
 @PAGE.route("GET", "/page/stream", AccessRole.VIEWER)
-async def follow(request: Request, page: PageContext, since: State = "") -> Response:
+async def follow(page: PageRequest, since: State = "") -> Response:
     """Tell of changes until the page is closed."""
-    backend = page.backend
-    stream.count_reader(request, page.live, backend.accounts)
-    told = page.live.stream(since, is_valid=backend.validity(auth.request_of(request.scope)))
+    live = page.context.live
+    stream.count_reader(page.request, live, page.backend.accounts)
+    told = live.stream(since, is_valid=page.call.is_valid)
     return StreamingResponse(told, media_type="text/event-stream", headers=stream.HEADERS)
 
 
 @PAGE.route("GET", "/page/static/{name}", None)
-async def send_static(request: Request, page: PageContext, name: str) -> Response:
+async def send_static(page: PageRequest, name: str) -> Response:
     """Send a file that a browser may keep for ever."""
-    file = page.renderer.files.get(name)
+    file = page.context.renderer.files.get(name)
     if file is None:
         raise model.Refused(ErrorCode.NOT_FOUND, "no such file")
-    packs = "gzip" in request.headers.get("accept-encoding", "")
+    packs = "gzip" in page.request.headers.get("accept-encoding", "")
     headers = {
         "Cache-Control": "public, max-age=31536000, immutable",
         "X-Content-Type-Options": "nosniff",
@@ -163,96 +193,83 @@ async def send_static(request: Request, page: PageContext, name: str) -> Respons
 
 
 @PAGE.route("GET", "/login", None)
-async def show_login(request: Request, page: PageContext) -> Response:
+async def show_login(page: PageRequest) -> Response:
     """Show the form by which the script sends the token in a link's fragment."""
-    return await page.show(request, "login.html")
+    return await page.show("login.html")
 
 
 @PAGE.route("POST", "/login", None)
-async def log_in(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
+async def log_in(page: PageRequest) -> Response:
     """Exchange the token of a link for a cookie, and lead to the page."""
-    backend = page.backend
-    shown = forms.sent(await table.read_body(request)).text("token")[: auth.MAX_SHOWN_TOKEN]
+    backend, caller = page.backend, page.caller
+    shown = (await page.form()).text("token")[: auth.MAX_SHOWN_TOKEN]
     digest, now = secret_files.digest(shown.encode()), backend.now()
     # From the store: another replica may have made it a moment ago.
     tokens = (await backend.read(lambda reading: reading.tokens())).values()
     found = (token for token in tokens if token.digest == digest)
     token = next(found, None)
     if token is None or token.audience is not TokenAudience.PAGE or token.expired(now):
-        await page.door.delay(FailedLogin.UNKNOWN, caller.address)
+        await page.context.door.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
     caller.by, caller.role = token.account, token.role
     made = secret_files.new_token()
-    plane = backend.changing(caller, Deed.LOG_IN, token.name, needs=token.role)
+    plane = page.call.changing(Deed.LOG_IN, token.name, needs=token.role)
     order = plane.order(accounts.renew_secret, token, secret_files.digest(made.encode()))
     token = await backend.done(order)
     assert token.expires_at is not None
     left = (token.expires_at - now) / backend.settings.clock.scale
-    return _led_to("/", request, made, round(left.total_seconds()))
+    return _led_to("/", page.request, made, round(left.total_seconds()))
 
 
 @PAGE.route("POST", "/logout", AccessRole.VIEWER)
-async def log_out(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
+async def log_out(page: PageRequest) -> Response:
     """Revoke the browser's token."""
-    token = caller.token
+    token = page.caller.token
     if token is not None and token.audience is TokenAudience.PAGE:
-        plane = page.backend.changing(caller, Deed.LOG_OUT, token.name, needs=AccessRole.VIEWER)
+        plane = page.call.changing(Deed.LOG_OUT, token.name, needs=AccessRole.VIEWER)
         await page.backend.done(plane.order(accounts.revoke_tokens, [token.name]))
-    return _led_to("/login", request, "", 0)
+    return _led_to("/login", page.request, "", 0)
 
 
 @PAGE.route("GET", "/tokens", AccessRole.ADMIN)
-async def show_tokens(request: Request, page: PageContext) -> Response:
+async def show_tokens(page: PageRequest) -> Response:
     """List the tokens, with a form for another."""
-    return await _tokens(request, page, forms.default((TOKEN,)))
+    return await _tokens(page, Draft(forms.default((TOKEN,))))
 
 
 @PAGE.route("POST", "/page/tokens", AccessRole.ADMIN)
-async def make_token(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
+async def make_token(page: PageRequest) -> Response:
     """Make a token, and show it this once."""
-    form = forms.sent(await table.read_body(request))
+    form = await page.form()
     try:
         given = {field.name: forms.value(field, form, page.backend.now()) for field in TOKEN.fields}
-        asked = forms.converted({**given, "role": form.text("role")}, schemas.TokenRequest)
-        made = await administration.create_token(page.backend, caller, asked)
+        asked = {**given, "role": form.text("role")}
+        made = await API.call(administration.create_token, page.request, asked)
     except forms.REFUSED as error:
-        caller.outcome = errors.code_of(error)
-        mistake = forms.mistake_of(error, form, (TOKEN,))
-        status = errors.STATUS[caller.outcome]
-        return await _tokens(request, page, form, {"mistake": mistake}, status)
-    return await _tokens(request, page, forms.default((TOKEN,)), {"made": made})
+        return await _tokens(page, page.refused(error, form, (TOKEN,)))
+    return await _tokens(page, Draft(forms.default((TOKEN,))), made)
 
 
 async def _tokens(
-    request: Request,
-    page: PageContext,
-    form: FilledForm,
-    more: Mapping[str, Any] = MappingProxyType({}),
-    status: int = 200,
+    page: PageRequest, draft: Draft, made: schemas.NewToken | None = None
 ) -> Response:
     listed = await administration.list_tokens(page.backend)
-    values = {"tokens": listed.tokens, "groups": (TOKEN,), "form": form, "made": None}
-    values |= {"mistake": None, **more}
-    return await page.show(request, "tokens.html", lambda: values, status=status)
+    values = {"tokens": listed.tokens, "groups": (TOKEN,), "made": made}
+    return await page.show("tokens.html", lambda: values, draft)
 
 
 TOKEN: Final = FieldGroup(
     "New token",
     (
-        Field(name="name", label="Name", help="The history and the audit log show it."),
-        Field(
-            name="role",
-            label="Role",
-            help="What its holder may do.",
-            control=Control.CHOICE,
+        row("name", "The history and the audit log show it."),
+        row(
+            "role",
+            "What its holder may do.",
             choices=tuple((role, role) for role in AccessRole if role is not AccessRole.RELAY),
             default=AccessRole.VIEWER,
         ),
-        Field(
-            name="expires_at",
-            label="Expires",
-            help="A time such as 2027-01-31T00:00Z, or +90d. Empty: never.",
-            read=times.moment,
+        row(
+            "--expires TIME expires_at", "A time such as 2027-01-31T00:00Z, or +90d. Empty: never."
         ),
     ),
 )
@@ -271,27 +288,3 @@ def _led_to(path: str, request: Request, cookie: str, lasts: int) -> Response:
         samesite="strict",
     )
     return response
-
-
-# What is refused.
-
-
-def refuse(page: PageContext, request: Request, refusal: RefusedRequest) -> Response:
-    """Return a refusal as the page shows it: alone, or where the page shows what went wrong.
-
-    Rendered on the loop: it is some lines, whatever the fleet.
-    """
-    is_fragment = "hx-request" in request.headers
-    text = page.renderer.text(
-        "refused.html" if is_fragment else "error.html",
-        {
-            **page.frame(request),
-            "code": refusal.detail.code,
-            "message": refusal.detail.message,
-            "status": refusal.status,
-        },
-    )
-    headers = {**rendering.HEADERS, **refusal.headers}
-    if is_fragment:
-        headers |= {"HX-Retarget": "#refusal", "HX-Reswap": "innerHTML"}
-    return Response(text, status_code=refusal.status, headers=headers, media_type="text/html")

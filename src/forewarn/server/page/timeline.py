@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -501,3 +502,7 @@ def _ticks(scale: _Scale, now: datetime, shown: Range) -> Iterator[Tick]:
         is_free = 2 <= x <= 98 and abs(x - scale.at(now)) > 4
         yield Tick(x, label if is_free else "", strong)
         moment += step
+
+
+FILTERS: Final = MappingProxyType({"form": form_of, "label_of_machines": label_of})
+"""By the names that templates call them."""
