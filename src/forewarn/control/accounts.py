@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.control.writer import Job, Writer
 from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import Changes, Hold, Refused, unknown
@@ -98,16 +98,16 @@ class AuditedWriter:
         """Submit the job, and the record with it."""
         request = self._request
 
-        def audited(unit: UnitOfWork) -> Work[Any]:
+        def audited(unit: UnitOfWork) -> object:
             token = request.token
             # By its value, as another one may have the name; the file's is not in the store.
             if token and token.name != TOKEN_FILE and unit.tokens().get(token.name) != token:
                 message = f"the token {token.name!r} was revoked"
                 raise Refused(ErrorCode.UNAUTHORIZED, message, token=token.name)
-            work = job(unit)
-            request.detail = self._describe(work.result) or request.detail
+            result = job(unit)
+            request.detail = self._describe(result) or request.detail
             unit.note(request.record(unit.now, DONE))
-            return work
+            return result
 
         def ended(future: "Future[Any]") -> None:
             request.recorded = request.recorded or future.exception() is None
@@ -124,7 +124,7 @@ class AuditedWriter:
         """Do nothing: the writer within goes on."""
 
 
-def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Keep a new token; its name must be free."""
     known = unit.tokens()
     if token.name == TOKEN_FILE:
@@ -140,11 +140,11 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     if token.expired(unit.now):
         message = "at expires_at: expected a time in the future"
         raise Refused(ErrorCode.INVALID, message, where="expires_at")
-    made = msgspec.structs.replace(token, created_at=unit.now)
-    return Work(made, Changes(tokens=(made,)))
+    made = unit.world.tokens[token.name] = msgspec.structs.replace(token, created_at=unit.now)
+    return made
 
 
-def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Keep a token for the page; expired ones go, and the account's oldest for one too many."""
     tokens = unit.tokens().values()
     known = [each for each in tokens if each.audience is TokenAudience.PAGE]
@@ -153,15 +153,16 @@ def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     over = {each.name for each in known if each.expired(unit.now)}
     over.update(each.name for each in own[: max(0, len(own) - MAX_PAGE_TOKENS + 1)])
     _judge_room(sum(not each.host for each in tokens) - len(over))
-    return Work(token, Changes(tokens=(token,), revoked_tokens=tuple(sorted(over))))
+    unit.take(Changes(tokens=(token,), revoked_tokens=tuple(sorted(over))))
+    return token
 
 
-def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Work[Token]:
+def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Token:
     """Give a token another secret, once: the one before is spent."""
     if unit.tokens().get(token.name) != token:
         raise spent_link()
-    renewed = msgspec.structs.replace(token, digest=digest)
-    return Work(renewed, Changes(tokens=(renewed,)))
+    renewed = unit.world.tokens[token.name] = msgspec.structs.replace(token, digest=digest)
+    return renewed
 
 
 def spent_link() -> Refused:
@@ -170,7 +171,7 @@ def spent_link() -> Refused:
     return Refused(ErrorCode.UNAUTHORIZED, message)
 
 
-def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Token, ...]]:
+def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[Token, ...]:
     """Revoke tokens, all or none; requests with one are refused from then on.
 
     The tokens for the page of an account with such a name go too, also where it has no other token.
@@ -180,7 +181,9 @@ def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[t
     found = {name for token in revoked for name in (token.name, token.account)}
     if missing := [name for name in names if name not in found]:
         raise unknown("token", *missing)
-    return Work(revoked, Changes(revoked_tokens=tuple(token.name for token in revoked)))
+    for token in revoked:
+        del unit.world.tokens[token.name]
+    return revoked
 
 
 def _judge_room(tokens: int) -> None:

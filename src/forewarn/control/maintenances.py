@@ -20,7 +20,7 @@ from forewarn.clock import Clock
 from forewarn.control import lookup
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.ticker import AFTER_TROUBLE, LONGEST_NAP, Steps
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import (
     commands,
     footprints,
@@ -270,19 +270,17 @@ class Maintenances(Steps[int]):
 # has noted that it runs is the one to run it.
 
 
-def start(
-    unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked
-) -> Work[Maintenance]:
+def start(unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked) -> Maintenance:
     """Start a maintenance that was prepared; the answer is it, with its number.
 
     One that was started already under its idempotency key is answered as it is now.
     """
     if (known := lookup.granted(unit, asked.request, *asked.more)) is not None:
-        return Work(known)
+        return known
     number = unit.next_maintenance_number()
     decision = decided(unit, commands.start_maintenance, wanted, number)
     assert decision.maintenance is not None
-    return Work(decision.maintenance, decision.changes)
+    return decision.maintenance
 
 
 def take_turns(
@@ -293,7 +291,7 @@ def take_turns(
     *,
     replica: str = "",
     margin: timedelta = CHECK_MARGIN,
-) -> Work[Stepped]:
+) -> Stepped:
     """Advance the units of a maintenance, or halt it, or record the results of its units.
 
     A check that is to run now is this replica's to run; `margin` is the additional wait for its
@@ -301,28 +299,25 @@ def take_turns(
     """
     before = unit.world.maintenances.get(number)
     if before is None or not before.open:
-        return Work(Stepped())
+        return Stepped()
     lost = _recalled(unit, before)
     decision = decided(unit, commands.take_turns, number, lost)
-    following, step, changes = decision.maintenance, decision.step, decision.changes
+    following, step = decision.maintenance, decision.step
     assert following is not None
     if isinstance(step, Ask):
         if survey is None:
-            return Work(Stepped(changed=bool(changes), survey=True), changes)
-        unit.apply(changes)
+            return Stepped(changed=bool(decision.changes), survey=True)
         for index in step.units:
             following = _drain(unit, following, index, survey)
-        changes = Changes(maintenances=(following,))
     elif isinstance(step, Check):
         following = turn_check.begun(following, step.run, replica, margin)
-        changes = replace(changes, maintenances=(following,))
-    stepped = Stepped(
-        changed=following != before or bool(changes),
+    unit.world.maintenances[number] = following
+    return Stepped(
+        changed=following != before or bool(decision.changes),
         check=step.run if isinstance(step, Check) else None,
         blocked=any(one.state is UnitState.WAITING and one.reason for one in following.units),
         wake_at=step.until if isinstance(step, Wait) else None,
     )
-    return Work(stepped, changes)
 
 
 def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
@@ -339,17 +334,15 @@ def _drain(
         maintenance, index, survey, machines, unit.drains(), now=unit.now
     )
     if drain is not None:
-        unit.apply(Changes(drains=(drain,), maintenances=(after,)))  # the next is judged by it
+        unit.take(Changes(drains=(drain,), maintenances=(after,)))  # the next is judged by it
     return after
 
 
-def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
+def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> None:
     """Record the result of a maintenance's check, if that run is still awaited."""
     before = unit.world.maintenances.get(run.maintenance)
-    after = before and turn_check.ended(before, run.number, result)
-    if after is None or after == before:
-        return Work(None)
-    return Work(None, Changes(maintenances=(after,)))
+    if before is not None:
+        unit.world.maintenances[run.maintenance] = turn_check.ended(before, run.number, result)
 
 
 def order(
@@ -360,7 +353,7 @@ def order(
     name: str,
     *,
     by: str,
-) -> Work[tuple[Operation, ...]]:
+) -> tuple[Operation, ...]:
     """Carry out an operator's order; `name` is a unit's. The answer are the announced operations.
 
     The retry of a unit whose drain is stuck is the retry of its drain.
@@ -374,9 +367,8 @@ def order(
         its = unit.world.drains.get(one.name) if one.drain else None
         if its is not None and its.state is HostState.STUCK:
             view = lookup.drain(unit, one.name, None)
-            unit.apply(Changes(drains=(host_drain.retry(view, unit.now).drain,)))
-    decision = decided(unit, commands.order_maintenance, number, kind, name, by)
-    return Work(decision.operations, decision.changes)
+            unit.world.drains[one.name] = host_drain.retry(view, unit.now).drain
+    return decided(unit, commands.order_maintenance, number, kind, name, by).operations
 
 
 # What an operator asks for.

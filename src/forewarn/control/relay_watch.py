@@ -19,7 +19,7 @@ from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import Rounds
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -405,28 +405,29 @@ def _about(relay: Relay) -> str:
 # What `Plane.order` does in a transaction; it looks again at what the store has by then.
 
 
-def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Give a host's relay a new token, beside the one that it uses."""
     made = replace(token, created_at=unit.now)
     void = relays.issue(unit.world.tokens_of(made.host))
-    return Work(made, Changes(tokens=(made,), revoked_tokens=_names(void)))
+    unit.take(Changes(tokens=(made,), revoked_tokens=_names(void)))
+    return made
 
 
-def use_token(unit: UnitOfWork, _: Decide, name: str) -> Work[None]:
+def use_token(unit: UnitOfWork, _: Decide, name: str) -> None:
     """Note that a token was used first: the one that it replaces is void."""
     known = unit.tokens().get(name)
     if known is None or known.used_at is not None:
-        return Work(None)
+        return
     used = replace(known, used_at=unit.now)
     void = relays.use(unit.world.tokens_of(known.host), used)
-    return Work(None, Changes(tokens=(used,), revoked_tokens=_names(void)))
+    unit.take(Changes(tokens=(used,), revoked_tokens=_names(void)))
 
 
 def _names(tokens: Iterable[Token]) -> tuple[str, ...]:
     return tuple(token.name for token in tokens)
 
 
-def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
+def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> int:
     """Revoke all tokens of a host's relay; a hold for its absence goes, too.
 
     The answer is how many there were.
@@ -435,45 +436,43 @@ def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
     if not void:
         message = f"the relay of host {host!r} has no token: see 'forewarn host list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
-    changes = _released(unit, decided, host)
+    _release(unit, decided, host)
+    unit.take(Changes(revoked_tokens=void))
     unit.store.forget_relay(host)
-    return Work(len(void), replace(changes, revoked_tokens=void))
+    return len(void)
 
 
-def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Work[Relay]:
+def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Relay:
     """Hold the host of a relay that is away, once for each absence.
 
     The answer is the relay as the store has it then: heard again, or held for its absence.
     """
     known = unit.store.relays([relay.host]).get(relay.host)
     if known is None or known.heard_at != relay.heard_at or known.held_for == relay.heard_at:
-        return Work(known or relay)
+        return known or relay
     other = _host_hold(unit, relay.host)
     if other is not None and other.by != relays.BY:
-        return Work(relay)  # an operator holds it: once that is released, this holds it
-    changes = Changes()
+        return relay  # an operator holds it: once that is released, this holds it
     if other is None:
-        new = _new_hold(relay.host, since, unit.now)
-        changes = decided(unit, commands.place_hold, new).changes
+        decided(unit, commands.place_hold, _new_hold(relay.host, since, unit.now))
     # Decided first: what a refused job has written by then is committed with its batch.
     unit.store.mark_relay(relay.host, relay.heard_at)
-    return Work(replace(known, held_for=relay.heard_at), changes)
+    return replace(known, held_for=relay.heard_at)
 
 
-def release(unit: UnitOfWork, decided: Decide, host: str) -> Work[None]:
+def release(unit: UnitOfWork, decided: Decide, host: str) -> None:
     """Release the host of a relay that is back, unless an operator did."""
-    changes = _released(unit, decided, host)
+    _release(unit, decided, host)
     unit.store.mark_relay(host, None)
-    return Work(None, changes)
 
 
-def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta) -> Work[int]:
+def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta) -> int:
     """Move the notices of a host later: its guests got no answer for so long, until now.
 
     The answer is how many operations that concerned.
     """
     if _host_hold(unit, host) is not None:
-        return Work(0)  # nothing starts, and NotBefore moves on already
+        return 0  # nothing starts, and NotBefore moves on already
     new = _new_hold(host, unit.now - length, unit.now)
 
     def pause(working: Transitions) -> list[str]:
@@ -481,20 +480,17 @@ def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta
         commands.release_hold(working, new)
         return held
 
-    decision = decided(unit, pause)
-    return Work(len(decision.operations), decision.changes)
+    return len(decided(unit, pause).operations)
 
 
-def _released(unit: UnitOfWork, decided: Decide, host: str) -> Changes:
+def _release(unit: UnitOfWork, decided: Decide, host: str) -> None:
     held = _host_hold(unit, host)
-    if held is None or held.by != relays.BY:
-        return Changes()
-    return decided(unit, commands.release_hold, held).changes
+    if held is not None and held.by == relays.BY:
+        decided(unit, commands.release_hold, held)
 
 
 def _host_hold(unit: UnitOfWork, host: str) -> Hold | None:
-    found = (hold for hold in unit.holds() if hold.kind is HoldKind.HOST and hold.name == host)
-    return next(found, None)
+    return unit.world.holds.get((HoldKind.HOST, host))
 
 
 def _new_hold(host: str, since: datetime, now: datetime) -> Hold:

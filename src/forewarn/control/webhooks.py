@@ -25,7 +25,7 @@ from forewarn.clock import Clock
 from forewarn.control.changefeed import Reached
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Rounds
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import news, webhooks
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import Refused, unknown
@@ -46,7 +46,7 @@ Send: TypeAlias = Callable[[Webhook, str, bytes], Awaitable[str]]
 _log = structlog.get_logger(__name__)
 
 
-def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Work[Webhook]:
+def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Webhook:
     """Add a webhook; its cursor is at the next transaction."""
     known = unit.store.webhooks()
     if webhook.name in known:
@@ -57,30 +57,30 @@ def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Work[Webhook]:
         raise Refused(ErrorCode.LIMIT, message, webhooks=len(known), most=MAX_WEBHOOKS)
     added = webhooks.passed(webhook, (unit.store.position().sequence + 1, 0))
     unit.store.put_webhooks([added])
-    return Work(added)
+    return added
 
 
-def remove(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Webhook, ...]]:
+def remove(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[Webhook, ...]:
     """Remove webhooks, all or none."""
     known = unit.store.webhooks()
     if missing := [name for name in names if name not in known]:
         raise unknown("webhook", *missing)
     unit.store.remove_webhooks(names)
-    return Work(tuple(known[name] for name in dict.fromkeys(names)))
+    return tuple(known[name] for name in dict.fromkeys(names))
 
 
 def move(
     unit: UnitOfWork, _: Decide, before: Webhook, step: Callable[[datetime], Webhook]
-) -> Work[Webhook | None]:
+) -> Webhook | None:
     """Change a webhook's row if it is still the one that the caller knows; else return None.
 
     It may have been removed, or another replica may have begun to send. `step` gets the time.
     """
     if unit.store.webhooks().get(before.name) != before:
-        return Work(None)
+        return None
     after = step(unit.now)
     unit.store.put_webhooks([after])
-    return Work(after)
+    return after
 
 
 class _Item(msgspec.Struct, frozen=True, kw_only=True):

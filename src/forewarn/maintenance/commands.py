@@ -1,9 +1,8 @@
 """The commands, and the decision that follows from each: `decide(world, command, now, mint)`.
 
-It is pure. A decision consists of new values for everything that changed; the World stays as it
-was, and a refused command changes nothing. A command is a function from the transitions to the ids
-of the operations that it was about: a call of one of the functions below `decide`, whose names are
-verbs.
+A decision changes the World and nothing else, and tells what it has changed; a refused command
+changes nothing. A command is a function from the transitions to the ids of the operations that it
+was about: a call of one of the functions below `decide`, whose names are verbs.
 
 An operation is ready when each of its events is approved or its NotBefore has come. A ready one
 starts (`Transitions.start_if_ready`) unless a hold covers it or another update domain of one of its
@@ -91,15 +90,16 @@ def decide(
     *,
     sighting: Sightings = unseen,
 ) -> Decision:
-    """Return the decision on a command; Refused where the rules do not allow it.
+    """Carry a command out on the World; where this raises, nothing has changed.
 
-    It looks at nothing but the World, which is afterwards as it was before; `mint` returns a new
-    GUID at each call, for events that are announced.
+    It looks at nothing but the World; `mint` returns a new GUID at each call, for events that are
+    announced.
 
     Raises:
+        Refused: The rules do not allow it.
         InvariantBroken: The decision would break what must always hold: a defect.
     """
-    with world.supposing():
+    with world.atomic():
         working = Transitions(world, now, mint, policy, sighting)
         decision = working.decision(command(working))
         if decision.changes:
@@ -718,8 +718,8 @@ def _record_end(
     for name in operation.machines if deleted else ():
         if key(name) in working.machines:
             del working.machines[key(name)]  # its unit goes on without it
-        working.tombstones.append(
-            Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
+        working.world.tombstones[key(name)] = Tombstone(
+            name=name, event_type=event_type, operation=operation.id, at=working.now
         )
         elsewhere.add(key(name))
     if elsewhere:

@@ -1,9 +1,8 @@
 """The transitions of one decision: whether an operation is announced, may start, and how it ends.
 
-`Transitions` has the values that one decision of `commands.decide` reads and replaces, and does the
-steps that several commands share, each by the table below: announce or queue, start or wait, hold,
-end, and have the units of a maintenance take their turns. It changes nothing but itself; `decision`
-returns what is new.
+`Transitions` does the steps of one decision of `commands.decide` that several commands share, each
+by the table below: announce or queue, start or wait, hold, end, and have the units of a maintenance
+take their turns. It changes the World; `decision` returns what is new.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -122,7 +121,6 @@ class Transitions:
     mint: Callable[[], str]
     policy: model.Policy
     sighting: model.Sightings
-    tombstones: list[model.Tombstone] = field(default_factory=list)
     answered: model.Maintenance | None = None
     """The maintenance that was requested, ordered, or took its turns."""
     step: turns.Step | None = None
@@ -656,13 +654,9 @@ class Transitions:
         self._go_on()
         self._publish()
         before = self.world.since(self._mark)
-        changes = self.world.changes(before)
-        if self.tombstones:
-            removed = tuple(tombstone.key for tombstone in self.tombstones)
-            changes = replace(changes, removed_machines=removed, tombstones=tuple(self.tombstones))
         return Decision(
             before=before,
-            changes=changes,
+            changes=self.world.changes(before),
             operations=tuple(self.operations[operation_id] for operation_id in about),
             maintenance=self.answered and self.maintenances[self.answered.number],
             step=self.step,

@@ -24,7 +24,6 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Policy,
-    Refused,
     Sighting,
     key,
 )
@@ -239,12 +238,8 @@ class _Play:
             self._rules,
             lambda _: self._sighting,
         )
-        mark = self._world.mark()
-        try:
+        with self._world.atomic():
             decision = working.decision(command(working, *given))
-        except Refused:
-            self._world.undo(mark)
-            raise
         self._keep(decision.changes)
         return decision
 

@@ -257,13 +257,23 @@ class World:
         return len(self._journal)
 
     @contextmanager
-    def supposing(self) -> Iterator[int]:
-        """Undo every change of the block at its end; yield the mark of its beginning."""
+    def supposing(self) -> Iterator[None]:
+        """Undo every change of the block at its end."""
         mark = self.mark()
         try:
-            yield mark
+            yield
         finally:
             self.undo(mark)
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        """Undo every change of the block if it raises."""
+        mark = self.mark()
+        try:
+            yield
+        except BaseException:
+            self.undo(mark)
+            raise
 
     def since(self, mark: int) -> dict[Name, Any]:
         """Return the earlier value of all that has changed since a mark; None for a new one."""
