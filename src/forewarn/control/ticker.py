@@ -338,8 +338,6 @@ class ReturnWatch(Rounds):
         self._sighting = sighting
         self._ask_again = ask_again
         self._awaiting: dict[str, Operation] = {}
-        self._of_machine: dict[str, set[str]] = {}
-        """Ids of operations by the keys of the machines that they await."""
         self._news: set[str] = set()
         """Operations that await a machine which has left the fleet."""
         self._asked_again = 0.0
@@ -352,24 +350,15 @@ class ReturnWatch(Rounds):
         """Follow changes."""
         is_idle = not self._awaiting
         for operation in changes.operations:
-            self._put(operation)
-        for machine in changes.removed_machines:
-            self._news.update(self._of_machine.get(machine, ()))
+            self._awaiting.pop(operation.id, None)
+            # What runs awaits machines too, but nobody can come back before it is carried out.
+            if operation.awaited and operation.status is not EventStatus.STARTED:
+                self._awaiting[operation.id] = operation
+        if gone := {*changes.removed_machines}:
+            left = (o for o in self._awaiting.values() if not gone.isdisjoint(map(key, o.awaited)))
+            self._news.update(operation.id for operation in left)
         if is_idle and self._awaiting:
             self._wake.set()
-
-    def _put(self, operation: Operation) -> None:
-        before = self._awaiting.pop(operation.id, None)
-        for name in before.awaited if before else ():
-            awaiting = self._of_machine[key(name)]
-            awaiting.discard(operation.id)
-            if not awaiting:
-                del self._of_machine[key(name)]
-        # What runs awaits machines too, but nobody can come back before it is carried out.
-        if operation.awaited and operation.status is not EventStatus.STARTED:
-            self._awaiting[operation.id] = operation
-            for name in operation.awaited:
-                self._of_machine.setdefault(key(name), set()).add(operation.id)
 
     async def _round(self) -> timedelta:
         if not self._awaiting:
