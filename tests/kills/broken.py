@@ -98,7 +98,7 @@ def forget_holds() -> None:
 
     def release_claims(self: plane.Plane, *executor: str, alone: bool = True) -> "Future[int]":
         def job(unit: UnitOfWork) -> None:
-            for hold in unit.holds():
+            for hold in unit.world.holds_in_order():
                 self._decide(unit, commands.release_hold, hold)
 
         self._writer.submit(job).result()

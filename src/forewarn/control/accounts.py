@@ -101,7 +101,7 @@ class AuditedWriter:
         def audited(unit: UnitOfWork) -> object:
             token = request.token
             # By its value, as another one may have the name; the file's is not in the store.
-            if token and token.name != TOKEN_FILE and unit.tokens().get(token.name) != token:
+            if token and token.name != TOKEN_FILE and unit.world.tokens.get(token.name) != token:
                 message = f"the token {token.name!r} was revoked"
                 raise Refused(ErrorCode.UNAUTHORIZED, message, token=token.name)
             result = job(unit)
@@ -126,7 +126,7 @@ class AuditedWriter:
 
 def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Keep a new token; its name must be free."""
-    known = unit.tokens()
+    known = unit.world.tokens
     if token.name == TOKEN_FILE:
         message = f"at name: {TOKEN_FILE!r} is the account of operator.token_file"
         raise Refused(ErrorCode.CONFLICT, message, token=token.name)
@@ -146,7 +146,7 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
 
 def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Keep a token for the page; expired ones go, and the account's oldest for one too many."""
-    tokens = unit.tokens().values()
+    tokens = unit.world.tokens.values()
     known = [each for each in tokens if each.audience is TokenAudience.PAGE]
     own = [each for each in known if each.account == token.account and not each.expired(unit.now)]
     own.sort(key=attrgetter("created_at"))
@@ -159,7 +159,7 @@ def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
 
 def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Token:
     """Give a token another secret, once: the one before is spent."""
-    if unit.tokens().get(token.name) != token:
+    if unit.world.tokens.get(token.name) != token:
         raise spent_link()
     renewed = unit.world.tokens[token.name] = msgspec.structs.replace(token, digest=digest)
     return renewed
@@ -176,7 +176,7 @@ def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[
 
     The tokens for the page of an account with such a name go too, also where it has no other token.
     """
-    known = [token for token in unit.tokens().values() if not token.host]
+    known = [token for token in unit.world.tokens.values() if not token.host]
     revoked = tuple(token for token in known if {token.name, token.account} & {*names})
     found = {name for token in revoked for name in (token.name, token.account)}
     if missing := [name for name in names if name not in found]:

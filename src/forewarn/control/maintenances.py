@@ -167,8 +167,6 @@ class Maintenances(Steps[int]):
         """When each is due at the latest."""
         self._blocked: set[int] = set()
         """Those that other maintenance, or a hold, may be in the way of."""
-        self._drained: set[int] = set()
-        """Those that have drained hosts."""
 
     def learn(self, changes: Changes) -> None:
         """Follow changes, and wake up where one may concern a maintenance."""
@@ -178,20 +176,18 @@ class Maintenances(Steps[int]):
         if freed or any(one.status.over or one.gives_way for one in changes.operations):
             self._due |= self._blocked
         if changes.drains:
-            self._due |= self._blocked | self._drained
+            self._due |= self._blocked | {n for n, one in self.open.items() if one.draining}
         if self._due:
             self._wake.set()
 
     def _put(self, maintenance: Maintenance) -> None:
         number = maintenance.number
         before = self.open.pop(number, None)
-        for known in (self._due, self._blocked, self._drained):
-            known.discard(number)
+        self._due.discard(number)
+        self._blocked.discard(number)
         if maintenance.open:
             self.open[number] = maintenance
             self._due.add(number)
-            if any(unit.drain for unit in maintenance.units):
-                self._drained.add(number)
         else:
             self._wake_at.pop(number, None)
         if maintenance.units and (before is None or before.state is not maintenance.state):
@@ -308,10 +304,12 @@ def take_turns(
         if survey is None:
             return Stepped(changed=bool(decision.changes), survey=True)
         for index in step.units:
-            following = _drain(unit, following, index, survey)
+            turn_plan.drain(unit.world, number, index, survey, unit.now)
+            unit.tell()
     elif isinstance(step, Check):
-        following = turn_check.begun(following, step.run, replica, margin)
-    unit.world.maintenances[number] = following
+        begun = turn_check.begun(following, step.run, replica, margin)
+        unit.world.maintenances[number] = begun
+    following = unit.world.maintenances[number]
     return Stepped(
         changed=following != before or bool(decision.changes),
         check=step.run if isinstance(step, Check) else None,
@@ -324,18 +322,6 @@ def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
     running = (one for one in maintenance.units if one.state is UnitState.RUNNING)
     names = {f"{maintenance.number}.{one.operation}" for one in running if not one.drain}
     return names - unit.operations(names).keys()
-
-
-def _drain(
-    unit: UnitOfWork, maintenance: Maintenance, index: int, survey: HostSurvey
-) -> Maintenance:
-    machines = lookup.on_hosts(unit, survey)
-    after, drain = turn_plan.drained(
-        maintenance, index, survey, machines, unit.drains(), now=unit.now
-    )
-    if drain is not None:
-        unit.take(Changes(drains=(drain,), maintenances=(after,)))  # the next is judged by it
-    return after
 
 
 def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> None:

@@ -185,7 +185,7 @@ class Plane:
         moved.update(changes.removed_machines)
         world.take(changes)
         if moved and any(one.unstarted for one in world.operations.values()):
-            self._decision(unit, commands.follow_moves, moved)
+            self._decision(unit, lambda working: commands.follow_moves(working, moved))
 
     # Maintenance, and the guests' approvals.
 
@@ -202,12 +202,12 @@ class Plane:
         if (known := lookup.granted(unit, request)) is not None:
             operations = tuple(unit.operations_of_maintenance(known.number).values())
             return planner.Plan(maintenance=known, operations=operations)
-        command = commands.request_maintenance
+        ask = commands.request_maintenance
         if dry_run:
             with unit.world.supposing():
-                decision = self._decision(unit, command, request, 0)
+                decision = self._decision(unit, lambda working: ask(working, request, 0))
         else:
-            decision = self._decide(unit, command, request, unit.next_maintenance_number())
+            decision = self._decide(unit, ask, request, unit.next_maintenance_number())
         assert decision.maintenance is not None
         return planner.Plan(
             maintenance=decision.maintenance,
@@ -494,11 +494,11 @@ class Plane:
     @_job
     def drain_host(self, unit: UnitOfWork, wanted: Drain, survey: HostSurvey) -> Drain:
         """Drain a host; the answer is its drain as it is now."""
-        before = unit.drains()
-        machines = lookup.on_hosts(unit, survey)
-        host_plan.check([wanted], before, survey, machines, unit.holds())
-        drain = host_drain.request(before.get(wanted.host), wanted, unit.now)
-        unit.world.drains[drain.host] = drain
+        world = unit.world
+        machines = host_plan.on_hosts(world, survey, [wanted.host])
+        host_plan.check([wanted], world.drains, survey, machines, world.holds_in_order())
+        drain = host_drain.request(world.drains.get(wanted.host), wanted, unit.now)
+        world.drains[drain.host] = drain
         return drain
 
     @_job
@@ -509,7 +509,9 @@ class Plane:
 
         With `judge`, hosts that are unknown, or could not be drained now, are refused.
         """
-        machines, drains, holds = lookup.on_hosts(unit, survey), unit.drains(), unit.holds()
+        world, hosts = unit.world, [one.host for one in wanted]
+        machines = host_plan.on_hosts(world, survey, hosts)
+        drains, holds = world.drains, world.holds_in_order()
         if judge:
             host_plan.check(wanted, drains, survey, machines, holds)
         return host_plan.plans(wanted, drains, survey, machines, holds)
@@ -633,27 +635,16 @@ class Plane:
         **kwargs: P.kwargs,
     ) -> Decision:
         unit.tell()
-        decision = self._decision(unit, command, *args, **kwargs)
+        decision = self._decision(unit, lambda working: command(working, *args, **kwargs))
         unit.tell(decision)
         return decision
 
-    def _decision(
-        self,
-        unit: UnitOfWork,
-        command: Callable[Concatenate[Transitions, P], Iterable[str]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Decision:
+    def _decision(self, unit: UnitOfWork, command: commands.Command) -> Decision:
         policy = msgspec.structs.replace(
             self._policy, starts=self._starts(unit), listening=self._listening()
         )
         return commands.decide(
-            unit.world,
-            lambda working: command(working, *args, **kwargs),
-            unit.now,
-            self._mint,
-            policy,
-            sighting=self._sighting,
+            unit.world, command, unit.now, self._mint, policy, sighting=self._sighting
         )
 
 

@@ -48,10 +48,6 @@ OVERLAP: Final = timedelta(seconds=10)
 MAX_AT_ONCE: Final = 200
 """The most hosts that are held or released in one look: a transaction of a tenth of a second."""
 
-LONGEST: Final = timedelta(days=1000 * 366)
-"""The longest age or stall by the service's clock, however that is scaled: dates begin with year
-1."""
-
 STALL_SECONDS: Final = 5.0
 """The shortest stall of a relay that counts: as long as guests may miss anything at all."""
 
@@ -393,11 +389,6 @@ class RelayWatch(Rounds):
         self._awaits = True
 
 
-def by_service(seconds: float, scale: float) -> timedelta:
-    """Convert real seconds that a relay reported, a century at most, to the service's clock."""
-    return min(LONGEST, timedelta(seconds=seconds * scale))
-
-
 def _about(relay: Relay) -> str:
     return f"host {relay.host}"
 
@@ -415,7 +406,7 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
 
 def use_token(unit: UnitOfWork, _: Decide, name: str) -> None:
     """Note that a token was used first: the one that it replaces is void."""
-    known = unit.tokens().get(name)
+    known = unit.world.tokens.get(name)
     if known is None or known.used_at is not None:
         return
     used = replace(known, used_at=unit.now)

@@ -23,11 +23,9 @@ from forewarn.control.outbox import (
     latest_loss,
 )
 from forewarn.maintenance import news
-from forewarn.maintenance.accounts import AuditRecord, Token
+from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
-    Hold,
     Machine,
     Maintenance,
     Operation,
@@ -179,15 +177,6 @@ class UnitOfWork:
         """Return the live operations by id."""
         return {name: one for name, one in self.world.operations.items() if one.live}
 
-    def holds(self) -> tuple[Hold, ...]:
-        """Return all holds, the oldest first, those of one instant by kind and name."""
-        holds = self.world.holds.values()
-        return tuple(sorted(holds, key=lambda hold: (hold.at, hold.kind, hold.name)))
-
-    def drains(self) -> Mapping[str, Drain]:
-        """Return the latest drain of each host."""
-        return self.world.drains
-
     # What is alive, or history. Operations are recalled: a decision may concern them.
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
@@ -219,10 +208,6 @@ class UnitOfWork:
             self.world.recall(operation)
 
     # Everything else.
-
-    def tokens(self) -> Mapping[str, Token]:
-        """Return all tokens, by name."""
-        return self.world.tokens
 
     def next_maintenance_number(self) -> int:
         """Return the number of the next maintenance; it is taken when that is saved."""

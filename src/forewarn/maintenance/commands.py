@@ -117,7 +117,8 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
     for ordinal, step in enumerate(steps, 1):
         _make_way(working, step, request, f"{number}.{ordinal}")
     if not request.no_notice:
-        _check_policy(working, steps, maintenance)
+        machines = tuple(machine for step in steps for machine in step.machines)
+        working.check(planner.PlannedOperation(machines=machines), maintenance)
     _check_open(working, maintenance)
     working.maintenances[maintenance.number] = working.answered = maintenance
     asked = planner.asked_start(request, working.now)
@@ -132,13 +133,6 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
         working.maintenances[number] = turns.asked(entered, ordinals, working.now)
         working.take_turns(number)  # the others say what they wait for
     return working.entered
-
-
-def _check_policy(
-    working: Transitions, steps: list[planner.PlannedOperation], maintenance: Maintenance
-) -> None:
-    machines = tuple(machine for step in steps for machine in step.machines)
-    working.check(planner.PlannedOperation(machines=machines), maintenance)
 
 
 def _make_way(

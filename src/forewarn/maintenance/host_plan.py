@@ -25,6 +25,7 @@ from forewarn.maintenance.model import (
     unknown,
 )
 from forewarn.maintenance.planner import natural
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
@@ -119,6 +120,17 @@ def plan(
         strangers=tuple(strangers),
         problems=tuple(problems),
     )
+
+
+def on_hosts(
+    world: World, survey: HostSurvey | None, hosts: Iterable[str], names: Iterable[str] = ()
+) -> dict[str, Machine]:
+    """Return the machines that a look found on hosts, and these (keys), by their GUIDs."""
+    there = [guest for host in hosts if survey for guest in survey.of(host).guests]
+    keys = {*names, *(survey.keys.get(guest.vm_id, "") for guest in there if survey)}
+    return {
+        world.machines[name].vm_id: world.machines[name] for name in keys & world.machines.keys()
+    }
 
 
 def of_hosts(holds: Iterable[Hold]) -> Iterator[Hold]:

@@ -225,6 +225,10 @@ class World:
             heapq.heappush(self._wakeups, (at, name))
         return [*found]
 
+    def holds_in_order(self) -> tuple[Hold, ...]:
+        """Return all holds, the oldest first, those of one instant by kind and name."""
+        return tuple(sorted(self.holds.values(), key=lambda one: (one.at, one.kind, one.name)))
+
     def expired_holds(self, now: datetime) -> list[Hold]:
         """Return the holds whose time is over, the first to end first."""
         ended = (hold for hold in self.holds.values() if hold.expired(now))
