@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -13,10 +13,7 @@ from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.control.writer import Job, Writer
 from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import Changes, Hold, Refused, unknown
-from forewarn.store.port import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
-
-T = TypeVar("T")
 
 MAX_DETAIL: Final = 500
 """The most characters of a record's detail; the change itself is in the history."""
@@ -81,47 +78,33 @@ def expired(hold: Hold, at: datetime) -> AuditRecord:
     )
 
 
-class AuditedWriter:
-    """A writer for one request: its changes and the record of it are one transaction.
+Describe: TypeAlias = Callable[[Any], str]
+"""Returns the detail of a record from the result of a change; `""` for that of the request."""
+
+
+def submit(writer: Writer, job: Job, request: OperatorRequest, describe: Describe) -> "Future[Any]":
+    """Submit a job of a request: its changes and the record of it are one transaction.
 
     A token that was revoked meanwhile changes nothing, whichever replica the request has reached.
     """
 
-    def __init__(
-        self, writer: Writer, request: OperatorRequest, describe: Callable[[Any], str]
-    ) -> None:
-        self._writer = writer
-        self._request = request
-        self._describe = describe
+    def audited(unit: UnitOfWork) -> object:
+        token = request.token
+        # By its value, as another one may have the name; the file's is not in the store.
+        if token and token.name != TOKEN_FILE and unit.world.tokens.get(token.name) != token:
+            message = f"the token {token.name!r} was revoked"
+            raise Refused(ErrorCode.UNAUTHORIZED, message, token=token.name)
+        result = job(unit)
+        request.detail = describe(result) or request.detail
+        unit.note(request.record(unit.now, DONE))
+        return result
 
-    def submit(self, job: Job) -> "Future[Any]":
-        """Submit the job, and the record with it."""
-        request = self._request
+    def ended(future: "Future[Any]") -> None:
+        request.recorded = request.recorded or future.exception() is None
 
-        def audited(unit: UnitOfWork) -> object:
-            token = request.token
-            # By its value, as another one may have the name; the file's is not in the store.
-            if token and token.name != TOKEN_FILE and unit.world.tokens.get(token.name) != token:
-                message = f"the token {token.name!r} was revoked"
-                raise Refused(ErrorCode.UNAUTHORIZED, message, token=token.name)
-            result = job(unit)
-            request.detail = self._describe(result) or request.detail
-            unit.note(request.record(unit.now, DONE))
-            return result
-
-        def ended(future: "Future[Any]") -> None:
-            request.recorded = request.recorded or future.exception() is None
-
-        future = self._writer.submit(audited)
-        future.add_done_callback(ended)
-        return future
-
-    def read(self, question: Callable[[Reading], T]) -> "Future[T]":
-        """Ask the store; that changes nothing, and is not recorded."""
-        return self._writer.read(question)
-
-    def close(self) -> None:
-        """Do nothing: the writer within goes on."""
+    future = writer.submit(audited)
+    future.add_done_callback(ended)
+    return future
 
 
 def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:

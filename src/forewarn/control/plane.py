@@ -18,10 +18,10 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import lookup
-from forewarn.control.accounts import AuditedWriter, OperatorRequest, expired
+from forewarn.control import accounts, lookup
+from forewarn.control.accounts import Describe, OperatorRequest, expired
 from forewarn.control.unit_of_work import Decide, UnitOfWork
-from forewarn.control.writer import Writer
+from forewarn.control.writer import Job, Writer
 from forewarn.maintenance import (
     commands,
     fleet_file,
@@ -105,8 +105,8 @@ def _job(
 
     @functools.wraps(method)
     def submit(plane: "Plane", /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        writer = plane._writer  # noqa: SLF001 - it wraps the class's own methods
-        return writer.submit(lambda unit: method(plane, unit, *args, **kwargs))
+        submitted = plane._submit  # noqa: SLF001 - it wraps the class's own methods
+        return submitted(lambda unit: method(plane, unit, *args, **kwargs))
 
     return submit
 
@@ -129,6 +129,7 @@ class Plane:
         sighting: Sightings = unseen,
     ) -> None:
         self._writer = writer
+        self._audited: tuple[OperatorRequest, Describe] | None = None
         self._mint = mint
         self._policy = policy
         self.may_start = may_start
@@ -569,20 +570,19 @@ class Plane:
         **kwargs: P.kwargs,
     ) -> "Future[T]":
         """Run a function of `maintenances`, `relay_watch`, `webhooks` or `accounts` as a job."""
-        return self._writer.submit(lambda unit: order(unit, self._decide, *args, **kwargs))
+        return self._submit(lambda unit: order(unit, self._decide, *args, **kwargs))
+
+    def _submit(self, job: Job) -> "Future[Any]":
+        if self._audited is None:
+            return self._writer.submit(job)
+        return accounts.submit(self._writer, job, *self._audited)
 
     # Operators' accounts, and what they asked.
 
-    def audited(
-        self, request: OperatorRequest, describe: Callable[[Any], str] = lambda _: ""
-    ) -> "Plane":
-        """Return this plane for one request: its changes are recorded in the audit log.
-
-        `describe` returns the record's detail from the result of the change; `""` for that of the
-        request.
-        """
+    def audited(self, request: OperatorRequest, describe: Describe = lambda _: "") -> "Plane":
+        """Return this plane for one request: its changes are recorded in the audit log."""
         plane = copy.copy(self)
-        plane._writer = AuditedWriter(self._writer, request, describe)  # noqa: SLF001 - a copy
+        plane._audited = request, describe  # noqa: SLF001 - a copy
         return plane
 
     @_job
