@@ -6,7 +6,6 @@ other maintenance, a released hold, a drain, an order), and the time that the st
 check runs beside the steps, and its result is recorded as a change of its own.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -63,7 +62,7 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.maintenance.world import World
-from forewarn.store.port import Reading, StoreError
+from forewarn.store.port import Reading
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
 GAP_SECONDS = 0.1
@@ -73,9 +72,6 @@ LONGEST_GAP_SECONDS = 10.0
 
 SHARE = 0.1
 """The greatest part of the time that rounds may take: the writer has guests to serve, too."""
-
-RECORD_AGAIN: Final = timedelta(seconds=1)
-"""The wait before a check's result is recorded again: the store was away."""
 
 CHECK_MARGIN: Final = timedelta(seconds=30)
 """The additional wait for the result of a check after its time: for the program's end, and a store
@@ -245,20 +241,8 @@ class Maintenances(Steps[int]):
         _log.info(
             "check", maintenance=run.maintenance, check=run.name, **msgspec.structs.asdict(result)
         )
-        while True:
-            try:
-                recorded = self._plane.order(record_check, run, result)
-                return await asyncio.wrap_future(recorded)
-            except StoreError as error:
-                _log.warning("the result of a check waits for the store", reason=error)
-            except Exception:  # noqa: BLE001 - the check runs again when its lease is over
-                _log.exception(
-                    "the result of a check was not recorded", maintenance=run.maintenance
-                )
-                return None
-            await self._clock.wait(RECORD_AGAIN.total_seconds(), self._stop)
-            if self._stop.is_set():
-                return None
+        record = partial(self._plane.order, record_check, run, result)
+        await self._record_result(f"{self._one} {run.maintenance}", record, self._stop)
 
 
 # The jobs of `Plane.order`. A step asks for all units that may go and notes that it has, in one

@@ -125,7 +125,7 @@ class Deliveries(Rounds):
         self._send = send
         self._webhooks: Mapping[str, Webhook] = {}
         """By name, as of the last look."""
-        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._sending: set[str] = set()
 
     def hear(self, reached: Reached) -> None:
         """Wake up for news that this replica has committed; for `Changefeed.tell`."""
@@ -137,20 +137,13 @@ class Deliveries(Rounds):
         found = webhooks.alerts_of(self._webhooks.values(), self._time.now())
         return [*super().alerts(), *found]
 
-    async def run(self) -> None:
-        """Send until `stop`; items under way then are sent again."""
-        await super().run()
-        ending = [*self._sending.values()]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-
     async def _round(self) -> timedelta:
         self._webhooks = await self._read(lambda reading: reading.webhooks())
         now = self._time.now()
         for name, webhook in self._webhooks.items():
             if name not in self._sending and webhook.free(now):
-                self._sending[name] = asyncio.create_task(self._deliver(webhook))
+                self._sending.add(name)
+                self._begin_task(self._deliver(webhook))
         return LOOK_EVERY
 
     async def _deliver(self, webhook: Webhook) -> None:
@@ -162,7 +155,7 @@ class Deliveries(Rounds):
         except StoreError as error:
             _log.warning("a webhook waits for the store", webhook=webhook.name, why=str(error))
         finally:
-            del self._sending[webhook.name]
+            self._sending.discard(webhook.name)
 
     async def _deliver_batch(self, webhook: Webhook) -> Webhook | None:
         """Send a few transactions' news; return the row that they led to, if there were any."""
