@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-import msgspec
-
 from forewarn.control import tombstones
 from forewarn.control.outbox import (
     JSON,
@@ -303,16 +301,8 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
     The values are the World's own, so that they are there once.
     """
     world, store = unit.world, unit.store
-    known = Known(
-        world.scopes,
-        world.machines,
-        unit.live_operations(),
-        world.drains,
-        world.tokens,
-        world.maintenances,
-        world.holds,
-    )
-    known = Known(*(dict(table) for table in msgspec.structs.astuple(known)))
+    tables = {kind: dict(getattr(world, kind)) for kind in Known.__struct_fields__}
+    known = Known(**tables | {"operations": unit.live_operations()})
     return store.position(), known, latest_loss(store)
 
 
