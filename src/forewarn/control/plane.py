@@ -167,10 +167,11 @@ class Plane:
     @_job
     def record_hosts(self, unit: UnitOfWork, hosts: Mapping[str, str]) -> tuple[Machine, ...]:
         """Record the hosts of machines, by key; the answer is the machines whose host is new."""
+        known = unit.world.machines
         moved = tuple(
-            msgspec.structs.replace(machine, host=hosts[machine.key])
-            for machine in unit.machines(hosts).values()
-            if machine.host != hosts[machine.key]
+            msgspec.structs.replace(known[name], host=host)
+            for name, host in hosts.items()
+            if name in known and known[name].host != host
         )
         self._change_fleet(unit, Changes(machines=moved))
         return moved
@@ -300,7 +301,8 @@ class Plane:
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> None:
         """Record that machines of these scopes (keys) asked for their events."""
-        self._decide(unit, commands.record_requests, unit.scopes(scopes))
+        known = [name for name in scopes if name in unit.world.scopes]
+        self._decide(unit, commands.record_requests, known)
 
     # Time.
 

@@ -24,11 +24,9 @@ from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
     Changes,
-    Machine,
     Maintenance,
     Operation,
     Refused,
-    Scope,
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.transitions import Decision, Transitions
@@ -162,14 +160,6 @@ class UnitOfWork:
         """The maintenances that were open and are not any more."""
 
     # What is alive. Keys that are not there are left out.
-
-    def scopes(self, keys: Collection[str]) -> dict[str, Scope]:
-        """Return these scopes by key."""
-        return _known(self.world.scopes, keys)
-
-    def machines(self, keys: Collection[str]) -> dict[str, Machine]:
-        """Return these machines by key."""
-        return _known(self.world.machines, keys)
 
     def live_operations(self) -> dict[str, Operation]:
         """Return the live operations by id."""

@@ -657,28 +657,20 @@ def resolve_outcomes(
     working: Transitions, operations: Collection[str], verdict: Verdict, by: str
 ) -> Collection[str]:
     """An operator records the result of operations whose outcome is unknown, all or none."""
-    for operation_id in operations:
-        _resolve(working, operation_id, verdict, by)
-    return operations
-
-
-def _resolve(working: Transitions, operation_id: str, verdict: Verdict, by: str) -> None:
-    operation = working.named(operation_id)
-    if not operation.outcome_unknown:
-        message = (
-            f"the outcome of operation {operation.id} is not unknown: it is {operation.status}"
-        )
-        raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
-    if verdict is Verdict.REPEAT:
-        repeated = replace(
-            operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
-        )
-        working.put(repeated)
-        return
-    who = by or "an operator"
-    outcome = f"{verdict}, says {who}; before that: {operation.outcome_unknown}"
     trigger = Trigger.SUCCEED if verdict is Verdict.SUCCEEDED else Trigger.FAIL
-    _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
+    for operation in map(working.named, operations):
+        unknown = operation.outcome_unknown
+        if not unknown:
+            name = operation.id
+            message = f"the outcome of operation {name} is not unknown: it is {operation.status}"
+            raise Refused(ErrorCode.CONFLICT, message, operation=name)
+        if verdict is Verdict.REPEAT:
+            again = {"lease_until": None, "repeat_after": operation.attempt}
+            working.put(replace(operation, outcome_unknown="", **again))
+        else:
+            outcome = f"{verdict}, says {by or 'an operator'}; before that: {unknown}"
+            _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
+    return operations
 
 
 def _record_end(

@@ -197,27 +197,17 @@ def plans(
     found = []
     for one in wanted:
         shut.add(one.host)
-        found.append(_plan_of(one, survey, machines, shut, holds))
+        facts = survey.of(one.host)
+        its = plan(one.host, survey, machines, stay=one.stay, shut=shut, holds=holds)
+        problems = its.problems
+        if not facts.answers:
+            problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
+        elif one.reboot and not facts.can_reboot:
+            problems = (f"no command reboots host {one.host}", *problems)
+        found.append(replace(its, problems=problems))
         if one.reboot and one.bring_home:
             shut.discard(one.host)
     return tuple(found)
-
-
-def _plan_of(
-    wanted: Drain,
-    survey: HostSurvey,
-    machines: Mapping[str, Machine],
-    shut: Iterable[str],
-    holds: Iterable[Hold],
-) -> HostPlan:
-    facts = survey.of(wanted.host)
-    found = plan(wanted.host, survey, machines, stay=wanted.stay, shut=shut, holds=holds)
-    problems = found.problems
-    if not facts.answers:
-        problems = (f"host {wanted.host} does not answer: {facts.why}".rstrip(": "),)
-    elif wanted.reboot and not facts.can_reboot:
-        problems = (f"no command reboots host {wanted.host}", *problems)
-    return replace(found, problems=problems)
 
 
 def check(

@@ -6,7 +6,7 @@ time where it is unknown); machines are back, checks pass, and an operator confi
 once. So a plan cannot say what the service would not do.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Set
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Final
@@ -31,7 +31,7 @@ from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns, PlannedWave
 from forewarn.maintenance.turns import Ask, Check, Footprints, Obstacle, Wait
-from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import AgentStatus, ApproverKind, EventStatus
 
@@ -138,6 +138,9 @@ def planned(
     policy, begun = maintenance.policy, latest.begun.units
     waiting = [unit for unit in begun if unit.state is UnitState.WAITING]
     waits = latest.waits if waiting else None
+    reason = ""
+    if waits is not None:
+        reason = waits.why if waits.obstacle is Obstacle.WINDOW else waiting[0].reason
     windows = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
     every = [index for its in going.values() for index in its]
     return PlannedTurns(
@@ -147,7 +150,7 @@ def planned(
         drained=sum(maintenance.units[index].drain for index in every),
         first=tuple(unit.name for unit in begun if unit.state not in _NOT_GONE),
         waits_for=None if waits is None else waits.obstacle,
-        reason="" if waits is None else _reason(waits, waiting),
+        reason=reason,
         window=windows[0] if policy.windows and windows else None,
         without_machines=tuple(empty),
         earliest=_over_at(earliest, every),
@@ -158,10 +161,6 @@ def planned(
 
 
 _NOT_GONE: Final = frozenset((UnitState.WAITING, UnitState.SKIPPED))
-
-
-def _reason(waits: Wait, waiting: Sequence[Unit]) -> str:
-    return waits.why if waits.obstacle is Obstacle.WINDOW else waiting[0].reason
 
 
 def _over_at(course: Course, places: Iterable[int]) -> datetime | None:
