@@ -464,7 +464,7 @@ class Plane:
         """Return the tasks that this executor claimed, and whose outcome another did not know."""
         known = (
             msgspec.structs.replace(operation, executor=executor)
-            for operation in unit.live_operations().values()
+            for operation in unit.world.operations.values()
             if commands.may_be_known_to(operation, executor)
         )
         return lookup.tasks(unit, known)
@@ -477,15 +477,13 @@ class Plane:
         store takes over all claims, whatever it was called before. Checks of maintenances that it
         ran are run again.
         """
-        live = unit.live_operations().values()
-        claimed = {o.id: o for o in live if o.attempt and o.status is EventStatus.STARTED}
-        held = {i: o for i, o in claimed.items() if o.lease_until is not None}
         heir = executor if alone else ""
-        if not alone:
-            held = {i: o for i, o in held.items() if o.executor == executor}
-        renamed = {i: o for i, o in claimed.items() if heir and o.claimed_by != (heir,)}
-        concerned = held | renamed
-        self._decide(unit, commands.release_leases, concerned, heir)
+        started = [unit.world.operations[name] for name in unit.world.started]
+        claimed = [one for one in started if one.attempt]
+        own = [one for one in claimed if alone or one.executor == executor]
+        held = [one.id for one in own if one.lease_until is not None]
+        renamed = [one.id for one in claimed if heir and one.claimed_by != (heir,)]
+        self._decide(unit, commands.release_leases, dict.fromkeys([*held, *renamed]), heir)
         known = unit.world.maintenances
         for number, one in [*known.items()]:
             if one.check.lease_until and (alone or one.check.replica == executor):

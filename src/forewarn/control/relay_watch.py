@@ -7,8 +7,9 @@ them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -272,30 +273,27 @@ class RelayWatch(Rounds):
         if found:
             await self._follow(found)
         if self._awaits:
-            awaited = [
-                one.host for one in self.relays.values() if relays.is_awaited(one, terms, at)
-            ]
-            self._awaits = bool(awaited) or len(found.hold) > MAX_AT_ONCE
+            awaited = (relays.is_awaited(one, terms, at) for one in self.relays.values())
+            self._awaits = len(found.hold) > MAX_AT_ONCE or any(awaited)
 
     async def _follow(self, found: RelayHolds) -> None:
         if self._unsaved:
             await self._exchange()  # a host is held for an absence that the store knows of
-        held = [self._plane.order(hold, *each) for each in found.hold[:MAX_AT_ONCE]]
+        held = [(*each, self._plane.order(hold, *each)) for each in found.hold[:MAX_AT_ONCE]]
         released = found.release[:MAX_AT_ONCE]
-        freed = [self._plane.order(release, relay.host) for relay in released]
-        for (relay, since), future in zip(found.hold, held, strict=False):
-            with self._contained(_about(relay)):
-                known = await self._settled(asyncio.wrap_future(future))
-                if known is not None:
-                    self._take(known)
-                    if known.held_for != relay.held_for:
-                        _log.warning("a relay is away: its host is held", host=relay.host, at=since)
-        for relay, done in zip(released, freed, strict=True):
-            with self._contained(_about(relay)):
-                await self._settled(asyncio.wrap_future(done))
-                if (known := self.relays.get(relay.host)) is not None:
-                    self.relays[relay.host] = replace(known, held_for=None)
-                _log.info("a relay is back: its host is released", host=relay.host)
+        freed = [(relay.host, self._plane.order(release, relay.host)) for relay in released]
+        for relay, since, future in held:
+            with self._settling(relay.host):
+                known = await asyncio.wrap_future(future)
+                self._take(known)
+                if known.held_for != relay.held_for:
+                    _log.warning("a relay is away: its host is held", host=relay.host, at=since)
+        for host, done in freed:
+            with self._settling(host):
+                await asyncio.wrap_future(done)
+                if host in self.relays:
+                    self.relays[host] = replace(self.relays[host], held_for=None)
+                _log.info("a relay is back: its host is released", host=host)
 
     def _follow_those_behind(self) -> None:
         for host, since in [*self._behind.items()]:
@@ -305,13 +303,14 @@ class RelayWatch(Rounds):
             elif relay.heard_at > since:
                 self._behind[host] = relay.heard_at
 
-    @staticmethod
-    async def _settled(job: "asyncio.Future[Relay] | asyncio.Future[None]") -> Relay | None:
-        try:
-            return await job
-        except Refused as refusal:
-            _log.warning("a relay's host cannot be held or released", why=refusal.message)
-            return None
+    @contextmanager
+    def _settling(self, host: str) -> Iterator[None]:
+        """Contain an error about a host; what is refused is tried again at the next look."""
+        with self._contained(f"host {host}"):
+            try:
+                yield
+            except Refused as refusal:
+                _log.warning("a relay's host cannot be held or released", why=refusal.message)
 
     async def _exchange(self) -> None:
         """Write the reports heard here, and read those of others."""
@@ -387,10 +386,6 @@ class RelayWatch(Rounds):
         """Judge no relay before each had time to ask: at the start, and after an outage."""
         self._since = self._time.now() + SETTLE
         self._awaits = True
-
-
-def _about(relay: Relay) -> str:
-    return f"host {relay.host}"
 
 
 # What `Plane.order` does in a transaction; it looks again at what the store has by then.

@@ -161,10 +161,6 @@ class UnitOfWork:
 
     # What is alive. Keys that are not there are left out.
 
-    def live_operations(self) -> dict[str, Operation]:
-        """Return the live operations by id."""
-        return {name: one for name, one in self.world.operations.items() if one.live}
-
     # What is alive, or history. Operations are recalled: a decision may concern them.
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
@@ -292,8 +288,8 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
     """
     world, store = unit.world, unit.store
     tables = {kind: dict(getattr(world, kind)) for kind in Known.__struct_fields__}
-    known = Known(**tables | {"operations": unit.live_operations()})
-    return store.position(), known, latest_loss(store)
+    live = {name: one for name, one in world.operations.items() if one.live}
+    return store.position(), Known(**tables | {"operations": live}), latest_loss(store)
 
 
 def _has_others(changes: Changes) -> bool:

@@ -479,7 +479,8 @@ class Transitions:
         Where some can never be allowed, none is entered: they have failed, and may halt the others.
         """
         maintenance = self.maintenances[number]
-        start = turns.start_of(maintenance, window, self.now)
+        start = msgspec.structs.asdict(turns.start_of(maintenance, window, self.now))
+        not_before = start.pop("not_before")
         refusals: dict[int, model.Refused] = {}
         asked: dict[int, int] = {}
         steps = {
@@ -496,14 +497,7 @@ class Transitions:
             with planner.refusing(refusals, index):
                 if (found := self.conflicting(step)) is not None:
                     raise planner.has_event(*found)
-                self.enter(
-                    number,
-                    step,
-                    start.not_before,
-                    closes_at=start.closes_at,
-                    notice_seconds=start.notice_seconds,
-                    opens_at=start.opens_at,
-                )
+                self.enter(number, step, not_before, **start)
                 asked[index] = self.maintenances[number].announced
             if index in refusals:
                 self.world.undo(mark)
