@@ -46,7 +46,7 @@ def _resolved(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
             "or a maintenance such as 12"
         )
         raise Refused(ErrorCode.INVALID, message)
-    if not found and MAINTENANCE.fullmatch(reference) and unit.maintenances([int(reference)]):
+    if not found and MAINTENANCE.fullmatch(reference) and unit.maintenance(int(reference)):
         message = f"nothing of maintenance {reference} is announced yet"
         raise Refused(ErrorCode.CONFLICT, message, reference=reference)
     if not found:
@@ -89,7 +89,7 @@ def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | 
 
 def maintenance(unit: UnitOfWork, number: int) -> Maintenance:
     """Return a maintenance, open or over; NOT_FOUND where history has none of that number."""
-    found = unit.maintenances([number]).get(number)
+    found = unit.maintenance(number)
     if found is None:
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
         raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)

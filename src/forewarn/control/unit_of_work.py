@@ -9,7 +9,7 @@ COMMIT whose answer is lost). The store is asked for history alone, after a save
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from forewarn.control import tombstones
 from forewarn.control.outbox import (
@@ -181,11 +181,10 @@ class UnitOfWork:
         self._recall(self.store.operations_of_maintenance(number))
         return _known(self.world.operations, self.world.of_maintenance.of(number))
 
-    def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
-        """Return these maintenances by number."""
-        known = _known(self.world.maintenances, numbers)
-        over = [number for number in numbers if number not in known]
-        return self._transaction.maintenances(over) | known if over else known
+    def maintenance(self, number: int) -> Maintenance | None:
+        """Return a maintenance, open or over; None where history has none of that number."""
+        known = self.world.maintenances.get(number)
+        return known or self._transaction.maintenances([number]).get(number)
 
     def _recall(self, found: Mapping[str, Operation]) -> None:
         for operation in found.values():
@@ -249,7 +248,7 @@ class UnitOfWork:
         return news.encode(self._news)
 
     def _tell(self, before: Mapping[Name, Any], changes: Changes) -> None:
-        if _has_others(changes):
+        if not {kind for kind, _ in before} <= _OFTEN:  # this runs for each approval
             numbers = [one.number for one in changes.maintenances]
             self._last_number = max(self._last_number, *numbers, 0)
             known = {number: before["maintenances", number] for number in numbers}
@@ -292,16 +291,8 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
     return store.position(), Known(**tables | {"operations": live}), latest_loss(store)
 
 
-def _has_others(changes: Changes) -> bool:
-    """Return True if there may be news beside operations; this runs for each approval."""
-    return bool(
-        changes.maintenances
-        or changes.holds
-        or changes.released
-        or changes.machines
-        or changes.removed_machines
-        or changes.drains
-    )
+_OFTEN: Final = frozenset(("operations", "scopes"))
+"""The tables whose changes have no news beside those of operations."""
 
 
 def _known(table: Mapping[K, V], keys: Iterable[K]) -> dict[K, V]:
