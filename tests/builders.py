@@ -19,6 +19,7 @@ from forewarn.maintenance.model import (
     OperationEvent,
     Policy,
     Queueing,
+    Refused,
     Scope,
     Sighting,
     Tombstone,
@@ -164,16 +165,20 @@ class Bench:
 
     def decide(self, rule: Callable[..., Iterable[str]], *given: Any, **named: Any) -> Decision:
         world = self.snapshot.world()
-        decision = commands.decide(
-            world,
-            lambda working: rule(working, *given, **named),
-            self.now,
-            self.mint,
-            self.policy,
-            sighting=self.sightings.get,
-        )
-        assert Snapshot.of(world) == self.snapshot
+        try:
+            decision = commands.decide(
+                world,
+                lambda working: rule(working, *given, **named),
+                self.now,
+                self.mint,
+                self.policy,
+                sighting=self.sightings.get,
+            )
+        except Refused:
+            assert Snapshot.of(world) == self.snapshot
+            raise
         self.snapshot = applied(self.snapshot, decision.changes)
+        assert Snapshot.of(world) == self.snapshot
         invariants.check(self.snapshot.world())
         return decision
 

@@ -8,7 +8,7 @@ from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes, Policy, Queueing
 from forewarn.store.port import Store
@@ -30,10 +30,9 @@ class Busy:
     def hold(self) -> None:
         """Return when the writer is in the midst of a job that ends with `release`."""
 
-        def job(_: UnitOfWork) -> Work:
+        def job(_: UnitOfWork) -> None:
             self._entered.set()
             assert self._go.wait(patience.SECONDS)
-            return Work(None)
 
         self._go.clear()
         self._entered.clear()

@@ -12,7 +12,6 @@ from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.control.unit_of_work import Work
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
@@ -24,7 +23,7 @@ from store.wrapped import Wrapped
 
 def put(plane: Plane, changes: Changes) -> None:
     """Change what no rule would."""
-    done(plane.order(lambda _, __: Work(None, changes)))
+    done(plane.order(lambda unit, _: unit.take(changes)))
 
 
 class House:

@@ -18,7 +18,7 @@ from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, Known, difference
 from forewarn.control.plane import Plane
-from forewarn.control.unit_of_work import Work, world_of
+from forewarn.control.unit_of_work import world_of
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import Token
@@ -114,7 +114,7 @@ class ReplicaProcess:
 
     def is_whole(self) -> None:
         """Compare memory with the store: the loop's, and the writer's World."""
-        world = self.plane.order(lambda unit, _: Work(unit.world)).result(patience.SECONDS)
+        world = self.plane.order(lambda unit, _: unit.world).result(patience.SECONDS)
         with self.store.read() as reading:
             assert vars_of(world) == vars_of(world_of(reading))
             assert self.memory.scopes == reading.scopes()
@@ -281,7 +281,7 @@ def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_sto
     with pytest.raises(OutcomeUnknown):
         only.plane.cancel(["1"], reason="").result()
     store.after = None
-    world = only.plane.order(lambda unit, _: Work(unit.world)).result()
+    world = only.plane.order(lambda unit, _: unit.world).result()
     with store.read() as reading:
         assert vars_of(world) == vars_of(world_of(reading))
         assert reading.live_operations() == {}

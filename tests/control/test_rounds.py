@@ -19,7 +19,7 @@ from forewarn.control.executor import Executor
 from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Operations, Plane, Retention, Stepped
 from forewarn.control.ticker import FAILING, TRIED_AGAIN, ReturnWatch, Rounds, Ticker
-from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Sighting
@@ -54,10 +54,10 @@ async def let_pass(house: House, time: timedelta, rounds: int = 1) -> None:
 
 
 def test_a_maintenance_whose_time_zone_is_gone_halts_and_stops_no_other() -> None:
-    def moved_to_mars(unit: UnitOfWork, _: object, number: int) -> Work[None]:
+    def moved_to_mars(unit: UnitOfWork, _: object, number: int) -> None:
         known = unit.world.maintenances[number]
         policy = msgspec.structs.replace(known.policy, zone="Mars/Olympus")
-        return Work(None, Changes(maintenances=(msgspec.structs.replace(known, policy=policy),)))
+        unit.world.maintenances[number] = msgspec.structs.replace(known, policy=policy)
 
     async def story(site: UnitSite) -> None:
         begun = site.begin(UnitTargets(machines=("db",)))

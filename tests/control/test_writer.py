@@ -17,7 +17,7 @@ from control.busy import Busy
 from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, InlineWriter, Job
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, Refused, Scope
@@ -28,14 +28,19 @@ from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
 
 def save(name: str) -> Job:
     scope = Scope(name=name, kind=ScopeKind.MACHINE, update_domains=1)
-    return lambda unit: Work((name, unit.now), Changes(scopes=(scope,)))
+
+    def job(unit: UnitOfWork) -> Any:
+        unit.take(Changes(scopes=(scope,)))
+        return name, unit.now
+
+    return job
 
 
-def refuse(unit: UnitOfWork) -> Work:
+def refuse(unit: UnitOfWork) -> None:
     raise Refused(ErrorCode.CONFLICT, f"no, at {unit.now}")
 
 
-def fail(_: UnitOfWork) -> Work:
+def fail(_: UnitOfWork) -> None:
     raise ZeroDivisionError("a defect")
 
 
@@ -79,6 +84,25 @@ def test_a_refusal_concerns_its_own_job_alone(threaded: Busy) -> None:
     assert threaded.store.commits == 2
 
 
+def test_a_refusal_leaves_nothing_of_what_its_job_changed(threaded: Busy) -> None:
+    def change_and_refuse(unit: UnitOfWork) -> None:
+        save("half")(unit)
+        refuse(unit)
+
+    def store_and_refuse(unit: UnitOfWork) -> None:
+        save("stored")(unit)
+        assert "stored" in unit.store.scopes()
+        refuse(unit)
+
+    for guilty in (change_and_refuse, store_and_refuse):
+        threaded.hold()
+        futures = [threaded.writer.submit(job) for job in (save("a"), guilty, save("b"))]
+        threaded.release()
+        assert [futures[place].result(patience.SECONDS)[0] for place in (0, 2)] == ["a", "b"]
+        assert futures[1].exception(patience.SECONDS) is not None
+        assert threaded.store.names() == {"a", "b"}
+
+
 def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:
     threaded.hold()
     before = threaded.writer.submit(save("a"))
@@ -93,9 +117,9 @@ def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:
 
 
 def test_a_defect_leaves_nothing_of_what_its_job_wrote(threaded: Busy) -> None:
-    def spoil(unit: UnitOfWork) -> Work:
+    def spoil(unit: UnitOfWork) -> None:
         unit.store.put_setting("half", "done")
-        return fail(unit)
+        fail(unit)
 
     threaded.hold()
     futures = [threaded.writer.submit(job) for job in (save("a"), spoil)]
@@ -123,9 +147,9 @@ def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: B
 
 
 def test_jobs_that_run_alone_are_refused_once_the_store_is_away(threaded: Busy) -> None:
-    def spoil(_: UnitOfWork) -> Work:
+    def spoil(unit: UnitOfWork) -> None:
         threaded.store.away = True  # from the next transaction on
-        return Work(None, cast("Changes", "no changes"))
+        unit.take(cast("Changes", "no changes"))
 
     threaded.hold()
     futures = [threaded.writer.submit(job) for job in (spoil, save("b"), save("c"))]
@@ -143,9 +167,9 @@ def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> 
     def submit() -> "weakref.ref[Large]":
         large = Large()
 
-        def job(unit: UnitOfWork) -> Work:
+        def job(unit: UnitOfWork) -> None:
             assert large
-            return refuse(unit)
+            refuse(unit)
 
         assert threaded.writer.submit(job).exception(patience.SECONDS) is not None
         return weakref.ref(large)
@@ -166,7 +190,7 @@ def test_what_waits_behind_a_long_wait_for_the_store_is_refused_with_it(
 ) -> None:
     behind: list[Future[Any]] = []
 
-    def wait_in_vain(_: UnitOfWork) -> Work:
+    def wait_in_vain(_: UnitOfWork) -> None:
         behind.append(threaded.writer.submit(save("behind")))
         threaded.clock.advance(timedelta(seconds=seconds))
         raise StoreUnavailable("another program has it locked")
@@ -182,7 +206,7 @@ def test_what_waits_behind_a_long_wait_for_the_store_is_refused_with_it(
 def test_a_writer_that_is_closed_while_the_store_is_away_ends(threaded: Busy) -> None:
     closing: list[threading.Thread] = []
 
-    def wait_in_vain(_: UnitOfWork) -> Work:
+    def wait_in_vain(_: UnitOfWork) -> None:
         closing.append(threading.Thread(target=threaded.writer.close))
         closing[0].start()
         patience.until(lambda: threaded.writer._closed)

@@ -30,15 +30,14 @@ def answer_before_commit() -> None:
                 for job, future in batch:
                     unit = UnitOfWork(transaction, world, self.clock.now())
                     try:
-                        work = job(unit)
+                        result = unit.run(job)
                     except Exception as error:  # noqa: BLE001 - as the whole one does
                         future.set_exception(error)
                         continue
-                    unit.apply(work.changes)
                     unit.save()
                     for changes in unit.saved:
                         self.follower._feed.publish(changes)
-                    future.set_result(work.result)
+                    future.set_result(result)
 
     writer._Committer = Hasty  # type: ignore[misc]  # that is the break
 
@@ -94,14 +93,13 @@ def forget_fencing() -> None:
 def forget_holds() -> None:
     """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
     from forewarn.control import plane
-    from forewarn.control.unit_of_work import UnitOfWork, Work
+    from forewarn.control.unit_of_work import UnitOfWork
     from forewarn.maintenance import commands
 
     def release_claims(self: plane.Plane, *executor: str, alone: bool = True) -> "Future[int]":
-        def job(unit: UnitOfWork) -> Work[Any]:
-            for hold in unit.holds():
-                unit.apply(self._decide(unit, commands.release_hold, hold).changes)
-            return Work(None)
+        def job(unit: UnitOfWork) -> None:
+            for hold in unit.world.holds_in_order():
+                self._decide(unit, commands.release_hold, hold)
 
         self._writer.submit(job).result()
         return whole(self, *executor, alone=alone)
@@ -120,7 +118,7 @@ def forget(verb: str, only: str = "") -> None:
         only: The named argument that must be true; `""` for any call.
     """
     from forewarn.control import plane, writer
-    from forewarn.control.unit_of_work import Work
+    from forewarn.control.unit_of_work import UnitOfWork
 
     whole: Callable[..., Any] = getattr(plane.Plane, verb)
 
@@ -129,7 +127,11 @@ def forget(verb: str, only: str = "") -> None:
             self._inner = inner
 
         def submit(self, job: writer.Job, *needs: Any) -> "Future[Any]":
-            return self._inner.submit(lambda unit: Work(job(unit).result), *needs)
+            def forget(unit: UnitOfWork) -> Any:
+                with unit.world.supposing():
+                    return job(unit)
+
+            return self._inner.submit(forget, *needs)
 
     def forgetful(self: plane.Plane, *args: Any, **kwargs: Any) -> Any:
         if only and not kwargs.get(only):

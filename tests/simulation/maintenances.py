@@ -9,7 +9,6 @@ import msgspec
 
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
-from forewarn.control.unit_of_work import Work
 from forewarn.maintenance.model import Changes, DrainOptions, Maintenance, Refused, Stay
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
@@ -131,7 +130,7 @@ class MaintenanceOperators:
         policy = msgspec.structs.replace(chosen.policy, zone=GONE)
         lost = msgspec.structs.replace(chosen, policy=policy)
         change = Changes(maintenances=(lost,))
-        self._town.ask("zone lost", self._town.plane.order, lambda _, __: Work(None, change))
+        self._town.ask("zone lost", self._town.plane.order, lambda unit, _: unit.take(change))
 
     def _drained(self) -> tuple[str, ...]:
         hosts = self._town.drains.survey().hosts

@@ -5,9 +5,9 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
-from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory, world_of
+from forewarn.control.unit_of_work import UnitOfWork, WriterMemory, world_of
 from forewarn.control.writer import Job
-from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.model import Changes
 from forewarn.store.sqlite import InMemoryStore
 from simulation.turn_judge import Wrong
 from store.model import Model
@@ -55,16 +55,16 @@ class Defect(Exception):  # noqa: N818 - what happened
 
 
 class JudgedUnit(UnitOfWork):
-    """Has each change judged before it is taken over; a job may take over several."""
+    """Has each change judged before it is saved; a job may make several."""
 
     def __init__(self, model: Model, judge: Callable[[Changes], None], *given: Any) -> None:
         super().__init__(*given)
         self._model = model
         self._judge = judge
 
-    def apply(self, changes: Changes) -> None:
+    def _tell(self, before: Any, changes: Changes) -> None:
         self._judge(changes)
-        super().apply(changes)
+        super()._tell(before, changes)
         self.save()
         self._model.save(changes)  # the next one is judged against it
 
@@ -122,18 +122,13 @@ class JudgedWriter:
                 unit = JudgedUnit(
                     self._model, lambda changes: self._see(changes, now), transaction, world, now
                 )
-                try:
-                    work: Work = job(unit)
-                except Refused as refusal:  # as in a batch: the others' changes are committed
-                    return Answered(None, refusal)
-                if work.changes:
-                    unit.apply(work.changes)
+                result = job(unit)
                 unit.save()
                 if unit.saved:
                     self.hear(unit.told())
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)
-        return Answered(work.result, None)
+        return Answered(result, None)
 
     def _see(self, changes: Changes, now: datetime) -> None:
         if self.dying:

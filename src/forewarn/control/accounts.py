@@ -5,18 +5,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.control.writer import Job, Writer
 from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import Changes, Hold, Refused, unknown
-from forewarn.store.port import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
-
-T = TypeVar("T")
 
 MAX_DETAIL: Final = 500
 """The most characters of a record's detail; the change itself is in the history."""
@@ -81,52 +78,38 @@ def expired(hold: Hold, at: datetime) -> AuditRecord:
     )
 
 
-class AuditedWriter:
-    """A writer for one request: its changes and the record of it are one transaction.
+Describe: TypeAlias = Callable[[Any], str]
+"""Returns the detail of a record from the result of a change; `""` for that of the request."""
+
+
+def submit(writer: Writer, job: Job, request: OperatorRequest, describe: Describe) -> "Future[Any]":
+    """Submit a job of a request: its changes and the record of it are one transaction.
 
     A token that was revoked meanwhile changes nothing, whichever replica the request has reached.
     """
 
-    def __init__(
-        self, writer: Writer, request: OperatorRequest, describe: Callable[[Any], str]
-    ) -> None:
-        self._writer = writer
-        self._request = request
-        self._describe = describe
+    def audited(unit: UnitOfWork) -> object:
+        token = request.token
+        # By its value, as another one may have the name; the file's is not in the store.
+        if token and token.name != TOKEN_FILE and unit.world.tokens.get(token.name) != token:
+            message = f"the token {token.name!r} was revoked"
+            raise Refused(ErrorCode.UNAUTHORIZED, message, token=token.name)
+        result = job(unit)
+        request.detail = describe(result) or request.detail
+        unit.note(request.record(unit.now, DONE))
+        return result
 
-    def submit(self, job: Job) -> "Future[Any]":
-        """Submit the job, and the record with it."""
-        request = self._request
+    def ended(future: "Future[Any]") -> None:
+        request.recorded = request.recorded or future.exception() is None
 
-        def audited(unit: UnitOfWork) -> Work[Any]:
-            token = request.token
-            # By its value, as another one may have the name; the file's is not in the store.
-            if token and token.name != TOKEN_FILE and unit.tokens().get(token.name) != token:
-                message = f"the token {token.name!r} was revoked"
-                raise Refused(ErrorCode.UNAUTHORIZED, message, token=token.name)
-            work = job(unit)
-            request.detail = self._describe(work.result) or request.detail
-            unit.note(request.record(unit.now, DONE))
-            return work
-
-        def ended(future: "Future[Any]") -> None:
-            request.recorded = request.recorded or future.exception() is None
-
-        future = self._writer.submit(audited)
-        future.add_done_callback(ended)
-        return future
-
-    def read(self, question: Callable[[Reading], T]) -> "Future[T]":
-        """Ask the store; that changes nothing, and is not recorded."""
-        return self._writer.read(question)
-
-    def close(self) -> None:
-        """Do nothing: the writer within goes on."""
+    future = writer.submit(audited)
+    future.add_done_callback(ended)
+    return future
 
 
-def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Keep a new token; its name must be free."""
-    known = unit.tokens()
+    known = unit.world.tokens
     if token.name == TOKEN_FILE:
         message = f"at name: {TOKEN_FILE!r} is the account of operator.token_file"
         raise Refused(ErrorCode.CONFLICT, message, token=token.name)
@@ -140,28 +123,29 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     if token.expired(unit.now):
         message = "at expires_at: expected a time in the future"
         raise Refused(ErrorCode.INVALID, message, where="expires_at")
-    made = msgspec.structs.replace(token, created_at=unit.now)
-    return Work(made, Changes(tokens=(made,)))
+    made = unit.world.tokens[token.name] = msgspec.structs.replace(token, created_at=unit.now)
+    return made
 
 
-def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Keep a token for the page; expired ones go, and the account's oldest for one too many."""
-    tokens = unit.tokens().values()
+    tokens = unit.world.tokens.values()
     known = [each for each in tokens if each.audience is TokenAudience.PAGE]
     own = [each for each in known if each.account == token.account and not each.expired(unit.now)]
     own.sort(key=attrgetter("created_at"))
     over = {each.name for each in known if each.expired(unit.now)}
     over.update(each.name for each in own[: max(0, len(own) - MAX_PAGE_TOKENS + 1)])
     _judge_room(sum(not each.host for each in tokens) - len(over))
-    return Work(token, Changes(tokens=(token,), revoked_tokens=tuple(sorted(over))))
+    unit.take(Changes(tokens=(token,), revoked_tokens=tuple(sorted(over))))
+    return token
 
 
-def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Work[Token]:
+def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Token:
     """Give a token another secret, once: the one before is spent."""
-    if unit.tokens().get(token.name) != token:
+    if unit.world.tokens.get(token.name) != token:
         raise spent_link()
-    renewed = msgspec.structs.replace(token, digest=digest)
-    return Work(renewed, Changes(tokens=(renewed,)))
+    renewed = unit.world.tokens[token.name] = msgspec.structs.replace(token, digest=digest)
+    return renewed
 
 
 def spent_link() -> Refused:
@@ -170,17 +154,19 @@ def spent_link() -> Refused:
     return Refused(ErrorCode.UNAUTHORIZED, message)
 
 
-def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Token, ...]]:
+def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[Token, ...]:
     """Revoke tokens, all or none; requests with one are refused from then on.
 
     The tokens for the page of an account with such a name go too, also where it has no other token.
     """
-    known = [token for token in unit.tokens().values() if not token.host]
+    known = [token for token in unit.world.tokens.values() if not token.host]
     revoked = tuple(token for token in known if {token.name, token.account} & {*names})
     found = {name for token in revoked for name in (token.name, token.account)}
     if missing := [name for name in names if name not in found]:
         raise unknown("token", *missing)
-    return Work(revoked, Changes(revoked_tokens=tuple(token.name for token in revoked)))
+    for token in revoked:
+        del unit.world.tokens[token.name]
+    return revoked
 
 
 def _judge_room(tokens: int) -> None:

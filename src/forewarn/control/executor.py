@@ -12,15 +12,15 @@ its task ended: if another one had to report the outcome as unknown, it looks, a
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import structlog
 
 from forewarn.clock import Clock
 from forewarn.connectors.port import Connector, Found, Outcome, Task
-from forewarn.control.plane import Operations, Plane
+from forewarn.control.plane import Plane
 from forewarn.control.ticker import AFTER_TROUBLE, Rounds
 from forewarn.maintenance import commands
 from forewarn.maintenance.model import Changes, Refused
@@ -88,8 +88,8 @@ class Executor(Rounds):
         self._renewed = 0.0
         self._has_to_look = True
         """True if there may be outcomes that this replica alone knows."""
-        self._looking: dict[str, asyncio.Task[None]] = {}
-        """By operation."""
+        self._looking: set[str] = set()
+        """The operations whose outcome is looked for."""
 
     @property
     def running(self) -> int:
@@ -101,10 +101,6 @@ class Executor(Rounds):
         self._renewed = self._clock.monotonic()
         await self._tidy(self._sweep())
         await super().run()
-        running = [*(running for _, running in self._running.values()), *self._looking.values()]
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
     async def _round(self) -> timedelta:
         await self._renew()
@@ -205,7 +201,7 @@ class Executor(Rounds):
     def _begin(self, tasks: tuple[Task, ...]) -> None:
         for task in tasks:
             _, older = self._running.get(task.operation, (None, None))
-            carrying_out = asyncio.create_task(self._carry_out(task, older))
+            carrying_out = self._begin_task(self._carry_out(task, older))
             self._running[task.operation] = task, carrying_out
 
     async def _carry_out(self, task: Task, older: "asyncio.Task[None] | None") -> None:
@@ -219,7 +215,8 @@ class Executor(Rounds):
             self._ending.add(task.operation)
             if outcome is None:
                 named = task.operation, task.attempt
-                await self._record(task, lambda: self._plane.report_unknown(*named, UNKNOWN))
+                report = partial(self._plane.report_unknown, *named, UNKNOWN)
+                await self._record_result(task.operation, report)
             else:
                 await self._finish(task, outcome)
         finally:
@@ -242,7 +239,8 @@ class Executor(Rounds):
             raise
         for task in tasks:
             if task.operation not in self._looking:
-                self._looking[task.operation] = asyncio.create_task(self._look_at(task))
+                self._looking.add(task.operation)
+                self._begin_task(self._look_at(task))
 
     async def _look_at(self, task: Task) -> None:
         try:
@@ -252,27 +250,9 @@ class Executor(Rounds):
         except Exception:  # noqa: BLE001 - it stays unknown, and an operator says
             _log.exception("could not look for an outcome", operation=task.operation)
         finally:
-            del self._looking[task.operation]
+            self._looking.discard(task.operation)
 
     async def _finish(self, task: Task, outcome: Outcome) -> None:
-        named = task.operation, task.attempt
-        if await self._record(task, lambda: self._plane.finish(*named, outcome)):
+        finish = partial(self._plane.finish, task.operation, task.attempt, outcome)
+        if await self._record_result(task.operation, finish):  # no other attempt has taken over
             await self._tidy(self._connector.forget(task))
-
-    async def _record(self, task: Task, record: "Callable[[], Future[Operations]]") -> bool:
-        """Record how a task ended, however long the store is away.
-
-        It returns False if another attempt has taken the operation over.
-        """
-        while True:
-            try:
-                with self._contained(task.operation):  # it is kept until it is recorded
-                    try:
-                        await asyncio.wrap_future(record())
-                    except Refused as refusal:
-                        _log.warning("an outcome is late", operation=task.operation, why=refusal)
-                        return False
-                    return True
-            except StoreError as error:
-                _log.warning("an outcome waits for the store", operation=task.operation, why=error)
-            await self._clock.wait(AFTER_TROUBLE.total_seconds(), asyncio.Event())

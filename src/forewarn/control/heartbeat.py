@@ -17,7 +17,7 @@ from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import Served, ServiceClock
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import commands, notice
 from forewarn.maintenance.alerts import Alert, store_down
 from forewarn.store.port import JUMP, Reading, StoreError, StoreUnavailable
@@ -167,9 +167,7 @@ class Heartbeat:
         return left if left.total_seconds() > notice.OUTAGE_SECONDS else timedelta(0)
 
 
-def set_back(
-    unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datetime]
-) -> Work[timedelta]:
+def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datetime]) -> timedelta:
     """Make times from before the clock was set back comparable with now.
 
     It was set back if guests could read later than now, by the last start or by other replicas. The
@@ -183,9 +181,10 @@ def set_back(
     latest += [] if served is None else [served.until]
     behind = max(latest, default=now) - now
     if behind <= JUMP:
-        return Work(timedelta(0))
+        return timedelta(0)
     store.set_back(now, store.now() or now)
     if served is not None:
         served = msgspec.structs.replace(served, until=min(served.until, now))
         store.put_setting(SETTING, msgspec.json.encode(served).decode())
-    return Work(behind, decide(unit, commands.set_back, behind).changes)
+    decide(unit, commands.set_back, behind)
+    return behind

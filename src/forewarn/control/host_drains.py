@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,7 +22,6 @@ from forewarn.control.ticker import Steps
 from forewarn.maintenance.host_drain import LOOK_AGE_LIMIT
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Drain, HostState, Machine
-from forewarn.store.port import StoreError
 
 SURVEY_SECONDS = 45.0
 """The limit of a look at the hosts. It is longer than a connector waits for a host that does not
@@ -152,10 +152,8 @@ class HostDrains(Steps[str]):
         if outcome.succeeded:
             return
         _log.warning("the reboot command of a host failed", host=host, reason=outcome.message)
-        try:
-            await asyncio.wrap_future(self._plane.record_failed_reboot(host, outcome.message))
-        except StoreError as error:
-            _log.warning("a failed reboot was not recorded: the store is away", reason=error)
+        record = partial(self._plane.record_failed_reboot, host, outcome.message)
+        await self._record_result(f"{self._one} {host}", record, self._stop)
 
     async def _run_reboot(self, host: str) -> Outcome:
         drain, now = self.drains[host], self._clock.now()

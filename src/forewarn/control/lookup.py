@@ -29,10 +29,8 @@ MAINTENANCE = re.compile(r"[0-9]{1,15}")
 
 def resolve(unit: UnitOfWork, *references: str) -> dict[str, Operation]:
     """Return the operations that references mean: those of an event, an id or a maintenance."""
-    found: dict[str, Operation] = {}
-    for reference in references:
-        found |= _resolved(unit, reference)
-    return found
+    named = (_resolved(unit, reference) for reference in references)
+    return {name: operation for found in named for name, operation in found.items()}
 
 
 def _resolved(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
@@ -48,7 +46,7 @@ def _resolved(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
             "or a maintenance such as 12"
         )
         raise Refused(ErrorCode.INVALID, message)
-    if not found and MAINTENANCE.fullmatch(reference) and unit.maintenances([int(reference)]):
+    if not found and MAINTENANCE.fullmatch(reference) and unit.maintenance(int(reference)):
         message = f"nothing of maintenance {reference} is announced yet"
         raise Refused(ErrorCode.CONFLICT, message, reference=reference)
     if not found:
@@ -91,7 +89,7 @@ def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | 
 
 def maintenance(unit: UnitOfWork, number: int) -> Maintenance:
     """Return a maintenance, open or over; NOT_FOUND where history has none of that number."""
-    found = unit.maintenances([number]).get(number)
+    found = unit.maintenance(number)
     if found is None:
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
         raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
@@ -117,8 +115,8 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     """Return the tasks of claimed operations for a connector; machines may be gone by now."""
     operations = tuple(operations)
     known = unit.world.machines
-    held = (hold.name for hold in host_plan.of_hosts(unit.holds()))
-    closed = tuple(sorted({*host_drain.closed(unit.drains().values()), *held}))
+    held = (hold.name for hold in host_plan.of_hosts(unit.world.holds.values()))
+    closed = tuple(sorted({*host_drain.closed(unit.world.drains.values()), *held}))
     return tuple(_task(operation, known, closed) for operation in operations)
 
 
@@ -128,34 +126,16 @@ def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:
     Raises:
         Refused: The host was never drained (NOT_FOUND).
     """
-    drains = unit.drains()
+    drains = unit.world.drains
     if host not in drains:
         message = f"host {host!r} is not drained: see 'forewarn host list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
-    its = drains[host]
-    names = {key(guest.name) for guest in its.guests}
-    operations = unit.operations([f"{number}.1" for number in its.maintenances])
+    unit.operations([f"{number}.1" for number in drains[host].maintenances])
     relay = unit.store.relays([host]).get(host)
     made = [token.created_at for token in unit.world.tokens_of(host)]
     if relay is not None and not relays.is_guarded(relay, min(made, default=None)):
         relay = None
-    return DrainView(
-        drain=its,
-        machines=on_hosts(unit, survey, names),
-        operations={operation.maintenance: operation for operation in operations.values()},
-        drains=drains,
-        holds=unit.holds(),
-        survey=survey,
-        relay=relay,
-    )
-
-
-def on_hosts(
-    unit: UnitOfWork, survey: HostSurvey | None, names: Iterable[str] = ()
-) -> dict[str, Machine]:
-    """Return the machines that a look at the hosts found, and these (keys), by their GUIDs."""
-    found = survey.keys.values() if survey is not None else ()
-    return {machine.vm_id: machine for machine in unit.machines({*names, *found}).values()}
+    return host_drain.view(unit.world, host, survey, relay)
 
 
 def _task(operation: Operation, known: Mapping[str, Machine], closed: tuple[str, ...]) -> Task:

@@ -6,7 +6,6 @@ other maintenance, a released hold, a drain, an order), and the time that the st
 check runs beside the steps, and its result is recorded as a change of its own.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -20,7 +19,7 @@ from forewarn.clock import Clock
 from forewarn.control import lookup
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.ticker import AFTER_TROUBLE, LONGEST_NAP, Steps
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import (
     commands,
     footprints,
@@ -63,7 +62,7 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.maintenance.world import World
-from forewarn.store.port import Reading, StoreError
+from forewarn.store.port import Reading
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
 GAP_SECONDS = 0.1
@@ -73,9 +72,6 @@ LONGEST_GAP_SECONDS = 10.0
 
 SHARE = 0.1
 """The greatest part of the time that rounds may take: the writer has guests to serve, too."""
-
-RECORD_AGAIN: Final = timedelta(seconds=1)
-"""The wait before a check's result is recorded again: the store was away."""
 
 CHECK_MARGIN: Final = timedelta(seconds=30)
 """The additional wait for the result of a check after its time: for the program's end, and a store
@@ -167,8 +163,6 @@ class Maintenances(Steps[int]):
         """When each is due at the latest."""
         self._blocked: set[int] = set()
         """Those that other maintenance, or a hold, may be in the way of."""
-        self._drained: set[int] = set()
-        """Those that have drained hosts."""
 
     def learn(self, changes: Changes) -> None:
         """Follow changes, and wake up where one may concern a maintenance."""
@@ -178,20 +172,18 @@ class Maintenances(Steps[int]):
         if freed or any(one.status.over or one.gives_way for one in changes.operations):
             self._due |= self._blocked
         if changes.drains:
-            self._due |= self._blocked | self._drained
+            self._due |= self._blocked | {n for n, one in self.open.items() if one.draining}
         if self._due:
             self._wake.set()
 
     def _put(self, maintenance: Maintenance) -> None:
         number = maintenance.number
         before = self.open.pop(number, None)
-        for known in (self._due, self._blocked, self._drained):
-            known.discard(number)
+        self._due.discard(number)
+        self._blocked.discard(number)
         if maintenance.open:
             self.open[number] = maintenance
             self._due.add(number)
-            if any(unit.drain for unit in maintenance.units):
-                self._drained.add(number)
         else:
             self._wake_at.pop(number, None)
         if maintenance.units and (before is None or before.state is not maintenance.state):
@@ -249,20 +241,8 @@ class Maintenances(Steps[int]):
         _log.info(
             "check", maintenance=run.maintenance, check=run.name, **msgspec.structs.asdict(result)
         )
-        while True:
-            try:
-                recorded = self._plane.order(record_check, run, result)
-                return await asyncio.wrap_future(recorded)
-            except StoreError as error:
-                _log.warning("the result of a check waits for the store", reason=error)
-            except Exception:  # noqa: BLE001 - the check runs again when its lease is over
-                _log.exception(
-                    "the result of a check was not recorded", maintenance=run.maintenance
-                )
-                return None
-            await self._clock.wait(RECORD_AGAIN.total_seconds(), self._stop)
-            if self._stop.is_set():
-                return None
+        record = partial(self._plane.order, record_check, run, result)
+        await self._record_result(f"{self._one} {run.maintenance}", record, self._stop)
 
 
 # The jobs of `Plane.order`. A step asks for all units that may go and notes that it has, in one
@@ -270,19 +250,17 @@ class Maintenances(Steps[int]):
 # has noted that it runs is the one to run it.
 
 
-def start(
-    unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked
-) -> Work[Maintenance]:
+def start(unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked) -> Maintenance:
     """Start a maintenance that was prepared; the answer is it, with its number.
 
     One that was started already under its idempotency key is answered as it is now.
     """
     if (known := lookup.granted(unit, asked.request, *asked.more)) is not None:
-        return Work(known)
+        return known
     number = unit.next_maintenance_number()
     decision = decided(unit, commands.start_maintenance, wanted, number)
     assert decision.maintenance is not None
-    return Work(decision.maintenance, decision.changes)
+    return decision.maintenance
 
 
 def take_turns(
@@ -293,7 +271,7 @@ def take_turns(
     *,
     replica: str = "",
     margin: timedelta = CHECK_MARGIN,
-) -> Work[Stepped]:
+) -> Stepped:
     """Advance the units of a maintenance, or halt it, or record the results of its units.
 
     A check that is to run now is this replica's to run; `margin` is the additional wait for its
@@ -301,28 +279,27 @@ def take_turns(
     """
     before = unit.world.maintenances.get(number)
     if before is None or not before.open:
-        return Work(Stepped())
+        return Stepped()
     lost = _recalled(unit, before)
     decision = decided(unit, commands.take_turns, number, lost)
-    following, step, changes = decision.maintenance, decision.step, decision.changes
+    following, step = decision.maintenance, decision.step
     assert following is not None
     if isinstance(step, Ask):
         if survey is None:
-            return Work(Stepped(changed=bool(changes), survey=True), changes)
-        unit.apply(changes)
+            return Stepped(changed=bool(decision.changes), survey=True)
         for index in step.units:
-            following = _drain(unit, following, index, survey)
-        changes = Changes(maintenances=(following,))
+            turn_plan.drain(unit.world, number, index, survey, unit.now)
+            unit.tell()
     elif isinstance(step, Check):
-        following = turn_check.begun(following, step.run, replica, margin)
-        changes = replace(changes, maintenances=(following,))
-    stepped = Stepped(
-        changed=following != before or bool(changes),
+        begun = turn_check.begun(following, step.run, replica, margin)
+        unit.world.maintenances[number] = begun
+    following = unit.world.maintenances[number]
+    return Stepped(
+        changed=following != before or bool(decision.changes),
         check=step.run if isinstance(step, Check) else None,
         blocked=any(one.state is UnitState.WAITING and one.reason for one in following.units),
         wake_at=step.until if isinstance(step, Wait) else None,
     )
-    return Work(stepped, changes)
 
 
 def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
@@ -331,25 +308,11 @@ def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
     return names - unit.operations(names).keys()
 
 
-def _drain(
-    unit: UnitOfWork, maintenance: Maintenance, index: int, survey: HostSurvey
-) -> Maintenance:
-    machines = lookup.on_hosts(unit, survey)
-    after, drain = turn_plan.drained(
-        maintenance, index, survey, machines, unit.drains(), now=unit.now
-    )
-    if drain is not None:
-        unit.apply(Changes(drains=(drain,), maintenances=(after,)))  # the next is judged by it
-    return after
-
-
-def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
+def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> None:
     """Record the result of a maintenance's check, if that run is still awaited."""
     before = unit.world.maintenances.get(run.maintenance)
-    after = before and turn_check.ended(before, run.number, result)
-    if after is None or after == before:
-        return Work(None)
-    return Work(None, Changes(maintenances=(after,)))
+    if before is not None:
+        unit.world.maintenances[run.maintenance] = turn_check.ended(before, run.number, result)
 
 
 def order(
@@ -360,7 +323,7 @@ def order(
     name: str,
     *,
     by: str,
-) -> Work[tuple[Operation, ...]]:
+) -> tuple[Operation, ...]:
     """Carry out an operator's order; `name` is a unit's. The answer are the announced operations.
 
     The retry of a unit whose drain is stuck is the retry of its drain.
@@ -374,9 +337,8 @@ def order(
         its = unit.world.drains.get(one.name) if one.drain else None
         if its is not None and its.state is HostState.STUCK:
             view = lookup.drain(unit, one.name, None)
-            unit.apply(Changes(drains=(host_drain.retry(view, unit.now).drain,)))
-    decision = decided(unit, commands.order_maintenance, number, kind, name, by)
-    return Work(decision.operations, decision.changes)
+            unit.world.drains[one.name] = host_drain.retry(view, unit.now).drain
+    return decided(unit, commands.order_maintenance, number, kind, name, by).operations
 
 
 # What an operator asks for.

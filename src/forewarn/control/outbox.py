@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -110,9 +110,6 @@ LOST_OPERATION: Final = "the database lost an operation that had started: look w
 NOBODY: Final = "?"
 """The name of an unknown replica that may have begun a task that the store lost."""
 
-K = TypeVar("K")
-T = TypeVar("T")
-
 _encode = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(list[Changes]).decode
 """Read the body of a row of the format JSON."""
@@ -170,30 +167,20 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
     """
     gone = before.operations.keys() - after.operations.keys()
     lost = (_ended(before.operations[name]) for name in gone - ended.keys())
+    over = before.maintenances.keys() - after.maintenances.keys()
+    new = {
+        kind: _new(getattr(before, kind), getattr(after, kind)) for kind in Known.__struct_fields__
+    }
+    new["operations"] = (*(ended[name] for name in gone & ended.keys()), *lost, *new["operations"])
+    stopped = (_stopped(before.maintenances[number]) for number in over)
+    new["maintenances"] = (*stopped, *new["maintenances"])
     return Changes(
-        scopes=_new(before.scopes, after.scopes),
-        machines=_new(before.machines, after.machines),
+        **new,
         removed_machines=tuple(before.machines.keys() - after.machines.keys()),
         removed_scopes=tuple(before.scopes.keys() - after.scopes.keys()),
-        operations=(
-            *(ended[name] for name in gone & ended.keys()),
-            *lost,
-            *_new(before.operations, after.operations),
-        ),
-        drains=_new(before.drains, after.drains),
-        maintenances=(
-            *(
-                _stopped(one)
-                for number, one in before.maintenances.items()
-                if number not in after.maintenances
-            ),
-            *_new(before.maintenances, after.maintenances),
-        ),
-        tokens=_new(before.tokens, after.tokens),
         revoked_tokens=tuple(
             name for name, token in before.tokens.items() if after.tokens.get(name) != token
         ),
-        holds=_new(before.holds, after.holds),
         released=tuple(hold for name, hold in before.holds.items() if name not in after.holds),
     )
 
@@ -223,7 +210,7 @@ def _stopped(gone: Maintenance) -> Maintenance:
     return replace(gone, units=after, state=MaintenanceState.STOPPED)
 
 
-def _new(before: Mapping[K, T], after: Mapping[K, T]) -> tuple[T, ...]:
+def _new(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(value for name, value in after.items() if before.get(name) != value)
 
 

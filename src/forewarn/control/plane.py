@@ -18,10 +18,10 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import lookup
-from forewarn.control.accounts import AuditedWriter, OperatorRequest, expired
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
-from forewarn.control.writer import Writer
+from forewarn.control import accounts, lookup
+from forewarn.control.accounts import Describe, OperatorRequest, expired
+from forewarn.control.unit_of_work import Decide, UnitOfWork
+from forewarn.control.writer import Job, Writer
 from forewarn.maintenance import (
     commands,
     fleet_file,
@@ -99,14 +99,14 @@ Operations = tuple[Operation, ...]
 
 
 def _job(
-    method: Callable[Concatenate["Plane", UnitOfWork, P], Work[T]],
+    method: Callable[Concatenate["Plane", UnitOfWork, P], T],
 ) -> Callable[Concatenate["Plane", P], "Future[T]"]:
     """Turn a method that decides within a unit of work into one that submits it to the writer."""
 
     @functools.wraps(method)
     def submit(plane: "Plane", /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        writer = plane._writer  # noqa: SLF001 - it wraps the class's own methods
-        return writer.submit(lambda unit: method(plane, unit, *args, **kwargs))
+        submitted = plane._submit  # noqa: SLF001 - it wraps the class's own methods
+        return submitted(lambda unit: method(plane, unit, *args, **kwargs))
 
     return submit
 
@@ -129,6 +129,7 @@ class Plane:
         sighting: Sightings = unseen,
     ) -> None:
         self._writer = writer
+        self._audited: tuple[OperatorRequest, Describe] | None = None
         self._mint = mint
         self._policy = policy
         self.may_start = may_start
@@ -147,31 +148,36 @@ class Plane:
         again: bool = False,
         allow_empty: bool = False,
         dry_run: bool = False,
-    ) -> Work[fleet_file.Applied]:
+    ) -> fleet_file.Applied:
         """Make the fleet match a fleet file; `dry_run` changes nothing."""
         applied = fleet_file.apply(
             unit.world, wanted, prune=prune, mint=self._mint, again=again, allow_empty=allow_empty
         )
-        return Work(applied, Changes() if dry_run else self._followed(unit, applied.changes))
+        if not dry_run:
+            self._change_fleet(unit, applied.changes)
+        return applied
 
     @_job
-    def remove_machines(self, unit: UnitOfWork, names: Collection[str]) -> Work[fleet_file.Applied]:
+    def remove_machines(self, unit: UnitOfWork, names: Collection[str]) -> fleet_file.Applied:
         """Take machines out of the fleet, all or none, with scopes that they leave empty."""
         applied = fleet_file.remove(unit.world, names)
-        return Work(applied, self._followed(unit, applied.changes))
+        self._change_fleet(unit, applied.changes)
+        return applied
 
     @_job
-    def record_hosts(self, unit: UnitOfWork, hosts: Mapping[str, str]) -> Work[tuple[Machine, ...]]:
+    def record_hosts(self, unit: UnitOfWork, hosts: Mapping[str, str]) -> tuple[Machine, ...]:
         """Record the hosts of machines, by key; the answer is the machines whose host is new."""
+        known = unit.world.machines
         moved = tuple(
-            msgspec.structs.replace(machine, host=hosts[machine.key])
-            for machine in unit.machines(hosts).values()
-            if machine.host != hosts[machine.key]
+            msgspec.structs.replace(known[name], host=host)
+            for name, host in hosts.items()
+            if name in known and known[name].host != host
         )
-        return Work(moved, self._followed(unit, Changes(machines=moved)))
+        self._change_fleet(unit, Changes(machines=moved))
+        return moved
 
-    def _followed(self, unit: UnitOfWork, changes: Changes) -> Changes:
-        """Return changes of the fleet together with their consequences for operations."""
+    def _change_fleet(self, unit: UnitOfWork, changes: Changes) -> None:
+        """Change the fleet, with the consequences for operations."""
         world = unit.world
         moved = {
             machine.key
@@ -179,25 +185,16 @@ class Plane:
             if (before := world.machines.get(machine.key)) is None or before.host != machine.host
         }
         moved.update(changes.removed_machines)
-        if not moved or not any(one.unstarted for one in world.operations.values()):
-            return changes
-        with world.supposing():
-            world.take(changes)
-            decided = self._decide(unit, commands.follow_moves, moved).changes
-        scopes = {scope.key: scope for scope in (*changes.scopes, *decided.scopes)}
-        return msgspec.structs.replace(
-            changes,
-            operations=decided.operations,
-            maintenances=decided.maintenances,
-            scopes=tuple(scopes.values()),
-        )
+        world.take(changes)
+        if moved and any(one.unstarted for one in world.operations.values()):
+            self._decision(unit, lambda working: commands.follow_moves(working, moved))
 
     # Maintenance, and the guests' approvals.
 
     @_job
     def request(
         self, unit: UnitOfWork, request: planner.Request, *, dry_run: bool = False
-    ) -> Work[planner.Plan]:
+    ) -> planner.Plan:
         """Request maintenance; the answer is the plan.
 
         `dry_run` only returns the plan; its maintenance is number 0 then. A request that was
@@ -206,11 +203,15 @@ class Plane:
         """
         if (known := lookup.granted(unit, request)) is not None:
             operations = tuple(unit.operations_of_maintenance(known.number).values())
-            return Work(planner.Plan(maintenance=known, operations=operations))
-        number = 0 if dry_run else unit.next_maintenance_number()
-        decision = self._decide(unit, commands.request_maintenance, request, number)
+            return planner.Plan(maintenance=known, operations=operations)
+        ask = commands.request_maintenance
+        if dry_run:
+            with unit.world.supposing():
+                decision = self._decision(unit, lambda working: ask(working, request, 0))
+        else:
+            decision = self._decide(unit, ask, request, unit.next_maintenance_number())
         assert decision.maintenance is not None
-        plan = planner.Plan(
+        return planner.Plan(
             maintenance=decision.maintenance,
             operations=decision.operations,
             superseded=tuple(
@@ -219,39 +220,32 @@ class Plane:
                 if operation.status is EventStatus.CANCELED
             ),
         )
-        return Work(plan, Changes() if dry_run else decision.changes)
 
+    @_job
     def approve(
-        self, scope: str, event_ids: Sequence[str], *, by: str, address: str
-    ) -> "Future[Operations]":
+        self, unit: UnitOfWork, scope: str, event_ids: Sequence[str], *, by: str, address: str
+    ) -> Operations:
         """Approve events for a machine of this scope, by its key (protocol.md section 5)."""
-        ids = tuple(event_id.upper() for event_id in event_ids)
-
-        def job(unit: UnitOfWork) -> Work[Operations]:
-            approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=unit.now)
-            return self._approve(unit, ids, approval, scope)
-
-        return self._writer.submit(job)
+        approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=unit.now)
+        return self._approve(unit, event_ids, approval, scope)
 
     @_job
     def approve_for_guests(
         self, unit: UnitOfWork, references: Sequence[str], *, by: str, address: str = ""
-    ) -> Work[Operations]:
+    ) -> Operations:
         """Approve on the guests' behalf, recorded as the operator's own approval."""
         ids: list[str] = []
         for reference in references:
             if lookup.EVENT.fullmatch(reference):
-                ids.append(reference.upper())
+                ids.append(reference)
                 continue
             for operation in lookup.chosen(unit, [reference], lambda o: o.pending).values():
                 ids.extend(event.id for event in operation.events)
         approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=unit.now)
-        return self._approve(unit, tuple(ids), approval, None)
+        return self._approve(unit, ids, approval, None)
 
     @_job
-    def cancel(
-        self, unit: UnitOfWork, references: Sequence[str], *, reason: str
-    ) -> Work[Operations]:
+    def cancel(self, unit: UnitOfWork, references: Sequence[str], *, reason: str) -> Operations:
         """Cancel operations that have not started, and the unstarted part of maintenances."""
         whole = [int(one) for one in references if lookup.MAINTENANCE.fullmatch(one)]
         # One whose units all wait has no operations yet.
@@ -271,7 +265,7 @@ class Plane:
         reason: str,
         by: str,
         until: datetime | None = None,
-    ) -> Work[Operations]:
+    ) -> Operations:
         """Block maintenance from starting until released; the answer is the operations held now.
 
         The name is `""` for everything. The hold ends by itself at `until`.
@@ -281,7 +275,7 @@ class Plane:
         return self._run(unit, commands.place_hold, hold)
 
     @_job
-    def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Work[Operations]:
+    def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Operations:
         """Release a hold; the answer is the operations that it covered."""
         hold = _hold(unit, kind, name)
         lookup.known_place(unit, hold)
@@ -290,7 +284,7 @@ class Plane:
     @_job
     def postpone(
         self, unit: UnitOfWork, references: Sequence[str], not_before: datetime
-    ) -> Work[Operations]:
+    ) -> Operations:
         """Move Scheduled operations later than what guests have read."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
         return self._run(unit, commands.postpone_operations, named, not_before)
@@ -298,17 +292,17 @@ class Plane:
     @_job
     def acknowledge(
         self, unit: UnitOfWork, references: Sequence[str], by: str, *, even_if_down: bool = False
-    ) -> Work[Operations]:
+    ) -> Operations:
         """Acknowledge failures, so that their alerts end; all or none."""
         named = lookup.resolve(unit, *references)
         rule = commands.acknowledge_failures
         return self._run(unit, rule, named, by, even_if_down=even_if_down)
 
     @_job
-    def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> Work[None]:
+    def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> None:
         """Record that machines of these scopes (keys) asked for their events."""
-        known = unit.scopes(scopes)
-        return Work(None, self._decide(unit, commands.record_requests, known).changes)
+        known = [name for name in scopes if name in unit.world.scopes]
+        self._decide(unit, commands.record_requests, known)
 
     # Time.
 
@@ -320,7 +314,7 @@ class Plane:
         *,
         setting: tuple[str, str] | None = None,
         limit: Callable[[Reading, datetime, timedelta], timedelta] | None = None,
-    ) -> Work[int]:
+    ) -> int:
         """Move every notice later by an outage; the answer is how many operations that concerned.
 
         The setting, a name and its value, is written in the same transaction. `limit` returns the
@@ -330,22 +324,19 @@ class Plane:
         if limit is not None:
             length = limit(store, unit.now, length)
         if not length:
-            return Work(0)
-        decision = self._decide(unit, commands.extend_notices, length)
+            return 0
+        moved = self._run(unit, commands.extend_notices, length)
         if setting is not None:
             store.put_setting(*setting)
-        return Work(len(decision.operations), decision.changes)
-
-    def due(self) -> "Future[tuple[str, ...]]":
-        """Return the operations that `advance` would start, or end."""
-
-        def job(unit: UnitOfWork) -> Work[tuple[str, ...]]:
-            return Work(tuple(unit.world.due(unit.now, ADVANCE_BATCH)))
-
-        return self._writer.submit(job)
+        return len(moved)
 
     @_job
-    def advance(self, unit: UnitOfWork, operation: str = "") -> Work[int]:
+    def due(self, unit: UnitOfWork) -> list[str]:
+        """Return the operations that `advance` would start, or end."""
+        return unit.world.due(unit.now, ADVANCE_BATCH)
+
+    @_job
+    def advance(self, unit: UnitOfWork, operation: str = "") -> int:
         """Start the operations that are due, or this one; the answer is how many that concerned.
 
         ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
@@ -353,26 +344,24 @@ class Plane:
         due = unit.world.due(unit.now, ADVANCE_BATCH) if self._starts(unit) else []
         if operation:
             due = [operation] if operation in due else []
-        if not due:
-            return Work(0)
-        return Work(len(due), self._decide(unit, commands.advance_time, due).changes)
+        if due:
+            self._decide(unit, commands.advance_time, due)
+        return len(due)
 
     @_job
-    def expire_holds(self, unit: UnitOfWork) -> Work[int]:
+    def expire_holds(self, unit: UnitOfWork) -> int:
         """Release the holds whose time is over; the answer is how many they were."""
         ended = unit.world.expired_holds(unit.now) if self._starts(unit) else []
-        if not ended:
-            return Work(0)
-        decision = self._decide(unit, commands.expire_holds)
+        if ended:
+            self._decide(unit, commands.expire_holds)
         for hold in ended:
             unit.note(expired(hold, unit.now))
-        return Work(len(ended), decision.changes)
+        return len(ended)
 
     @_job
-    def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Work[Operations]:
+    def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Operations:
         """Look again at the machines that these operations await."""
-        known = unit.operations(operations)
-        return self._run(unit, commands.record_returns, known)
+        return self._run(unit, commands.record_returns, unit.operations(operations))
 
     def next_wakeup(self) -> "Future[datetime | None]":
         """Return the next time for `advance` or `expire_holds`; None while nothing is scheduled."""
@@ -384,7 +373,7 @@ class Plane:
         return self._writer.read(question)
 
     @_job
-    def forget(self, unit: UnitOfWork, keep: Retention) -> Work[bool]:
+    def forget(self, unit: UnitOfWork, keep: Retention) -> bool:
         """Delete old history, and surplus refused requests; answer True if more may be left."""
         store, now, most = unit.store, unit.now, FORGET_BATCH
         written = store.now() or now  # by this clock changes and news have their times
@@ -394,14 +383,14 @@ class Plane:
             store.trim(written - keep.outbox, most),
             store.trim_news(written - keep.news, most),
         )
-        return Work(most in forgotten)
+        return most in forgotten
 
     # What executors do.
 
     @_job
-    def claimable(self, unit: UnitOfWork, limit: int) -> Work[tuple[str, ...]]:
+    def claimable(self, unit: UnitOfWork, limit: int) -> list[str]:
         """Return the ids of the operations that `claim` would claim."""
-        return Work(tuple(unit.world.claimable(unit.now, limit)))
+        return unit.world.claimable(unit.now, limit)
 
     @_job
     def claim(
@@ -413,7 +402,7 @@ class Plane:
         *,
         replicas: int = 1,
         operation: str = "",
-    ) -> Work[tuple[Task, ...]]:
+    ) -> tuple[Task, ...]:
         """Claim Started operations that nobody holds, or this one alone, for a lease's length.
 
         Of those that are found, it is the share of one of so many replicas, rounded up.
@@ -422,45 +411,41 @@ class Plane:
         if operation:
             free = [operation] if operation in free else []
         if not free:
-            return Work(())
+            return ()
         share = -(-len(free) // replicas)
-        decision = self._decide(unit, commands.claim_tasks, free[:share], executor, lease)
-        tasks = lookup.tasks(unit, decision.operations)
-        return Work(tasks, decision.changes)
+        claimed = self._run(unit, commands.claim_tasks, free[:share], executor, lease)
+        return lookup.tasks(unit, claimed)
 
-    def renew(self, operation: str, attempt: int, lease: timedelta) -> "Future[Operations]":
+    @_job
+    def renew(self, unit: UnitOfWork, operation: str, attempt: int, lease: timedelta) -> Operations:
         """Lengthen a claim; a stale attempt is refused."""
-        return self._end(
-            operation, lambda working: commands.renew_lease(working, operation, attempt, lease)
-        )
+        unit.operations([operation])
+        return self._run(unit, commands.renew_lease, operation, attempt, lease)
 
-    def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
+    @_job
+    def finish(
+        self, unit: UnitOfWork, operation: str, attempt: int, outcome: Outcome
+    ) -> Operations:
         """Record the outcome of an operation; a stale attempt is refused."""
+        unit.operations([operation])
+        reported = msgspec.structs.asdict(outcome)
+        return self._run(unit, commands.finish_task, operation, attempt, **reported)
 
-        def finish(working: Transitions) -> list[str]:
-            return commands.finish_task(
-                working,
-                operation,
-                attempt,
-                succeeded=outcome.succeeded,
-                message=outcome.message,
-                hosts=outcome.hosts,
-            )
-
-        return self._end(operation, finish)
-
-    def report_unknown(self, operation: str, attempt: int, message: str) -> "Future[Operations]":
+    @_job
+    def report_unknown(
+        self, unit: UnitOfWork, operation: str, attempt: int, message: str
+    ) -> Operations:
         """Record that the outcome of an operation is unknown; a stale attempt is refused.
 
         It stays Started, and nobody carries it out, until `resolve`.
         """
-        report = commands.report_unknown_outcome
-        return self._end(operation, lambda working: report(working, operation, attempt, message))
+        unit.operations([operation])
+        return self._run(unit, commands.report_unknown_outcome, operation, attempt, message)
 
     @_job
     def resolve(
         self, unit: UnitOfWork, references: Sequence[str], verdict: Verdict, by: str
-    ) -> Work[Operations]:
+    ) -> Operations:
         """Record the result of operations whose outcome is unknown, or repeat them."""
         named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
         return self._run(unit, commands.resolve_outcomes, named, verdict, by)
@@ -475,139 +460,135 @@ class Plane:
         return self._writer.read(question)
 
     @_job
-    def unknown_tasks(self, unit: UnitOfWork, executor: str) -> Work[tuple[Task, ...]]:
+    def unknown_tasks(self, unit: UnitOfWork, executor: str) -> tuple[Task, ...]:
         """Return the tasks that this executor claimed, and whose outcome another did not know."""
         known = (
             msgspec.structs.replace(operation, executor=executor)
-            for operation in unit.live_operations().values()
+            for operation in unit.world.operations.values()
             if commands.may_be_known_to(operation, executor)
         )
-        return Work(lookup.tasks(unit, known))
+        return lookup.tasks(unit, known)
 
     @_job
-    def release_claims(
-        self, unit: UnitOfWork, executor: str = "", *, alone: bool = True
-    ) -> Work[int]:
+    def release_claims(self, unit: UnitOfWork, executor: str = "", *, alone: bool = True) -> int:
         """Void this executor's claims; the answer is how many operations it held.
 
         At the start that is safe: one process at a time has its name. One that is alone with the
         store takes over all claims, whatever it was called before. Checks of maintenances that it
         ran are run again.
         """
-        live = unit.live_operations().values()
-        claimed = {o.id: o for o in live if o.attempt and o.status is EventStatus.STARTED}
-        held = {i: o for i, o in claimed.items() if o.lease_until is not None}
         heir = executor if alone else ""
-        if not alone:
-            held = {i: o for i, o in held.items() if o.executor == executor}
-        renamed = {i: o for i, o in claimed.items() if heir and o.claimed_by != (heir,)}
-        concerned = held | renamed
-        decision = self._decide(unit, commands.release_leases, concerned, heir)
-        known = unit.world.maintenances.values()
-        lost = [one for one in known if alone or one.check.replica == executor]
-        checks = tuple(turn_check.released(one) for one in lost if one.check.lease_until)
-        return Work(len(held), msgspec.structs.replace(decision.changes, maintenances=checks))
+        started = [unit.world.operations[name] for name in unit.world.started]
+        claimed = [one for one in started if one.attempt]
+        own = [one for one in claimed if alone or one.executor == executor]
+        held = [one.id for one in own if one.lease_until is not None]
+        renamed = [one.id for one in claimed if heir and one.claimed_by != (heir,)]
+        self._decide(unit, commands.release_leases, dict.fromkeys([*held, *renamed]), heir)
+        known = unit.world.maintenances
+        for number, one in [*known.items()]:
+            if one.check.lease_until and (alone or one.check.replica == executor):
+                known[number] = turn_check.released(one)
+        return len(held)
 
     # The drain of hosts.
 
     @_job
-    def drain_host(self, unit: UnitOfWork, wanted: Drain, survey: HostSurvey) -> Work[Drain]:
+    def drain_host(self, unit: UnitOfWork, wanted: Drain, survey: HostSurvey) -> Drain:
         """Drain a host; the answer is its drain as it is now."""
-        before = unit.drains()
-        machines = lookup.on_hosts(unit, survey)
-        host_plan.check([wanted], before, survey, machines, unit.holds())
-        drain = host_drain.request(before.get(wanted.host), wanted, unit.now)
-        return Work(drain, Changes(drains=(drain,)))
+        world = unit.world
+        machines = host_plan.on_hosts(world, survey, [wanted.host])
+        host_plan.check([wanted], world.drains, survey, machines, world.holds_in_order())
+        drain = host_drain.request(world.drains.get(wanted.host), wanted, unit.now)
+        world.drains[drain.host] = drain
+        return drain
 
     @_job
     def plan_drains(
         self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey, *, judge: bool = False
-    ) -> Work[tuple[HostPlan, ...]]:
+    ) -> tuple[HostPlan, ...]:
         """Plan the drains of hosts; nothing changes.
 
         With `judge`, hosts that are unknown, or could not be drained now, are refused.
         """
-        machines, drains, holds = lookup.on_hosts(unit, survey), unit.drains(), unit.holds()
+        world, hosts = unit.world, [one.host for one in wanted]
+        machines = host_plan.on_hosts(world, survey, hosts)
+        drains, holds = world.drains, world.holds_in_order()
         if judge:
             host_plan.check(wanted, drains, survey, machines, holds)
-        return Work(host_plan.plans(wanted, drains, survey, machines, holds))
+        return host_plan.plans(wanted, drains, survey, machines, holds)
 
     @_job
-    def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Work[Stepped]:
+    def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Stepped:
         """Take the next step of a host's drain; of its requests, the first that is possible."""
         view = lookup.drain(unit, host, survey)
         step = host_drain.step(view, unit.now, self._policy.host_back)
 
         def ask(request: planner.Request) -> int:
             number = unit.next_maintenance_number()
-            unit.apply(self._decide(unit, commands.request_maintenance, request, number).changes)
+            self._decide(unit, commands.request_maintenance, request, number)
             return number
 
         step = host_drain.ask_first(view, step, ask, unit.now)
-        stepped = Stepped(
+        self._follow(unit, step)
+        return Stepped(
             changed=step.drain.state is not view.drain.state
             or step.drain.maintenances != view.drain.maintenances,
             survey=step.survey,
             reboot=step.reboot,
             wake_at=step.wake_at,
         )
-        return Work(stepped, self._changes_of(unit, view.drain, step))
 
     @_job
     def order_drain(
         self, unit: UnitOfWork, host: str, order: Callable[[DrainView, datetime], DrainStep]
-    ) -> Work[Drain]:
+    ) -> Drain:
         """Carry out an operator's order about the drain of a host."""
-        view = lookup.drain(unit, host, None)
-        step = order(view, unit.now)
-        return Work(step.drain, self._changes_of(unit, view.drain, step))
+        step = order(lookup.drain(unit, host, None), unit.now)
+        self._follow(unit, step)
+        return step.drain
 
     @_job
-    def record_failed_reboot(self, unit: UnitOfWork, host: str, message: str) -> Work[None]:
+    def record_failed_reboot(self, unit: UnitOfWork, host: str, message: str) -> None:
         """Record that the reboot command of a host reported a failure, which proves nothing."""
-        before = unit.drains()[host]
-        return Work(None, Changes(drains=(host_drain.reboot_failed(before, message),)))
+        drains = unit.world.drains
+        drains[host] = host_drain.reboot_failed(drains[host], message)
 
-    def _changes_of(self, unit: UnitOfWork, before: Drain, step: DrainStep) -> Changes:
-        changes = Changes()
+    def _follow(self, unit: UnitOfWork, step: DrainStep) -> None:
+        host = step.drain.host
+        unit.world.drains[host] = step.drain
         if step.cancel:
             unit.operations(step.cancel)
-            reason = f"the drain of host {before.host} stopped"
-            changes = self._decide(unit, commands.cancel_operations, step.cancel, reason).changes
-        if step.drain != before:
-            changes = msgspec.structs.replace(changes, drains=(step.drain,))
-        return changes
+            reason = f"the drain of host {host} stopped"
+            self._decide(unit, commands.cancel_operations, step.cancel, reason)
 
     # Units of maintenances, the relays on hosts, webhooks, and tokens.
 
     def order(
         self,
-        order: Callable[Concatenate[UnitOfWork, Decide, P], Work[T]],
+        order: Callable[Concatenate[UnitOfWork, Decide, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> "Future[T]":
         """Run a function of `maintenances`, `relay_watch`, `webhooks` or `accounts` as a job."""
-        return self._writer.submit(lambda unit: order(unit, self._decide, *args, **kwargs))
+        return self._submit(lambda unit: order(unit, self._decide, *args, **kwargs))
+
+    def _submit(self, job: Job) -> "Future[Any]":
+        if self._audited is None:
+            return self._writer.submit(job)
+        return accounts.submit(self._writer, job, *self._audited)
 
     # Operators' accounts, and what they asked.
 
-    def audited(
-        self, request: OperatorRequest, describe: Callable[[Any], str] = lambda _: ""
-    ) -> "Plane":
-        """Return this plane for one request: its changes are recorded in the audit log.
-
-        `describe` returns the record's detail from the result of the change; `""` for that of the
-        request.
-        """
+    def audited(self, request: OperatorRequest, describe: Describe = lambda _: "") -> "Plane":
+        """Return this plane for one request: its changes are recorded in the audit log."""
         plane = copy.copy(self)
-        plane._writer = AuditedWriter(self._writer, request, describe)  # noqa: SLF001 - a copy
+        plane._audited = request, describe  # noqa: SLF001 - a copy
         return plane
 
     @_job
-    def record(self, unit: UnitOfWork, request: OperatorRequest, outcome: str) -> Work[None]:
+    def record(self, unit: UnitOfWork, request: OperatorRequest, outcome: str) -> None:
         """Record a request that changed nothing in the store."""
         unit.note(request.record(unit.now, outcome))
-        return Work(None)
 
     # What the service keeps for itself.
 
@@ -616,28 +597,19 @@ class Plane:
         return self._writer.read(lambda reading: reading.setting(name))
 
     @_job
-    def put_setting(self, unit: UnitOfWork, name: str, value: str) -> Work[None]:
+    def put_setting(self, unit: UnitOfWork, name: str, value: str) -> None:
         """Save a value for the service itself."""
         unit.store.put_setting(name, value)
-        return Work(None)
 
     @_job
-    def probe(self, unit: UnitOfWork) -> Work[None]:
+    def probe(self, unit: UnitOfWork) -> None:
         """Write and commit something small, to test that the store takes writes."""
         unit.store.put_setting(PROBE, unit.now.isoformat())
-        return Work(None)
-
-    def _end(self, operation: str, command: commands.Command) -> "Future[Operations]":
-
-        def job(unit: UnitOfWork) -> Work[Operations]:
-            unit.operations([operation])
-            return self._run(unit, command)
-
-        return self._writer.submit(job)
 
     def _approve(
-        self, unit: UnitOfWork, ids: tuple[str, ...], approval: Approval, scope: str | None
-    ) -> Work[Operations]:
+        self, unit: UnitOfWork, events: Iterable[str], approval: Approval, scope: str | None
+    ) -> Operations:
+        ids = [event_id.upper() for event_id in events]
         unit.operations_of_events(ids)
         return self._run(unit, commands.approve_events, ids, approval, scope)
 
@@ -647,9 +619,8 @@ class Plane:
         command: Callable[Concatenate[Transitions, P], Iterable[str]],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Work[Operations]:
-        decision = self._decide(unit, command, *args, **kwargs)
-        return Work(decision.operations, decision.changes)
+    ) -> Operations:
+        return self._decide(unit, command, *args, **kwargs).operations
 
     def _starts(self, unit: UnitOfWork) -> bool:
         if unit.may_start is None:
@@ -663,16 +634,17 @@ class Plane:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision:
+        unit.tell()
+        decision = self._decision(unit, lambda working: command(working, *args, **kwargs))
+        unit.tell(decision)
+        return decision
+
+    def _decision(self, unit: UnitOfWork, command: commands.Command) -> Decision:
         policy = msgspec.structs.replace(
             self._policy, starts=self._starts(unit), listening=self._listening()
         )
         return commands.decide(
-            unit.world,
-            lambda working: command(working, *args, **kwargs),
-            unit.now,
-            self._mint,
-            policy,
-            sighting=self._sighting,
+            unit.world, command, unit.now, self._mint, policy, sighting=self._sighting
         )
 
 

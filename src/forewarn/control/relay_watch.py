@@ -7,8 +7,9 @@ them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -19,7 +20,7 @@ from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import Rounds
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -47,10 +48,6 @@ OVERLAP: Final = timedelta(seconds=10)
 
 MAX_AT_ONCE: Final = 200
 """The most hosts that are held or released in one look: a transaction of a tenth of a second."""
-
-LONGEST: Final = timedelta(days=1000 * 366)
-"""The longest age or stall by the service's clock, however that is scaled: dates begin with year
-1."""
 
 STALL_SECONDS: Final = 5.0
 """The shortest stall of a relay that counts: as long as guests may miss anything at all."""
@@ -276,30 +273,27 @@ class RelayWatch(Rounds):
         if found:
             await self._follow(found)
         if self._awaits:
-            awaited = [
-                one.host for one in self.relays.values() if relays.is_awaited(one, terms, at)
-            ]
-            self._awaits = bool(awaited) or len(found.hold) > MAX_AT_ONCE
+            awaited = (relays.is_awaited(one, terms, at) for one in self.relays.values())
+            self._awaits = len(found.hold) > MAX_AT_ONCE or any(awaited)
 
     async def _follow(self, found: RelayHolds) -> None:
         if self._unsaved:
             await self._exchange()  # a host is held for an absence that the store knows of
-        held = [self._plane.order(hold, *each) for each in found.hold[:MAX_AT_ONCE]]
+        held = [(*each, self._plane.order(hold, *each)) for each in found.hold[:MAX_AT_ONCE]]
         released = found.release[:MAX_AT_ONCE]
-        freed = [self._plane.order(release, relay.host) for relay in released]
-        for (relay, since), future in zip(found.hold, held, strict=False):
-            with self._contained(_about(relay)):
-                known = await self._settled(asyncio.wrap_future(future))
-                if known is not None:
-                    self._take(known)
-                    if known.held_for != relay.held_for:
-                        _log.warning("a relay is away: its host is held", host=relay.host, at=since)
-        for relay, done in zip(released, freed, strict=True):
-            with self._contained(_about(relay)):
-                await self._settled(asyncio.wrap_future(done))
-                if (known := self.relays.get(relay.host)) is not None:
-                    self.relays[relay.host] = replace(known, held_for=None)
-                _log.info("a relay is back: its host is released", host=relay.host)
+        freed = [(relay.host, self._plane.order(release, relay.host)) for relay in released]
+        for relay, since, future in held:
+            with self._settling(relay.host):
+                known = await asyncio.wrap_future(future)
+                self._take(known)
+                if known.held_for != relay.held_for:
+                    _log.warning("a relay is away: its host is held", host=relay.host, at=since)
+        for host, done in freed:
+            with self._settling(host):
+                await asyncio.wrap_future(done)
+                if host in self.relays:
+                    self.relays[host] = replace(self.relays[host], held_for=None)
+                _log.info("a relay is back: its host is released", host=host)
 
     def _follow_those_behind(self) -> None:
         for host, since in [*self._behind.items()]:
@@ -309,13 +303,14 @@ class RelayWatch(Rounds):
             elif relay.heard_at > since:
                 self._behind[host] = relay.heard_at
 
-    @staticmethod
-    async def _settled(job: "asyncio.Future[Relay] | asyncio.Future[None]") -> Relay | None:
-        try:
-            return await job
-        except Refused as refusal:
-            _log.warning("a relay's host cannot be held or released", why=refusal.message)
-            return None
+    @contextmanager
+    def _settling(self, host: str) -> Iterator[None]:
+        """Contain an error about a host; what is refused is tried again at the next look."""
+        with self._contained(f"host {host}"):
+            try:
+                yield
+            except Refused as refusal:
+                _log.warning("a relay's host cannot be held or released", why=refusal.message)
 
     async def _exchange(self) -> None:
         """Write the reports heard here, and read those of others."""
@@ -393,40 +388,32 @@ class RelayWatch(Rounds):
         self._awaits = True
 
 
-def by_service(seconds: float, scale: float) -> timedelta:
-    """Convert real seconds that a relay reported, a century at most, to the service's clock."""
-    return min(LONGEST, timedelta(seconds=seconds * scale))
-
-
-def _about(relay: Relay) -> str:
-    return f"host {relay.host}"
-
-
 # What `Plane.order` does in a transaction; it looks again at what the store has by then.
 
 
-def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     """Give a host's relay a new token, beside the one that it uses."""
     made = replace(token, created_at=unit.now)
     void = relays.issue(unit.world.tokens_of(made.host))
-    return Work(made, Changes(tokens=(made,), revoked_tokens=_names(void)))
+    unit.take(Changes(tokens=(made,), revoked_tokens=_names(void)))
+    return made
 
 
-def use_token(unit: UnitOfWork, _: Decide, name: str) -> Work[None]:
+def use_token(unit: UnitOfWork, _: Decide, name: str) -> None:
     """Note that a token was used first: the one that it replaces is void."""
-    known = unit.tokens().get(name)
+    known = unit.world.tokens.get(name)
     if known is None or known.used_at is not None:
-        return Work(None)
+        return
     used = replace(known, used_at=unit.now)
     void = relays.use(unit.world.tokens_of(known.host), used)
-    return Work(None, Changes(tokens=(used,), revoked_tokens=_names(void)))
+    unit.take(Changes(tokens=(used,), revoked_tokens=_names(void)))
 
 
 def _names(tokens: Iterable[Token]) -> tuple[str, ...]:
     return tuple(token.name for token in tokens)
 
 
-def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
+def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> int:
     """Revoke all tokens of a host's relay; a hold for its absence goes, too.
 
     The answer is how many there were.
@@ -435,45 +422,43 @@ def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
     if not void:
         message = f"the relay of host {host!r} has no token: see 'forewarn host list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
-    changes = _released(unit, decided, host)
+    _release(unit, decided, host)
+    unit.take(Changes(revoked_tokens=void))
     unit.store.forget_relay(host)
-    return Work(len(void), replace(changes, revoked_tokens=void))
+    return len(void)
 
 
-def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Work[Relay]:
+def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Relay:
     """Hold the host of a relay that is away, once for each absence.
 
     The answer is the relay as the store has it then: heard again, or held for its absence.
     """
     known = unit.store.relays([relay.host]).get(relay.host)
     if known is None or known.heard_at != relay.heard_at or known.held_for == relay.heard_at:
-        return Work(known or relay)
+        return known or relay
     other = _host_hold(unit, relay.host)
     if other is not None and other.by != relays.BY:
-        return Work(relay)  # an operator holds it: once that is released, this holds it
-    changes = Changes()
+        return relay  # an operator holds it: once that is released, this holds it
     if other is None:
-        new = _new_hold(relay.host, since, unit.now)
-        changes = decided(unit, commands.place_hold, new).changes
+        decided(unit, commands.place_hold, _new_hold(relay.host, since, unit.now))
     # Decided first: what a refused job has written by then is committed with its batch.
     unit.store.mark_relay(relay.host, relay.heard_at)
-    return Work(replace(known, held_for=relay.heard_at), changes)
+    return replace(known, held_for=relay.heard_at)
 
 
-def release(unit: UnitOfWork, decided: Decide, host: str) -> Work[None]:
+def release(unit: UnitOfWork, decided: Decide, host: str) -> None:
     """Release the host of a relay that is back, unless an operator did."""
-    changes = _released(unit, decided, host)
+    _release(unit, decided, host)
     unit.store.mark_relay(host, None)
-    return Work(None, changes)
 
 
-def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta) -> Work[int]:
+def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta) -> int:
     """Move the notices of a host later: its guests got no answer for so long, until now.
 
     The answer is how many operations that concerned.
     """
     if _host_hold(unit, host) is not None:
-        return Work(0)  # nothing starts, and NotBefore moves on already
+        return 0  # nothing starts, and NotBefore moves on already
     new = _new_hold(host, unit.now - length, unit.now)
 
     def pause(working: Transitions) -> list[str]:
@@ -481,20 +466,17 @@ def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta
         commands.release_hold(working, new)
         return held
 
-    decision = decided(unit, pause)
-    return Work(len(decision.operations), decision.changes)
+    return len(decided(unit, pause).operations)
 
 
-def _released(unit: UnitOfWork, decided: Decide, host: str) -> Changes:
+def _release(unit: UnitOfWork, decided: Decide, host: str) -> None:
     held = _host_hold(unit, host)
-    if held is None or held.by != relays.BY:
-        return Changes()
-    return decided(unit, commands.release_hold, held).changes
+    if held is not None and held.by == relays.BY:
+        decided(unit, commands.release_hold, held)
 
 
 def _host_hold(unit: UnitOfWork, host: str) -> Hold | None:
-    found = (hold for hold in unit.holds() if hold.kind is HoldKind.HOST and hold.name == host)
-    return next(found, None)
+    return unit.world.holds.get((HoldKind.HOST, host))
 
 
 def _new_hold(host: str, since: datetime, now: datetime) -> Hold:

@@ -30,7 +30,7 @@ from forewarn.control.plane import ADVANCE_BATCH, Plane, Retention, Stepped
 from forewarn.maintenance import commands
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import Changes, Operation, Sightings, key
+from forewarn.maintenance.model import Changes, Operation, Refused, Sightings, key
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable
 from forewarn.vocabulary import EventStatus
 
@@ -141,6 +141,29 @@ class Contained:
         else:
             self._failing.pop(about, None)
 
+    async def _record_result(
+        self, about: str, record: "Callable[[], Future[Any]]", stop: asyncio.Event | None = None
+    ) -> bool:
+        """Record a result, however long the store is away, but not after `stop`, if that is given.
+
+        It returns False if the result is refused: it comes too late.
+        """
+        stop = stop or asyncio.Event()
+        while True:
+            try:
+                with self._contained(about):  # it is kept until it is recorded
+                    try:
+                        await asyncio.wrap_future(record())
+                    except Refused as refusal:
+                        _log.warning("a result is late", of=about, why=refusal)
+                        return False
+                    return True
+            except StoreError as error:
+                _log.warning("a result waits for the store", of=about, why=error)
+            await self._clock.wait(AFTER_TROUBLE.total_seconds(), stop)
+            if stop.is_set():
+                return False
+
     def _still_failing(self) -> dict[str, _Failing]:
         """Return the failures; forget those that were not retried: they are over."""
         oldest = self._clock.monotonic() - TRIED_AGAIN.total_seconds()
@@ -149,10 +172,17 @@ class Contained:
 
 
 class Rounds(Contained):
-    """A part that works in rounds."""
+    """A part that works in rounds, and by tasks that they have begun."""
+
+    stop_seconds = 0.0
+    """The wait of `run` at its end for the tasks."""
+
+    def __init__(self, what: str, clock: Clock, time: Clock | None = None) -> None:
+        super().__init__(what, clock, time)
+        self._begun: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Do rounds until `stop`."""
+        """Do rounds until `stop`, and end the tasks."""
         while not self._stop.is_set():
             self._wake.clear()
             nap = AFTER_TROUBLE
@@ -163,6 +193,17 @@ class Rounds(Contained):
                 _log.warning("the store is away; a part waits for it", part=self._what, why=error)
             if not self._stop.is_set():
                 await self._clock.wait(nap.total_seconds(), self._wake)
+        if self._begun:
+            await asyncio.wait(self._begun, timeout=self.stop_seconds)
+        for task in self._begun:
+            task.cancel()
+        await asyncio.gather(*self._begun, return_exceptions=True)
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
 
     @abstractmethod
     async def _round(self) -> timedelta:
@@ -172,22 +213,9 @@ class Rounds(Contained):
 class Steps(Rounds, Generic[K]):
     """Rounds in which drains, by host, or maintenances, by number, take their steps."""
 
-    stop_seconds = 0.0
-    """The wait of `run` at its end for the work that steps have begun."""
-
     def __init__(self, what: str, clock: Clock, one: str) -> None:
         super().__init__(what, clock)
         self._one = one
-        self._begun: set[asyncio.Task[None]] = set()
-
-    async def run(self) -> None:
-        """Do rounds until `stop`, and end the work that steps have begun."""
-        await super().run()
-        if self._begun:
-            await asyncio.wait(self._begun, timeout=self.stop_seconds)
-        for task in self._begun:
-            task.cancel()
-        await asyncio.gather(*self._begun, return_exceptions=True)
 
     async def _round(self) -> timedelta:
         nap = LONGEST_NAP
@@ -207,9 +235,7 @@ class Steps(Rounds, Generic[K]):
         for _ in range(MAX_STEPS):
             stepped = await asyncio.wrap_future(self._step(each, survey))
             if (work := self._ordered(each, stepped)) is not None:
-                task = asyncio.create_task(work)
-                self._begun.add(task)
-                task.add_done_callback(self._begun.discard)
+                self._begin_task(work)
             if stepped.survey:
                 survey = await self._look()
             elif not stepped.changed:
@@ -338,8 +364,6 @@ class ReturnWatch(Rounds):
         self._sighting = sighting
         self._ask_again = ask_again
         self._awaiting: dict[str, Operation] = {}
-        self._of_machine: dict[str, set[str]] = {}
-        """Ids of operations by the keys of the machines that they await."""
         self._news: set[str] = set()
         """Operations that await a machine which has left the fleet."""
         self._asked_again = 0.0
@@ -352,24 +376,15 @@ class ReturnWatch(Rounds):
         """Follow changes."""
         is_idle = not self._awaiting
         for operation in changes.operations:
-            self._put(operation)
-        for machine in changes.removed_machines:
-            self._news.update(self._of_machine.get(machine, ()))
+            self._awaiting.pop(operation.id, None)
+            # What runs awaits machines too, but nobody can come back before it is carried out.
+            if operation.awaited and operation.status is not EventStatus.STARTED:
+                self._awaiting[operation.id] = operation
+        if gone := {*changes.removed_machines}:
+            left = (o for o in self._awaiting.values() if not gone.isdisjoint(map(key, o.awaited)))
+            self._news.update(operation.id for operation in left)
         if is_idle and self._awaiting:
             self._wake.set()
-
-    def _put(self, operation: Operation) -> None:
-        before = self._awaiting.pop(operation.id, None)
-        for name in before.awaited if before else ():
-            awaiting = self._of_machine[key(name)]
-            awaiting.discard(operation.id)
-            if not awaiting:
-                del self._of_machine[key(name)]
-        # What runs awaits machines too, but nobody can come back before it is carried out.
-        if operation.awaited and operation.status is not EventStatus.STARTED:
-            self._awaiting[operation.id] = operation
-            for name in operation.awaited:
-                self._of_machine.setdefault(key(name), set()).add(operation.id)
 
     async def _round(self) -> timedelta:
         if not self._awaiting:

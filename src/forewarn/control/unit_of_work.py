@@ -1,17 +1,15 @@
 """The input of one transaction of the writer: the World, and the store beside it.
 
-The World has all live state, so a decision asks the store for nothing. The jobs of a batch share
-one transaction; each is decided by itself, in the order of arrival, on the results of the ones
-before it, and the last value of each key is saved once, at the end (by `writer`; `store.postgresql`
-describes a COMMIT whose answer is lost). The store is asked for history alone, after a save.
+The World has all live state, so a decision asks the store for nothing, and changes the World alone.
+The jobs of a batch share one transaction, in the order of arrival; one that is refused is undone.
+The last value of each key is saved once, at the end (by `writer`; `store.postgresql` describes a
+COMMIT whose answer is lost). The store is asked for history alone, after a save.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
-
-import msgspec
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from forewarn.control import tombstones
 from forewarn.control.outbox import (
@@ -23,19 +21,16 @@ from forewarn.control.outbox import (
     latest_loss,
 )
 from forewarn.maintenance import news
-from forewarn.maintenance.accounts import AuditRecord, Token
+from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
-    Hold,
-    Machine,
     Maintenance,
     Operation,
-    Scope,
+    Refused,
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.transitions import Decision, Transitions
-from forewarn.maintenance.world import IndexBroken, World
+from forewarn.maintenance.world import IndexBroken, Name, World
 from forewarn.store.port import (
     ChangeRecord,
     Position,
@@ -50,13 +45,6 @@ K = TypeVar("K")
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
-
-
-class Work(msgspec.Struct, Generic[T], frozen=True):
-    """The result of a job: the answer, and the changes to save."""
-
-    result: T
-    changes: Changes = Changes()
 
 
 def world_of(reading: Reading) -> World:
@@ -160,8 +148,8 @@ class UnitOfWork:
         self.saved: list[Changes] = []
         """The changes saved so far; to be published once they are committed."""
         self._transaction = transaction
-        self._mark = world.mark()
-        """All before it is saved."""
+        self._mark = self._told = world.mark()
+        """All before `_mark` is saved, and of all before `_told` there is news."""
         self._last_number = 0
         """The highest number of the maintenances that are not saved yet."""
         self._notes: list[AuditRecord] = []
@@ -172,37 +160,6 @@ class UnitOfWork:
         """The maintenances that were open and are not any more."""
 
     # What is alive. Keys that are not there are left out.
-
-    def scopes(self, keys: Collection[str]) -> dict[str, Scope]:
-        """Return these scopes by key."""
-        return _known(self.world.scopes, keys)
-
-    def machines(self, keys: Collection[str]) -> dict[str, Machine]:
-        """Return these machines by key."""
-        return _known(self.world.machines, keys)
-
-    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
-        """Return the machines of these scopes, by key."""
-        return {one.key: one for scope in scopes for one in self.world.machines_of(scope)}
-
-    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
-        """Return the machines on these hosts, by key."""
-        return {one.key: one for host in hosts for one in self.world.machines_on(host)}
-
-    def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
-        """Return the live operations in these scopes, or anywhere, by id."""
-        if scopes is None:
-            return {name: one for name, one in self.world.operations.items() if one.live}
-        return {one.id: one for scope in scopes for one in self.world.live_in(scope)}
-
-    def holds(self) -> tuple[Hold, ...]:
-        """Return all holds, the oldest first, those of one instant by kind and name."""
-        holds = self.world.holds.values()
-        return tuple(sorted(holds, key=lambda hold: (hold.at, hold.kind, hold.name)))
-
-    def drains(self) -> Mapping[str, Drain]:
-        """Return the latest drain of each host."""
-        return self.world.drains
 
     # What is alive, or history. Operations are recalled: a decision may concern them.
 
@@ -224,21 +181,16 @@ class UnitOfWork:
         self._recall(self.store.operations_of_maintenance(number))
         return _known(self.world.operations, self.world.of_maintenance.of(number))
 
-    def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
-        """Return these maintenances by number."""
-        known = _known(self.world.maintenances, numbers)
-        over = [number for number in numbers if number not in known]
-        return self._transaction.maintenances(over) | known if over else known
+    def maintenance(self, number: int) -> Maintenance | None:
+        """Return a maintenance, open or over; None where history has none of that number."""
+        known = self.world.maintenances.get(number)
+        return known or self._transaction.maintenances([number]).get(number)
 
     def _recall(self, found: Mapping[str, Operation]) -> None:
         for operation in found.values():
             self.world.recall(operation)
 
     # Everything else.
-
-    def tokens(self) -> Mapping[str, Token]:
-        """Return all tokens, by name."""
-        return self.world.tokens
 
     def next_maintenance_number(self) -> int:
         """Return the number of the next maintenance; it is taken when that is saved."""
@@ -252,12 +204,36 @@ class UnitOfWork:
         self.save()
         return self._transaction
 
-    def apply(self, changes: Changes) -> None:
-        """Take over the changes of a job."""
-        self._tell(changes)
-        numbers = (one.number for one in changes.maintenances)
-        self._last_number = max(self._last_number, *numbers, 0)
+    def run(self, job: "Callable[[UnitOfWork], T]") -> T:
+        """Run a job and return its result; one that is refused has changed nothing."""
+        mark, told, last_number = self.world.mark(), len(self._news), self._last_number
+        try:
+            result = job(self)
+            self.tell()
+        except Refused:
+            # Otherwise the whole transaction is undone, and each of its jobs runs alone.
+            assert self._mark <= mark, "the store has a part of what was refused"
+            self.world.undo(mark)
+            self._told, self._last_number = mark, last_number
+            del self._news[told:]
+            raise
+        return result
+
+    def take(self, changes: Changes) -> None:
+        """Change values of the World, with news of that."""
         self.world.take(changes)
+        self.tell()
+
+    def tell(self, decision: Decision | None = None) -> None:
+        """Note the news of all that has changed since the last call; of a decision that made it."""
+        world = self.world
+        if self._told == world.mark():
+            return
+        before = world.since(self._told) if decision is None else decision.before
+        changes = world.changes(before) if decision is None else decision.changes
+        self._told = world.mark()
+        if changes:
+            self._tell(before, changes)
 
     def note(self, record: AuditRecord) -> None:
         """Add a record to the audit log, which is saved together with its subject."""
@@ -271,40 +247,37 @@ class UnitOfWork:
             self._news += news.finished(over, self.store.outcomes(over), self.now)
         return news.encode(self._news)
 
-    def _tell(self, changes: Changes) -> None:
-        world = self.world
-        if _has_others(changes):
+    def _tell(self, before: Mapping[Name, Any], changes: Changes) -> None:
+        if not {kind for kind, _ in before} <= _OFTEN:  # this runs for each approval
             numbers = [one.number for one in changes.maintenances]
-            known = _known(world.maintenances, numbers)
-            before = news.Before(
-                maintenances={number: one for number, one in known.items() if one.open},
-                drains=world.drains,
+            self._last_number = max(self._last_number, *numbers, 0)
+            known = {number: before["maintenances", number] for number in numbers}
+            were = news.Before(
+                maintenances={number: one for number, one in known.items() if one and one.open},
+                drains={one.host: before["drains", one.host] for one in changes.drains},
             )
-            self._news += news.of_others(before, changes, self._new_numbers, self.now)
-            self._closed |= news.closed(
-                before.maintenances, changes.maintenances, self._new_numbers
-            )
+            self._news += news.of_others(were, changes, self._new_numbers, self.now)
+            self._closed |= news.closed(were.maintenances, changes.maintenances, self._new_numbers)
             self._new_numbers.difference_update(numbers)
-        self._news += news.of_operations(world.operations, changes.operations, self.now)
+        known_operations = {one.id: before["operations", one.id] for one in changes.operations}
+        self._news += news.of_operations(known_operations, changes.operations, self.now)
 
     def save(self) -> None:
         """Save the changes that are not saved yet."""
+        self.tell()
         world = self.world
         before = world.since(self._mark)
         if changes := world.changes(before):
             if changes.removed_machines:
                 tombstones.record(world, before, self.now)
                 changes = world.changes(world.since(self._mark))
-            self._save(changes)
+            self._transaction.save(changes)
+            self.saved.append(changes)
             tombstones.keep(self._transaction, world, before)
-            self._mark = world.mark()
+            self._mark = self._told = world.mark()
         if self._notes:
             self._transaction.record(self._notes)
             self._notes = []
-
-    def _save(self, changes: Changes) -> None:
-        self._transaction.save(changes)
-        self.saved.append(changes)
 
 
 def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
@@ -313,29 +286,13 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
     The values are the World's own, so that they are there once.
     """
     world, store = unit.world, unit.store
-    known = Known(
-        world.scopes,
-        world.machines,
-        unit.live_operations(),
-        world.drains,
-        world.tokens,
-        world.maintenances,
-        world.holds,
-    )
-    known = Known(*(dict(table) for table in msgspec.structs.astuple(known)))
-    return store.position(), known, latest_loss(store)
+    tables = {kind: dict(getattr(world, kind)) for kind in Known.__struct_fields__}
+    live = {name: one for name, one in world.operations.items() if one.live}
+    return store.position(), Known(**tables | {"operations": live}), latest_loss(store)
 
 
-def _has_others(changes: Changes) -> bool:
-    """Return True if there may be news beside operations; this runs for each approval."""
-    return bool(
-        changes.maintenances
-        or changes.holds
-        or changes.released
-        or changes.machines
-        or changes.removed_machines
-        or changes.drains
-    )
+_OFTEN: Final = frozenset(("operations", "scopes"))
+"""The tables whose changes have no news beside those of operations."""
 
 
 def _known(table: Mapping[K, V], keys: Iterable[K]) -> dict[K, V]:
@@ -352,4 +309,4 @@ class Decide(Protocol):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision:
-        """Return the decision; Refused where the rules do not allow it."""
+        """Return the decision, which the World has; Refused where the rules do not allow it."""

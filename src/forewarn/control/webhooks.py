@@ -25,7 +25,7 @@ from forewarn.clock import Clock
 from forewarn.control.changefeed import Reached
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Rounds
-from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import news, webhooks
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import Refused, unknown
@@ -46,7 +46,7 @@ Send: TypeAlias = Callable[[Webhook, str, bytes], Awaitable[str]]
 _log = structlog.get_logger(__name__)
 
 
-def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Work[Webhook]:
+def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Webhook:
     """Add a webhook; its cursor is at the next transaction."""
     known = unit.store.webhooks()
     if webhook.name in known:
@@ -57,30 +57,30 @@ def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Work[Webhook]:
         raise Refused(ErrorCode.LIMIT, message, webhooks=len(known), most=MAX_WEBHOOKS)
     added = webhooks.passed(webhook, (unit.store.position().sequence + 1, 0))
     unit.store.put_webhooks([added])
-    return Work(added)
+    return added
 
 
-def remove(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Webhook, ...]]:
+def remove(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[Webhook, ...]:
     """Remove webhooks, all or none."""
     known = unit.store.webhooks()
     if missing := [name for name in names if name not in known]:
         raise unknown("webhook", *missing)
     unit.store.remove_webhooks(names)
-    return Work(tuple(known[name] for name in dict.fromkeys(names)))
+    return tuple(known[name] for name in dict.fromkeys(names))
 
 
 def move(
     unit: UnitOfWork, _: Decide, before: Webhook, step: Callable[[datetime], Webhook]
-) -> Work[Webhook | None]:
+) -> Webhook | None:
     """Change a webhook's row if it is still the one that the caller knows; else return None.
 
     It may have been removed, or another replica may have begun to send. `step` gets the time.
     """
     if unit.store.webhooks().get(before.name) != before:
-        return Work(None)
+        return None
     after = step(unit.now)
     unit.store.put_webhooks([after])
-    return Work(after)
+    return after
 
 
 class _Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class Deliveries(Rounds):
         self._send = send
         self._webhooks: Mapping[str, Webhook] = {}
         """By name, as of the last look."""
-        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._sending: set[str] = set()
 
     def hear(self, reached: Reached) -> None:
         """Wake up for news that this replica has committed; for `Changefeed.tell`."""
@@ -137,20 +137,13 @@ class Deliveries(Rounds):
         found = webhooks.alerts_of(self._webhooks.values(), self._time.now())
         return [*super().alerts(), *found]
 
-    async def run(self) -> None:
-        """Send until `stop`; items under way then are sent again."""
-        await super().run()
-        ending = [*self._sending.values()]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-
     async def _round(self) -> timedelta:
         self._webhooks = await self._read(lambda reading: reading.webhooks())
         now = self._time.now()
         for name, webhook in self._webhooks.items():
             if name not in self._sending and webhook.free(now):
-                self._sending[name] = asyncio.create_task(self._deliver(webhook))
+                self._sending.add(name)
+                self._begin_task(self._deliver(webhook))
         return LOOK_EVERY
 
     async def _deliver(self, webhook: Webhook) -> None:
@@ -162,7 +155,7 @@ class Deliveries(Rounds):
         except StoreError as error:
             _log.warning("a webhook waits for the store", webhook=webhook.name, why=str(error))
         finally:
-            del self._sending[webhook.name]
+            self._sending.discard(webhook.name)
 
     async def _deliver_batch(self, webhook: Webhook) -> Webhook | None:
         """Send a few transactions' news; return the row that they led to, if there were any."""

@@ -1,9 +1,9 @@
 """The one writer: requests that wait together share a transaction, and so its commit.
 
-A job decides on the World and returns new values. The writer saves them, commits, tells the
-changefeed, and only then answers. A refusal, and a defect, concerns its own job alone: it
-is raised before anything of that job is saved. If the saving or the commit fails otherwise, the
-batch is undone and each job runs in a transaction of its own, so that only the guilty one fails.
+A job decides on the World, and changes it. The writer saves that, commits, tells the changefeed,
+and only then answers. A job that is refused is undone by itself. If one fails otherwise, or the
+saving or the commit does, the batch is undone and each job runs in a transaction of its own, so
+that only the guilty one fails.
 
 A full disk or a lost connection fails a job with StoreUnavailable, and nothing was changed: see
 `store.sqlite`, and `store.postgresql` for a COMMIT whose answer is lost.
@@ -24,7 +24,7 @@ from forewarn.clock import Clock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory
+from forewarn.control.unit_of_work import UnitOfWork, WriterMemory
 from forewarn.maintenance.model import Refused
 from forewarn.store.port import ChangeRecord, Position, Reading, Store, StoreError, StoreUnavailable
 
@@ -37,16 +37,14 @@ would wait as long again, and the clients of approvals go away after some second
 
 T = TypeVar("T")
 
-Job = Callable[[UnitOfWork], Work[Any]]
+Job = Callable[[UnitOfWork], Any]
 """Decides within a transaction. It may be run twice: it has no effect of its own."""
 
 Waiting: TypeAlias = "tuple[Job, Future[Any]]"
 
-Committed: TypeAlias = (
-    "tuple[list[ChangeRecord], Position | None, UnitOfWork, bytes, list[Work[Any] | Exception]]"
-)
+Committed: TypeAlias = "tuple[list[ChangeRecord], Position | None, UnitOfWork, bytes, list[Any]]"
 """Earlier commits of others, the place in the outbox, the unit of work, its news, and the jobs'
-results."""
+results or refusals."""
 
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
@@ -281,14 +279,14 @@ class _Committer:
             return None
         self.follower.publish(missed, own, unit.saved, news)
         for (_, future), result in zip(batch, results, strict=True):
-            if isinstance(result, Work):
-                future.set_result(result.result)
-            else:
+            if isinstance(result, Refused):
                 future.set_exception(result)
+            else:
+                future.set_result(result)
         return None
 
     def _transact(self, batch: Sequence[Waiting]) -> Committed:
-        results: list[Work[Any] | Exception] = []
+        results: list[Any] = []
         asked = self.told.asking() if self.told else 0.0
         with self._memory.transaction() as (transaction, world):
             missed = self.follower.missed(transaction)
@@ -300,15 +298,11 @@ class _Committer:
             unit = UnitOfWork(transaction, world, now)
             for job, _ in batch:
                 try:
-                    work = job(unit)
+                    results.append(unit.run(job))
                 except Refused as refusal:
                     # Its traceback leads to the job and this batch: a circle that would keep a
                     # refused fleet in memory until the collector finds it.
                     results.append(refusal.with_traceback(None))
-                else:
-                    if work.changes:
-                        unit.apply(work.changes)
-                    results.append(work)
             unit.save()
             news = unit.told()
             own = self.follower.append(transaction, unit.saved, unit.now, news)

@@ -1,9 +1,8 @@
 """The commands, and the decision that follows from each: `decide(world, command, now, mint)`.
 
-It is pure. A decision consists of new values for everything that changed; the World stays as it
-was, and a refused command changes nothing. A command is a function from the transitions to the ids
-of the operations that it was about: a call of one of the functions below `decide`, whose names are
-verbs.
+A decision changes the World and nothing else, and tells what it has changed; a refused command
+changes nothing. A command is a function from the transitions to the ids of the operations that it
+was about: a call of one of the functions below `decide`, whose names are verbs.
 
 An operation is ready when each of its events is approved or its NotBefore has come. A ready one
 starts (`Transitions.start_if_ready`) unless a hold covers it or another update domain of one of its
@@ -91,15 +90,16 @@ def decide(
     *,
     sighting: Sightings = unseen,
 ) -> Decision:
-    """Return the decision on a command; Refused where the rules do not allow it.
+    """Carry a command out on the World; where this raises, nothing has changed.
 
-    It looks at nothing but the World, which is afterwards as it was before; `mint` returns a new
-    GUID at each call, for events that are announced.
+    It looks at nothing but the World; `mint` returns a new GUID at each call, for events that are
+    announced.
 
     Raises:
+        Refused: The rules do not allow it.
         InvariantBroken: The decision would break what must always hold: a defect.
     """
-    with world.supposing():
+    with world.atomic():
         working = Transitions(world, now, mint, policy, sighting)
         decision = working.decision(command(working))
         if decision.changes:
@@ -117,7 +117,8 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
     for ordinal, step in enumerate(steps, 1):
         _make_way(working, step, request, f"{number}.{ordinal}")
     if not request.no_notice:
-        _check_policy(working, steps, maintenance)
+        machines = tuple(machine for step in steps for machine in step.machines)
+        working.check(planner.PlannedOperation(machines=machines), maintenance)
     _check_open(working, maintenance)
     working.maintenances[maintenance.number] = working.answered = maintenance
     asked = planner.asked_start(request, working.now)
@@ -132,13 +133,6 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
         working.maintenances[number] = turns.asked(entered, ordinals, working.now)
         working.take_turns(number)  # the others say what they wait for
     return working.entered
-
-
-def _check_policy(
-    working: Transitions, steps: list[planner.PlannedOperation], maintenance: Maintenance
-) -> None:
-    machines = tuple(machine for step in steps for machine in step.machines)
-    working.check(planner.PlannedOperation(machines=machines), maintenance)
 
 
 def _make_way(
@@ -663,28 +657,20 @@ def resolve_outcomes(
     working: Transitions, operations: Collection[str], verdict: Verdict, by: str
 ) -> Collection[str]:
     """An operator records the result of operations whose outcome is unknown, all or none."""
-    for operation_id in operations:
-        _resolve(working, operation_id, verdict, by)
-    return operations
-
-
-def _resolve(working: Transitions, operation_id: str, verdict: Verdict, by: str) -> None:
-    operation = working.named(operation_id)
-    if not operation.outcome_unknown:
-        message = (
-            f"the outcome of operation {operation.id} is not unknown: it is {operation.status}"
-        )
-        raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
-    if verdict is Verdict.REPEAT:
-        repeated = replace(
-            operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
-        )
-        working.put(repeated)
-        return
-    who = by or "an operator"
-    outcome = f"{verdict}, says {who}; before that: {operation.outcome_unknown}"
     trigger = Trigger.SUCCEED if verdict is Verdict.SUCCEEDED else Trigger.FAIL
-    _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
+    for operation in map(working.named, operations):
+        unknown = operation.outcome_unknown
+        if not unknown:
+            name = operation.id
+            message = f"the outcome of operation {name} is not unknown: it is {operation.status}"
+            raise Refused(ErrorCode.CONFLICT, message, operation=name)
+        if verdict is Verdict.REPEAT:
+            again = {"lease_until": None, "repeat_after": operation.attempt}
+            working.put(replace(operation, outcome_unknown="", **again))
+        else:
+            outcome = f"{verdict}, says {by or 'an operator'}; before that: {unknown}"
+            _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
+    return operations
 
 
 def _record_end(
@@ -718,8 +704,8 @@ def _record_end(
     for name in operation.machines if deleted else ():
         if key(name) in working.machines:
             del working.machines[key(name)]  # its unit goes on without it
-        working.tombstones.append(
-            Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
+        working.world.tombstones[key(name)] = Tombstone(
+            name=name, event_type=event_type, operation=operation.id, at=working.now
         )
         elsewhere.add(key(name))
     if elsewhere:

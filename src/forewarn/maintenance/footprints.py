@@ -169,8 +169,7 @@ class UnitsInWorld:
         world = self._world
         machines = [world.machines[key(name)] for name in takes.machines]
         host = unit.name if unit.kind is UnitKind.HOST else self._maintenance.to_host
-        holds = sorted(world.holds.values(), key=lambda hold: (hold.at, hold.kind, hold.name))
-        if held := planner.on_hold(machines, holds, host):
+        if held := planner.on_hold(machines, world.holds_in_order(), host):
             return held
         live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
         queueing = {scope for scope in takes.domains if self._queues(world.scopes[scope])}

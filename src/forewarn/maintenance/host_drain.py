@@ -39,6 +39,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import Relay
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 LOOK_EVERY: Final = timedelta(seconds=2)
@@ -135,6 +136,24 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
         return {drain.host for drain in self.drains.values() if drain.closed}
 
 
+def view(
+    world: World, host: str, survey: HostSurvey | None, relay: Relay | None = None
+) -> DrainView:
+    """Return the view of a drain; its operations are in the World as far as there are any."""
+    its = world.drains[host]
+    known = (world.operations.get(f"{number}.1") for number in its.maintenances)
+    names = [key(guest.name) for guest in its.guests]
+    return DrainView(
+        drain=its,
+        machines=host_plan.on_hosts(world, survey, [host], names),
+        operations={one.maintenance: one for one in known if one is not None},
+        drains=world.drains,
+        holds=world.holds_in_order(),
+        survey=survey,
+        relay=relay,
+    )
+
+
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A maintenance to ask for."""
 
@@ -182,15 +201,17 @@ def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
 
 def step(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     """Return the next step of a drain; `host_back` is the longest time for its host to reboot."""
-    if view.drain.state is HostState.REBOOTING:
-        return _rebooting(view, now, host_back)
-    if view.drain.state is HostState.BACK:
-        return _back(view, now, host_back)
-    return _STATES[view.drain.state](view, now)
-
-
-def _rest(view: DrainView, now: datetime) -> DrainStep:
-    del now
+    match view.drain.state:
+        case HostState.DRAINING:
+            return _draining(view, now)
+        case HostState.EMPTY:
+            return _empty(view, now)
+        case HostState.REBOOTING:
+            return _rebooting(view, now, host_back)
+        case HostState.BACK:
+            return _back(view, now, host_back)
+        case HostState.RETURNING:
+            return _returning(view, now)
     return DrainStep(drain=view.drain)
 
 
@@ -199,7 +220,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     if (failed := _failed(view, drain.guests)) is not None:
         return _stuck(view, now, failed)
     if asks := tuple(
-        _leave(drain, g) for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by
+        _ask(drain, g) for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by
     ):
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     asked = [guest for guest in drain.guests if guest.leaves_by]
@@ -250,13 +271,13 @@ def _look(
     stops = [guest for guest in drain.guests if guest.way is Way.STOP]
     unasked = [guest for guest in stops if not guest.leaves_by]
     if off := [guest for guest in unasked if guest.vm_id not in running]:
-        ways = {guest.vm_id: Way.GONE for guest in off}
-        return DrainStep(drain=_with_ways(drain, ways), survey=True)
+        guests = tuple(replace(g, way=Way.GONE) if g in off else g for g in drain.guests)
+        return DrainStep(drain=replace(drain, guests=guests), survey=True)
     if unasked and not facts.boot_id:
         return _stuck(view, now, f"host {drain.host} does not tell its boot id")
     if unasked:
         drain = replace(drain, boot_id=facts.boot_id)
-        asks = tuple(_leave(drain, guest) for guest in unasked)
+        asks = tuple(_ask(drain, guest) for guest in unasked)
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     if again := [guest.name for guest in there if guest.way is Way.STOP and view.has_left(guest)]:
         return _stuck(view, now, f"runs on {drain.host} again: {listed(again)}")
@@ -360,22 +381,11 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
         and machine.host != drain.host
     ]
     if away:
-        asks = tuple(_come_home(drain, guest) for guest in away)
+        asks = tuple(_ask(drain, guest, home=True) for guest in away)
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
     return DrainStep(drain=_changed(drain, HostTrigger.OPEN, now))
-
-
-_STATES: Final[Mapping[HostState, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
-    {
-        HostState.UP: _rest,
-        HostState.DRAINING: _draining,
-        HostState.EMPTY: _empty,
-        HostState.RETURNING: _returning,
-        HostState.STUCK: _rest,
-    }
-)
 
 
 def ask_first(
@@ -450,9 +460,14 @@ class DrainOrder(StrEnum):
 
 def order(view: DrainView, kind: DrainOrder, now: datetime, machine: str = "") -> DrainStep:
     """Return the step that an operator's order about a drain leads to."""
-    if kind in _LOOK_AFTER:
-        return look_after(view, machine, _LOOK_AFTER[kind], now)
-    return _ORDERS[kind](view, now)
+    match kind:
+        case DrainOrder.UNDRAIN:
+            return undrain(view, now)
+        case DrainOrder.RETURN:
+            return bring_home(view, now)
+        case DrainOrder.RETRY:
+            return retry(view, now)
+    return look_after(view, machine, Way(kind), now)
 
 
 def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
@@ -522,12 +537,6 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
     if problems:
         raise Refused(ErrorCode.NOT_ELIGIBLE, problems[0], machine=guest.name)
     return replace(following, drain=replace(following.drain, guests=guests))
-
-
-_LOOK_AFTER: Final = MappingProxyType({DrainOrder.SKIP: Way.SKIP, DrainOrder.STOP: Way.STOP})
-_ORDERS: Final[Mapping[DrainOrder, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
-    {DrainOrder.UNDRAIN: undrain, DrainOrder.RETURN: bring_home, DrainOrder.RETRY: retry}
-)
 
 
 def _opened(view: DrainView, trigger: HostTrigger, now: datetime, **more: object) -> DrainStep:
@@ -630,41 +639,20 @@ def _failed(view: DrainView, guests: Iterable[DrainGuest], *, home: bool = False
     return None
 
 
-def _with_ways(drain: Drain, ways: Mapping[str, Way]) -> Drain:
-    guests = tuple(replace(g, way=ways.get(g.vm_id, g.way)) for g in drain.guests)
-    return replace(drain, guests=guests)
+_TYPES: Final = MappingProxyType(
+    {Way.LIVE: EventType.FREEZE, Way.REDEPLOY: EventType.REDEPLOY, Way.STOP: EventType.REBOOT}
+)
 
 
-def _leave(drain: Drain, guest: DrainGuest) -> DrainRequest:
-    types = {
-        Way.LIVE: EventType.FREEZE,
-        Way.REDEPLOY: EventType.REDEPLOY,
-        Way.STOP: EventType.REBOOT,
-    }
-    boot_id = drain.boot_id if guest.way is Way.STOP else ""
-    return _ask(drain, guest, types[guest.way], guest.to_host, host_boot_id=boot_id)
-
-
-def _come_home(drain: Drain, guest: DrainGuest) -> DrainRequest:
-    event_type = EventType.REDEPLOY if guest.obstacles else EventType.FREEZE
-    return _ask(drain, guest, event_type, drain.host, home=True)
-
-
-def _ask(
-    drain: Drain,
-    guest: DrainGuest,
-    event_type: EventType,
-    to_host: str,
-    *,
-    host_boot_id: str = "",
-    home: bool = False,
-) -> DrainRequest:
+def _ask(drain: Drain, guest: DrainGuest, *, home: bool = False) -> DrainRequest:
+    """Return the request that takes a machine away, or brings it home."""
+    way = (Way.REDEPLOY if guest.obstacles else Way.LIVE) if home else guest.way
     request = Request(
-        event_type=event_type,
+        event_type=_TYPES[way],
         machines=(guest.name,),
-        live_migration=event_type is EventType.FREEZE,
-        to_host=to_host,
-        host_boot_id=host_boot_id,
+        live_migration=way is Way.LIVE,
+        to_host=drain.host if home else guest.to_host,
+        host_boot_id=drain.boot_id if way is Way.STOP else "",
         without_notice=drain.without_notice,
         requested_by=drain.requested_by,
     )

@@ -25,6 +25,7 @@ from forewarn.maintenance.model import (
     unknown,
 )
 from forewarn.maintenance.planner import natural
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
@@ -121,6 +122,17 @@ def plan(
     )
 
 
+def on_hosts(
+    world: World, survey: HostSurvey | None, hosts: Iterable[str], names: Iterable[str] = ()
+) -> dict[str, Machine]:
+    """Return the machines that a look found on hosts, and these (keys), by their GUIDs."""
+    there = [guest for host in hosts if survey for guest in survey.of(host).guests]
+    keys = {*names, *(survey.keys.get(guest.vm_id, "") for guest in there if survey)}
+    return {
+        world.machines[name].vm_id: world.machines[name] for name in keys & world.machines.keys()
+    }
+
+
 def of_hosts(holds: Iterable[Hold]) -> Iterator[Hold]:
     """Yield the holds of hosts: no machine moves to these."""
     return (hold for hold in holds if hold.kind is HoldKind.HOST)
@@ -185,27 +197,17 @@ def plans(
     found = []
     for one in wanted:
         shut.add(one.host)
-        found.append(_plan_of(one, survey, machines, shut, holds))
+        facts = survey.of(one.host)
+        its = plan(one.host, survey, machines, stay=one.stay, shut=shut, holds=holds)
+        problems = its.problems
+        if not facts.answers:
+            problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
+        elif one.reboot and not facts.can_reboot:
+            problems = (f"no command reboots host {one.host}", *problems)
+        found.append(replace(its, problems=problems))
         if one.reboot and one.bring_home:
             shut.discard(one.host)
     return tuple(found)
-
-
-def _plan_of(
-    wanted: Drain,
-    survey: HostSurvey,
-    machines: Mapping[str, Machine],
-    shut: Iterable[str],
-    holds: Iterable[Hold],
-) -> HostPlan:
-    facts = survey.of(wanted.host)
-    found = plan(wanted.host, survey, machines, stay=wanted.stay, shut=shut, holds=holds)
-    problems = found.problems
-    if not facts.answers:
-        problems = (f"host {wanted.host} does not answer: {facts.why}".rstrip(": "),)
-    elif wanted.reboot and not facts.can_reboot:
-        problems = (f"no command reboots host {wanted.host}", *problems)
-    return replace(found, problems=problems)
 
 
 def check(

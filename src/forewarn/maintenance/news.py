@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance.model import (
-    Approval,
     Changes,
     Drain,
     Hold,
@@ -306,7 +305,7 @@ def _kinds(before: Operation, after: Operation) -> Sequence[NewsType]:
     status, events = after.status, after.events
     moved = status is not before.status
     kinds: list[NewsType] = []
-    if events is not before.events and _is_approved(before, after):
+    if events is not before.events and after.approved and not before.approved:
         kinds.append(NewsType.OPERATION_APPROVED)
     if moved:
         kinds.append(_STATUS[status])
@@ -319,29 +318,12 @@ def _kinds(before: Operation, after: Operation) -> Sequence[NewsType]:
     return kinds
 
 
-def _is_approved(before: Operation, after: Operation) -> bool:
-    if len(after.events) == len(before.events) == 1:  # most have one, and it keeps its approval
-        return after.events[0].approval is not None and before.events[0].approval is None
-    return after.approved and not before.approved
-
-
 def _operation(operation: Operation) -> NewsData:
-    events = operation.events
-    event = events[0]
-    approval: Approval | None
-    scopes: tuple[str, ...]
-    ids: tuple[str, ...]
-    if len(events) == 1:
-        machines, scopes, ids = event.machines, (event.scope,), (event.id,)
-        approval = event.approval
-    else:
-        machines = operation.machines
-        scopes = tuple([event.scope for event in events])
-        ids = tuple([event.id for event in events])
-        given = (event.approval for event in events if event.approval is not None)
-        approval = max(given, key=lambda approval: approval.at, default=None)
+    events, machines = operation.events, operation.machines
+    given = [event.approval for event in events if event.approval is not None]
     by, approver = operation.acknowledged_by, None
-    if not by and approval is not None:
+    if not by and given:
+        approval = max(given, key=lambda one: one.at)
         by, approver = approval.by, approval.kind
     return NewsData(
         maintenance=operation.maintenance,
@@ -353,10 +335,10 @@ def _operation(operation: Operation) -> NewsData:
         description=operation.description,
         duration_seconds=operation.duration_seconds,
         not_before=operation.not_before,
-        scopes=scopes[:MAX_NAMES],
+        scopes=tuple([event.scope for event in events[:MAX_NAMES]]),
         machines=machines[:MAX_NAMES],
         machine_count=len(machines),
-        event_ids=ids[:MAX_NAMES],
+        event_ids=tuple([event.id for event in events[:MAX_NAMES]]),
         by=by,
         approver=approver,
         reason=operation.outcome_unknown or operation.outcome,

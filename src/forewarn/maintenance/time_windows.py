@@ -146,10 +146,7 @@ def _without(spans: Iterator[Span], blackouts: list[Span]) -> Iterator[Span]:
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError
-        message = f"invalid time zone {name[:80]!r}: expected a name such as Europe/Berlin"
-        raise ValueError(message) from error
-    except KeyError as error:
+    except (OSError, ValueError, KeyError) as error:  # ZoneInfoNotFoundError is a KeyError
         message = f"unknown time zone {name[:80]!r}: expected a name such as Europe/Berlin"
         raise ValueError(message) from error
 

@@ -1,9 +1,8 @@
 """The transitions of one decision: whether an operation is announced, may start, and how it ends.
 
-`Transitions` has the values that one decision of `commands.decide` reads and replaces, and does the
-steps that several commands share, each by the table below: announce or queue, start or wait, hold,
-end, and have the units of a maintenance take their turns. It changes nothing but itself; `decision`
-returns what is new.
+`Transitions` does the steps of one decision of `commands.decide` that several commands share, each
+by the table below: announce or queue, start or wait, hold, end, and have the units of a maintenance
+take their turns. It changes the World; `decision` returns what is new.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -122,7 +121,6 @@ class Transitions:
     mint: Callable[[], str]
     policy: model.Policy
     sighting: model.Sightings
-    tombstones: list[model.Tombstone] = field(default_factory=list)
     answered: model.Maintenance | None = None
     """The maintenance that was requested, ordered, or took its turns."""
     step: turns.Step | None = None
@@ -481,7 +479,8 @@ class Transitions:
         Where some can never be allowed, none is entered: they have failed, and may halt the others.
         """
         maintenance = self.maintenances[number]
-        start = turns.start_of(maintenance, window, self.now)
+        start = msgspec.structs.asdict(turns.start_of(maintenance, window, self.now))
+        not_before = start.pop("not_before")
         refusals: dict[int, model.Refused] = {}
         asked: dict[int, int] = {}
         steps = {
@@ -498,14 +497,7 @@ class Transitions:
             with planner.refusing(refusals, index):
                 if (found := self.conflicting(step)) is not None:
                     raise planner.has_event(*found)
-                self.enter(
-                    number,
-                    step,
-                    start.not_before,
-                    closes_at=start.closes_at,
-                    notice_seconds=start.notice_seconds,
-                    opens_at=start.opens_at,
-                )
+                self.enter(number, step, not_before, **start)
                 asked[index] = self.maintenances[number].announced
             if index in refusals:
                 self.world.undo(mark)
@@ -656,13 +648,9 @@ class Transitions:
         self._go_on()
         self._publish()
         before = self.world.since(self._mark)
-        changes = self.world.changes(before)
-        if self.tombstones:
-            removed = tuple(tombstone.key for tombstone in self.tombstones)
-            changes = replace(changes, removed_machines=removed, tombstones=tuple(self.tombstones))
         return Decision(
             before=before,
-            changes=changes,
+            changes=self.world.changes(before),
             operations=tuple(self.operations[operation_id] for operation_id in about),
             maintenance=self.answered and self.maintenances[self.answered.number],
             step=self.step,

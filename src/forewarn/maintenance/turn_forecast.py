@@ -6,7 +6,7 @@ time where it is unknown); machines are back, checks pass, and an operator confi
 once. So a plan cannot say what the service would not do.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Set
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Final
@@ -14,17 +14,14 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance import commands, host_drain, time_windows, turn_check, turn_plan
-from forewarn.maintenance.host_drain import DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Approval,
     Changes,
     Drain,
-    Machine,
     Maintenance,
     Operation,
     Policy,
-    Refused,
     Sighting,
     key,
 )
@@ -34,7 +31,7 @@ from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns, PlannedWave
 from forewarn.maintenance.turns import Ask, Check, Footprints, Obstacle, Wait
-from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import AgentStatus, ApproverKind, EventStatus
 
@@ -148,6 +145,9 @@ def planned(
     policy, begun = maintenance.policy, latest.begun.units
     waiting = [unit for unit in begun if unit.state is UnitState.WAITING]
     waits = latest.waits if waiting else None
+    reason = ""
+    if waits is not None:
+        reason = waits.why if waits.obstacle is Obstacle.WINDOW else waiting[0].reason
     windows = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
     every = [index for its in going.values() for index in its]
     return PlannedTurns(
@@ -157,7 +157,7 @@ def planned(
         drained=sum(maintenance.units[index].drain for index in every),
         first=tuple(unit.name for unit in begun if unit.state not in _NOT_GONE),
         waits_for=None if waits is None else waits.obstacle,
-        reason="" if waits is None else _reason(waits, waiting),
+        reason=reason,
         window=windows[0] if policy.windows and windows else None,
         without_machines=tuple(empty),
         earliest=_over_at(earliest, every),
@@ -168,10 +168,6 @@ def planned(
 
 
 _NOT_GONE: Final = frozenset((UnitState.WAITING, UnitState.SKIPPED))
-
-
-def _reason(waits: Wait, waiting: Sequence[Unit]) -> str:
-    return waits.why if waits.obstacle is Obstacle.WINDOW else waiting[0].reason
 
 
 def _over_at(course: Course, places: Iterable[int]) -> datetime | None:
@@ -246,12 +242,8 @@ class _Play:
             self._rules,
             lambda _: self._sighting,
         )
-        mark = self._world.mark()
-        try:
+        with self._world.atomic():
             decision = working.decision(command(working, *given))
-        except Refused:
-            self._world.undo(mark)
-            raise
         self._keep(decision.changes)
         return decision
 
@@ -279,11 +271,10 @@ class _Play:
     def _live(self) -> list[Operation]:
         return [*self._world.operations.values()]
 
-    def _take(self, changes: Changes) -> None:
-        self._world.take(changes)
-        self._keep(changes)
-
-    def _keep(self, changes: Changes) -> None:
+    def _keep(self, changes: Changes | None = None) -> None:
+        """Keep what was changed: by a decision, or without one."""
+        if changes is None:
+            changes = self._world.changes(self._world.since(0))
         self._world.settle()
         for one in changes.maintenances:
             if one.number == FIRST_NUMBER:
@@ -362,11 +353,15 @@ class _Play:
         if isinstance(step, Check):
             begun = turn_check.begun(self.maintenance, step.run, "", timedelta(0))
             passed = turn_check.ended(begun, step.run.number, CheckResult(passed=True))
-            self._take(Changes(maintenances=(passed,)))
+            self._world.maintenances[FIRST_NUMBER] = passed
+            self._keep()
             return True
         if isinstance(step, Ask):
+            assert self._hosts is not None
             for index in step.units:
-                self._drain(index)
+                survey = self._hosts.survey(self.now)
+                turn_plan.drain(self._world, FIRST_NUMBER, index, survey, self.now)
+            self._keep()
             return True
         if isinstance(step, Wait) and step.obstacle is Obstacle.CONFIRMATION:
             order = MaintenanceOrder.RESUME
@@ -381,15 +376,6 @@ class _Play:
         if at is not None and (self._moved or not again):
             self._wake_at.append(at)
 
-    def _drain(self, index: int) -> None:
-        assert self._hosts is not None
-        survey = self._hosts.survey(self.now)
-        machines = self._on(self.maintenance.units[index].name, survey)
-        drains = self._world.drains
-        found = turn_plan.drained(self.maintenance, index, survey, machines, drains, now=self.now)
-        after, drain = found
-        self._take(Changes(maintenances=(after,), drains=() if drain is None else (drain,)))
-
     def _step_drains(self) -> bool:
         if self._hosts is None:
             return False
@@ -402,7 +388,7 @@ class _Play:
         for name in [name for name in self._ends if on]:
             if not on.isdisjoint(self._vm_ids(self._world.operations[name])):
                 self._ends[name] = self.now
-        view = self._view(drain, self._hosts.survey(self.now))
+        view = host_drain.view(self._world, drain.host, self._hosts.survey(self.now))
         step = host_drain.step(view, self.now, self._rules.host_back)
         step = host_drain.ask_first(view, step, self._ask, self.now)
         if step.cancel:
@@ -412,35 +398,14 @@ class _Play:
             self._hosts.reboot(drain.host, self.now + took)
         boots_at = self._hosts.boots_at(drain.host)
         self._wake(boots_at or step.wake_at, again=boots_at is None)
-        if step.drain == drain:
-            return False
-        self._take(Changes(drains=(step.drain,)))
-        return True
+        self._world.drains[drain.host] = step.drain
+        self._keep()
+        return step.drain != drain
 
     def _ask(self, request: Request) -> int:
         number = next(self._numbers)
         self.decide(commands.request_maintenance, request, number)
         return number
-
-    def _on(self, host: str, survey: HostSurvey, names: Iterable[str] = ()) -> dict[str, Machine]:
-        """Return the machines that a host has, and these (keys), by their GUIDs."""
-        there = (survey.keys.get(guest.vm_id, "") for guest in survey.of(host).guests)
-        known = self._world.machines
-        found = [known[name] for name in {*there, *names} if name in known]
-        return {machine.vm_id: machine for machine in found}
-
-    def _view(self, drain: Drain, survey: HostSurvey) -> DrainView:
-        world = self._world
-        ids = (f"{number}.1" for number in drain.maintenances)
-        known = (world.operations[name] for name in ids if name in world.operations)
-        return DrainView(
-            drain=drain,
-            machines=self._on(drain.host, survey, [key(guest.name) for guest in drain.guests]),
-            operations={one.maintenance: one for one in known},
-            drains=world.drains,
-            holds=tuple(world.holds.values()),
-            survey=survey,
-        )
 
 
 class _Hosts:

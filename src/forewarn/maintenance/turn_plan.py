@@ -15,6 +15,7 @@ from forewarn.maintenance import (
     host_drain,
     host_plan,
     notice,
+    planner,
     turns,
     units,
 )
@@ -23,7 +24,6 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     HostState,
-    Machine,
     Maintenance,
     Refused,
     listed,
@@ -32,6 +32,7 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import TurnOrder, TurnPolicy, Unit, UnitState
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode
 
 replace = msgspec.structs.replace
@@ -196,19 +197,9 @@ def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
     )
 
 
-def drained(
-    maintenance: Maintenance,
-    index: int,
-    survey: HostSurvey,
-    machines: Mapping[str, Machine],
-    drains: Mapping[str, Drain],
-    *,
-    now: datetime,
-) -> tuple[Maintenance, Drain | None]:
-    """Return the drain of a unit's host, as an operator would ask for it, and the maintenance.
-
-    None where it cannot be drained now. `drains` are all, by host; `machines`, by their GUIDs.
-    """
+def drain(world: World, number: int, index: int, survey: HostSurvey, now: datetime) -> None:
+    """Drain a unit's host, as an operator would ask for it; or note why that cannot be now."""
+    maintenance, drains = world.maintenances[number], world.drains
     unit, options = maintenance.units[index], maintenance.draining
     assert options is not None
     wanted = mapped(
@@ -222,17 +213,19 @@ def drained(
         requested_at=now,
         changed_at=now,
     )
-    there = {machine.key for machine in machines.values() if machine.host == unit.name}
-    # Another host, drained in the same step, may have rested until now with machines here.
-    if visitors := visiting(unit.name, there, (drains[name] for name in sorted(drains))):
-        refusal = Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
-        return turns.refused(maintenance, {index: refusal}, now), None
-    try:
+    there = world.on_host.of(unit.name)
+    refusals: dict[int, Refused] = {}
+    with planner.refusing(refusals, index):
+        # Another host, drained in the same step, may have rested until now with machines here.
+        if visitors := visiting(unit.name, there, (drains[name] for name in sorted(drains))):
+            raise Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
+        machines = host_plan.on_hosts(world, survey, [unit.name])
         host_plan.check([wanted], drains, survey, machines)
-    except Refused as refused:
-        return turns.refused(maintenance, {index: refused}, now), None
-    drain = host_drain.request(drains.get(unit.name), wanted, now)
-    return turns.asked(maintenance, {index: 0}, now), drain
+    if refusals:
+        world.maintenances[number] = turns.refused(maintenance, refusals, now)
+        return
+    drains[unit.name] = host_drain.request(drains.get(unit.name), wanted, now)
+    world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)
 
 
 def drained_soon(maintenance: Maintenance, unit: Unit) -> tuple[str, ...]:

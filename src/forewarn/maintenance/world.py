@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -225,6 +226,10 @@ class World:
             heapq.heappush(self._wakeups, (at, name))
         return [*found]
 
+    def holds_in_order(self) -> tuple[Hold, ...]:
+        """Return all holds, the oldest first, those of one instant by kind and name."""
+        return tuple(sorted(self.holds.values(), key=lambda one: (one.at, one.kind, one.name)))
+
     def expired_holds(self, now: datetime) -> list[Hold]:
         """Return the holds whose time is over, the first to end first."""
         ended = (hold for hold in self.holds.values() if hold.expired(now))
@@ -257,13 +262,23 @@ class World:
         return len(self._journal)
 
     @contextmanager
-    def supposing(self) -> Iterator[int]:
-        """Undo every change of the block at its end; yield the mark of its beginning."""
+    def supposing(self) -> Iterator[None]:
+        """Undo every change of the block at its end."""
         mark = self.mark()
         try:
-            yield mark
+            yield
         finally:
             self.undo(mark)
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        """Undo every change of the block if it raises."""
+        mark = self.mark()
+        try:
+            yield
+        except BaseException:
+            self.undo(mark)
+            raise
 
     def since(self, mark: int) -> dict[Name, Any]:
         """Return the earlier value of all that has changed since a mark; None for a new one."""
@@ -294,26 +309,14 @@ class World:
 
     def take(self, changes: Changes) -> None:
         """Take over what a decision, or another process, has changed."""
-        for scope in changes.scopes:
-            self.scopes[scope.key] = scope
         _remove(self.retired, [scope.key for scope in changes.scopes])
-        for machine in changes.machines:
-            self.machines[machine.key] = machine
-        for maintenance in changes.maintenances:
-            self.maintenances[maintenance.number] = maintenance
-        for operation in changes.operations:
-            self.operations[operation.id] = operation
-        _remove(self.holds, [(hold.kind, hold.name) for hold in changes.released])
-        for hold in changes.holds:
-            self.holds[hold.kind, hold.name] = hold
+        _remove(self.holds, map(_KEYS["holds"], changes.released))
         _remove(self.tombstones, changes.revived)
-        for tombstone in changes.tombstones:
-            self.tombstones[tombstone.key] = tombstone
-        for drain in changes.drains:
-            self.drains[drain.host] = drain
         _remove(self.tokens, changes.revoked_tokens)
-        for token in changes.tokens:
-            self.tokens[token.name] = token
+        for kind, key_of in _KEYS.items():
+            table: Table[Any, Any] = getattr(self, kind)
+            for value in getattr(changes, kind):
+                table[key_of(value)] = value
         _remove(self.machines, changes.removed_machines)
         for name in changes.removed_scopes:
             if (gone := self.scopes.get(name)) is not None:
@@ -399,6 +402,18 @@ class World:
                 self._wakeups = [(at, name) for at, name in known if at is not None]
                 heapq.heapify(self._wakeups)
 
+
+_KEYS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "scopes": attrgetter("key"),
+    "machines": attrgetter("key"),
+    "maintenances": attrgetter("number"),
+    "operations": attrgetter("id"),
+    "holds": attrgetter("kind", "name"),
+    "tombstones": attrgetter("key"),
+    "drains": attrgetter("host"),
+    "tokens": attrgetter("name"),
+}
+"""The key of a value in each table that Changes have new values for."""
 
 _GONE: Final = {
     "scopes": "removed_scopes",

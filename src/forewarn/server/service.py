@@ -39,7 +39,7 @@ from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import Contained, ReturnWatch, Ticker
-from forewarn.control.unit_of_work import Work, at_start
+from forewarn.control.unit_of_work import at_start
 from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -315,7 +315,7 @@ class Service:
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
         position, known, lost, self._database = await asyncio.wrap_future(
-            self._plane.order(lambda unit, _: Work((*at_start(unit), database_id(unit.store))))
+            self._plane.order(lambda unit, _: (*at_start(unit), database_id(unit.store)))
         )
         self._follower.begin(position, lost)
         self._fill(everything(known), position.sequence)

@@ -90,7 +90,7 @@ def test_whatever_fails_half_way_is_undone_whole() -> None:
             )
         except Broken:
             failed += 1
-        assert content(world) == content(bench.snapshot.world())
+            assert content(world) == content(bench.snapshot.world())
     assert 1 < failed < 30
 
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, TypeVar
-from xml.etree import ElementTree as ET
 
 import libvirt
 
@@ -402,14 +401,10 @@ def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSig
             handed_over=handed_over,
             live=_read(domain, libvirt.VIR_DOMAIN_AFFECT_LIVE) if active else None,
             config=_read(domain, config) if persistent else None,
-            restarts_on_poweroff=order.act is facts.Act.REBOOT and _restarts_on_poweroff(domain),
+            restarts_on_poweroff=order.act is facts.Act.REBOOT
+            and facts.parse(domain.XMLDesc(0)).findtext("on_poweroff") == "restart",
         )
     return None
-
-
-def _restarts_on_poweroff(domain: Domain) -> bool:
-    xml = domain.XMLDesc(0)
-    return ET.fromstring(xml).findtext("on_poweroff") == "restart"  # noqa: S314 - of libvirt
 
 
 def _read(domain: Domain, flags: int) -> facts.Marker | None:
@@ -433,8 +428,7 @@ def _has(connection: Connection, name: str) -> bool:
 
 
 def _host_id(connection: Connection) -> str:
-    root = ET.fromstring(connection.getCapabilities())  # noqa: S314 - of libvirt
-    return root.findtext("host/uuid") or ""
+    return facts.parse(connection.getCapabilities()).findtext("host/uuid") or ""
 
 
 def _unused(connection: Connection) -> int:
@@ -448,8 +442,8 @@ def _unused(connection: Connection) -> int:
 def _volumes(connection: Connection, domain: Domain) -> list[Any]:
     """Return the volumes of a machine's own disks, as far as a storage pool has them."""
     volumes = []
-    xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-    for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 - of libvirt
+    tree = facts.parse(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+    for disk in tree.iterfind("devices/disk"):
         source = disk.find("source")
         shared = disk.find("readonly") is not None or disk.find("shareable") is not None
         if source is None or shared or disk.get("device", "disk") != "disk":
@@ -506,8 +500,7 @@ def _obstacles(domain: Domain, state: facts.DomainState) -> list[str]:
         found.append(f"it is {state}")
     if has_job(domain):
         found.append("a job is under way")
-    devices = ET.fromstring(domain.XMLDesc(0)).find("devices")  # noqa: S314 - of libvirt
-    for device in () if devices is None else devices:
+    for device in facts.parse(domain.XMLDesc(0)).iterfind("devices/*"):
         if device.tag == "hostdev" and device.find("teaming") is None:
             found.append(f"it has a device of its host ({device.get('type', 'unknown')})")
         if device.tag == "filesystem":
