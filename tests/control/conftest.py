@@ -1,5 +1,6 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
+import inspect
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -94,3 +95,15 @@ def house() -> Iterator[House]:
     built = House()
     yield built
     built.store.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Have a test that is a story, an `async def`, played by the fixture that plays stories."""
+    story = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(story):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(story).parameters}
+    (stage,) = (one for one in pyfuncitem.funcargs.values() if hasattr(one, "play"))
+    stage.play(lambda: story(**given))
+    return True
