@@ -1,5 +1,6 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -99,11 +100,12 @@ def house() -> Iterator[House]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Have a test that is a story, an `async def`, played by the fixture that plays stories."""
+    """Play a test that is an `async def`: by the fixture that plays stories, if it has one."""
     story = pyfuncitem.obj
     if not inspect.iscoroutinefunction(story):
         return None
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(story).parameters}
-    (stage,) = (one for one in pyfuncitem.funcargs.values() if hasattr(one, "play"))
-    stage.play(lambda: story(**given))
+    stages = [one for one in pyfuncitem.funcargs.values() if hasattr(one, "play")]
+    play = stages[0].play if stages else lambda told: asyncio.run(told())
+    play(lambda: story(**given))
     return True
