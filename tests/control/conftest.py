@@ -1,7 +1,5 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
-import asyncio
-import inspect
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -96,16 +94,3 @@ def house() -> Iterator[House]:
     built = House()
     yield built
     built.store.close()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Play a test that is an `async def`: by the fixture that plays stories, if it has one."""
-    story = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(story):
-        return None
-    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(story).parameters}
-    stages = [one for one in pyfuncitem.funcargs.values() if hasattr(one, "play")]
-    play = stages[0].play if stages else lambda told: asyncio.run(told())
-    play(lambda: story(**given))
-    return True
