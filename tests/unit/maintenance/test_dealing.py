@@ -149,3 +149,32 @@ def test_a_scope_that_is_added_again_goes_on_above_its_old_number() -> None:
     assert kept.scopes["s"].incarnation == 8
     _, other = apply(snapshot, read(machine=[{"name": "alone"}]))
     assert other.scopes["alone"].incarnation == 0
+
+
+def test_a_group_names_the_listener_of_its_machines_and_a_machine_its_own() -> None:
+    names = [{"name": "a"}, {"name": "b", "listener": "green"}, {"name": "c", "listener": ""}]
+    _, snapshot = apply(
+        Snapshot(),
+        read(
+            availability_set=[{"name": "s", "listener": "blue", "machines": names}],
+            scale_set=[{"name": "b", "listener": "blue", "machines": [{"index": 0}]}],
+            cloud_service=[
+                {
+                    "name": "shop",
+                    "listener": "blue",
+                    "roles": [{"name": "F", "instances": [{}, {"listener": "green"}]}],
+                }
+            ],
+            machine=[{"name": "lone", "listener": "green"}, {"name": "plain"}],
+        ),
+    )
+    assert {key: machine.listener for key, machine in snapshot.machines.items()} == {
+        "a": "blue",
+        "b": "green",
+        "c": "",
+        "b_0": "blue",
+        "f_in_0": "blue",
+        "f_in_1": "green",
+        "lone": "green",
+        "plain": "",
+    }
