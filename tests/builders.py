@@ -273,16 +273,11 @@ class Bench:
         """Machines (keys, `_` for `-` where that is none) are on other hosts now."""
         known = self.snapshot.machines
         named = {n if n in known else n.replace("_", "-"): host for n, host in hosts.items()}
-        self.snapshot = self.with_hosts(named)
-        return self.decide(commands.follow_moves, named.keys())
-
-    def with_hosts(self, hosts: dict[str, str]) -> Snapshot:
-        """The snapshot with machines on other hosts."""
         moved = {
-            name: msgspec.structs.replace(self.snapshot.machines[name], host=host)
-            for name, host in hosts.items()
+            name: msgspec.structs.replace(known[name], host=host) for name, host in named.items()
         }
-        return msgspec.structs.replace(self.snapshot, machines=self.snapshot.machines | moved)
+        self.snapshot = msgspec.structs.replace(self.snapshot, machines=known | moved)
+        return self.decide(commands.follow_moves, named.keys())
 
     def scope(self, name: str) -> Scope:
         return self.snapshot.scopes[key(name)]

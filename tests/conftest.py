@@ -7,8 +7,10 @@ and ignore as well. And workers and the processes that tests start write bytecod
 compile the package first.
 """
 
+import asyncio
 import functools
 import gc
+import inspect
 import logging
 import os
 import signal
@@ -128,6 +130,19 @@ def _place(item: pytest.Item) -> int:
     path = item.nodeid.removeprefix("tests/")
     places = (place for place, name in enumerate(SLOWEST_FIRST) if path.startswith(name))
     return next(places, len(SLOWEST_FIRST))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Play a test that is an `async def`: by the fixture that plays stories, if it has one."""
+    story = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(story):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(story).parameters}
+    stages = [one for one in pyfuncitem.funcargs.values() if hasattr(one, "play")]
+    play = stages[0].play if stages else lambda told: asyncio.run(told(), debug=True)
+    play(lambda: story(**given))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,7 @@ import contextvars
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,12 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
         assert not each.is_alive()
 
 
+@pytest.fixture
+def server() -> Iterator[Silent]:
+    with Silent() as made:
+        yield made
+
+
 DOINGS: dict[str, Doing] = {
     "document": lambda client: client.document(),
     "approve": lambda client: client.approve("A"),
@@ -62,17 +68,15 @@ DOINGS: dict[str, Doing] = {
 
 
 @pytest.mark.parametrize("doing", DOINGS)
-def test_a_task_that_is_cancelled_leaves_neither_a_socket_nor_a_thread_behind(doing: str) -> None:
-    async def run(server: Silent) -> None:
-        client = AsyncClient(server.url, name="web-0")
-        task = asyncio.ensure_future(DOINGS[doing](client))
-        await asked(server)
-        await cancelled(task)
-        assert await asyncio.to_thread(server.everyone_left)
-        assert client._client._idle == []
-
-    with Silent() as server:
-        asyncio.run(run(server), debug=True)
+async def test_a_task_that_is_cancelled_leaves_neither_a_socket_nor_a_thread_behind(
+    doing: str, server: Silent
+) -> None:
+    client = AsyncClient(server.url, name="web-0")
+    task = asyncio.ensure_future(DOINGS[doing](client))
+    await asked(server)
+    await cancelled(task)
+    assert await asyncio.to_thread(server.everyone_left)
+    assert client._client._idle == []
 
 
 @pytest.mark.parametrize("doing", DOINGS)
@@ -114,18 +118,17 @@ def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -
         silent.set()
 
 
-def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards(cloud: Emulator) -> None:
-    async def run() -> None:
-        async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
-            watch = client.watch()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await anext(watch)
-            cloud.schedule("Reboot", "web-0")
-            change = await asyncio.wait_for(anext(watch), patience.SECONDS)
-            assert change.appeared
-
-    asyncio.run(run(), debug=True)
+async def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards(
+    cloud: Emulator,
+) -> None:
+    async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
+        watch = client.watch()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await anext(watch)
+        cloud.schedule("Reboot", "web-0")
+        change = await asyncio.wait_for(anext(watch), patience.SECONDS)
+        assert change.appeared
 
 
 def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_with(
@@ -153,17 +156,13 @@ def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_w
         asyncio.run(run(server.url))
 
 
-def test_watches_take_no_thread_of_the_loops_own() -> None:
-    async def run(server: Silent) -> None:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        async with AsyncClient(server.url, name="web-0") as client:
-            tasks = [asyncio.ensure_future(drawn(client.watch())) for _ in range(3)]
-            await asyncio.to_thread(patience.until, lambda: server.connections == 3)
-            await client.close()
-            assert await asyncio.gather(*tasks) == [[]] * 3
-
-    with Silent() as server:
-        asyncio.run(run(server), debug=True)
+async def test_watches_take_no_thread_of_the_loops_own(server: Silent) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    async with AsyncClient(server.url, name="web-0") as client:
+        tasks = [asyncio.ensure_future(drawn(client.watch())) for _ in range(3)]
+        await asyncio.to_thread(patience.until, lambda: server.connections == 3)
+        await client.close()
+        assert await asyncio.gather(*tasks) == [[]] * 3
 
 
 def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_the_watch(
@@ -230,37 +229,29 @@ def test_an_answer_to_a_loop_that_is_closed_meanwhile_ends_its_thread_in_silence
         asyncio.run(client.close())
 
 
-def test_closing_ends_a_call_and_a_watch_whose_task_was_cancelled() -> None:
-    async def run(server: Silent) -> None:
-        client = AsyncClient(server.url, name="web-0")
+async def test_closing_ends_a_call_and_a_watch_whose_task_was_cancelled(server: Silent) -> None:
+    client = AsyncClient(server.url, name="web-0")
+    watch = client.watch()
+    waiting = asyncio.ensure_future(first(watch))
+    await asked(server)
+    await cancelled(waiting)
+    calling = asyncio.ensure_future(client.document())
+    await asyncio.sleep(0)
+    await client.close()
+    with pytest.raises(Misuse, match="closed"):
+        await calling
+    assert await drawn(watch) == []
+
+
+async def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse(server: Silent) -> None:
+    async with AsyncClient(server.url, name="web-0") as client:
         watch = client.watch()
-        waiting = asyncio.ensure_future(first(watch))
+        task = asyncio.ensure_future(drawn(watch))
         await asked(server)
-        await cancelled(waiting)
-        calling = asyncio.ensure_future(client.document())
-        await asyncio.sleep(0)
-        await client.close()
-        with pytest.raises(Misuse, match="closed"):
-            await calling
-        assert await drawn(watch) == []
-
-    with Silent() as server:
-        asyncio.run(run(server), debug=True)
-
-
-def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
-    async def run(server: Silent) -> None:
-        async with AsyncClient(server.url, name="web-0") as client:
-            watch = client.watch()
-            task = asyncio.ensure_future(drawn(watch))
-            await asked(server)
-            with pytest.raises(Misuse, match="two tasks"):
-                await anext(watch)
-            watch.close()
-            assert await task == []
-
-    with Silent() as server:
-        asyncio.run(run(server), debug=True)
+        with pytest.raises(Misuse, match="two tasks"):
+            await anext(watch)
+        watch.close()
+        assert await task == []
 
 
 def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(cloud: Emulator) -> None:

@@ -38,7 +38,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.relays import Relay, new_token
 from forewarn.store.port import StoreUnavailable, Transaction
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventStatus
 
 FLEET = msgspec.convert(
     {
@@ -240,20 +240,6 @@ def site() -> Site:
     return Site()
 
 
-def test_a_drain_with_a_reboot_ends_where_it_began(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1", reboot=True)
-        await site.until(HostState.REBOOTING)
-        assert "h1" not in site.where(*ON_H1)
-        await site.until(HostState.UP)
-        assert site.where(*ON_H1) == ["h1"] * 3
-        assert site.reboots == ["h1"]
-        assert len(site.operations()) == 6
-        assert {o.event_type for o in site.operations()} == {EventType.FREEZE}
-
-    site.play(story)
-
-
 def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
     site: Site,
 ) -> None:
@@ -284,117 +270,75 @@ def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
     site.play(story)
 
 
-def test_tasks_name_the_hosts_that_are_closed_and_no_longer_a_target_that_was_closed_since(
+async def test_tasks_name_the_hosts_that_are_closed_and_no_longer_a_target_that_was_closed_since(
     site: Site,
 ) -> None:
-    async def story() -> None:
-        await site.drain("h1")
+    await site.drain("h1")
+    await site.settle()
+    planned = {operation.to_host for operation in site.live()}
+    assert planned == {"h2", "h3"}
+    await site.drain("h3")
+    await site.until(HostState.EMPTY)
+    assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
+    assert "h3" not in {task.to_host for task in site.connector.tasks}
+    assert site.where(*ON_H1) == ["h2"] * 3
+
+
+async def test_no_machine_moves_to_a_host_that_is_held_until_that_is_released(site: Site) -> None:
+    await site.drain("h1")
+    await site.settle()
+    assert {operation.to_host for operation in site.live()} == {"h2", "h3"}
+    done(site.plane.hold(HoldKind.HOST, "h3", reason="", by="ann"))
+    for _ in range(60):
+        site.approve()
         await site.settle()
-        planned = {operation.to_host for operation in site.live()}
-        assert planned == {"h2", "h3"}
-        await site.drain("h3")
-        await site.until(HostState.EMPTY)
-        assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
-        assert "h3" not in {task.to_host for task in site.connector.tasks}
-        assert site.where(*ON_H1) == ["h2"] * 3
+        site.clock.advance(20 * SECOND)
+    assert any(operation.to_host == "h3" for operation in site.live())
+    assert all(operation.unstarted for operation in site.live())
+    assert set(site.where(*ON_H1)) == {"h1", "h2"}
+    assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
+    done(site.plane.release(HoldKind.HOST, "h3"))
+    await site.until(HostState.EMPTY)
+    assert "h3" in site.where(*ON_H1)
 
-    site.play(story)
 
-
-def test_no_machine_moves_to_a_host_that_is_held_until_that_is_released(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1")
+async def test_a_host_that_stays_empty_is_looked_at_until_it_is_opened(site: Site) -> None:
+    await site.drain("h3")
+    await site.until(HostState.EMPTY, host="h3")
+    for _ in range(10):
+        site.clock.advance(20 * SECOND)
         await site.settle()
-        assert {operation.to_host for operation in site.live()} == {"h2", "h3"}
-        done(site.plane.hold(HoldKind.HOST, "h3", reason="", by="ann"))
-        for _ in range(60):
-            site.approve()
-            await site.settle()
-            site.clock.advance(20 * SECOND)
-        assert any(operation.to_host == "h3" for operation in site.live())
-        assert all(operation.unstarted for operation in site.live())
-        assert set(site.where(*ON_H1)) == {"h1", "h2"}
-        assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
-        done(site.plane.release(HoldKind.HOST, "h3"))
-        await site.until(HostState.EMPTY)
-        assert "h3" in site.where(*ON_H1)
-
-    site.play(story)
+    assert site.state("h3") is HostState.EMPTY
+    done(site.plane.apply_fleet(FLEET))  # which was written before the drain
+    site.clock.advance(driver.LOOK_AGAIN)
+    await site.settle()
+    assert site.state("h3") is HostState.STUCK
+    assert "cache" in site.drains()["h3"].reason
+    done(site.plane.order_drain("h3", host_drain.retry))
+    await site.until(HostState.EMPTY, host="h3")
+    assert site.where("cache") != ["h3"]
 
 
-def test_a_failed_move_stops_the_drain_and_a_retry_brings_it_to_its_end(site: Site) -> None:
-    async def story() -> None:
-        site.failing.add("db")
-        await site.drain("h1", reboot=True)
-        await site.until(HostState.STUCK)
-        assert site.reboots == []
-        assert not [o for o in site.live() if o.status is not EventStatus.STARTED]
-        site.failing.clear()
-        done(site.plane.order_drain("h1", host_drain.retry))
-        await site.until(HostState.UP)
-        assert site.reboots == ["h1"]
-
-    site.play(story)
-
-
-def test_a_host_that_stays_empty_is_looked_at_until_it_is_opened(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h3")
-        await site.until(HostState.EMPTY, host="h3")
-        for _ in range(10):
-            site.clock.advance(20 * SECOND)
-            await site.settle()
-        assert site.state("h3") is HostState.EMPTY
-        done(site.plane.apply_fleet(FLEET))  # which was written before the drain
-        site.clock.advance(driver.LOOK_AGAIN)
-        await site.settle()
-        assert site.state("h3") is HostState.STUCK
-        assert "cache" in site.drains()["h3"].reason
-        done(site.plane.order_drain("h3", host_drain.retry))
-        await site.until(HostState.EMPTY, host="h3")
-        assert site.where("cache") != ["h3"]
-
-    site.play(story)
-
-
-def test_a_reboot_command_that_fails_leaves_the_drain_to_an_operator(site: Site) -> None:
-    async def story() -> None:
-        site.reboot_fails = True
-        await site.drain("h1", reboot=True)
-        await site.until(HostState.STUCK)
-        assert "permission denied" in site.drains()["h1"].reason
-        site.reboot_fails = False
-        done(site.plane.order_drain("h1", host_drain.retry))
-        await site.until(HostState.UP)
-        assert site.reboots == ["h1", "h1"]
-
-    site.play(story)
-
-
-def test_no_host_is_rebooted_by_a_service_that_stood_still_since_it_looked(site: Site) -> None:
+async def test_no_host_is_rebooted_by_a_service_that_stood_still_since_it_looked(
+    site: Site,
+) -> None:
     def stand_still(changes: Changes) -> None:
         if any(drain.state is HostState.REBOOTING for drain in changes.drains):
             site.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
 
-    async def story() -> None:
-        site.feed.subscribe(stand_still)
-        await site.drain("h1", reboot=True)
-        await site.until(HostState.STUCK)
-        assert site.reboots == []
-
-    site.play(story)
+    site.feed.subscribe(stand_still)
+    await site.drain("h1", reboot=True)
+    await site.until(HostState.STUCK)
+    assert site.reboots == []
 
 
-def test_a_drain_that_cannot_be_decided_on_keeps_no_other_from_going_on(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1", reboot=True)
-        await site.settle()
-        broken = site.drains()["h1"]
-        site.hosts.drains = {"nobody knows it": broken, **site.hosts.drains}
-        await site.until(HostState.UP)
-        assert site.reboots == ["h1"]
-
-    site.play(story)
+async def test_a_drain_that_cannot_be_decided_on_keeps_no_other_from_going_on(site: Site) -> None:
+    await site.drain("h1", reboot=True)
+    await site.settle()
+    broken = site.drains()["h1"]
+    site.hosts.drains = {"nobody knows it": broken, **site.hosts.drains}
+    await site.until(HostState.UP)
+    assert site.reboots == ["h1"]
 
 
 def test_a_reboot_command_has_the_time_that_its_host_has(site: Site) -> None:
@@ -410,28 +354,22 @@ def test_a_reboot_command_has_the_time_that_its_host_has(site: Site) -> None:
     site.play(story)
 
 
-def test_hosts_that_cannot_be_looked_at_make_the_drain_wait_and_then_stop(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1")
-        await site.settle()
-        site.connector.survey_fails = True
-        await site.until(HostState.STUCK)
-        assert "no library" in site.drains()["h1"].reason
-
-    site.play(story)
+async def test_hosts_that_cannot_be_looked_at_make_the_drain_wait_and_then_stop(site: Site) -> None:
+    await site.drain("h1")
+    await site.settle()
+    site.connector.survey_fails = True
+    await site.until(HostState.STUCK)
+    assert "no library" in site.drains()["h1"].reason
 
 
-def test_a_drain_waits_for_a_store_that_is_away(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1")
-        site.store.away = True
-        await site.settle()
-        assert site.live() == []
-        site.store.away = False
-        await site.until(HostState.EMPTY)
-        assert "h1" not in site.where(*ON_H1)
-
-    site.play(story)
+async def test_a_drain_waits_for_a_store_that_is_away(site: Site) -> None:
+    await site.drain("h1")
+    site.store.away = True
+    await site.settle()
+    assert site.live() == []
+    site.store.away = False
+    await site.until(HostState.EMPTY)
+    assert "h1" not in site.where(*ON_H1)
 
 
 @pytest.mark.parametrize(("bring_home", "every"), [(True, 2), (False, 7)])
@@ -486,25 +424,22 @@ def killed(site: Site, *, bring_home: bool) -> bool:
     return bool(stuck)
 
 
-def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) -> None:
-    async def story() -> None:
-        survey = await site.hosts.survey()
-        h1 = survey.hosts["h1"]
-        (guest, *others) = h1.guests
-        fixed = msgspec.structs.replace(guest, obstacles=("a device",))
-        facts = msgspec.structs.replace(h1, can_reboot=False, guests=(fixed, *others))
-        survey = msgspec.structs.replace(survey, hosts=survey.hosts | {"h1": facts})
-        wanted = drain_of("h1", reboot=True)
-        (plan,) = done(site.plane.plan_drains([wanted], survey))
-        assert len(plan.problems) == 2
-        drained = site.plane.drain_host(wanted, survey)
-        for refused in (drained, site.plane.plan_drains([wanted], survey, judge=True)):
-            with pytest.raises(Refused) as refusal:
-                done(refused)
-            assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
-        done(site.plane.drain_host(drain_of("h1", stay=Stay.REDEPLOY), survey))
-
-    site.play(story)
+async def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) -> None:
+    survey = await site.hosts.survey()
+    h1 = survey.hosts["h1"]
+    (guest, *others) = h1.guests
+    fixed = msgspec.structs.replace(guest, obstacles=("a device",))
+    facts = msgspec.structs.replace(h1, can_reboot=False, guests=(fixed, *others))
+    survey = msgspec.structs.replace(survey, hosts=survey.hosts | {"h1": facts})
+    wanted = drain_of("h1", reboot=True)
+    (plan,) = done(site.plane.plan_drains([wanted], survey))
+    assert len(plan.problems) == 2
+    drained = site.plane.drain_host(wanted, survey)
+    for refused in (drained, site.plane.plan_drains([wanted], survey, judge=True)):
+        with pytest.raises(Refused) as refusal:
+            done(refused)
+        assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+    done(site.plane.drain_host(drain_of("h1", stay=Stay.REDEPLOY), survey))
 
 
 def test_an_order_about_a_host_that_is_not_drained_is_refused(site: Site) -> None:
@@ -517,27 +452,21 @@ def test_a_look_that_takes_its_time_is_still_young_enough_for_a_reboot() -> None
     assert timedelta(seconds=driver.SURVEY_SECONDS) < host_drain.LOOK_AGE_LIMIT
 
 
-def test_a_look_to_be_shown_is_a_recent_one(site: Site) -> None:
-    async def story() -> None:
-        first = await site.hosts.recent_survey()
-        assert await site.hosts.recent_survey() is first
-        assert await site.hosts.survey() is not first
-        site.clock.advance(driver.RECENT)
-        assert (await site.hosts.recent_survey()).began_at == site.clock.now()
-
-    site.play(story)
+async def test_a_look_to_be_shown_is_a_recent_one(site: Site) -> None:
+    first = await site.hosts.recent_survey()
+    assert await site.hosts.recent_survey() is first
+    assert await site.hosts.survey() is not first
+    site.clock.advance(driver.RECENT)
+    assert (await site.hosts.recent_survey()).began_at == site.clock.now()
 
 
-def test_a_service_that_stops_does_not_wait_for_a_look_at_the_hosts(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1")
-        site.connector.survey_hangs = True
-        await site.settle()
-        running = site.driving()
-        assert not running.done()
-        site.hosts.stop()
-        await site.settle()
-        assert running.done()
-        assert running.exception() is None
-
-    site.play(story)
+async def test_a_service_that_stops_does_not_wait_for_a_look_at_the_hosts(site: Site) -> None:
+    await site.drain("h1")
+    site.connector.survey_hangs = True
+    await site.settle()
+    running = site.driving()
+    assert not running.done()
+    site.hosts.stop()
+    await site.settle()
+    assert running.done()
+    assert running.exception() is None

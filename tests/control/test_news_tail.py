@@ -61,116 +61,95 @@ async def until(tail: NewsTail, sequence: int) -> None:
             await tail.wait(patience.PAUSE_SECONDS)
 
 
-def test_the_writers_own_news_comes_without_the_store() -> None:
+async def test_the_writers_own_news_comes_without_the_store() -> None:
     store = Store()
     tail = tail_of(store)
 
-    async def run() -> None:
-        for items in (ITEM, b"", ITEM):
-            tail.learn(Reached(store.append(items), items))
-        store.reads = 0
-        some = await tail.after(0)
-        assert [told.sequence for told in some.told] == [1, 3]
-        assert some.told[0].items[0].id == "1-0"
-        assert some.sequence == 3
-        assert await places(tail, 1) == [3]
-        assert await places(tail, 3) == []
-        assert store.reads == 0
-
-    asyncio.run(run())
+    for items in (ITEM, b"", ITEM):
+        tail.learn(Reached(store.append(items), items))
+    store.reads = 0
+    some = await tail.after(0)
+    assert [told.sequence for told in some.told] == [1, 3]
+    assert some.told[0].items[0].id == "1-0"
+    assert some.sequence == 3
+    assert await places(tail, 1) == [3]
+    assert await places(tail, 3) == []
+    assert store.reads == 0
 
 
-def test_what_others_committed_is_read_once_for_all_followers() -> None:
+async def test_what_others_committed_is_read_once_for_all_followers() -> None:
     store = Store()
     tail = tail_of(store, followers=3)
 
-    async def run() -> None:
-        tail.learn(Reached(store.append()))
-        store.append()
-        tail.learn(Reached(store.append(), ITEM))
-        await until(tail, 3)
-        assert store.reads <= 2
-        for _ in range(3):
-            assert await places(tail, 0) == [1, 2, 3]
-        assert store.reads <= 2
-
-    asyncio.run(run())
+    tail.learn(Reached(store.append()))
+    store.append()
+    tail.learn(Reached(store.append(), ITEM))
+    await until(tail, 3)
+    assert store.reads <= 2
+    for _ in range(3):
+        assert await places(tail, 0) == [1, 2, 3]
+    assert store.reads <= 2
 
 
-def test_long_news_is_taken_apart_on_another_thread() -> None:
+async def test_long_news_is_taken_apart_on_another_thread() -> None:
     assert len(LARGE) > changefeed.MAX_HANDED_OVER
     store = Store()
     tail = tail_of(store)
 
-    async def run() -> None:
-        tail.learn(Reached(store.append(LARGE), LARGE))
-        assert await places(tail, 0) == []
-        await until(tail, 1)
-        assert await places(tail, 0) == [1]
-        assert store.reads == 1
-
-    asyncio.run(run())
+    tail.learn(Reached(store.append(LARGE), LARGE))
+    assert await places(tail, 0) == []
+    await until(tail, 1)
+    assert await places(tail, 0) == [1]
+    assert store.reads == 1
 
 
-def test_nothing_is_kept_while_nobody_follows_and_nothing_is_missed() -> None:
+async def test_nothing_is_kept_while_nobody_follows_and_nothing_is_missed() -> None:
     store = Store()
     tail = tail_of(store, followers=0)
 
-    async def run() -> None:
-        tail.learn(Reached(store.append(), ITEM))
-        tail.learn(Reached(store.append(), ITEM))
-        assert await places(tail, 2) == []
-        assert store.reads == 0
-        assert await places(tail, 0) == [1, 2]
-        assert store.reads == 1
-
-    asyncio.run(run())
+    tail.learn(Reached(store.append(), ITEM))
+    tail.learn(Reached(store.append(), ITEM))
+    assert await places(tail, 2) == []
+    assert store.reads == 0
+    assert await places(tail, 0) == [1, 2]
+    assert store.reads == 1
 
 
-def test_who_is_further_behind_than_memory_goes_reads_the_store() -> None:
+async def test_who_is_further_behind_than_memory_goes_reads_the_store() -> None:
     store = Store()
     tail = tail_of(store)
     rows = changefeed.MAX_KEPT_BYTES // 60_000 + 50
 
-    async def run() -> None:
-        item = news.encode([news.lost(1, "r" * 60_000, NOW)])
-        for _ in range(rows):
-            tail.learn(Reached(store.append(item), item))
-        assert store.reads == 0
-        sequence, seen = 0, []
-        while sequence < rows:
-            some = await tail.after(sequence)
-            seen += [told.sequence for told in some.told]
-            sequence = some.sequence
-        assert seen == list(range(1, rows + 1))
-        assert store.reads > 0
-
-    asyncio.run(run())
+    item = news.encode([news.lost(1, "r" * 60_000, NOW)])
+    for _ in range(rows):
+        tail.learn(Reached(store.append(item), item))
+    assert store.reads == 0
+    sequence, seen = 0, []
+    while sequence < rows:
+        some = await tail.after(sequence)
+        seen += [told.sequence for told in some.told]
+        sequence = some.sequence
+    assert seen == list(range(1, rows + 1))
+    assert store.reads > 0
 
 
-def test_a_store_that_is_away_is_asked_again() -> None:
+async def test_a_store_that_is_away_is_asked_again() -> None:
     store = Store()
     tail = tail_of(store)
     store.reading_away = 1
 
-    async def run() -> None:
-        tail.learn(Reached(store.append()))
-        await until(tail, 1)
-        assert await places(tail, 0) == [1]
-
-    asyncio.run(run())
+    tail.learn(Reached(store.append()))
+    await until(tail, 1)
+    assert await places(tail, 0) == [1]
 
 
-def test_after_a_loss_another_history_begins() -> None:
+async def test_after_a_loss_another_history_begins() -> None:
     store = Store()
     tail = tail_of(store)
 
-    async def run() -> None:
-        tail.learn(Reached(store.append(), ITEM))
-        tail.learn(Reached(store.append(skip=10), lost=True))
-        assert tail.losses == 1
-        assert await places(tail, 12) == []
-        tail.learn(Reached(store.append(), ITEM))
-        assert await places(tail, 12) == [13]
-
-    asyncio.run(run())
+    tail.learn(Reached(store.append(), ITEM))
+    tail.learn(Reached(store.append(skip=10), lost=True))
+    assert tail.losses == 1
+    assert await places(tail, 12) == []
+    tail.learn(Reached(store.append(), ITEM))
+    assert await places(tail, 12) == [13]

@@ -13,16 +13,13 @@ from forewarn.control.plane import Retention
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import (
     Changes,
-    HoldKind,
     Refused,
-    Verdict,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
-UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
 
 
 def test_a_request_is_kept_and_told(house: House) -> None:
@@ -84,17 +81,6 @@ def test_a_guests_approval_is_durable_and_names_it(house: House) -> None:
     assert operation.status is EventStatus.STARTED
 
 
-def test_a_guest_approves_nothing_of_another_scope(house: House) -> None:
-    event_id = house.ask(REBOOT, "bastion").operations[0].events[0].id
-    for unknown in (event_id, UNKNOWN):
-        approval = house.plane.approve("web", [unknown], by="web-0", address="10.0.0.10")
-        with pytest.raises(Refused) as refusal:
-            done(approval)
-        assert refusal.value.code is ErrorCode.NOT_FOUND
-        assert refusal.value.facts == {"event_id": unknown}
-    assert house.operation("1.1").status is EventStatus.SCHEDULED
-
-
 def test_an_operator_approves_by_event_operation_or_maintenance(house: House) -> None:
     first = house.ask(REBOOT, "web-0", "bastion", "batch_1")
     event_id = first.operations[0].events[0].id
@@ -112,89 +98,6 @@ def test_an_operator_approves_by_event_operation_or_maintenance(house: House) ->
     assert house.operation("1.3").status is EventStatus.SCHEDULED
 
 
-@pytest.mark.parametrize("reference", ["event", "1.1", "1"])
-def test_cancelling_by_event_operation_or_maintenance(house: House, reference: str) -> None:
-    plan = house.ask(REBOOT, "web-0")
-    named = plan.operations[0].events[0].id.lower() if reference == "event" else reference
-    (cancelled,) = done(house.plane.cancel([named], reason="not tonight"))
-    assert cancelled.status is EventStatus.CANCELED
-    assert house.operation("1.1").outcome == "not tonight"
-    assert house.incarnation("web") == 2
-
-
-def test_several_references_are_cancelled_together_or_not_at_all(house: House) -> None:
-    for machine in ("web-0", "bastion", "batch_0"):
-        house.ask(REBOOT, machine)
-    done(house.plane.approve_for_guests(["3.1"], by="ann"))
-    for late in ("3", "3.1", "7"):
-        with pytest.raises(Refused):
-            done(house.plane.cancel(["1", "2.1", late], reason="enough"))
-    assert house.operation("1.1").status is EventStatus.SCHEDULED
-    cancelled = done(house.plane.cancel(["1", "2.1", "1.1"], reason="enough"))
-    assert {one.id: one.status for one in cancelled} == {
-        "1.1": EventStatus.CANCELED,
-        "2.1": EventStatus.CANCELED,
-    }
-
-
-def test_of_several_maintenances_the_one_with_nothing_left_to_cancel_is_named(
-    house: House,
-) -> None:
-    house.ask(REBOOT, "web-0")
-    house.ask(REBOOT, "bastion")
-    done(house.plane.cancel(["2"], reason="enough"))
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.cancel(["1", "2"], reason="enough"))
-    assert refusal.value.code is ErrorCode.TOO_LATE
-    assert refusal.value.facts == {"maintenance": 2}
-    assert house.operation("1.1").status is EventStatus.SCHEDULED
-
-
-def test_several_references_are_postponed_together_or_not_at_all(house: House) -> None:
-    house.ask(REBOOT, "web-0")
-    house.ask(REBOOT, "bastion")
-    later = NOW + 60 * MINUTE
-    with pytest.raises(Refused):
-        done(house.plane.postpone(["1", "7"], later))
-    assert house.operation("1.1").not_before < later
-    moved = done(house.plane.postpone(["1", "2.1"], later))
-    assert {one.id: one.not_before for one in moved} == {"1.1": later, "2.1": later}
-
-
-def test_several_unknown_outcomes_are_resolved_together_or_not_at_all(house: House) -> None:
-    for machine in ("web-0", "bastion"):
-        house.ask(REBOOT, machine)
-    house.ask(REBOOT, "batch_0")
-    done(house.plane.approve_for_guests(["1", "2"], by="ann"))
-    for task in done(house.plane.claim("here", MINUTE, 10)):
-        done(house.plane.report_unknown(task.operation, task.attempt, "lost"))
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.resolve(["1", "2", "3"], Verdict.FAILED, "ann"))
-    assert refusal.value.facts == {"operation": "3.1"}
-    assert house.operation("1.1").outcome_unknown
-    resolved = done(house.plane.resolve(["1", "2.1"], Verdict.FAILED, "ann"))
-    assert [one.status for one in resolved] == [EventStatus.FAILED] * 2
-
-
-@pytest.mark.parametrize(
-    ("reference", "code"),
-    [
-        ("7", ErrorCode.NOT_FOUND),
-        ("7.1", ErrorCode.NOT_FOUND),
-        (UNKNOWN, ErrorCode.NOT_FOUND),
-        ("web-0", ErrorCode.INVALID),
-        ("", ErrorCode.INVALID),
-        ("1.1.1", ErrorCode.INVALID),
-        ("9" * 16, ErrorCode.INVALID),
-        ("-1", ErrorCode.INVALID),
-    ],
-)
-def test_a_reference_to_nothing_says_so(house: House, reference: str, code: ErrorCode) -> None:
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.cancel([reference], reason=""))
-    assert refusal.value.code is code
-
-
 def test_what_is_due_is_advanced_and_the_next_wakeup_known(house: House) -> None:
     assert done(house.plane.next_wakeup()) is None
     house.ask(REBOOT, "web-0")
@@ -205,49 +108,6 @@ def test_what_is_due_is_advanced_and_the_next_wakeup_known(house: House) -> None
     assert done(house.plane.advance()) == 1
     assert house.operation("1.1").status is EventStatus.STARTED
     assert done(house.plane.next_wakeup()) == NOW + 20 * MINUTE
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (HoldKind.EVERYTHING, ""),
-        (HoldKind.SCOPE, "WEB"),
-        (HoldKind.HOST, "h0"),
-        (HoldKind.MACHINE, "Web-3"),
-    ],
-)
-def test_what_is_held_stays_until_it_is_released(house: House, kind: HoldKind, name: str) -> None:
-    house.ask(REBOOT, "web-0", "web-3")
-    held = done(house.plane.hold(kind, name, reason="storm", by="ann"))
-    assert [o.id for o in held] == ["1.1"]
-    house.clock.advance(15 * MINUTE)
-    done(house.plane.advance())
-    assert house.operation("1.1").not_before == NOW + 30 * MINUTE
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.hold(kind, name, reason="", by="bob"))
-    assert refusal.value.code is ErrorCode.CONFLICT
-    assert [o.id for o in done(house.plane.release(kind, name))] == ["1.1"]
-    assert house.operation("1.1").held_at is None
-    with house.store.read() as reading:
-        assert reading.holds() == ()
-
-
-@pytest.mark.parametrize("kind", [HoldKind.SCOPE, HoldKind.HOST, HoldKind.MACHINE])
-def test_only_what_there_is_can_be_held(house: House, kind: HoldKind) -> None:
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.hold(kind, "nowhere", reason="", by="ann"))
-    assert refusal.value.code is ErrorCode.NOT_FOUND
-    assert refusal.value.facts == {"what": str(kind), "name": "nowhere"}
-
-
-@pytest.mark.parametrize("reference", ["event", "1.1", "1"])
-def test_what_is_scheduled_is_postponed(house: House, reference: str) -> None:
-    plan = house.ask(REBOOT, scope="web")
-    named = plan.operations[0].events[0].id if reference == "event" else reference
-    (postponed,) = done(house.plane.postpone([named], NOW + 60 * MINUTE))
-    assert house.operation("1.1") == postponed
-    assert postponed.not_before == NOW + 60 * MINUTE
-    assert done(house.plane.next_wakeup()) == NOW + 60 * MINUTE
 
 
 def test_an_outage_moves_all_notice_in_one_transaction(house: House) -> None:
@@ -292,17 +152,6 @@ def test_releasing_voids_every_claim_of_a_process_that_is_gone(house: House) -> 
     assert done(house.plane.release_claims()) == 1
     (act,) = done(house.plane.claim("there", MINUTE, 10))
     assert act.attempt == 2
-
-
-def test_a_request_that_is_sent_again_under_its_key_asks_for_nothing_more(house: House) -> None:
-    first = house.ask(REBOOT, "web-0", idempotency_key="k1")
-    again = house.ask(REBOOT, "Web-0", idempotency_key="k1")
-    assert again.maintenance == first.maintenance
-    assert again.operations == first.operations
-    other = house.ask(REBOOT, "web-1", idempotency_key="k2")
-    assert other.maintenance.number == 2
-    with house.store.read() as reading:
-        assert len(reading.live_operations()) == 2
 
 
 def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> None:
@@ -426,13 +275,3 @@ def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
     assert done(house.plane.advance()) == plane.ADVANCE_BATCH
     assert done(house.plane.advance()) == 5
     assert done(house.plane.advance()) == 0
-
-
-def test_a_scope_is_released_with_an_operation_that_is_in_others_too(house: House) -> None:
-    done(house.plane.record_hosts({"bastion": "h0"}))
-    house.ask(REBOOT, host="h0")
-    done(house.plane.hold(HoldKind.SCOPE, "bastion", reason="storm", by="ann"))
-    house.clock.advance(MINUTE)
-    done(house.plane.release(HoldKind.SCOPE, "bastion"))
-    assert house.operation("1.1").not_before == NOW + 16 * MINUTE
-    assert (house.incarnation("web"), house.incarnation("bastion")) == (2, 2)

@@ -133,128 +133,106 @@ def room() -> Iterator[Room]:
     built.close()
 
 
-def test_an_operation_is_over_when_its_machines_have_asked_again(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0", "web-3")
-        await room.time_passes()
-        assert room.status(operation) is RETURNING
-        assert room.plane.looks == []
-        room.saw("web-0")
-        await room.until(lambda: room.operation(operation).awaited == ("web-3",))
-        room.saw("web-3")
-        await room.until(lambda: room.status(operation) is COMPLETED)
-        assert not room.operation(operation).down
-
-    room.play(story)
+async def test_an_operation_is_over_when_its_machines_have_asked_again(room: Room) -> None:
+    operation = room.carry_out("web-0", "web-3")
+    await room.time_passes()
+    assert room.status(operation) is RETURNING
+    assert room.plane.looks == []
+    room.saw("web-0")
+    await room.until(lambda: room.operation(operation).awaited == ("web-3",))
+    room.saw("web-3")
+    await room.until(lambda: room.status(operation) is COMPLETED)
+    assert not room.operation(operation).down
 
 
-def test_machines_that_wait_for_an_answer_are_made_to_ask_again_each_second(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0")
-        await room.time_passes(10)
-        assert 8 <= len(room.asked_again) <= 11
-        assert set(room.asked_again) == {operation}
-        room.saw("web-0")
-        await room.until(lambda: room.status(operation) is COMPLETED)
-        told = len(room.asked_again)
-        room.carry_out("bastion", agent=AgentStatus.READY, succeeded=False)
-        await room.time_passes()
-        assert len(room.asked_again) == told
-
-    room.play(story)
-
-
-def test_the_watch_rests_once_everybody_is_back_and_forgets_them(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0")
-        await room.time_passes()
-        room.saw("web-0")
-        await room.until(lambda: room.status(operation) is COMPLETED)
-        await room.until(lambda: not room.watch._awaiting)
-        naps = set()
-        for _ in range(100):
-            room.clock.advance(SECOND)
-            await patience.settled()
-            naps.update(at for at, _ in room.clock._sleepers)
-        assert len(naps) < 10  # a nap of half a minute each
-
-    room.play(story)
+async def test_machines_that_wait_for_an_answer_are_made_to_ask_again_each_second(
+    room: Room,
+) -> None:
+    operation = room.carry_out("web-0")
+    await room.time_passes(10)
+    assert 8 <= len(room.asked_again) <= 11
+    assert set(room.asked_again) == {operation}
+    room.saw("web-0")
+    await room.until(lambda: room.status(operation) is COMPLETED)
+    told = len(room.asked_again)
+    room.carry_out("bastion", agent=AgentStatus.READY, succeeded=False)
+    await room.time_passes()
+    assert len(room.asked_again) == told
 
 
-def test_what_nobody_awaits_costs_nothing(room: Room) -> None:
-    async def story() -> None:
-        commits = room.store.commits
-        for _ in range(100):
-            room.saw("web-0", "web-1", agent=AgentStatus.BACK)
-            room.clock.advance(SECOND)
-            await patience.settled()
-        assert room.store.commits == commits
-        assert room.plane.looks == []
-
-    room.play(story)
-
-
-def test_a_machine_that_leaves_the_fleet_is_awaited_no_more(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0", "web-3", succeeded=False)
-        await room.time_passes()
-        assert room.operation(operation).awaited == ("web-0", "web-3")
-        done(room.plane.remove_machines(["web-0"]))
-        await room.until(lambda: room.operation(operation).awaited == ("web-3",))
-        done(room.plane.remove_machines(["web-3"]))
-        await room.until(lambda: not room.operation(operation).down)
-        assert room.status(operation) is FAILED
-
-    room.play(story)
-
-
-def test_a_machine_that_leaves_while_the_plane_decides_is_not_forgotten(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0", "web-3", succeeded=False)
-        await room.time_passes()
-        room.plane.hold_back = True
-        done(room.plane.remove_machines(["web-0"]))
-        await room.until(lambda: room.plane.held)
-        room.plane.hold_back = False
-        told: list[Changes] = []
-        room.feed.subscribe(told.append)
-        done(room.plane.remove_machines(["web-3"]))
-        await patience.reached(lambda: told)  # so is the watch, which still waits for its answer
+async def test_the_watch_rests_once_everybody_is_back_and_forgets_them(room: Room) -> None:
+    operation = room.carry_out("web-0")
+    await room.time_passes()
+    room.saw("web-0")
+    await room.until(lambda: room.status(operation) is COMPLETED)
+    await room.until(lambda: not room.watch._awaiting)
+    naps = set()
+    for _ in range(100):
+        room.clock.advance(SECOND)
         await patience.settled()
-        ((late, answer),) = room.plane.held
-        late.set_result(answer)
-        await room.until(lambda: not room.operation(operation).down)
-        assert room.status(operation) is FAILED
-
-    room.play(story)
+        naps.update(at for at, _ in room.clock._sleepers)
+    assert len(naps) < 10  # a nap of half a minute each
 
 
-def test_what_the_store_could_not_take_is_recorded_when_it_is_there_again(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0")
-        await room.time_passes()
-        room.store.away = True
-        room.saw("web-0")
-        await room.until(lambda: room.store.refused > 2)
-        room.store.away = False
-        await room.until(lambda: room.status(operation) is COMPLETED)
-        assert not room.operation(operation).down
-
-    room.play(story)
+async def test_what_nobody_awaits_costs_nothing(room: Room) -> None:
+    commits = room.store.commits
+    for _ in range(100):
+        room.saw("web-0", "web-1", agent=AgentStatus.BACK)
+        room.clock.advance(SECOND)
+        await patience.settled()
+    assert room.store.commits == commits
+    assert room.plane.looks == []
 
 
-def test_a_machine_that_left_while_the_store_was_away_is_not_forgotten(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0", succeeded=False)
-        await room.time_passes()
-        done(room.plane.remove_machines(["web-0"]))
-        room.store.away = True
-        await room.until(lambda: room.store.refused > 2)
-        room.store.away = False
-        await room.until(lambda: not room.operation(operation).down)
-        assert room.status(operation) is FAILED
+async def test_a_machine_that_leaves_the_fleet_is_awaited_no_more(room: Room) -> None:
+    operation = room.carry_out("web-0", "web-3", succeeded=False)
+    await room.time_passes()
+    assert room.operation(operation).awaited == ("web-0", "web-3")
+    done(room.plane.remove_machines(["web-0"]))
+    await room.until(lambda: room.operation(operation).awaited == ("web-3",))
+    done(room.plane.remove_machines(["web-3"]))
+    await room.until(lambda: not room.operation(operation).down)
+    assert room.status(operation) is FAILED
 
-    room.play(story)
+
+async def test_a_machine_that_leaves_while_the_plane_decides_is_not_forgotten(room: Room) -> None:
+    operation = room.carry_out("web-0", "web-3", succeeded=False)
+    await room.time_passes()
+    room.plane.hold_back = True
+    done(room.plane.remove_machines(["web-0"]))
+    await room.until(lambda: room.plane.held)
+    room.plane.hold_back = False
+    told: list[Changes] = []
+    room.feed.subscribe(told.append)
+    done(room.plane.remove_machines(["web-3"]))
+    await patience.reached(lambda: told)  # so is the watch, which still waits for its answer
+    await patience.settled()
+    ((late, answer),) = room.plane.held
+    late.set_result(answer)
+    await room.until(lambda: not room.operation(operation).down)
+    assert room.status(operation) is FAILED
+
+
+async def test_what_the_store_could_not_take_is_recorded_when_it_is_there_again(room: Room) -> None:
+    operation = room.carry_out("web-0")
+    await room.time_passes()
+    room.store.away = True
+    room.saw("web-0")
+    await room.until(lambda: room.store.refused > 2)
+    room.store.away = False
+    await room.until(lambda: room.status(operation) is COMPLETED)
+    assert not room.operation(operation).down
+
+
+async def test_a_machine_that_left_while_the_store_was_away_is_not_forgotten(room: Room) -> None:
+    operation = room.carry_out("web-0", succeeded=False)
+    await room.time_passes()
+    done(room.plane.remove_machines(["web-0"]))
+    room.store.away = True
+    await room.until(lambda: room.store.refused > 2)
+    room.store.away = False
+    await room.until(lambda: not room.operation(operation).down)
+    assert room.status(operation) is FAILED
 
 
 def test_what_was_awaited_before_a_restart_is_looked_at_once(room: Room) -> None:

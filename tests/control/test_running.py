@@ -25,7 +25,7 @@ from forewarn.control.executor import (
 from forewarn.control.plane import Retention
 from forewarn.control.ticker import Ticker
 from forewarn.maintenance import fleet_file, planner
-from forewarn.maintenance.model import Changes, Verdict
+from forewarn.maintenance.model import Changes, HoldKind, Verdict
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 from store.shared import lost_tail
@@ -33,25 +33,40 @@ from store.shared import lost_tail
 REBOOT = EventType.REBOOT
 
 
+class Acting(Scripted):
+    """The connector of an executor that runs, beside a ticker, around a story."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__()
+        self.house = house
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            house = self.house
+            ticker = Ticker(house.plane, house.clock, Retention())
+            executor = Executor(house.plane, self, house.clock, "here")
+            house.feed.subscribe(ticker.learn)
+            house.feed.subscribe(executor.learn)
+            tasks = [asyncio.create_task(ticker.run()), asyncio.create_task(executor.run())]
+            await patience.settled()
+            try:
+                await story()
+            finally:
+                ticker.stop()
+                executor.stop()
+                await asyncio.wait_for(asyncio.gather(*tasks), patience.SECONDS)
+
+        asyncio.run(run())
+
+
 def play(house: House, story: Callable[[Scripted], Awaitable[None]]) -> None:
-    """Run a ticker and an executor around a story."""
+    connector = Acting(house)
+    connector.play(lambda: story(connector))
 
-    async def run() -> None:
-        connector = Scripted()
-        ticker = Ticker(house.plane, house.clock, Retention())
-        executor = Executor(house.plane, connector, house.clock, "here")
-        house.feed.subscribe(ticker.learn)
-        house.feed.subscribe(executor.learn)
-        tasks = [asyncio.create_task(ticker.run()), asyncio.create_task(executor.run())]
-        await patience.settled()
-        try:
-            await story(connector)
-        finally:
-            ticker.stop()
-            executor.stop()
-            await asyncio.wait_for(asyncio.gather(*tasks), patience.SECONDS)
 
-    asyncio.run(run())
+@pytest.fixture
+def connector(house: House) -> Acting:
+    return Acting(house)
 
 
 async def passes(house: House, time: timedelta) -> None:
@@ -59,22 +74,21 @@ async def passes(house: House, time: timedelta) -> None:
     await patience.settled()
 
 
-def test_an_operation_starts_at_its_not_before_and_ends_with_its_outcome(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        house.ask(REBOOT, "web-0")
-        await patience.settled()
-        await passes(house, 15 * MINUTE - SECOND)
-        assert house.operation("1.1").status is EventStatus.SCHEDULED
-        await passes(house, SECOND)
-        assert house.operation("1.1").started_at == NOW + 15 * MINUTE
-        assert connector.asked == [("perform", "1.1", 1)]
-        assert not connector.tasks[0].unforeseen
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=True, message="fine"))
-        await patience.settled()
-        assert house.operation("1.1").status is EventStatus.COMPLETED
-        assert house.operation("1.1").outcome == "fine"
-
-    play(house, story)
+async def test_an_operation_starts_at_its_not_before_and_ends_with_its_outcome(
+    house: House, connector: Acting
+) -> None:
+    house.ask(REBOOT, "web-0")
+    await patience.settled()
+    await passes(house, 15 * MINUTE - SECOND)
+    assert house.operation("1.1").status is EventStatus.SCHEDULED
+    await passes(house, SECOND)
+    assert house.operation("1.1").started_at == NOW + 15 * MINUTE
+    assert connector.asked == [("perform", "1.1", 1)]
+    assert not connector.tasks[0].unforeseen
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=True, message="fine"))
+    await patience.settled()
+    assert house.operation("1.1").status is EventStatus.COMPLETED
+    assert house.operation("1.1").outcome == "fine"
 
 
 def test_what_other_replicas_leave_of_their_share_is_claimed_a_moment_later(house: House) -> None:
@@ -93,92 +107,89 @@ def test_what_other_replicas_leave_of_their_share_is_claimed_a_moment_later(hous
     asyncio.run(run())
 
 
-def test_an_earlier_not_before_moves_the_wakeup_forward(house: House) -> None:
-    async def story(_: Scripted) -> None:
-        house.ask(REBOOT, "web-0", not_before=NOW + timedelta(days=1))
-        await patience.settled()
-        house.ask(EventType.PREEMPT, "batch_0")
-        await patience.settled()
-        await passes(house, 30 * SECOND)
-        assert house.operation("2.1").status is EventStatus.STARTED
-        assert house.operation("1.1").status is EventStatus.SCHEDULED
-
-    play(house, story)
+@pytest.mark.usefixtures("connector")
+async def test_an_earlier_not_before_moves_the_wakeup_forward(house: House) -> None:
+    house.ask(REBOOT, "web-0", not_before=NOW + timedelta(days=1))
+    await patience.settled()
+    house.ask(EventType.PREEMPT, "batch_0")
+    await patience.settled()
+    await passes(house, 30 * SECOND)
+    assert house.operation("2.1").status is EventStatus.STARTED
+    assert house.operation("1.1").status is EventStatus.SCHEDULED
 
 
-def test_an_approval_is_carried_out_at_once(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        plan = house.ask(REBOOT, "web-0")
-        event_id = plan.operations[0].events[0].id
-        done(house.plane.approve("web", [event_id], by="web-0", address="10.0.0.10"))
-        await patience.settled()
-        assert connector.asked == [("perform", "1.1", 1)]
-
-    play(house, story)
-
-
-def test_what_fails_is_recorded_with_its_reason(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        house.ask(REBOOT, "web-0", "bastion", no_notice=True)
-        await patience.settled()
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=False, message="no such domain"))
-        connector.outcomes["1.2"].set_exception(OSError("connector gone"))
-        await patience.settled()
-        assert house.operation("1.1").status is EventStatus.FAILED
-        assert house.operation("1.1").outcome == "no such domain"
-        assert house.operation("1.2").status is EventStatus.FAILED
-        assert house.operation("1.2").outcome == "OSError: connector gone"
-
-    play(house, story)
+@pytest.mark.usefixtures("connector")
+async def test_an_earlier_end_of_a_hold_moves_the_wakeup_forward(house: House) -> None:
+    until = NOW + SECOND
+    done(house.plane.hold(HoldKind.SCOPE, "web", reason="", by="ann", until=until))
+    await patience.settled()
+    await passes(house, SECOND)
+    with house.store.read() as reading:
+        assert reading.holds() == ()
 
 
-def test_a_long_act_keeps_its_lease(house: House) -> None:
-    async def story(connector: Scripted) -> None:
+async def test_an_approval_is_carried_out_at_once(house: House, connector: Acting) -> None:
+    plan = house.ask(REBOOT, "web-0")
+    event_id = plan.operations[0].events[0].id
+    done(house.plane.approve("web", [event_id], by="web-0", address="10.0.0.10"))
+    await patience.settled()
+    assert connector.asked == [("perform", "1.1", 1)]
+
+
+async def test_what_fails_is_recorded_with_its_reason(house: House, connector: Acting) -> None:
+    house.ask(REBOOT, "web-0", "bastion", no_notice=True)
+    await patience.settled()
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=False, message="no such domain"))
+    connector.outcomes["1.2"].set_exception(OSError("connector gone"))
+    await patience.settled()
+    assert house.operation("1.1").status is EventStatus.FAILED
+    assert house.operation("1.1").outcome == "no such domain"
+    assert house.operation("1.2").status is EventStatus.FAILED
+    assert house.operation("1.2").outcome == "OSError: connector gone"
+
+
+async def test_a_long_act_keeps_its_lease(house: House, connector: Acting) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    await patience.settled()
+    for _ in range(6):
+        await passes(house, RENEW_EVERY)
+    assert house.operation("1.1").attempt == 1
+    assert house.operation("1.1").lease_until == house.clock.now() + LEASE
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+    await patience.settled()
+    assert house.operation("1.1").status is EventStatus.COMPLETED
+
+
+async def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(
+    house: House, connector: Acting
+) -> None:
+    assert isinstance(house.store, InMemoryStore)
+    with lost_tail(house.store):
         house.ask(REBOOT, "web-0", no_notice=True)
         await patience.settled()
-        for _ in range(6):
-            await passes(house, RENEW_EVERY)
-        assert house.operation("1.1").attempt == 1
-        assert house.operation("1.1").lease_until == house.clock.now() + LEASE
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await patience.settled()
-        assert house.operation("1.1").status is EventStatus.COMPLETED
-
-    play(house, story)
+    with house.store.write() as transaction:
+        transaction.skip_maintenance_numbers(1)
+    await passes(house, RENEW_EVERY)
+    house.ask(REBOOT, "bastion", no_notice=True)
+    await patience.settled()
+    await passes(house, RENEW_EVERY)
+    assert [task.operation for task in connector.tasks] == ["1.1", "2.1"]
 
 
-def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        assert isinstance(house.store, InMemoryStore)
-        with lost_tail(house.store):
-            house.ask(REBOOT, "web-0", no_notice=True)
-            await patience.settled()
-        with house.store.write() as transaction:
-            transaction.skip_maintenance_numbers(1)
-        await passes(house, RENEW_EVERY)
-        house.ask(REBOOT, "bastion", no_notice=True)
-        await patience.settled()
-        await passes(house, RENEW_EVERY)
-        assert [task.operation for task in connector.tasks] == ["1.1", "2.1"]
-
-    play(house, story)
-
-
-def test_the_claim_of_an_act_that_has_just_ended_is_not_lost(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        house.ask(REBOOT, "web-0", no_notice=True)
-        await patience.settled()
+async def test_the_claim_of_an_act_that_has_just_ended_is_not_lost(
+    house: House, connector: Acting
+) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    await patience.settled()
+    await passes(house, RENEW_EVERY / 2)
+    connector.may_forget.clear()
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+    await patience.settled()
+    assert connector.asked[-1] == ("forget", "1.1", 1)
+    with capture_logs() as told:
         await passes(house, RENEW_EVERY / 2)
-        connector.may_forget.clear()
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await patience.settled()
-        assert connector.asked[-1] == ("forget", "1.1", 1)
-        with capture_logs() as told:
-            await passes(house, RENEW_EVERY / 2)
-        assert [each for each in told if each["log_level"] != "info"] == []
-        connector.may_forget.set()
-
-    play(house, story)
+    assert [each for each in told if each["log_level"] != "info"] == []
+    connector.may_forget.set()
 
 
 @pytest.mark.parametrize("found", [Outcome(succeeded=True, message="done before"), Found.NOT_DONE])
@@ -374,30 +385,26 @@ def test_nobody_looks_for_what_it_reported_or_never_claimed(house: House) -> Non
     assert (task.attempt, task.claimed_elsewhere) == (2, ("there",))
 
 
-def test_an_act_whose_bearer_is_lost_on_the_way_is_doubtful_too(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        house.ask(REBOOT, "web-0", no_notice=True)
-        await patience.settled()
-        connector.outcomes["1.1"].set_result(Found.UNKNOWN)
-        await patience.settled()
-        assert house.operation("1.1").outcome_unknown
+async def test_an_act_whose_bearer_is_lost_on_the_way_is_doubtful_too(
+    house: House, connector: Acting
+) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    await patience.settled()
+    connector.outcomes["1.1"].set_result(Found.UNKNOWN)
+    await patience.settled()
+    assert house.operation("1.1").outcome_unknown
 
-    play(house, story)
 
-
-def test_an_outcomes_hosts_become_the_machines_own(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        house.ask(EventType.REDEPLOY, "web-0", "web-3", no_notice=True)
-        await patience.settled()
-        hosts = {"WEB-0": "h7", "web-1": "h9"}
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=True, hosts=hosts))
-        await patience.settled()
-        with house.store.read() as reading:
-            machines = reading.machines(["web-0", "web-1", "web-3"])
-        assert [machine.host for machine in machines.values()] == ["h7", "h1", ""]
-        assert "web-1:" in house.operation("1.1").outcome
-
-    play(house, story)
+async def test_an_outcomes_hosts_become_the_machines_own(house: House, connector: Acting) -> None:
+    house.ask(EventType.REDEPLOY, "web-0", "web-3", no_notice=True)
+    await patience.settled()
+    hosts = {"WEB-0": "h7", "web-1": "h9"}
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=True, hosts=hosts))
+    await patience.settled()
+    with house.store.read() as reading:
+        machines = reading.machines(["web-0", "web-1", "web-3"])
+    assert [machine.host for machine in machines.values()] == ["h7", "h1", ""]
+    assert "web-1:" in house.operation("1.1").outcome
 
 
 @pytest.mark.parametrize(
@@ -408,29 +415,26 @@ def test_an_outcomes_hosts_become_the_machines_own(house: House) -> None:
         ({"host": "h0"}, TargetKind.HOST),
     ],
 )
-def test_a_task_tells_what_was_asked_for_and_how(
-    house: House, asked: dict[str, Any], target: TargetKind
+async def test_a_task_tells_what_was_asked_for_and_how(
+    house: House, connector: Acting, asked: dict[str, Any], target: TargetKind
 ) -> None:
-    async def story(connector: Scripted) -> None:
-        request = planner.Request(
-            event_type=EventType.FREEZE, live_migration=True, no_notice=True, **asked
-        )
-        done(house.plane.request(request))
-        await patience.settled()
-        for task in connector.tasks:
-            assert (task.target, task.live_migration) == (target, True)
-            assert task.description == planner.LIVE_MIGRATION
-            assert task.unforeseen
-            with house.store.read() as reading:
-                known = reading.machines([name.lower() for name in task.machines])
-            assert task.vm_ids == tuple(known[name.lower()].vm_id for name in task.machines)
-        assert connector.tasks
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await patience.settled()
+    request = planner.Request(
+        event_type=EventType.FREEZE, live_migration=True, no_notice=True, **asked
+    )
+    done(house.plane.request(request))
+    await patience.settled()
+    for task in connector.tasks:
+        assert (task.target, task.live_migration) == (target, True)
+        assert task.description == planner.LIVE_MIGRATION
+        assert task.unforeseen
         with house.store.read() as reading:
-            assert reading.machines(["web-0"])["web-0"].host == ""
-
-    play(house, story)
+            known = reading.machines([name.lower() for name in task.machines])
+        assert task.vm_ids == tuple(known[name.lower()].vm_id for name in task.machines)
+    assert connector.tasks
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+    await patience.settled()
+    with house.store.read() as reading:
+        assert reading.machines(["web-0"])["web-0"].host == ""
 
 
 def test_what_is_left_of_acts_that_are_over_is_swept_before_any_other(house: House) -> None:
@@ -456,18 +460,15 @@ def test_stopping_leaves_acts_under_way_to_who_comes_next(house: House) -> None:
     assert house.operation("1.1").attempt == 1
 
 
-def test_an_outcome_of_a_lost_claim_is_not_recorded(house: House) -> None:
-    async def story(connector: Scripted) -> None:
-        house.ask(REBOOT, "web-0", no_notice=True)
-        await patience.settled()
-        done(house.plane.release_claims())
-        done(house.plane.claim("another", timedelta(hours=1), 1))
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=False))
-        await patience.settled()
-        assert house.operation("1.1").status is EventStatus.STARTED
-        assert house.operation("1.1").attempt == 2
-
-    play(house, story)
+async def test_an_outcome_of_a_lost_claim_is_not_recorded(house: House, connector: Acting) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    await patience.settled()
+    done(house.plane.release_claims())
+    done(house.plane.claim("another", timedelta(hours=1), 1))
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=False))
+    await patience.settled()
+    assert house.operation("1.1").status is EventStatus.STARTED
+    assert house.operation("1.1").attempt == 2
 
 
 def test_old_history_is_purged_as_time_goes_by(house: House) -> None:

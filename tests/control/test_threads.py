@@ -98,115 +98,108 @@ def room() -> Iterator[Room]:
 # The ticker.
 
 
-def test_what_is_announced_while_the_ticker_waits_for_the_store_starts_in_time(room: Room) -> None:
-    async def story() -> None:
-        ticker = Ticker(room.plane, room.clock, Retention())
-        room.feed.subscribe(ticker.learn)
-        room.feed.deliver_on(asyncio.get_running_loop())
-        running = asyncio.create_task(ticker.run())
-        room.ask(EventType.PREEMPT, "batch_0")
-        await patience.reached(lambda: ticker.next_wakeup == NOW + 30 * SECOND)
-        await patience.reached(lambda: room.sleepers == 1)
-        room.plane.hold_back = True
-        room.clock.advance(30 * SECOND)
-        await patience.reached(lambda: room.plane.held)
-        room.plane.hold_back = False
-        assert room.operation("1.1").status is EventStatus.STARTED
-        told: list[Changes] = []
-        room.feed.subscribe(told.append)
-        room.ask(EventType.PREEMPT, "batch_1")
-        # The ticker is told of that as well, and still waits for the answer to its question.
-        await patience.reached(lambda: told)
-        await patience.settled()
-        room.clock.advance(25 * SECOND)
-        ((late, answer),) = room.plane.held
-        assert answer is None
-        late.set_result(answer)
-        await patience.reached(lambda: room.sleepers == 1)
-        room.clock.advance(5 * SECOND)
-        await patience.reached(lambda: room.operation("2.1").status is EventStatus.STARTED)
-        ticker.stop()
-        await running
+async def test_what_is_announced_while_the_ticker_waits_for_the_store_starts_in_time(
+    room: Room,
+) -> None:
+    ticker = Ticker(room.plane, room.clock, Retention())
+    room.feed.subscribe(ticker.learn)
+    room.feed.deliver_on(asyncio.get_running_loop())
+    running = asyncio.create_task(ticker.run())
+    room.ask(EventType.PREEMPT, "batch_0")
+    await patience.reached(lambda: ticker.next_wakeup == NOW + 30 * SECOND)
+    await patience.reached(lambda: room.sleepers == 1)
+    room.plane.hold_back = True
+    room.clock.advance(30 * SECOND)
+    await patience.reached(lambda: room.plane.held)
+    room.plane.hold_back = False
+    assert room.operation("1.1").status is EventStatus.STARTED
+    told: list[Changes] = []
+    room.feed.subscribe(told.append)
+    room.ask(EventType.PREEMPT, "batch_1")
+    # The ticker is told of that as well, and still waits for the answer to its question.
+    await patience.reached(lambda: told)
+    await patience.settled()
+    room.clock.advance(25 * SECOND)
+    ((late, answer),) = room.plane.held
+    assert answer is None
+    late.set_result(answer)
+    await patience.reached(lambda: room.sleepers == 1)
+    room.clock.advance(5 * SECOND)
+    await patience.reached(lambda: room.operation("2.1").status is EventStatus.STARTED)
+    ticker.stop()
+    await running
 
-    asyncio.run(story())
 
-
-def test_a_ticker_that_has_nothing_to_start_does_not_take_the_writers_turn(room: Room) -> None:
-    async def story() -> None:
-        ticker = Ticker(room.plane, room.clock, Retention())
-        running = asyncio.create_task(ticker.run())
-        await patience.reached(lambda: room.sleepers == 1)
-        commits, questions = room.store.commits, room.plane.questions
-        room.clock.advance(LONGEST_NAP)
-        await patience.reached(lambda: room.plane.questions > questions and room.sleepers == 1)
-        assert room.store.commits == commits
-        ticker.stop()
-        await running
-
-    asyncio.run(story())
+async def test_a_ticker_that_has_nothing_to_start_does_not_take_the_writers_turn(
+    room: Room,
+) -> None:
+    ticker = Ticker(room.plane, room.clock, Retention())
+    running = asyncio.create_task(ticker.run())
+    await patience.reached(lambda: room.sleepers == 1)
+    commits, questions = room.store.commits, room.plane.questions
+    room.clock.advance(LONGEST_NAP)
+    await patience.reached(lambda: room.plane.questions > questions and room.sleepers == 1)
+    assert room.store.commits == commits
+    ticker.stop()
+    await running
 
 
 # The executor.
 
 
-def test_after_an_outage_longer_than_its_lease_an_executor_keeps_what_it_runs(room: Room) -> None:
-    async def story() -> None:
-        connector = Scripted()
-        executor = Executor(room.plane, connector, room.clock, "here")
-        room.feed.subscribe(executor.learn)
-        room.feed.deliver_on(asyncio.get_running_loop())
-        running = asyncio.create_task(executor.run())
-        room.ask(EventType.REBOOT, "web-0", no_notice=True)
-        await patience.reached(lambda: connector.asked)
+async def test_after_an_outage_longer_than_its_lease_an_executor_keeps_what_it_runs(
+    room: Room,
+) -> None:
+    connector = Scripted()
+    executor = Executor(room.plane, connector, room.clock, "here")
+    room.feed.subscribe(executor.learn)
+    room.feed.deliver_on(asyncio.get_running_loop())
+    running = asyncio.create_task(executor.run())
+    room.ask(EventType.REBOOT, "web-0", no_notice=True)
+    await patience.reached(lambda: connector.asked)
+    await patience.reached(lambda: room.sleepers == 1)
+    room.store.away = True
+    room.clock.advance(2 * LEASE)
+    await patience.reached(lambda: room.store.refused > 0)
+    room.store.away = False
+    for _ in range(3):
         await patience.reached(lambda: room.sleepers == 1)
-        room.store.away = True
-        room.clock.advance(2 * LEASE)
-        await patience.reached(lambda: room.store.refused > 0)
-        room.store.away = False
-        for _ in range(3):
-            await patience.reached(lambda: room.sleepers == 1)
-            room.clock.advance(2 * SECOND)
-        await patience.reached(lambda: room.sleepers == 1)
-        assert connector.asked == [("perform", "1.1", 1)]
-        assert room.operation("1.1").lease_until > room.clock.now()
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await patience.reached(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
-        assert room.operation("1.1").attempt == 1
-        await patience.reached(lambda: executor.running == 0)
-        executor.stop()
-        await running
-
-    asyncio.run(story())
+        room.clock.advance(2 * SECOND)
+    await patience.reached(lambda: room.sleepers == 1)
+    assert connector.asked == [("perform", "1.1", 1)]
+    assert room.operation("1.1").lease_until > room.clock.now()
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+    await patience.reached(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
+    assert room.operation("1.1").attempt == 1
+    await patience.reached(lambda: executor.running == 0)
+    executor.stop()
+    await running
 
 
-def test_an_older_attempt_lets_go_before_the_newer_one_begins_and_takes_nothing_of_it(
+async def test_an_older_attempt_lets_go_before_the_newer_one_begins_and_takes_nothing_of_it(
     room: Room,
 ) -> None:
     """A claim can still run out under an executor, where its process stands still at that point."""
-
-    async def story() -> None:
-        connector = Scripted()
-        executor = Executor(room.plane, connector, room.clock, "here")
-        room.feed.subscribe(executor.learn)
-        room.feed.deliver_on(asyncio.get_running_loop())
-        running = asyncio.create_task(executor.run())
-        room.ask(EventType.REBOOT, "web-0", no_notice=True)
-        await patience.reached(lambda: connector.asked)
-        done(room.plane.release_claims())
-        await patience.reached(lambda: ("perform", "1.1", 2) in connector.asked)
-        assert connector.asked == [
-            ("perform", "1.1", 1),
-            ("check", "1.1", 2),
-            ("perform", "1.1", 2),
-        ]
-        assert (connector.at_once, executor.running) == (1, 1)
-        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await patience.reached(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
-        assert room.operation("1.1").attempt == 2
-        executor.stop()
-        await running
-
-    asyncio.run(story())
+    connector = Scripted()
+    executor = Executor(room.plane, connector, room.clock, "here")
+    room.feed.subscribe(executor.learn)
+    room.feed.deliver_on(asyncio.get_running_loop())
+    running = asyncio.create_task(executor.run())
+    room.ask(EventType.REBOOT, "web-0", no_notice=True)
+    await patience.reached(lambda: connector.asked)
+    done(room.plane.release_claims())
+    await patience.reached(lambda: ("perform", "1.1", 2) in connector.asked)
+    assert connector.asked == [
+        ("perform", "1.1", 1),
+        ("check", "1.1", 2),
+        ("perform", "1.1", 2),
+    ]
+    assert (connector.at_once, executor.running) == (1, 1)
+    connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+    await patience.reached(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
+    assert room.operation("1.1").attempt == 2
+    executor.stop()
+    await running
 
 
 # The changefeed.

@@ -13,7 +13,6 @@ import patience
 from builders import MINUTE, NOW, SECOND, mint
 from control.conftest import House, done
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Outcome
 from forewarn.control.heartbeat import SETTING, Heartbeat
 from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane, Retention
@@ -113,29 +112,6 @@ def test_a_first_start_owes_nothing(house: House) -> None:
     assert started.served() == Served(until=NOW + HOUR)
 
 
-@pytest.mark.parametrize("away", [0 * SECOND, 5 * SECOND])
-def test_a_short_outage_moves_nothing(start: Start, away: timedelta) -> None:
-    start.clock.advance(away)
-    Start(start.house).open()
-    assert start.not_before() == NOW + 15 * MINUTE
-    assert start.house.incarnation("web") == 1
-
-
-def test_a_start_after_a_long_outage_starts_nothing_and_gives_the_whole_notice_back(
-    start: Start,
-) -> None:
-    start.live(5 * MINUTE)
-    start.clock.advance(2 * HOUR)
-    again = Start(start.house)
-    assert again.not_before() == NOW + 2 * HOUR + 15 * MINUTE
-    assert again.house.incarnation("web") == 2
-    assert again.open().status() is EventStatus.SCHEDULED
-    again.live(10 * MINUTE - SECOND)
-    assert again.status() is EventStatus.SCHEDULED
-    again.live(SECOND)
-    assert again.status() is EventStatus.STARTED
-
-
 @pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize(("up", "listens"), [(299, True), (300, False)])
 def test_a_machine_that_could_not_ask_during_an_outage_is_awaited_all_the_same(
@@ -150,13 +126,6 @@ def test_a_machine_that_could_not_ask_during_an_outage_is_awaited_all_the_same(
     again.live((up - 1) * SECOND)
     done(again.plane.approve_for_guests(["1.1"], by="ops"))
     assert again.operation().awaited == (("web-0",) if listens else ())
-
-
-def test_an_outage_moves_notice_once_though_the_service_crashes_right_after(start: Start) -> None:
-    start.clock.advance(HOUR)
-    for _ in range(3):
-        Start(start.house)
-    assert start.not_before() == NOW + HOUR + 15 * MINUTE
 
 
 def test_a_crash_within_the_lapse_leaves_all_of_it_to_the_next_start(start: Start) -> None:
@@ -327,58 +296,6 @@ def test_a_jump_ends_the_process_and_until_then_nothing_starts_and_time_goes_on(
         start.watch.beat()
 
 
-def test_a_clock_set_forward_is_an_outage_and_no_notice_is_lost(start: Start) -> None:
-    start.live(5 * MINUTE)
-    again = start.jumps(24 * HOUR)
-    assert again.watch.now() == NOW + 24 * HOUR + 5 * MINUTE
-    assert again.not_before() == NOW + 24 * HOUR + 15 * MINUTE
-    again.live(10 * MINUTE - SECOND)
-    assert again.status() is EventStatus.SCHEDULED
-    again.live(SECOND)
-    assert again.status() is EventStatus.STARTED
-
-
-def test_a_clock_set_back_moves_no_promise_and_an_approval_starts_at_once(start: Start) -> None:
-    start.live(5 * MINUTE)
-    again = start.jumps(-HOUR)
-    again.live(HOUR)
-    assert again.not_before() == NOW + 15 * MINUTE
-    assert again.status() is EventStatus.SCHEDULED
-    event = again.operation().events[0].id
-    done(again.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    assert again.operation().status is EventStatus.STARTED
-    other = again.house.ask(EventType.REBOOT, "bastion").operations[0]
-    assert other.not_before == NOW + 20 * MINUTE
-
-
-def test_after_a_jump_and_back_no_event_is_early_and_none_is_further_off_than_its_notice(
-    start: Start,
-) -> None:
-    start.live(5 * MINUTE)
-    ahead = start.jumps(24 * HOUR)
-    ahead.live(MINUTE)
-    again = ahead.jumps(-24 * HOUR)
-    assert again.not_before() == NOW + 24 * HOUR + 15 * MINUTE
-    event = again.operation().events[0].id
-    done(again.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    assert again.operation().status is EventStatus.STARTED
-
-
-def test_a_clock_that_starts_in_the_past_and_is_put_right_moves_no_event_by_years(
-    start: Start,
-) -> None:
-    start.live(5 * MINUTE)
-    start.clock.jump(-200_000 * HOUR)
-    again = Start(start.house).open()  # a machine without a battery
-    plan = again.house.ask(EventType.REBOOT, "bastion")
-    again.live(10 * SECOND)
-    right = again.jumps(200_000 * HOUR)
-    now = NOW + 5 * MINUTE + 10 * SECOND
-    assert right.not_before() == now + 15 * MINUTE  # it had no more than that
-    other = right.house.operation(plan.operations[0].id)
-    assert other.not_before == now + 15 * MINUTE - 10 * SECOND
-
-
 @pytest.mark.parametrize("step", [1.9 * SECOND, -1.9 * SECOND])
 def test_a_small_step_is_followed_little_by_little_and_time_never_goes_back(
     start: Start, step: timedelta
@@ -476,26 +393,6 @@ def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(star
     asyncio.run(tick(scene))
 
 
-def test_machines_that_are_awaited_when_the_clock_is_set_back_have_to_ask_again(
-    start: Start,
-) -> None:
-    start.live(HOUR)
-    start.asks("web-0")
-    event = start.operation().events[0].id
-    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    start.live(SECOND)
-    (task,) = done(start.plane.claim("here", MINUTE, 1))
-    done(start.plane.finish("1.1", task.attempt, Outcome(succeeded=True)))
-    failing_in = start.operation().back_by - start.clock.now()
-    again = start.jumps(-HOUR)
-    done(again.plane.record_returns(["1.1"]))
-    assert again.status() is EventStatus.RETURNING
-    assert again.operation().back_by - again.clock.now() == failing_in
-    again.live(2 * SECOND)
-    again.asks("web-0")
-    assert again.status() is EventStatus.COMPLETED
-
-
 def test_leases_move_with_an_outage_and_with_a_clock_that_was_set_back(start: Start) -> None:
     event = start.operation().events[0].id
     done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
@@ -506,23 +403,3 @@ def test_leases_move_with_an_outage_and_with_a_clock_that_was_set_back(start: St
     assert ahead.operation().lease_until == ahead.clock.now() + MINUTE
     again = ahead.jumps(-2 * HOUR)
     assert again.operation().lease_until == again.clock.now() + MINUTE
-
-
-def test_what_asked_before_a_clock_was_set_back_has_not_asked_again_after_a_reboot(
-    start: Start,
-) -> None:
-    start.live(HOUR)
-    start.asks("web-0")
-    start.live(SECOND)
-    start = start.jumps(-HOUR)
-    event = start.operation().events[0].id
-    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    assert start.operation().awaited == ("web-0",)
-    start.live(SECOND)
-    (task,) = done(start.plane.claim("here", MINUTE, 1))
-    done(start.plane.finish("1.1", task.attempt, Outcome(succeeded=True)))
-    done(start.plane.record_returns(["1.1"]))
-    assert start.status() is EventStatus.RETURNING
-    start.live(2 * SECOND)
-    start.asks("web-0")
-    assert start.status() is EventStatus.COMPLETED

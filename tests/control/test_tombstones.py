@@ -39,24 +39,6 @@ def remove_after_an_event(house: House) -> None:
     done(house.plane.remove_machines(["web-1"]))
 
 
-def test_a_machine_that_is_removed_and_added_elsewhere_never_meets_a_number_again(
-    house: House,
-) -> None:
-    remove_after_an_event(house)
-    members = (fleet_file.NamedMachine(name="WEB-1"),)
-    away = fleet_file.AvailabilitySet(name="away", machines=members)
-    done(house.plane.apply_fleet(fleet_file.Fleet(availability_set=(away,))))
-    assert house.incarnation("away") == 3
-
-
-def test_a_machine_that_is_removed_and_added_where_it_was_changes_no_number(house: House) -> None:
-    remove_after_an_event(house)
-    done(house.plane.apply_fleet(FLEET))
-    assert house.incarnation("web") == 2
-    with house.store.read() as reading:
-        assert reading.tombstones() == {}
-
-
 def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
     house: House,
 ) -> None:

@@ -3,7 +3,7 @@
 A golden file holds the exact bytes of a body and one newline, which a reader strips.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from forewarn.protocol.instance import Instance
@@ -12,19 +12,22 @@ from forewarn.vocabulary import EventSource, EventStatus, EventType, ScopeKind
 
 GOLDEN = Path(__file__).parent / "golden"
 
-FREEZE, REBOOT, REDEPLOY = EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY
-PREEMPT, TERMINATE = EventType.PREEMPT, EventType.TERMINATE
-USER, PLATFORM = EventSource.USER, EventSource.PLATFORM
-
-HOST_MAINTENANCE = "Host server is undergoing maintenance."
-LIVE_MIGRATION = (
-    "Virtual machine is being paused because of a memory-preserving Live Migration operation."
-)
-FAILURE = "Virtual machine has encountered a failure."
-
 
 def asked_for(verb: str) -> str:
     return f"Virtual machine is going to be {verb} as requested by authorized user."
+
+
+DESCRIPTIONS = {
+    "maintenance": "Host server is undergoing maintenance.",
+    "migration": (
+        "Virtual machine is being paused because of a memory-preserving Live Migration operation."
+    ),
+    "failure": "Virtual machine has encountered a failure.",
+    "deletion": "Virtual machine is going to be deleted.",
+    "odd": 'Größe "klein" / café \\ 2',
+    "-": "",
+    **{verb: asked_for(verb) for verb in ("restarted", "redeployed", "paused", "deleted")},
+}
 
 
 def golden(name: str) -> bytes:
@@ -34,179 +37,86 @@ def golden(name: str) -> bytes:
     return content[:-1]
 
 
-def scheduled(
-    event_id: str,
-    event_type: EventType,
-    names: str,
-    not_before: datetime,
-    said: tuple[str, EventSource, int],
-) -> ScheduledEvent:
-    description, source, duration_seconds = said
-    return ScheduledEvent(
-        event_id=event_id,
-        status=EventStatus.SCHEDULED,
-        event_type=event_type,
-        resources=tuple(names.split()),
-        not_before=not_before,
-        description=description,
-        source=source,
-        duration_seconds=duration_seconds,
-    )
+def events(rows: str, numbered: str) -> tuple[ScheduledEvent, ...]:
+    """Read an event a line; one without a NotBefore has started."""
+    read = []
+    for row in rows.strip().splitlines():
+        number, event_type, names, at, told, source, seconds = row.split()
+        read.append(
+            ScheduledEvent(
+                event_id=numbered.format(number) if len(number) == 2 else number,
+                status=EventStatus.STARTED if at == "-" else EventStatus.SCHEDULED,
+                event_type=EventType(event_type),
+                resources=tuple(names.split(",")),
+                not_before=None if at == "-" else datetime.fromisoformat(f"{at}+00:00"),
+                description=DESCRIPTIONS[told],
+                source=EventSource(source),
+                duration_seconds=int(seconds),
+            )
+        )
+    return tuple(read)
 
 
-def started(
-    event_id: str, event_type: EventType, names: str, said: tuple[str, EventSource, int]
-) -> ScheduledEvent:
-    description, source, duration_seconds = said
-    return ScheduledEvent(
-        event_id=event_id,
-        status=EventStatus.STARTED,
-        event_type=event_type,
-        resources=tuple(names.split()),
-        not_before=None,
-        description=description,
-        source=source,
-        duration_seconds=duration_seconds,
-    )
-
-
-def at(year: int, month: int, day: int, clock: str) -> datetime:
-    hour, minute, second = map(int, clock.split(":"))
-    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
-
-
-SECTION_4_EVENT = scheduled(
-    "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E",
-    REBOOT,
-    "web-0 web-1",
-    at(2016, 9, 19, "18:29:47"),
-    (asked_for("restarted"), USER, -1),
+RESTART = (
+    "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E Reboot web-0,web-1 2016-09-19T18:29:47 restarted User -1"
 )
-SECTION_4 = EventsDocument(incarnation=2, events=(SECTION_4_EVENT,))
+SECTION_4 = EventsDocument(incarnation=2, events=events(RESTART, ""))
+(SECTION_4_EVENT,) = SECTION_4.events
 EMPTY = EventsDocument(incarnation=0)
-
-
-def a(number: str) -> str:
-    return f"A{number}000000-0000-4000-8000-00000000000F"
-
 
 AVAILABILITY_SET = EventsDocument(
     incarnation=31,
-    events=(
-        scheduled(
-            a("1"), FREEZE, "web-2", at(2022, 3, 1, "07:05:09"), (HOST_MAINTENANCE, PLATFORM, 5)
-        ),
-        started(a("2"), FREEZE, "web-3", (LIVE_MIGRATION, PLATFORM, 9)),
-        SECTION_4_EVENT,
-        started(a("4"), REBOOT, "web-5 web-4", (HOST_MAINTENANCE, PLATFORM, 600)),
-        scheduled(
-            a("5"),
-            REDEPLOY,
-            "web-4",
-            at(2024, 2, 29, "23:59:59"),
-            (asked_for("redeployed"), USER, -1),
-        ),
-        started(a("6"), REDEPLOY, "web-5", (FAILURE, PLATFORM, -1)),
-        scheduled(a("7"), PREEMPT, "web-2", at(2022, 12, 31, "00:00:00"), ("", PLATFORM, -1)),
-        started(a("8"), PREEMPT, "web-3", ("", PLATFORM, 0)),
-        scheduled(
-            a("9"), TERMINATE, "web-0", at(2023, 1, 1, "12:00:30"), (asked_for("deleted"), USER, -1)
-        ),
-        started(
-            a("A"), TERMINATE, "web-1", ("Virtual machine is going to be deleted.", PLATFORM, -1)
-        ),
+    events=events(
+        f"""
+        A1 Freeze web-2 2022-03-01T07:05:09 maintenance Platform 5
+        A2 Freeze web-3 - migration Platform 9
+        {RESTART}
+        A4 Reboot web-5,web-4 - maintenance Platform 600
+        A5 Redeploy web-4 2024-02-29T23:59:59 redeployed User -1
+        A6 Redeploy web-5 - failure Platform -1
+        A7 Preempt web-2 2022-12-31T00:00:00 - Platform -1
+        A8 Preempt web-3 - - Platform 0
+        A9 Terminate web-0 2023-01-01T12:00:30 deleted User -1
+        AA Terminate web-1 - deletion Platform -1
+        """,
+        "{}000000-0000-4000-8000-00000000000F",
     ),
 )
-
-
-def c(number: str) -> str:
-    return f"C{number}000000-0000-4000-8000-00000000000F"
-
-
 CLOUD_SERVICE = EventsDocument(
     incarnation=7,
     cloud_service=True,
-    events=(
-        scheduled(
-            c("1"),
-            FREEZE,
-            "FrontEnd_IN_0 BackEnd_IN_0",
-            at(2019, 4, 10, "09:08:07"),
-            (HOST_MAINTENANCE, PLATFORM, 5),
-        ),
-        started(c("2"), FREEZE, "FrontEnd_IN_1", (LIVE_MIGRATION, PLATFORM, 9)),
-        scheduled(
-            c("3"),
-            REBOOT,
-            "BackEnd_IN_10",
-            at(2020, 5, 8, "04:15:00"),
-            (asked_for("restarted"), USER, -1),
-        ),
-        started(c("4"), REBOOT, "BackEnd_IN_2", (HOST_MAINTENANCE, PLATFORM, 600)),
-        scheduled(
-            c("5"),
-            REDEPLOY,
-            "FrontEnd_IN_2",
-            at(2017, 6, 9, "20:10:10"),
-            (asked_for("redeployed"), USER, -1),
-        ),
-        started(c("6"), REDEPLOY, "FrontEnd_IN_3", (FAILURE, PLATFORM, -1)),
-        scheduled(c("7"), PREEMPT, "BackEnd_IN_3", at(2021, 7, 4, "16:45:01"), ("", PLATFORM, -1)),
-        started(c("8"), PREEMPT, "BackEnd_IN_4", ("", PLATFORM, 0)),
-        scheduled(
-            c("9"),
-            TERMINATE,
-            "BackEnd_IN_5",
-            at(2027, 8, 2, "10:07:00"),
-            (asked_for("deleted"), USER, -1),
-        ),
-        started(
-            c("A"),
-            TERMINATE,
-            "BackEnd_IN_6",
-            ("Virtual machine is going to be deleted.", PLATFORM, -1),
-        ),
+    events=events(
+        """
+        C1 Freeze FrontEnd_IN_0,BackEnd_IN_0 2019-04-10T09:08:07 maintenance Platform 5
+        C2 Freeze FrontEnd_IN_1 - migration Platform 9
+        C3 Reboot BackEnd_IN_10 2020-05-08T04:15:00 restarted User -1
+        C4 Reboot BackEnd_IN_2 - maintenance Platform 600
+        C5 Redeploy FrontEnd_IN_2 2017-06-09T20:10:10 redeployed User -1
+        C6 Redeploy FrontEnd_IN_3 - failure Platform -1
+        C7 Preempt BackEnd_IN_3 2021-07-04T16:45:01 - Platform -1
+        C8 Preempt BackEnd_IN_4 - - Platform 0
+        C9 Terminate BackEnd_IN_5 2027-08-02T10:07:00 deleted User -1
+        CA Terminate BackEnd_IN_6 - deletion Platform -1
+        """,
+        "{}000000-0000-4000-8000-00000000000F",
     ),
 )
-
-
-def s(number: str) -> str:
-    return f"5{number}000000-0000-4000-8000-0000000000FF"
-
-
 SCALE_SET = EventsDocument(
     incarnation=4294967296,
-    events=(
-        started(s("A"), TERMINATE, "batch_12", ('Größe "klein" / café \\ 2', USER, -1)),
-        scheduled(
-            s("1"),
-            FREEZE,
-            "batch_0 batch_1 batch_10",
-            at(2026, 10, 20, "21:22:23"),
-            (HOST_MAINTENANCE, PLATFORM, 30),
-        ),
-        started(s("2"), FREEZE, "batch_2", (asked_for("paused"), USER, 0)),
-        scheduled(
-            s("3"),
-            REBOOT,
-            "batch_3",
-            at(2026, 11, 3, "05:06:07"),
-            (asked_for("restarted"), USER, -1),
-        ),
-        started(s("4"), REBOOT, "batch_4", (HOST_MAINTENANCE, PLATFORM, 86400)),
-        scheduled(
-            s("5"), REDEPLOY, "batch_5", at(2023, 2, 15, "01:02:03"), (FAILURE, PLATFORM, -1)
-        ),
-        started(s("6"), REDEPLOY, "batch_6", (asked_for("redeployed"), USER, -1)),
-        scheduled(s("7"), PREEMPT, "batch_7", at(2022, 7, 7, "13:13:13"), ("", PLATFORM, -1)),
-        started(s("8"), PREEMPT, "batch_8", ("", PLATFORM, -1)),
-        scheduled(
-            s("9"),
-            TERMINATE,
-            "batch_9",
-            at(2021, 9, 11, "14:00:00"),
-            (asked_for("deleted"), USER, -1),
-        ),
+    events=events(
+        """
+        5A Terminate batch_12 - odd User -1
+        51 Freeze batch_0,batch_1,batch_10 2026-10-20T21:22:23 maintenance Platform 30
+        52 Freeze batch_2 - paused User 0
+        53 Reboot batch_3 2026-11-03T05:06:07 restarted User -1
+        54 Reboot batch_4 - maintenance Platform 86400
+        55 Redeploy batch_5 2023-02-15T01:02:03 failure Platform -1
+        56 Redeploy batch_6 - redeployed User -1
+        57 Preempt batch_7 2022-07-07T13:13:13 - Platform -1
+        58 Preempt batch_8 - - Platform -1
+        59 Terminate batch_9 2021-09-11T14:00:00 deleted User -1
+        """,
+        "{}000000-0000-4000-8000-0000000000FF",
     ),
 )
 

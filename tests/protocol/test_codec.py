@@ -98,7 +98,7 @@ def test_a_moment_without_a_zone_is_refused() -> None:
 
 @pytest.mark.parametrize("version", [PREVIEW, PLAIN, NEWEST], ids=lambda version: version.name)
 def test_not_before_of_another_zone_is_written_in_utc(version: Version) -> None:
-    there = cases.at(2016, 9, 19, "18:29:47").astimezone(timezone(-timedelta(hours=7)))
+    there = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC).astimezone(timezone(-timedelta(hours=7)))
     event = msgspec.structs.replace(cases.SECTION_4_EVENT, not_before=there)
     document = msgspec.structs.replace(cases.SECTION_4, events=(event,))
     assert codec.encode_document(document, version) == codec.encode_document(

@@ -187,7 +187,8 @@ class MortalHouse(Harness):
             operation = self.operation(operation_id)
             if operation is None:
                 raise Impossible(f"there is no operation {operation_id} to approve")
-            own = [event.id for event in operation.events if event.scope == machine.scope]
+            every = (*operation.events, *operation.dropped)
+            own = [event.id for event in every if event.scope == machine.scope]
             ids.extend(own or [event.id for event in operation.events])
         if not operations:
             ids = [e.event_id for e in self.document(machine.scope, NEWEST_VERSION).events]
@@ -215,6 +216,10 @@ class MortalHouse(Harness):
         if operation not in self._tasks:
             raise Impossible(f"the connector has no task for {operation}")
         self.report(operation, outcome, attempt)
+
+    def attempt(self, operation: str) -> int:
+        """Return the number of the connector's latest attempt."""
+        return self._tasks[operation].attempt
 
     def alerts(self) -> list[alerts.Alert]:
         """Return the alerts."""

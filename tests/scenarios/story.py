@@ -4,10 +4,13 @@ A line has one verb, its words, and options (`by=ann`), as a shell would split i
 verb is a time from the beginning: what is due then has happened before the line, but not before a
 line that says `before 5m`. A line without a time happens in the same instant as the one above.
 
-The fleet comes first: the groups of the fleet file, a `member` to a line, and `apply`. The
-connector takes each operation when it starts, and waits for a line that says how it ended. A line
-that must be refused says so: `refused=conflict`. An expectation of an operation tells whether it
-is held and what it waits for, and of the rest only what it names.
+The fleet comes first: the groups of the fleet file, members with the same options on a line, and
+`apply`. The connector takes each operation when it starts, and waits for a line that says how it
+ended. A line that must be refused says so: `refused=conflict`, and may name facts:
+`refused="conflict operation=1.1"`. An expectation of an operation tells whether it is held and what
+it waits for, and of the rest only what it names. A time that is told as `yes` may be any.
+
+A line `story TITLE` begins another story, on what stands above the first such line.
 """
 
 import re
@@ -22,18 +25,24 @@ import msgspec
 from forewarn import times
 from forewarn.connectors.port import Outcome
 from forewarn.control import maintenances
+from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.maintenance import fleet_file, model, planner
+from forewarn.maintenance.alerts import remedy
 from forewarn.maintenance.model import HoldKind, Policy, Refused
+from forewarn.maintenance.standing import of_operation
 from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.units import TurnPolicy, Unit
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listed
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME
 from forewarn.server.settings import RulesSettings
-from forewarn.vocabulary import AgentStatus, EventType
+from forewarn.vocabulary import AgentStatus
 from scenarios.house import BEGINNING, Impossible, MortalHouse, ServerKilled
 
 OPTION: Final = re.compile(r"[a-z_]+=")
 NOTHING: Final = timedelta()
+TARGETS: Final = ("hosts", "scopes", "machines")
+GROUPS: Final = ("availability_set", "scale_set", "cloud_service", "machine")
 
 
 class Broken(AssertionError):  # noqa: N818 - a result of a scenario
@@ -44,6 +53,7 @@ class Story:
     """A scenario so far: the fleet that is written down, the house, and the time."""
 
     house: MortalHouse
+    applied: fleet_file.Applied
 
     def __init__(self) -> None:
         self.policy = Policy()
@@ -56,7 +66,7 @@ class Story:
         words = shlex.split(row, comments=True)
         if words and words[0] in {"at", "before"}:
             when, span, *words = words
-            self.go_to(times.span(span), inclusive=when == "at")
+            self.go_to(elapsed(span), inclusive=when == "at")
         if not words:
             return ""
         options = dict(word.split("=", 1) for word in words if OPTION.match(word))
@@ -65,11 +75,15 @@ class Story:
             verb, *words = [f"expect {words[0]}", *words[1:]]
             self.expectations += 1
         refused = options.pop("refused", "")
+        self.expectations += bool(refused)
         try:
             instead = VERBS[verb](self, *words, **options) or ""
         except Refused as refusal:
-            wanted = refusal.code.value == refused
-            return "" if wanted else f"it was refused as {refusal.code}: {refusal.message}"
+            code, *facts = refused.split() or [""]
+            told = {f"{name}={self.said(fact)}" for name, fact in refusal.facts.items()}
+            if refusal.code.value == code and told.issuperset(facts):
+                return ""
+            return f"it was refused as {refusal.code}, {told}: {refusal.message}"
         except ServerKilled:
             return ""  # as the line before said: nobody gets an answer, and nothing has changed
         return instead or ("it was not refused" if refused else "")
@@ -82,13 +96,52 @@ class Story:
 
     def moment(self, span: str) -> datetime:
         """Return a time, by its distance from the beginning."""
-        return BEGINNING + times.span(span)
+        return BEGINNING + elapsed(span)
+
+    def same(self, fact: object, told: str) -> bool:
+        """Compare a fact with how a line tells it."""
+        if isinstance(fact, datetime) and told not in {"", "yes"}:
+            return fact == self.moment(told)
+        return self.said(fact) == told
+
+    def said(self, fact: object) -> str:
+        """Return a fact as a line tells it; a time that is not compared is `yes`."""
+        match fact:
+            case datetime() | True:
+                return "yes"
+            case None | False:
+                return ""
+            case tuple():
+                return ",".join(map(str, fact))
+        return str(fact)
 
 
-def play(text: str, name: str) -> Story:
-    """Play a scenario, up to the first line that is broken."""
-    story = Story()
+def elapsed(told: str) -> timedelta:
+    """Return a span, which may be of a fraction of seconds: `1.5s`."""
+    fraction = "." in told and told.endswith("s")
+    return timedelta(seconds=float(told[:-1])) if fraction else times.span(told)
+
+
+def stories(text: str) -> dict[str, list[tuple[int, str]]]:
+    """Return the numbered rows of each story by its title; `""` of a text that is one story."""
+    shared: list[tuple[int, str]] = []
+    told: dict[str, list[tuple[int, str]]] = {}
+    rows = shared
     for number, row in enumerate(text.splitlines(), 1):
+        if not row.startswith("story "):
+            rows.append((number, row))
+            continue
+        title = row.removeprefix("story ")
+        if title in told:
+            raise ValueError(f"line {number}: another story has this title")
+        rows = told[title] = [*shared]
+    return told or {"": shared}
+
+
+def play(text: str, name: str, title: str = "") -> Story:
+    """Play a story, up to the first line that is broken."""
+    story = Story()
+    for number, row in stories(text)[title]:
         try:
             instead = story.carry_out(row)
         except (Impossible, LookupError, TypeError, ValueError) as error:
@@ -102,29 +155,43 @@ def play(text: str, name: str) -> Story:
 
 
 def settings(story: Story, **options: str) -> None:
+    """Write the settings down; a server that runs is started again with them."""
     story.policy = msgspec.convert(options, RulesSettings, strict=False).policy
+    if hasattr(story, "house"):
+        story.house.kill()
+        story.house.policy = story.policy
+        story.house.start()
 
 
 def group(kind: str) -> Callable[..., None]:
-    def begin(story: Story, name: str, **options: str) -> None:
+    def begin(story: Story, name: str, automatically_approve: str = "", **options: str) -> None:
         story.group = {"name": name, **options}
+        if automatically_approve:
+            story.group["automatically_approve"] = automatically_approve.split(",")
         story.groups[kind].append(story.group)
 
     return begin
 
 
-def member(story: Story, name: str, **options: str) -> None:
-    numbered = story.group in story.groups["scale_set"]
-    named = {"index": name} if numbered else {"name": name}
-    story.group.setdefault("machines", []).append({**named, **options})
+def member(story: Story, *names: str, **options: str) -> None:
+    """Write members with the same options down."""
+    naming = "index" if story.group in story.groups["scale_set"] else "name"
+    members = [{naming: name, **options} for name in names]
+    story.group.setdefault("machines", []).extend(members)
 
 
-def apply(story: Story) -> None:
+def role(story: Story, name: str, instances: str) -> None:
+    written = {"name": name, "instances": [{}] * int(instances)}
+    story.group.setdefault("roles", []).append(written)
+
+
+def apply(story: Story, **options: str) -> None:
     groups = {kind: written for kind, written in story.groups.items() if written}
     fleet = msgspec.convert(groups, fleet_file.Fleet, strict=False)
     story.groups.clear()
+    ways = {name: told == "yes" for name, told in options.items()}
     if hasattr(story, "house"):
-        story.house.ask(lambda plane: plane.apply_fleet(fleet))
+        story.applied = story.house.ask(lambda plane: plane.apply_fleet(fleet, **ways))
     else:
         story.house = MortalHouse(fleet, story.policy)
 
@@ -133,34 +200,67 @@ def apply(story: Story) -> None:
 
 
 def schedule(story: Story, kind: str, *machines: str, by: str = "operator", **options: str) -> None:
-    wanted: dict[str, Any] = dict(options)
+    wanted: dict[str, Any] = {
+        name: told == "yes" if told in {"yes", "no"} else told for name, told in options.items()
+    }
     for name in wanted.keys() & {"not_before", "opens_at", "closes_at"}:
         wanted[name] = story.moment(wanted[name])
-    if "without_notice" in wanted:
-        wanted["without_notice"] = wanted["without_notice"] == "yes"
-    request = planner.Request(
-        event_type=EventType(kind), machines=machines, requested_by=by, **wanted
-    )
+    wanted |= {"event_type": kind, "machines": machines, "requested_by": by}
+    request = msgspec.convert(wanted, planner.Request, strict=False)
     story.house.ask(lambda plane: plane.request(request))
 
 
-def strike(story: Story, kind: str, *machines: str) -> None:
-    failure = planner.Request(
-        event_type=EventType(kind), machines=machines, requested_by="platform", no_notice=True
+def units_of(
+    story: Story, kind: str, source: str = "Platform", idempotency_key: str = "", **options: str
+) -> None:
+    """Ask for maintenance by units under a policy; targets of a kind have commas between them."""
+    keyed = {"event_type": kind, "source": source, "idempotency_key": idempotency_key}
+    targets = {name: told.split(",") for name, told in options.items() if name in TARGETS}
+    policy = {name: told for name, told in options.items() if name not in TARGETS}
+    asked = Asked(
+        request=msgspec.convert(keyed, planner.Request),
+        targets=msgspec.convert(targets, UnitTargets),
+        policy=msgspec.convert(
+            policy | {name: (policy[name],) for name in policy.keys() & {"windows"}},
+            TurnPolicy,
+            strict=False,
+        ),
     )
-    story.house.ask(lambda plane: plane.request(failure))
+    wanted, _ = story.house.look(
+        lambda reading: maintenances.prepared(
+            reading,
+            reading.scopes(),
+            reading.machines(),
+            asked,
+            story.policy,
+            now=story.house.watch.now(),
+        )
+    )
+    story.house.ask(lambda plane: plane.order(maintenances.start, wanted, asked))
 
 
-def cancel(story: Story, reference: str, reason: str = "") -> None:
-    story.house.ask(lambda plane: plane.cancel([reference], reason=reason))
+def strike(story: Story, kind: str, *machines: str, **options: str) -> None:
+    schedule(story, kind, *machines, by="platform", no_notice="yes", **options)
 
 
-def operator_approve(story: Story, reference: str, by: str = "operator") -> None:
-    story.house.ask(lambda plane: plane.approve_for_guests([reference], by=by))
+def cancel(story: Story, *references: str, reason: str = "") -> None:
+    if not references:
+        raise TypeError("it names nothing")
+    story.house.ask(lambda plane: plane.cancel(references, reason=reason))
 
 
-def acknowledge(story: Story, reference: str, by: str = "operator") -> None:
-    story.house.ask(lambda plane: plane.acknowledge([reference], by))
+def operator_approve(story: Story, *references: str, by: str = "operator") -> None:
+    story.house.ask(lambda plane: plane.approve_for_guests(references, by=by))
+
+
+def acknowledge(story: Story, reference: str, by: str = "operator", even_if_down: str = "") -> None:
+    down = even_if_down == "yes"
+    story.house.ask(lambda plane: plane.acknowledge([reference], by, even_if_down=down))
+
+
+def resolve(story: Story, *words: str, by: str = "operator") -> None:
+    *references, verdict = words
+    story.house.ask(lambda plane: plane.resolve(references, model.Verdict(verdict), by))
 
 
 def order(kind: MaintenanceOrder) -> Callable[..., None]:
@@ -171,8 +271,9 @@ def order(kind: MaintenanceOrder) -> Callable[..., None]:
     return give
 
 
-def postpone(story: Story, reference: str, to: str) -> None:
-    story.house.ask(lambda plane: plane.postpone([reference], story.moment(to)))
+def postpone(story: Story, *words: str) -> None:
+    *references, to = words
+    story.house.ask(lambda plane: plane.postpone(references, story.moment(to)))
 
 
 def hold(
@@ -192,7 +293,7 @@ def release(story: Story, kind: str, name: str = "") -> None:
 
 
 def remove(story: Story, *machines: str) -> None:
-    story.house.ask(lambda plane: plane.remove_machines(machines))
+    story.applied = story.house.ask(lambda plane: plane.remove_machines(machines))
 
 
 # Guests, the connector, the server and the clock.
@@ -202,8 +303,9 @@ def approve(story: Story, machine: str, *operations: str) -> None:
     story.house.approve(story.house.machine(machine), operations)
 
 
-def ask(story: Story, machine: str) -> None:
-    story.house.record_request(story.house.machine(machine))
+def ask(story: Story, *machines: str) -> None:
+    for machine in machines:
+        story.house.record_request(story.house.machine(machine))
 
 
 def say(story: Story, machine: str, status: str, reason: str = "") -> None:
@@ -212,11 +314,26 @@ def say(story: Story, machine: str, status: str, reason: str = "") -> None:
 
 
 def end(*, succeeded: bool) -> Callable[..., None]:
-    def report(story: Story, operation: str, message: str = "", attempt: str = "") -> None:
-        outcome = Outcome(succeeded=succeeded, message=message)
+    def report(
+        story: Story, operation: str, message: str = "", attempt: str = "", hosts: str = ""
+    ) -> None:
+        named = dict(each.split(":") for each in hosts.split(",") if each)
+        outcome = Outcome(succeeded=succeeded, message=message, hosts=named)
         story.house.end(operation, outcome, int(attempt) if attempt else None)
 
     return report
+
+
+def doubt(story: Story, operation: str, message: str = "", attempt: str = "") -> None:
+    """The connector reports a task whose outcome nobody knows."""
+    number = int(attempt) if attempt else story.house.attempt(operation)
+    story.house.ask(lambda plane: plane.report_unknown(operation, number, message))
+
+
+def move(story: Story, *machines: str, to: str = "") -> None:
+    """A survey finds machines on another host; `""` where it does not know it."""
+    hosts = {model.key(name): to for name in machines}
+    story.house.ask(lambda plane: plane.record_hosts(hosts))
 
 
 def kill(story: Story, when: str = "now") -> None:
@@ -252,23 +369,53 @@ def operation(story: Story, name: str, status: str, **options: str) -> str:
     found = story.house.operation(name)
     if found is None:
         return f"there is no operation {name}"
-    facts = {
-        "held": "yes" if found.held_at else "",
-        "waits_for": found.waits_for,
+    facts = {field: getattr(found, field) for field in found.__struct_fields__} | {
+        "held": found.held_at,
         "cause": found.start_cause,
-        "awaiting": ",".join(found.awaited) or "nobody",
+        "awaiting": found.awaited or "nobody",
         "since": found.started_at,
-        "not_before": found.not_before,
+        "wakeup": found.wakeup_at,
+        "down": found.down,
+        "machines": found.machines,
+        "domains": tuple(f"{event.scope}/{event.update_domain}" for event in found.events),
+        "silent": all(event.silent for event in found.events),
+        "approvals": tuple(e.scope for e in found.events if e.approval is not None),
+        "by": tuple(e.approval.by for e in found.events if e.approval is not None),
+        "dropped": tuple(event.scope for event in found.dropped),
     }
-    told: dict[str, object] = {"held": "", "waits_for": "", **options}
-    told |= {name: story.moment(options[name]) for name in options.keys() & {"since", "not_before"}}
-    same = found.status == status and told.items() <= facts.items()
-    return "" if same else f"it is {found.status}: {facts} {found.outcome}"
+    told = {"held": "", "waits_for": "", **options}
+    same = found.status == status and all(story.same(facts[each], told[each]) for each in told)
+    seen = {each: str(facts[each]) for each in told} if told.keys() <= facts.keys() else facts
+    return "" if same else f"it is {found.status}: {seen} {found.outcome}"
+
+
+def operations(story: Story, *names: str, maintenance: str = "1") -> str:
+    """Compare all operations of a maintenance, in order."""
+    known = story.house.look(lambda reading: reading.operations_of_maintenance(int(maintenance)))
+    return "" if tuple(known) == names else f"they are {', '.join(known) or 'none'}"
 
 
 def no_operation(story: Story, name: str) -> str:
     found = story.house.operation(name)
     return "" if found is None else f"it is {found.status}"
+
+
+def machine(story: Story, name: str, /, **options: str) -> str:
+    found = story.house.machine(name)
+    same = all(story.same(getattr(found, each), told) for each, told in options.items())
+    return "" if same else f"it is {found}"
+
+
+def applied(story: Story, **options: str) -> str:
+    """Compare the result of the latest change of the fleet."""
+    found = story.applied
+    same = all(story.same(getattr(found, each), told) for each, told in options.items())
+    return "" if same else f"it is {found}"
+
+
+def no_scope(story: Story, name: str) -> str:
+    known = story.house.look(lambda reading: reading.scopes())
+    return f"there is {name}" if model.key(name) in known else ""
 
 
 def no_machine(story: Story, name: str) -> str:
@@ -281,19 +428,38 @@ def incarnation(story: Story, scope: str, number: str) -> str:
     return "" if found == int(number) else f"it is {found}"
 
 
-def maintenance(story: Story, number: str, state: str) -> str:
-    found = known_maintenance(story, number)
-    return "" if found.state == state else f"it is {found.state}: {found.reason}"
+def maintenance(story: Story, number: str, state: str, because: str = "", **options: str) -> str:
+    """Compare the state of a maintenance and what else is told; look for words in its reason."""
+    return compared(story, known_maintenance(story, number), state, because, options)
 
 
-def unit(story: Story, number: str, name: str, state: str, because: str = "") -> str:
-    """Compare the state of a unit, and look for a word in its reason."""
+def units(story: Story, number: str, *told: str) -> str:
+    """Compare the names and states of all units, in order."""
+    every = [f"{unit.name} {unit.state}" for unit in known_maintenance(story, number).units]
+    return "" if every == list(told) else f"they are {every or 'none'}"
+
+
+def unit(
+    story: Story, number: str, name: str, state: str, because: str = "", **options: str
+) -> str:
+    """Compare the state of a unit and what else is told; look for words in its reason."""
     every = {unit.name: unit for unit in known_maintenance(story, number).units}
     found = every.get(name)
     if found is None:
         return f"its units are {', '.join(every) or 'none'}"
+    return compared(story, found, state, because, options)
+
+
+def compared(
+    story: Story,
+    found: model.Maintenance | Unit,
+    state: str,
+    because: str,
+    options: dict[str, str],
+) -> str:
     same = found.state == state and because in found.reason
-    return "" if same else f"it is {found.state}: {found.reason}"
+    same = same and all(story.same(getattr(found, name), options[name]) for name in options)
+    return "" if same else f"it is {found.state}: {found.reason}; {found}"
 
 
 def known_maintenance(story: Story, number: str) -> model.Maintenance:
@@ -305,16 +471,41 @@ def alerts(story: Story, *expected: str) -> str:
     return "" if found == set(expected) else f"the alerts are {sorted(found) or 'none'}"
 
 
+def alert(story: Story, kind: str, about: str, says: str = "", **options: str) -> str:
+    """Compare what is told of the one alert of a kind about something."""
+    every = {(each.kind, each.about): each for each in story.house.alerts()}
+    found = next((every[each] for each in every if each == (kind, about)), None)
+    if found is None:
+        return f"the alerts are {[*every]}"
+    facts = {"since": found.since, "message": found.message, "remedy": remedy(found)}
+    same = all(story.same(facts[each], told) for each, told in options.items())
+    return "" if same and says in found.message else f"it is {facts}"
+
+
+def standing(story: Story, name: str, *words: str) -> str:
+    """Look for words in what keeps an operation where it is; `""` where nothing does."""
+    found = story.house.operation(name)
+    assert found is not None
+    live = story.house.look(lambda reading: reading.live_operations())
+    holds = story.house.look(lambda reading: reading.holds())
+    said = of_operation(found, live, holds, story.house.watch.now())
+    same = all(word in said for word in words) if any(words) else not said
+    return "" if same else f"it says {said!r}"
+
+
 VERBS: Final[dict[str, Callable[..., str | None]]] = {
     "settings": settings,
-    **{kind: group(kind) for kind in ("availability_set", "scale_set", "machine")},
+    **{kind: group(kind) for kind in GROUPS},
     "member": member,
+    "role": role,
     "apply": apply,
     "schedule": schedule,
+    "schedule-units": units_of,
     "strike": strike,
     "cancel": cancel,
     "operator-approve": operator_approve,
     "acknowledge": acknowledge,
+    "resolve": resolve,
     **{kind.value: order(kind) for kind in MaintenanceOrder},
     "postpone": postpone,
     "hold": hold,
@@ -325,16 +516,25 @@ VERBS: Final[dict[str, Callable[..., str | None]]] = {
     "say": say,
     "finish": end(succeeded=True),
     "fail": end(succeeded=False),
+    "doubt": doubt,
+    "move": move,
     "kill": kill,
     "start": lambda story: story.house.start(),
     "jump": jump,
     "expect document": document,
     "expect operation": operation,
+    "expect operations": operations,
     "expect no-operation": no_operation,
+    "expect machine": machine,
+    "expect applied": applied,
+    "expect no-scope": no_scope,
     "expect no-machine": no_machine,
     "expect incarnation": incarnation,
     "expect maintenance": maintenance,
+    "expect units": units,
     "expect unit": unit,
+    "expect alert": alert,
     "expect alerts": alerts,
     "expect no-alerts": alerts,
+    "expect standing": standing,
 }

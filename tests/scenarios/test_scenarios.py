@@ -12,7 +12,12 @@ from scenarios import story
 from scenarios.house import BEGINNING
 
 FOLDER = Path(__file__).parent
-FILES = sorted(FOLDER.glob("*.txt"))
+FILES = sorted(FOLDER.rglob("*.txt"))
+STORIES = [
+    pytest.param(path, title, id=f"{path.stem} {title}".strip())
+    for path in FILES
+    for title in story.stories(path.read_text(encoding="utf-8"))
+]
 FLEET = "machine web\napply\n"
 
 
@@ -24,9 +29,9 @@ def test_the_scenarios_are_found() -> None:
     assert len(FILES) >= 18
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_scenario_holds(path: Path) -> None:
-    assert story.play(path.read_text(encoding="utf-8"), path.name).expectations
+@pytest.mark.parametrize(("path", "title"), STORIES)
+def test_the_scenario_holds(path: Path, title: str) -> None:
+    assert story.play(path.read_text(encoding="utf-8"), path.name, title).expectations
 
 
 def test_each_line_that_says_what_a_guest_sees_breaks_when_it_says_something_else() -> None:
@@ -53,7 +58,18 @@ def test_each_line_that_says_what_a_guest_sees_breaks_when_it_says_something_els
         ("expect operation 1.1 Scheduled held=yes", "it is Scheduled"),
         ("expect operation 1.1 Queued waits_for=2.1", "it is Scheduled"),
         ("expect operation 1.1 Scheduled awaiting=web", "nobody"),
-        ("expect operation 1.1 Scheduled not_before=16m", "12, 15"),
+        ("expect operation 1.1 Scheduled not_before=16m", "12:15"),
+        ("expect operation 1.1 Scheduled machines=db", "web"),
+        ("expect operation 1.1 Scheduled nothing=so", "KeyError"),
+        ("expect operations 1.2", "1.1"),
+        ('expect units 1 "web running"', "none"),
+        ("expect maintenance 1 announced because=storm", "announced"),
+        ("expect machine web host=h9", "web"),
+        ("expect no-scope web", "web"),
+        ("expect alert failed 1.1", "the alerts are"),
+        ("expect standing 1.1 nobody", "approved"),
+        ('expect standing 1.1 ""', "approved"),
+        ('postpone 1.1 15m refused="notice-too-short earliest=soon"', "earliest="),
         ("expect operation 2.1 Scheduled", "no operation 2.1"),
         ("expect no-operation 1.1", "it is Scheduled"),
         ("expect incarnation web 2", "it is 1"),
@@ -85,6 +101,11 @@ def test_a_line_that_does_not_hold_is_named_with_what_is_so_instead(
         played(f"{FLEET}at 0s  schedule Reboot web\n{line}\n")
     assert str(broken.value).startswith(f"here.txt:4: {line}\n")
     assert instead in str(broken.value)
+
+
+def test_two_stories_of_a_text_have_two_titles() -> None:
+    with pytest.raises(ValueError, match="line 3"):
+        story.stories("story one\nask web\nstory one\n")
 
 
 @pytest.mark.parametrize("line", ["at 1m  ask web", "before 2m  ask web"])

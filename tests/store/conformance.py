@@ -12,17 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forewarn.maintenance.model import (
-    AT_ONCE,
     Approval,
     Changes,
     Drain,
     Hold,
-    HoldKind,
-    HostState,
     Machine,
     Maintenance,
     Operation,
-    Profile,
     Refused,
     Scope,
     StartCause,
@@ -34,16 +30,12 @@ from store import values
 from store.engines import NewStore
 from store.values import (
     BATCH,
-    ENDING,
     GOING,
-    HALTED,
     MINUTE,
     NOW,
     OVER,
     WEB,
-    drain,
     event,
-    hold,
     machine,
     operation,
     tombstone,
@@ -119,15 +111,6 @@ class Values:
             assert reading.tombstones() == {gone.key: gone}
             assert reading.drains() == {drained.host: drained}
 
-    def test_a_new_value_replaces_the_old_one_whole(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,), machines=(machine("Web-0", tags=(("a", "b"),)),)))
-        moved = machine("WEB-0", host="h9", profile=Profile(location="here", os_type=""))
-        grown = msgspec.structs.replace(WEB, incarnation=2**40)
-        save(store, Changes(scopes=(grown,), machines=(moved,)))
-        with store.read() as reading:
-            assert reading.scopes() == {"web": grown}
-            assert reading.machines() == {"web-0": moved}
-
     def test_an_operation_is_replaced_with_its_events_in_their_order(self, store: Store) -> None:
         batch = event("B", "batch", "b_0")
         first = operation("1.1", event("A", "web", "Web-0", "web-1"), batch)
@@ -173,35 +156,6 @@ class Values:
         with store.read() as reading:
             assert reading.machines() == {"a": there}
             assert set(reading.scopes()) == {"batch"}
-
-    def test_a_hold_stands_until_its_kind_and_name_are_released(self, store: Store) -> None:
-        everything, host = hold(HoldKind.EVERYTHING), hold(HoldKind.HOST, "web")
-        scope = hold(HoldKind.SCOPE, "web", at=NOW - MINUTE)
-        save(store, Changes(holds=(host, everything, scope)))
-        with store.read() as reading:
-            assert reading.holds() == (scope, everything, host)
-        other_words = hold(HoldKind.HOST, "web", reason="", by="", at=NOW + MINUTE)
-        save(store, Changes(released=(other_words, hold(HoldKind.MACHINE, "web"))))
-        with store.read() as reading:
-            assert reading.holds() == (scope, everything)
-
-    def test_what_is_released_goes_before_what_is_held_anew(self, store: Store) -> None:
-        old = hold(HoldKind.SCOPE, "web")
-        new = hold(HoldKind.SCOPE, "web", reason="another", at=NOW + MINUTE)
-        save(store, Changes(holds=(old,)))
-        with store.write() as transaction:
-            transaction.save(Changes(holds=(new,), released=(old,)))
-            assert transaction.holds() == (new,)
-
-    def test_the_latest_drain_of_a_host_replaces_the_one_before(self, store: Store) -> None:
-        first, other = drain("h1"), drain("H1", reboot=True)
-        save(store, Changes(drains=(first, other)))
-        over = drain("h1", state=HostState.UP, changed_at=NOW + MINUTE)
-        with store.write() as transaction:
-            transaction.save(Changes(drains=(over,)))
-            assert transaction.drains() == {"h1": over, "H1": other}
-        with store.read() as reading:
-            assert reading.drains() == {"h1": over, "H1": other}
 
     def test_a_tombstone_stays_until_it_is_revived(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB,), machines=(machine("Web-0"),)))
@@ -272,46 +226,6 @@ class Values:
 class Questions:
     """What the rules and the people ask."""
 
-    def test_what_is_live_is_found_beside_what_is_over(self, store: Store) -> None:
-        both = operation("1.1", event("A", "web", "web-0"), event("B", "batch", "b_0"))
-        running = operation("1.2", event("C", "batch", "b_1"), **STARTED)
-        over = operation("1.3", event("D", "web", "web-0"), status=EventStatus.COMPLETED)
-        save(store, with_maintenances(both, running, over))
-        with store.read() as reading:
-            assert list(reading.live_operations().items()) == [("1.1", both), ("1.2", running)]
-        save(store, with_maintenances(msgspec.structs.replace(both, status=EventStatus.CANCELED)))
-        with store.read() as reading:
-            assert set(reading.live_operations()) == {"1.2"}
-
-    def test_the_next_wakeup_is_the_earliest_of_all(self, store: Store) -> None:
-        late = operation("1.1", not_before=NOW + 20 * MINUTE)
-        save(store, with_maintenances(late, operation("1.2", **STARTED)))
-        with store.read() as reading:
-            assert reading.next_wakeup() == late.not_before
-        ready = operation("1.3", event("R", "web", "web-0", approval=APPROVAL))
-        save(store, with_maintenances(ready))
-        with store.read() as reading:
-            assert reading.next_wakeup() == AT_ONCE
-
-    def test_a_maintenance_is_open_while_it_or_a_unit_of_it_is_not_over(self, store: Store) -> None:
-        made = (
-            values.maintenance(10, *HALTED),
-            values.maintenance(2, *GOING),
-            values.maintenance(3, *OVER),
-            values.maintenance(4),
-            values.maintenance(11, *ENDING),
-        )
-        save(store, Changes(maintenances=made))
-        with store.read() as reading:
-            assert list(reading.open_maintenances().items()) == [
-                (2, made[1]),
-                (10, made[0]),
-                (11, made[4]),
-            ]
-        save(store, Changes(maintenances=(values.maintenance(2, *OVER),)))
-        with store.read() as reading:
-            assert set(reading.open_maintenances()) == {10, 11}
-
     def test_a_maintenance_is_found_by_its_idempotency_key(self, store: Store) -> None:
         keys = {1: "k1", 2: "", 3: "k1", 4: "K1", 5: ""}
         asked = (
@@ -322,14 +236,6 @@ class Questions:
         with store.read() as reading:
             found = [reading.maintenance_of_key(key) for key in ("k1", "K1", "k2", "")]
         assert [one and one.number for one in found] == [3, 4, None, None]
-
-    def test_maintenances_are_listed_newest_first_and_by_number(self, store: Store) -> None:
-        operations = (operation("1.1"), operation("2.1"), operation("2.2"), operation("10.1"))
-        save(store, with_maintenances(*operations))
-        with store.read() as reading:
-            assert [m.number for m in reading.latest_maintenances(None, 2)] == [10, 2]
-            assert [m.number for m in reading.latest_maintenances(10, 9)] == [2, 1]
-            assert list(reading.operations_of_maintenance(2)) == ["2.1", "2.2"]
 
     def test_numbers_of_maintenances_are_never_given_twice(self, store: Store) -> None:
         with store.write() as transaction:
@@ -353,30 +259,6 @@ class Questions:
         with store.write() as transaction:
             assert transaction.next_maintenance_number() == 18
 
-    def test_a_number_that_was_rolled_back_may_be_given_again(self, store: Store) -> None:
-        def count(transaction: Transaction) -> None:
-            transaction.save(Changes(maintenances=(values.maintenance(1),)))
-            assert transaction.next_maintenance_number() == 2
-
-        assert_rolled_back(store, count)
-        with store.write() as transaction:
-            assert transaction.next_maintenance_number() == 1
-
-    def test_purging_leaves_what_belongs_to_an_open_maintenance(self, store: Store) -> None:
-        ended = {"status": EventStatus.COMPLETED, "ended_at": NOW}
-        steps = (operation("1.1", **ended), operation("1.2", **ended), operation("2.1", **ended))
-        changes = with_maintenances(*steps)
-        several = (values.maintenance(1, *GOING), values.maintenance(2, *OVER))
-        save(store, msgspec.structs.replace(changes, maintenances=several))
-        with store.write() as transaction:
-            assert transaction.purge(NOW + MINUTE, 1) == 1
-            assert transaction.purge(NOW + MINUTE, 10) == 0
-            assert set(transaction.operations(["1.1", "1.2", "2.1"])) == {"1.1", "1.2"}
-            assert set(transaction.maintenances([1, 2])) == {1}
-            transaction.save(Changes(maintenances=(values.maintenance(1, *OVER),)))
-            assert transaction.purge(NOW + MINUTE, 10) == 2
-            assert transaction.maintenances([1]) == {}
-
     def test_a_maintenance_without_operations_goes_with_those_after_it(self, store: Store) -> None:
         done = operation("8.1", status=EventStatus.COMPLETED, ended_at=NOW)
         several = tuple(values.maintenance(n, *OVER) for n in (7, 9))
@@ -385,30 +267,6 @@ class Questions:
         with store.write() as transaction:
             assert transaction.purge(NOW + MINUTE, 10) == 1
             assert set(transaction.maintenances([6, 7, 8, 9])) == {6, 9}
-
-    def test_what_was_purged_can_be_saved_again_at_once(self, store: Store) -> None:
-        ended = {"status": EventStatus.COMPLETED, "ended_at": NOW}
-        over = operation("1.1", event("A", "web", "web-0"), **ended)
-        save(store, with_maintenances(over))
-        with store.write() as transaction:
-            assert transaction.operations_of_events(["A"]) == {"1.1": over}
-            assert transaction.purge(NOW + MINUTE, 10) == 1
-            transaction.save(with_maintenances(over))
-            assert transaction.operations_of_events(["A"]) == {"1.1": over}
-
-    def test_purging_leaves_holds_tombstones_and_drains(self, store: Store) -> None:
-        preempted = operation("1.1", status=EventStatus.COMPLETED, ended_at=NOW)
-        held, gone = hold(HoldKind.SCOPE, "web"), tombstone("Web-0", operation="1.1")
-        changes = with_maintenances(preempted)
-        apart = {"holds": (held,), "tombstones": (gone,), "drains": (drain("h1"),)}
-        save(store, msgspec.structs.replace(changes, **apart))
-        with store.write() as transaction:
-            assert transaction.purge(NOW + 99 * MINUTE, 10) == 1
-        with store.read() as reading:
-            assert reading.operations(["1.1"]) == {}
-            assert reading.holds() == (held,)
-            assert reading.tombstones() == {"web-0": gone}
-            assert reading.drains() == {"h1": drain("h1")}
 
     def test_purging_forgets_what_ended_before_and_nothing_else(self, store: Store) -> None:
         ended = {"status": EventStatus.COMPLETED}

@@ -179,7 +179,7 @@ QUESTIONS: list[Callable[[Reading | Model], object]] = [
     lambda r: r.operations(IDS),
     lambda r: [in_order(r.operations_of_maintenance(number)) for number in (1, 2, 3)],
     lambda r: [r.operations_of_events([f"{id_}-A"]) for id_ in IDS],
-    lambda r: r.live_operations(),
+    lambda r: in_order(r.live_operations()),
     lambda r: in_order(r.unacknowledged_failures(99)),
     lambda r: r.next_wakeup(),
 ]

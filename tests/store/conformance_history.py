@@ -1,12 +1,11 @@
 """What every store must keep, of history: `port.py` as tests. See `conformance`."""
 
 import msgspec
-import pytest
 
 from forewarn.store.port import HistoryQuery, Store
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import EventStatus
 from store.conformance import save
-from store.values import MINUTE, NOW, event, operation, with_maintenances
+from store.values import MINUTE, NOW, operation, with_maintenances
 
 
 def all_pages(store: Store, query: HistoryQuery) -> list[str]:
@@ -48,48 +47,6 @@ class History:
             assert (len(first.operations), len(last.operations)) == (2, 2)
             assert last.next is None
             assert reading.history(HistoryQuery(limit=4)).next is None
-
-    def test_an_operation_keeps_its_place_when_it_changes(self, store: Store) -> None:
-        made = [operation(f"1.{n}") for n in range(3)]
-        save(store, with_maintenances(*made))
-        save(store, with_maintenances(msgspec.structs.replace(made[0], outcome="done")))
-        assert all_pages(store, HistoryQuery(limit=1)) == ["1.2", "1.1", "1.0"]
-
-    @pytest.mark.parametrize(
-        ("filters", "expected"),
-        [
-            ({}, ["4.1", "3.1", "2.1", "1.2", "1.1"]),
-            ({"machine": "web-1"}, ["2.1", "1.1"]),
-            ({"machine": "WEB-1"}, []),
-            ({"scope": "batch"}, ["3.1", "2.1"]),
-            ({"scope": "batch", "machine": "web-1"}, ["2.1"]),
-            ({"maintenance": 1}, ["1.2", "1.1"]),
-            ({"event_types": (EventType.FREEZE, EventType.PREEMPT)}, ["3.1", "1.2"]),
-            ({"statuses": (EventStatus.CANCELED,)}, ["4.1"]),
-            ({"since": NOW + 2 * MINUTE}, ["4.1", "3.1"]),
-            ({"until": NOW + 2 * MINUTE}, ["2.1", "1.2", "1.1"]),
-            ({"since": NOW + MINUTE, "until": NOW + 3 * MINUTE}, ["3.1", "2.1"]),
-            ({"machine": "web-1", "statuses": (EventStatus.CANCELED,)}, []),
-        ],
-    )
-    def test_filters_say_which_and_together_mean_all_of_them(
-        self, store: Store, filters: dict[str, object], expected: list[str]
-    ) -> None:
-        made = (
-            operation("1.1", event("A", "web", "Web-1", "Web-2")),
-            operation("1.2", event("B", "web", "Web-2"), event_type=EventType.FREEZE),
-            operation("2.1", event("C", "batch", "b_0"), event("D", "web", "web-1")),
-            operation("3.1", event("E", "batch", "b_0"), event_type=EventType.PREEMPT),
-            operation("4.1", event("F", "web", "Web-2"), status=EventStatus.CANCELED),
-        )
-        later = [NOW, NOW, NOW + MINUTE, NOW + 2 * MINUTE, NOW + 3 * MINUTE]
-        announced = (
-            msgspec.structs.replace(o, announced_at=at) for o, at in zip(made, later, strict=True)
-        )
-        save(store, with_maintenances(*announced))
-        for limit in (1, 2, 100):
-            query = msgspec.convert({**filters, "limit": limit}, HistoryQuery)
-            assert all_pages(store, query) == expected
 
     def test_what_ended_is_listed_by_its_end_and_counted_by_its_status(self, store: Store) -> None:
         ended = {"status": EventStatus.COMPLETED}

@@ -103,13 +103,6 @@ class Outbox:
             twice()
         assert append_alone(store, "c") == Position(1, "c")
 
-    def test_a_transaction_that_raises_takes_no_number(self, store: Store) -> None:
-        append_alone(store, "a")
-        assert_rolled_back(store, lambda transaction: append(transaction, "b") and None)
-        with store.write():
-            pass
-        assert append_alone(store, "c") == Position(2, "c")
-
     def test_numbers_have_no_gaps_and_follow_the_order_of_commits(self, store: Store) -> None:
         seen: list[int] = []
         stop = threading.Event()
@@ -230,14 +223,6 @@ class News:
             assert reading.news_after(1, 10) == reading.news_after(2, 10) == [third]
             assert reading.news_after(3, 10) == reading.news_after(9, 10) == []
             assert [one.sequence for one in reading.changes_after(0, 10)] == [1, 2, 3]
-
-    def test_news_of_a_transaction_that_raises_is_never_read(self, store: Store) -> None:
-        def told(transaction: Transaction) -> None:
-            transaction.append(new_change("a"), b"[1]")
-
-        assert_rolled_back(store, told)
-        with store.read() as reading:
-            assert reading.news_after(0, 10) == []
 
     def test_numbers_that_lost_changes_may_have_had_are_left_out(self, store: Store) -> None:
         tell(store, "a", b"[1]")

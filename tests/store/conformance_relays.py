@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.relays import Relay
-from forewarn.store.port import Store, Transaction
-from store.conformance import assert_rolled_back
+from forewarn.store.port import Store
 from store.engines import NewStore
 from store.values import MINUTE, NOW
 
@@ -94,16 +93,6 @@ class Relays:
         with store.write() as transaction:
             transaction.forget_relay("h1")
         assert list(known(store)) == ["h2"]
-
-    def test_a_mark_is_undone_with_its_transaction(self, store: Store) -> None:
-        store.hear([relay()])
-
-        def mark(transaction: Transaction) -> None:
-            transaction.mark_relay("h1", NOW)
-            transaction.forget_relay("h1")
-
-        assert_rolled_back(store, mark)
-        assert known(store) == {"h1": relay()}
 
     def test_a_relay_that_says_a_nul_is_refused(self, store: Store) -> None:
         with pytest.raises(Refused):

@@ -11,11 +11,15 @@ import msgspec
 import forked
 import patience
 from forewarn.maintenance.model import Changes, HoldKind
-from forewarn.store.port import Store, Transaction
+from forewarn.store.port import Position, Store, Transaction
 from store.conformance import assert_rolled_back, save
+from store.conformance_outbox import new_change
+from store.conformance_relays import relay
+from store.conformance_webhooks import webhook
 from store.engines import Engine
 from store.values import (
     BATCH,
+    NOW,
     WEB,
     drain,
     hold,
@@ -40,18 +44,31 @@ class Together:
             drains=(drain("h1"),),
         )
 
+        store.hear([relay()])
+
         def change(transaction: Transaction) -> None:
             transaction.save(whole)
             transaction.put_setting("a", "b")
+            transaction.put_webhooks([webhook("a")])
+            transaction.mark_relay("h1", NOW)
+            transaction.append(new_change("a"), b"[1]")
             assert set(transaction.scopes()) == {"web", "batch"}
+            assert transaction.next_maintenance_number() == 2
+            transaction.forget_relay("h1")
 
         assert_rolled_back(store, change)
         with store.read() as reading:
             assert reading.scopes() == {"web": WEB}
             assert reading.machines() == reading.live_operations() == reading.tombstones() == {}
             assert reading.holds() == ()
-            assert reading.drains() == {}
+            assert reading.drains() == reading.webhooks() == {}
             assert reading.setting("a") is None
+            assert reading.relays() == {"h1": relay()}
+            assert reading.news_after(0, 10) == []
+            assert reading.position() == Position()
+        with store.write() as transaction:
+            assert transaction.next_maintenance_number() == 1
+            assert transaction.append(new_change("b")) == Position(1, "b")
 
     def test_increments_of_many_threads_are_all_counted(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB, BATCH)))

@@ -8,7 +8,6 @@ from forewarn.maintenance.model import Refused
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import Store
 from forewarn.vocabulary import ErrorCode
-from store.conformance import assert_rolled_back
 from store.engines import NewStore
 from store.values import MINUTE, NOW
 
@@ -70,11 +69,6 @@ class Webhooks:
             assert transaction.position().sequence == 0
         with store.read() as reading:
             assert list(reading.webhooks()) == ["b"]
-
-    def test_webhooks_of_a_transaction_that_fails_are_not_there(self, store: Store) -> None:
-        assert_rolled_back(store, lambda transaction: transaction.put_webhooks([webhook("a")]))
-        with store.read() as reading:
-            assert reading.webhooks() == {}
 
     def test_a_nul_character_is_refused(self, store: Store) -> None:
         with pytest.raises(Refused) as refusal:

@@ -132,7 +132,7 @@ class Model:
         }
 
     def live_operations(self) -> dict[str, Operation]:
-        return self.live
+        return {id_: one for id_, one in self.all_operations.items() if id_ in self.live}
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         order = {id_: place for place, id_ in enumerate(self.all_operations)}

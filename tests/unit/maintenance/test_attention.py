@@ -1,16 +1,16 @@
-"""What an operator must know: each kind, when it appears and when it is gone."""
+"""What an operator must know, and the words beside a status, beside the stories of scenarios."""
 
 import re
 from datetime import timedelta
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import alerts, commands, turns
+from forewarn.maintenance import alerts, standing, turns
 from forewarn.maintenance.alerts import AlertKind, Audience
-from forewarn.maintenance.model import HoldKind, Maintenance, Refused
-from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.model import Drain, HoldKind, HostState, Maintenance, Refused
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
 from forewarn.vocabulary import ErrorCode, EventType
 from turn_world import maintenance
 
@@ -33,27 +33,6 @@ def items(bench: Bench, **sights: Audience) -> list[alerts.Alert]:
     )
 
 
-def test_a_quiet_fleet_needs_nobody() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    assert listed(bench) == []
-
-
-def test_a_failure_is_listed_until_somebody_takes_note() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", "bastion", no_notice=True)
-    bench.now += MINUTE
-    bench.finish("1.1", succeeded=False, message="no such domain")
-    bench.finish("1.2", succeeded=False)
-    first, second = items(bench)
-    assert (first.kind, first.about, first.since) == (AlertKind.FAILED, "1.1", NOW + MINUTE)
-    assert first.message == "Reboot failed: no such domain"
-    assert second.message == "Reboot failed"
-    both = "1.1", "1.2"
-    bench.decide(commands.acknowledge_failures, operations=both, by="ann", even_if_down=True)
-    assert listed(bench) == []
-
-
 def test_that_the_store_is_down_comes_first() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", no_notice=True)
@@ -65,41 +44,6 @@ def test_that_the_store_is_down_comes_first() -> None:
     assert [item.kind for item in found] == [AlertKind.STORE_DOWN, AlertKind.FAILED]
     assert "the disk is full" in down.message
     assert alerts.remedy(down) == ""
-
-
-def test_a_failure_names_what_waits_for_it() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", no_notice=True)
-    bench.ask(REBOOT, "web-1")
-    bench.ask(REBOOT, "bastion", no_notice=True)
-    bench.finish("1.1", succeeded=False)
-    bench.finish("3.1", succeeded=False)
-    first, other = items(bench)
-    assert (first.about, other.about) == ("1.1", "3.1")
-    assert first.message.endswith("; 2.1 waits")
-    assert other.message == "Reboot failed"
-    bench.ask(REBOOT, "web-2")
-    assert items(bench)[0].message.endswith("; 2.1, 4.1 wait")
-
-
-def test_a_halted_maintenance_is_listed_until_it_is_resumed_or_cancelled() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.cancel("1.1")
-    (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (AlertKind.HALTED, "1", NOW)
-    assert "1.1 is Canceled: not now" in item.message
-    assert alerts.remedy(item) == "maintenance resume 1"
-    bench.order(MaintenanceOrder.RESUME)
-    assert listed(bench) == []
-    bench.snapshot = bench.with_hosts({"web-1": "h0"})
-    bench.cancel(maintenance=1)
-    bench.ask(REBOOT, host="h0")
-    bench.cancel("2.1")
-    assert listed(bench) == [(AlertKind.HALTED, "2")]
-    assert "h0" in items(bench)[0].message
-    bench.cancel(maintenance=2)
-    assert listed(bench) == []
 
 
 def test_units_that_the_rules_refuse_are_listed_after_ten_minutes_until_they_go() -> None:
@@ -117,89 +61,6 @@ def test_units_that_the_rules_refuse_are_listed_after_ten_minutes_until_they_go(
     assert "h0, h1: no room" in item.message
     assert alerts.remedy(item) == "maintenance show 1"
     assert found(turns.asked(again, {0: 1, 1: 2}, NOW + 10 * MINUTE), 20 * MINUTE) == []
-
-
-def test_one_that_an_operator_paused_needs_nobody() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.order(MaintenanceOrder.PAUSE)
-    assert listed(bench) == []
-
-
-def test_a_hold_is_listed_with_who_and_why() -> None:
-    bench = Bench()
-    bench.hold(HoldKind.SCOPE, "web")
-    (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (AlertKind.HELD, "scope web", NOW)
-    assert "ann: storm" in item.message
-    hold = msgspec.structs.replace(bench.snapshot.holds[0], by="", reason="", name="")
-    bench.snapshot = msgspec.structs.replace(bench.snapshot, holds=(hold,))
-    (item,) = items(bench)
-    assert item.about == "scope"
-    assert "by somebody;" in item.message
-
-
-def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None:
-    bench = Bench()
-    bench.ask_each_domain()
-    bench.now += 13 * MINUTE - SECOND
-    assert listed(bench) == []
-    bench.now += SECOND
-    assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (1, 2, 3)]
-    assert items(bench)[0].since == NOW
-    assert "soon" in items(bench)[0].message
-    bench.approve(bench.event("1.1").id)
-    assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (2, 3)]
-    bench.let_pass(2 * MINUTE)
-    assert ["over" in item.message for item in items(bench)] == [True, True]
-    bench.hold(HoldKind.EVERYTHING)
-    assert listed(bench) == [(AlertKind.HELD, "everything")]
-
-
-@pytest.mark.parametrize(
-    ("duration", "patience"),
-    [(-1, 60 * MINUTE), (0, 60 * MINUTE), (1, 10 * MINUTE), (120, 10 * MINUTE),
-     (121, timedelta(seconds=605)), (3600, 300 * MINUTE)],
-)  # fmt: skip
-def test_an_act_that_lasts_far_too_long_is_stuck(duration: int, patience: timedelta) -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", no_notice=True, duration_seconds=duration)
-    assert alerts.patience(bench.operation("1.1")) == patience
-    bench.now += patience
-    assert listed(bench) == []
-    bench.now += SECOND
-    (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (AlertKind.STUCK, "1.1", NOW)
-    assert "12:00:00Z" in item.message
-
-
-def test_a_doubt_is_listed_instead_of_a_stuck_act() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", no_notice=True)
-    doubtful = msgspec.structs.replace(bench.operation("1.1"), outcome_unknown="nobody knows")
-    bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
-    bench.now += timedelta(days=1)
-    (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (AlertKind.UNKNOWN, "1.1", NOW)
-    assert item.message == "Reboot of web-0: nobody knows"
-
-
-@pytest.mark.parametrize(
-    ("count", "named"),
-    [(5, "b_0, b_1, b_2, b_3, b_4"), (6, "b_0, b_1, b_2, b_3, b_4 and 1 more")],
-)
-def test_a_doubt_names_the_machines_that_it_is_about_as_far_as_a_line_holds(
-    count: int, named: str
-) -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", no_notice=True)
-    operation = bench.operation("1.1")
-    event = msgspec.structs.replace(
-        operation.events[0], machines=tuple(f"b_{n}" for n in range(count))
-    )
-    doubtful = msgspec.structs.replace(operation, outcome_unknown="nobody knows", events=(event,))
-    bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
-    assert items(bench)[0].message == f"Reboot of {named}: nobody knows"
 
 
 def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:
@@ -237,3 +98,50 @@ def test_the_oldest_is_first() -> None:
     bench.hold(HoldKind.MACHINE, "bastion")
     bench.now += 13 * MINUTE
     assert listed(bench) == [(AlertKind.UNAPPROVED, "1.1"), (AlertKind.HELD, "machine bastion")]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def has(text: str, *facts: str) -> bool:
+    return all(fact in text for fact in facts)
+
+
+def test_what_is_held_by_a_hold_that_is_not_known_any_more_says_so(bench: Bench) -> None:
+    bench.ask(REBOOT, "web-0")
+    bench.hold(HoldKind.SCOPE, "web")
+    assert standing.of_operation(bench.operation("1.1"), {}, (), bench.now) == "held"
+
+
+def test_a_host_says_where_it_is_stuck_since_when_and_what_ends_that() -> None:
+    drain = Drain(host="h1", state=HostState.UP, requested_at=NOW, changed_at=NOW)
+    assert standing.of_host(drain, NOW) == ""
+    stuck = replace(drain, state=HostState.STUCK, stuck_in=HostState.DRAINING, reason="db-1 stays")
+    assert has(standing.of_host(stuck, NOW), "draining", "db-1 stays", "12:00Z", "retry")
+    empty = replace(drain, state=HostState.EMPTY)
+    assert has(standing.of_host(empty, NOW), "12:00Z", "undrain")
+    reboots = replace(empty, reboot=True, reason="held: everything")
+    assert has(standing.of_host(reboots, NOW), "held: everything", "12:00Z")
+    assert "undrain" not in standing.of_host(reboots, NOW), "it goes on by itself"
+
+
+def test_a_maintenance_that_rests_says_since_when_and_how_it_goes_on(bench: Bench) -> None:
+    bench.ask(REBOOT, "web-0")
+    (asked,) = bench.snapshot.maintenances.values()
+    assert standing.of_maintenance(asked, NOW) == ""
+    failed = Unit(name="web/0", kind=UnitKind.UPDATE_DOMAIN, state=UnitState.FAILED)
+    halted = replace(
+        asked,
+        state=MaintenanceState.HALTED,
+        reason="web/0 failed: 1.1 is Failed\nand more",
+        changed_at=NOW,
+        units=(failed,),
+    )
+    text = standing.of_maintenance(halted, NOW)
+    assert has(text, "web/0 failed", "12:00Z", "retry or skip web/0", "resume")
+    assert "and more" not in text, "one line"
+    paused = replace(halted, state=MaintenanceState.PAUSED, reason="paused by ann", units=())
+    assert has(standing.of_maintenance(paused, NOW), "by ann", "12:00Z", "resume")
+    assert "paused" not in standing.of_maintenance(paused, NOW), "the status says that"

@@ -1,16 +1,16 @@
 """Holds with an end: they end at their time, never before, and plans count on it."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import alerts, commands, planner, standing, turn_forecast
 from forewarn.maintenance.footprints import Footprint
-from forewarn.maintenance.model import Changes, HoldKind, Refused
+from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.maintenance.news import Before, of_others
 from forewarn.maintenance.units import Unit
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import EventType
 from turn_world import maintenance
 
 END = NOW + 10 * MINUTE
@@ -24,44 +24,6 @@ def held() -> Bench:
     bench.let_pass(5 * MINUTE)
     bench.hold(HoldKind.SCOPE, "web", END)
     return bench
-
-
-def test_a_hold_ends_at_its_time_and_what_it_held_has_the_notice_that_was_left(
-    held: Bench,
-) -> None:
-    held.let_pass(5 * MINUTE - SECOND)
-    assert held.decide(commands.expire_holds).changes == Changes()
-    assert held.operation("1.1").held_at is not None
-    held.now += SECOND
-    expired = held.decide(commands.expire_holds)
-    assert [hold.name for hold in expired.changes.released] == ["web"]
-    assert [operation.id for operation in expired.operations] == ["1.1"]
-    assert held.operation("1.1").not_before == END + 10 * MINUTE
-    held.let_pass(10 * MINUTE - SECOND)
-    assert held.operation("1.1").status is EventStatus.SCHEDULED
-    held.let_pass(SECOND)
-    assert held.operation("1.1").status is EventStatus.STARTED
-
-
-def test_the_notice_goes_on_from_the_release_where_nobody_looked_at_the_time(held: Bench) -> None:
-    held.let_pass(60 * MINUTE)
-    assert held.operation("1.1").not_before == NOW + 75 * MINUTE
-
-
-def test_another_hold_of_the_same_stays(held: Bench) -> None:
-    held.hold(HoldKind.EVERYTHING)
-    held.let_pass(20 * MINUTE)
-    assert held.operation("1.1").held_at is not None
-    assert [hold.kind for hold in held.snapshot.holds] == [HoldKind.EVERYTHING]
-
-
-@pytest.mark.parametrize("ago", [timedelta(0), SECOND])
-def test_an_end_that_has_passed_is_refused(ago: timedelta) -> None:
-    bench = Bench()
-    with pytest.raises(Refused) as refused:
-        bench.hold(HoldKind.EVERYTHING, "", bench.now - ago)
-    assert (refused.value.code, refused.value.facts) == (ErrorCode.INVALID, {"where": "until"})
-    assert bench.snapshot.holds == ()
 
 
 def test_whatever_tells_of_a_hold_tells_its_end(held: Bench) -> None:

@@ -35,30 +35,6 @@ def test_machines_of_two_update_domains_are_not_shut_down_together() -> None:
     assert len(found.problems) == 1
 
 
-def test_a_failed_move_stops_the_line_turns_nothing_off_and_waits_for_a_word() -> None:
-    world = World()
-    world.drain("h1", reboot=True)
-    world.drive_all()
-    first = world.live()[0]
-    world.bench.approve(*(event.id for event in first.events))
-    world.carry_out(world.bench.operation(first.id), succeeded=False)
-    world.drive_all()
-    drain = world.drains["h1"]
-    assert (drain.state, drain.stuck_in) == (HostState.STUCK, HostState.DRAINING)
-    assert first.id in drain.reason
-    assert {o.status for o in world.bench.snapshot.operations.values()} == {
-        EventStatus.FAILED,
-        EventStatus.CANCELED,
-    }
-    world.go_on(30)
-    assert world.drains["h1"] == drain
-    assert not world.off
-    world.order("h1", host_drain.retry)
-    world.go_on()
-    assert world.state() is HostState.UP
-    assert world.hosts_of(*ON_H1) == ["h1"] * 4
-
-
 def test_a_machine_that_starts_on_an_empty_host_is_moved_before_the_reboot() -> None:
     world = World()
     world.bench.hold(HoldKind.HOST, "h1")
@@ -100,44 +76,6 @@ def test_what_cannot_move_is_shut_down_last_and_is_off_until_the_host_has_reboot
     assert world.hosts_of("db-0") == ["h1"]
 
 
-def test_an_operator_may_shut_a_machine_down_that_could_not_be_moved() -> None:
-    world = stuck_at("db-0")
-    world.order("h1", host_drain.look_after, "DB-0", Way.STOP)
-    world.go_on(20)
-    assert world.state() is HostState.UP
-    assert world.hosts_of(*ON_H1) == ["h1"] * 4
-    assert EventType.REBOOT in {o.event_type for o in world.bench.snapshot.operations.values()}
-
-
-def stuck_at(name: str) -> World:
-    world = World()
-    world.drain("h1", reboot=True)
-    world.drive_all()
-    world.approve()
-    (operation,) = (o for o in world.live() if o.machines == (name,))
-    if operation.status is not EventStatus.STARTED:
-        world.go_on(0)
-    world.carry_out(world.bench.operation(operation.id), succeeded=False)
-    for other in world.live():
-        if other.status is EventStatus.STARTED:
-            world.carry_out(other)
-    world.drive_all()
-    assert world.state() is HostState.STUCK
-    return world
-
-
-def test_an_operator_brings_the_machines_of_an_empty_host_home() -> None:
-    world = World()
-    world.drain("h1", bring_home=False)
-    world.go_on()
-    assert world.state() is HostState.EMPTY
-    world.order("h1", host_drain.bring_home)
-    assert not world.drains["h1"].closed
-    world.go_on()
-    assert world.state() is HostState.UP
-    assert world.hosts_of(*ON_H1) == ["h1"] * 4
-
-
 def test_a_machine_with_a_live_event_has_its_turn_after_that() -> None:
     world = World()
     world.bench.ask(EventType.REBOOT, "db-0")
@@ -148,24 +86,6 @@ def test_a_machine_with_a_live_event_has_its_turn_after_that() -> None:
     assert len(world.bench.snapshot.maintenances) == 4
     world.go_on(20)
     assert world.state() is HostState.EMPTY
-
-
-def test_a_silent_host_has_a_minute_and_then_needs_an_operator() -> None:
-    world = World()
-    world.silent.add("h1")
-    world.drain("h1")
-    world.drive_all()
-    assert world.state() is HostState.DRAINING
-    world.wait(host_drain.SILENT_LIMIT - SECOND)
-    world.silent.clear()
-    world.drive_all()
-    assert world.live()
-    world = World()
-    world.silent.add("h1")
-    world.drain("h1")
-    world.drive_all()
-    world.wait(host_drain.SILENT_LIMIT)
-    assert world.state() is HostState.STUCK
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -216,30 +136,6 @@ def test_a_retry_of_a_host_that_rebooted_late_shuts_no_machine_down_again() -> N
     kinds = [o.event_type for o in world.bench.snapshot.operations.values()]
     assert kinds.count(EventType.REBOOT) == 1
     assert world.hosts_of(*ON_H1) == ["h1"] * 4
-
-
-def test_a_command_that_reports_a_failure_has_a_minute_to_be_proven_wrong() -> None:
-    world = World()
-    world.lose_reboots = True
-    world.drain("h1", reboot=True)
-    world.go_on_until(HostState.REBOOTING)
-    world.put(host_drain.reboot_failed(world.drains["h1"], "permission denied"))
-    world.drive_all()
-    assert world.state() is HostState.REBOOTING
-    world.wait(host_drain.COMMAND_LIMIT)
-    assert world.state() is HostState.STUCK
-    assert "permission denied" in world.drains["h1"].reason
-
-
-@pytest.mark.parametrize("order", [host_drain.retry, host_drain.bring_home, host_drain.undrain])
-def test_what_the_table_does_not_have_is_refused(order: object) -> None:
-    world = World()
-    world.lose_reboots = True
-    world.drain("h1", reboot=True)
-    world.go_on_until(HostState.REBOOTING)
-    with pytest.raises(Refused) as refusal:
-        world.order("h1", order)
-    assert refusal.value.code is ErrorCode.CONFLICT
 
 
 def test_whatever_happens_no_host_is_rebooted_under_a_machine_and_every_drain_can_end() -> None:

@@ -53,17 +53,6 @@ def test_a_whole_second_stays_as_it_is() -> None:
     assert notice.whole_seconds(NOW + timedelta(microseconds=999_999)) == NOW + SECOND
 
 
-def test_a_later_not_before_is_taken() -> None:
-    later = NOW + timedelta(days=3, microseconds=5)
-    chosen = notice.not_before(later, 15 * MINUTE, NOW)
-    assert chosen == NOW + timedelta(days=3, seconds=1)
-
-
-def test_exactly_the_least_notice_is_enough() -> None:
-    earliest = NOW + 15 * MINUTE
-    assert notice.not_before(earliest, 15 * MINUTE, NOW) == earliest
-
-
 @pytest.mark.parametrize(
     ("least", "spoken"),
     [(15 * MINUTE, "15 min"), (30 * SECOND, "30 s"), (90 * SECOND, "90 s")],

@@ -1,27 +1,34 @@
-"""What a maintenance whose units take turns asks for, and what it waits for."""
+"""What a maintenance whose units take turns says and follows, beside the stories of turns.txt."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import footprints, turns, units
-from forewarn.maintenance.footprints import SEVERAL
+from forewarn.maintenance import footprints, turn_check, turn_plan, turns, units
+from forewarn.maintenance.footprints import SEVERAL, Footprint
 from forewarn.maintenance.model import (
     Drain,
+    DrainGuest,
     HoldKind,
     HostState,
+    Maintenance,
     Refused,
+    Way,
 )
 from forewarn.maintenance.time_windows import Span
+from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turns import Ask, Done, Obstacle, Start, Stop, Wait
+from forewarn.maintenance.turns import Ask, Obstacle, Start, Wait
 from forewarn.maintenance.units import (
-    CONFIRM,
+    CheckProgress,
     MaintenanceState,
     MaintenanceTrigger,
+    TurnPolicy,
     Unit,
     UnitKind,
     UnitState,
@@ -31,6 +38,7 @@ from turn_world import (
     ALWAYS,
     FAILED,
     HOUR,
+    MARGIN,
     OPENS,
     RUNNING,
     WAITING,
@@ -39,199 +47,7 @@ from turn_world import (
     windowed,
 )
 
-
-def test_by_default_one_unit_goes_after_another_and_then_it_is_done() -> None:
-    world = World(maintenance("h0", "h1"))
-    assert world.asked() == ["h0"]
-    assert world.waits() is Obstacle.AT_ONCE
-    world.end("h0")
-    assert world.asked() == ["h1"]
-    world.end("h1")
-    assert isinstance(world.step(), Done)
-    assert world.maintenance.state is MaintenanceState.DONE
-
-
-@pytest.mark.parametrize(("at_once", "count"), [("2", 2), ("50%", 2), ("100%", 4), ("1%", 1)])
-def test_so_many_go_at_once_as_the_policy_says(at_once: str, count: int) -> None:
-    assert len(World(maintenance(at_once=at_once)).asked()) == count
-
-
-def test_two_units_that_take_two_domains_of_a_scope_do_not_go_at_once() -> None:
-    world = World(
-        maintenance(at_once="4"), h0={"web": 0}, h1={"web": 1}, h2={"web": 0}, h3={"db": 1}
-    )
-    assert world.asked() == ["h0", "h2", "h3"]
-    assert world.waits() is Obstacle.UPDATE_DOMAIN
-    assert "web" in world.unit("h1").reason
-    world.end("h0")
-    assert world.asked() == []
-    world.end("h2")
-    assert world.asked() == ["h1"]
-
-
-def test_a_unit_with_several_domains_of_a_scope_goes_alone_there() -> None:
-    several = {"web": SEVERAL}
-    world = World(maintenance("h0", "h1", at_once="4"), h0=several, h1=several)
-    assert world.asked() == ["h0"]
-    assert world.waits() is Obstacle.UPDATE_DOMAIN
-
-
-def test_of_each_place_one_unit_goes_at_a_time() -> None:
-    world = World(maintenance(at_once="4", spread="fault-domain"))
-    world.places = {"h0": {"rack1"}, "h1": {"rack1"}, "h2": {"rack2"}, "h3": {"rack2", "rack1"}}
-    assert world.asked() == ["h0", "h2"]
-    assert world.waits() is Obstacle.SPREAD
-
-
-def test_a_blocked_unit_says_why_and_keeps_no_other_from_going() -> None:
-    world = World(maintenance("h0", "h1"))
-    world.other = {"h0": "web-0 has 12.1"}
-    assert world.asked() == ["h1"]
-    assert world.unit("h0").reason == "web-0 has 12.1"
-    world.end("h1")
-    step = world.step()
-    assert isinstance(step, Wait)
-    assert step.obstacle is Obstacle.MAINTENANCE
-    assert step.until == NOW + turns.LOOK_AGAIN_AFTER
-    assert "h0" in world.maintenance.reason
-    world.other = {}
-    assert world.asked() == ["h0"]
-
-
-def test_what_may_not_be_at_all_has_failed_and_a_host_that_cannot_be_drained_waits() -> None:
-    world = World(maintenance("h0", "h1"))
-    drained = msgspec.structs.replace(world.maintenance.units[1], drain=True)
-    units = (world.maintenance.units[0], drained)
-    world.maintenance = msgspec.structs.replace(world.maintenance, units=units)
-    refusal = Refused(ErrorCode.NOT_ELIGIBLE, "it is off")
-    world.maintenance = turns.refused(world.maintenance, {0: refusal, 1: refusal}, NOW)
-    assert [unit.state for unit in world.maintenance.units] == [FAILED, WAITING]
-    assert isinstance(world.step(), Stop)
-
-
-def test_what_the_rules_refuse_is_asked_again_later() -> None:
-    world = World(maintenance("h0", "h1"))
-    refusal = Refused(ErrorCode.LIMIT, "too many pending events")
-    world.maintenance = turns.refused(world.maintenance, {0: refusal}, NOW)
-    assert world.asked() == ["h1"]
-    assert world.unit("h0").reason == "too many pending events"
-    world.end("h1")
-    assert world.waits() is Obstacle.REFUSED
-    world.now += turns.ASK_AGAIN_AFTER
-    assert world.asked() == ["h0"]
-    assert world.unit("h0").retry_at is None
-
-
-def test_a_wave_begins_when_the_one_before_is_over() -> None:
-    world = World(maintenance("h0", "h1", "h2", waves={"h1": 1, "h2": 1}, at_once="3"))
-    assert world.asked() == ["h0"]
-    assert world.waits() is Obstacle.UNITS
-    world.end("h0")
-    assert world.asked() == ["h1", "h2"]
-
-
-def test_a_pause_lies_between_two_waves() -> None:
-    world = World(maintenance("h0", "h1", waves={"h1": 1}, pause_seconds=600))
-    world.asked()
-    world.end("h0")
-    step = world.step()
-    assert isinstance(step, Wait)
-    assert step.obstacle is Obstacle.PAUSE
-    assert step.until == NOW + 10 * MINUTE
-    world.now += 10 * MINUTE
-    assert world.asked() == ["h1"]
-
-
-def test_a_wave_that_has_to_be_confirmed_waits_for_an_operator() -> None:
-    world = World(maintenance("h0", "h1", waves={"h1": 1}, pause_seconds=CONFIRM))
-    world.asked()
-    with pytest.raises(Refused):
-        world.order(MaintenanceOrder.RESUME)
-    world.end("h0")
-    assert world.waits() is Obstacle.CONFIRMATION
-    world.now += 1000 * HOUR
-    assert world.waits() is Obstacle.CONFIRMATION
-    world.order(MaintenanceOrder.RESUME)
-    assert world.asked() == ["h1"]
-
-
-def test_the_first_failure_halts_it_and_recalls_what_has_not_started() -> None:
-    world = World(maintenance(at_once="2"))
-    world.asked()
-    world.end("h0", FAILED, "1.1 is Failed: no power")
-    step = world.step()
-    assert isinstance(step, Stop)
-    assert "h0" in step.reason
-    assert world.maintenance.state is MaintenanceState.HALTED
-    assert turns.to_recall(world.maintenance) == ["1.2"]
-    assert world.waits() is Obstacle.OPERATOR
-
-
-def test_a_failure_of_the_last_unit_halts_it_until_an_operator_decides() -> None:
-    world = World(maintenance("h0"))
-    world.asked()
-    world.end("h0", FAILED)
-    assert isinstance(world.step(), Stop)
-    assert world.waits() is Obstacle.OPERATOR
-    world.order(MaintenanceOrder.RESUME)
-    assert isinstance(world.step(), Done)
-    assert world.unit("h0").state is FAILED
-
-
-def test_so_many_failures_halt_it_as_the_policy_says() -> None:
-    world = World(maintenance(stop_after=2))
-    for name in ("h0", "h1"):
-        assert world.asked() == [name]
-        world.end(name, FAILED)
-    assert isinstance(world.step(), Stop)
-
-
-def test_a_failure_that_was_accepted_does_not_halt_it_again() -> None:
-    world = World(maintenance())
-    world.asked()
-    world.end("h0", FAILED)
-    world.step()
-    world.order(MaintenanceOrder.RESUME)
-    assert world.asked() == ["h1"]
-    world.end("h1", FAILED)
-    assert isinstance(world.step(), Stop)
-
-
-def test_a_stop_recalls_what_is_announced_and_is_final() -> None:
-    world = World(maintenance())
-    world.asked()
-    world.order(MaintenanceOrder.STOP)
-    assert turns.to_recall(world.maintenance) == ["1.1"]
-    assert isinstance(world.step(), Done)
-    assert world.maintenance.open
-    world.end("h0", WAITING)
-    assert not world.maintenance.open
-    for kind in MaintenanceOrder:
-        with pytest.raises(Refused) as refused:
-            world.order(kind, "h0")
-        assert refused.value.code is ErrorCode.TOO_LATE
-
-
 # Windows.
-
-
-def test_a_unit_is_asked_for_so_early_that_its_notice_is_over_when_the_window_opens() -> None:
-    world = windowed()
-    step = world.step()
-    assert isinstance(step, Wait)
-    assert step.obstacle is Obstacle.WINDOW
-    assert step.until is not None
-    assert timedelta(0) < OPENS - step.until - 15 * MINUTE <= MINUTE
-    world.now = step.until
-    assert world.asked() == ["h0"]
-
-
-def test_no_unit_is_asked_for_after_the_cutoff() -> None:
-    world = windowed(cutoff_seconds=1800)
-    world.now = OPENS + 31 * MINUTE
-    assert world.waits() is Obstacle.WINDOW
-    world.now = OPENS + 30 * MINUTE
-    assert world.asked() == ["h0"]
 
 
 def test_a_blackout_closes_a_window_and_delays_what_has_none() -> None:
@@ -283,27 +99,6 @@ def test_in_a_night_in_which_the_clocks_change_the_window_is_as_long_as_it_is(
     assert len(started) == pytest.approx(4 * hours, abs=1)
 
 
-def test_a_drain_begins_in_the_window() -> None:
-    world = windowed()
-    units = tuple(msgspec.structs.replace(unit, drain=True) for unit in world.maintenance.units)
-    world.maintenance = msgspec.structs.replace(world.maintenance, units=units)
-    step = world.step()
-    assert isinstance(step, Wait)
-    assert step.until == OPENS
-    world.now = OPENS
-    assert world.asked() == ["h0"]
-
-
-def test_a_policy_whose_windows_are_too_short_says_so() -> None:
-    world = World(maintenance(windows=("daily 22:00-22:10",), notice_seconds=3600))
-    world.now = OPENS - HOUR - timedelta(seconds=1)
-    assert world.asked() == ["h0"]  # announced an hour before
-    short = World(maintenance(windows=("daily 22:00-22:10",), cutoff_seconds=3600))
-    step = short.step()
-    assert isinstance(step, Wait)
-    assert step.why == turns.NO_WINDOW
-
-
 def test_a_unit_starts_in_the_window_and_after_the_longer_notice() -> None:
     world = windowed()
     start = turns.start_of(world.maintenance, Span(OPENS, OPENS + HOUR), NOW)
@@ -312,69 +107,6 @@ def test_a_unit_starts_in_the_window_and_after_the_longer_notice() -> None:
     assert (longer.opens_at, longer.closes_at) == (None, None)
     assert longer.not_before is not None
     assert NOW + HOUR <= longer.not_before <= NOW + HOUR + SECOND
-
-
-def once(closes_at: datetime, **policy: Any) -> World:
-    """A maintenance in one window of its own, which closes then."""
-    of = maintenance("h0", "h1", **policy)
-    return World(msgspec.structs.replace(of, opens_at=OPENS, closes_at=closes_at))
-
-
-def test_the_window_of_the_maintenance_itself_goes_before_those_of_the_policy() -> None:
-    world = once(OPENS + HOUR, windows=("daily 02:00-03:00",))
-    step = world.step()
-    assert isinstance(step, Wait)
-    assert step.until is not None
-    assert timedelta(0) < OPENS - step.until - 15 * MINUTE <= MINUTE
-    world.now = step.until
-    step = world.step()
-    assert isinstance(step, Ask)
-    assert step.window == Span(OPENS, OPENS + HOUR)
-
-
-def test_of_several_places_that_are_taken_every_replica_names_the_same() -> None:
-    world = World(maintenance("h0", "h1", "h2", spread="host", at_once="3"))
-    world.places = {"h0": {"b"}, "h1": {"a"}, "h2": {"a", "b", "c"}}
-    assert world.asked() == ["h0", "h1"]
-    world.step()
-    assert world.unit("h2").reason == "h1 is under way in a"
-
-
-def test_a_host_is_not_drained_before_its_window_opens_though_others_are_announced() -> None:
-    world = windowed()
-    drained = msgspec.structs.replace(world.maintenance.units[0], drain=True)
-    units = (drained, *world.maintenance.units[1:])
-    world.maintenance = msgspec.structs.replace(world.maintenance, units=units)
-    world.now = OPENS - MINUTE
-    assert world.asked() == ["h1"]
-    world.end("h1")
-    world.now = OPENS
-    assert world.asked() == ["h0"]
-
-
-def test_a_window_that_closes_leaves_what_has_not_gone_skipped() -> None:
-    world = once(OPENS + HOUR)
-    world.now = OPENS
-    assert world.asked() == ["h0"]
-    world.now = OPENS + HOUR
-    world.end("h0")
-    assert world.step() == Wait(obstacle=Obstacle.WINDOW, until=world.now)
-    skipped = world.unit("h1")
-    assert (skipped.state, skipped.changed_at) == (UnitState.SKIPPED, world.now)
-    assert "23:00" in skipped.reason
-    assert world.unit("h0").state is UnitState.DONE
-    assert isinstance(world.step(), Done)
-
-
-def test_what_is_under_way_when_the_window_closes_is_not_skipped() -> None:
-    world = once(OPENS + HOUR, at_once="2")
-    world.takes = {"h0": {"web": 0}, "h1": {"web": 1}}
-    world.now = OPENS
-    assert world.asked() == ["h0"]
-    world.now = OPENS + HOUR
-    world.step()
-    assert [unit.state for unit in world.maintenance.units] == [RUNNING, UnitState.SKIPPED]
-    assert world.maintenance.state is MaintenanceState.RUNNING
 
 
 # What became of units.
@@ -510,23 +242,6 @@ def test_tags_are_read_as_people_write_them() -> None:
             read(wrong)
 
 
-@pytest.mark.parametrize(
-    "policy", [{"zone": "Mars/Olympus"}, {"windows": ("some other day",)}], ids=str
-)
-def test_a_policy_that_can_not_be_read_any_more_halts_it(policy: dict[str, Any]) -> None:
-    """It could when the maintenance began: the machine's time zones are others now."""
-    world = World(maintenance("h0", "h1"))
-    assert world.asked() == ["h0"]
-    broken = msgspec.structs.replace(world.maintenance.policy, **policy)
-    world.maintenance = msgspec.structs.replace(world.maintenance, policy=broken)
-    for _ in range(2):
-        step = world.step()
-        assert isinstance(step, Stop)
-        assert world.maintenance.state is MaintenanceState.HALTED
-        assert next(iter(policy)) in step.reason
-        world.order(MaintenanceOrder.RESUME)
-
-
 @pytest.mark.parametrize("state", [each for each in MaintenanceState if not each.over])
 @pytest.mark.parametrize("trigger", MaintenanceTrigger)
 def test_what_the_table_lacks_is_refused(
@@ -540,3 +255,318 @@ def test_what_the_table_lacks_is_refused(
     with pytest.raises(Refused) as refusal:
         turns.entered(before, trigger, NOW)
     assert refusal.value.code is ErrorCode.CONFLICT
+
+
+def refused(order: Callable[[], object]) -> Refused:
+    with pytest.raises(Refused) as found:
+        order()
+    return found.value
+
+
+# Orders.
+
+
+def test_a_unit_that_is_retried_is_as_new() -> None:
+    world = World(maintenance("h0"))
+    failed = Unit(
+        name="h0",
+        kind=UnitKind.HOST,
+        state=FAILED,
+        reason="no power",
+        accepted=True,
+        recalled=True,
+        retry_at=NOW,
+        changed_at=NOW,
+    )
+    world.maintenance = msgspec.structs.replace(world.maintenance, units=(failed,))
+    world.now += HOUR
+    world.order(MaintenanceOrder.RETRY, "h0")
+    assert world.unit("h0") == Unit(name="h0", kind=UnitKind.HOST, changed_at=world.now)
+
+
+def test_a_unit_that_was_asked_for_is_under_way_and_nothing_else() -> None:
+    waiting = Unit(name="h0", kind=UnitKind.HOST, reason="blocked", recalled=True, retry_at=NOW)
+    of = msgspec.structs.replace(maintenance(), units=(waiting,))
+    (unit,) = turns.asked(of, {0: 7}, NOW).units
+    assert unit == Unit(name="h0", kind=UnitKind.HOST, state=RUNNING, operation=7, changed_at=NOW)
+
+
+def test_a_refused_order_names_the_maintenance_and_the_unit() -> None:
+    world = World(maintenance("h0", "h1"))
+    world.asked()
+    skip, retry = MaintenanceOrder.SKIP, MaintenanceOrder.RETRY
+    for kind, unit in ((skip, "h0"), (retry, "h1"), (skip, "h9")):
+        assert refused(partial(world.order, kind, unit)).facts == {"maintenance": 1, "unit": unit}
+    running = refused(lambda: world.order(skip, "h0"))
+    assert "1.1" in running.message
+    assert refused(lambda: world.order(MaintenanceOrder.RESUME)).facts == {"maintenance": 1}
+    world.order(MaintenanceOrder.STOP)
+    assert refused(lambda: world.order(skip, "h1")).facts == {"maintenance": 1}
+
+
+# Steps.
+
+
+def test_units_without_machines_are_left_out_with_a_reason_and_the_next_step_follows_at_once() -> (
+    None
+):
+    nothing = Footprint(machines=(), domains={})
+    of, step = turns.step(maintenance("h0"), lambda unit: nothing, lambda unit, takes: "", NOW)
+    assert step == Wait(obstacle=Obstacle.UNITS, until=NOW)
+    (unit,) = of.units
+    assert (unit.state, unit.changed_at) == (UnitState.SKIPPED, NOW)
+    assert unit.reason
+    partly = Unit(name="h0", kind=UnitKind.HOST, done=("web-0",))
+    of = msgspec.structs.replace(maintenance(), units=(partly,))
+    of, _ = turns.step(of, lambda unit: nothing, lambda unit, takes: "", NOW)
+    assert (of.units[0].state, of.units[0].reason) == (UnitState.DONE, "")
+
+
+# What is asked for.
+
+
+@pytest.mark.parametrize(
+    ("event_type", "minutes"),
+    [
+        (EventType.FREEZE, 15),
+        (EventType.REBOOT, 15),
+        (EventType.REDEPLOY, 10),
+        (EventType.TERMINATE, 15),
+    ],
+)
+def test_the_notice_is_that_of_the_type(event_type: EventType, minutes: int) -> None:
+    of = msgspec.structs.replace(maintenance(), event_type=event_type)
+    assert turns.notice_of(of) == minutes * MINUTE
+
+
+def test_a_unit_that_waits_for_approval_starts_after_it_in_its_window() -> None:
+    until = NOW + 9 * HOUR
+    start = turns.start_of(maintenance(approval_until=until), Span(NOW, until + HOUR), NOW)
+    assert start == Start(
+        not_before=until + SECOND, notice_seconds=0, opens_at=None, closes_at=until + HOUR
+    )
+
+
+def test_only_a_policy_that_says_so_asks_for_a_later_start() -> None:
+    assert turns.start_of(maintenance(), ALWAYS, NOW).not_before is None
+    window = Span(NOW + 5 * HOUR, NOW + 6 * HOUR)
+    ahead = turns.start_of(maintenance(notice_seconds=1800), window, NOW)
+    assert (ahead.not_before, ahead.notice_seconds) == (window.opens, 1800)
+    longer = turns.start_of(maintenance(notice_seconds=6 * 3600), window, NOW)
+    assert (longer.not_before, longer.notice_seconds) == (NOW + 6 * HOUR + SECOND, 0)
+
+
+def test_of_all_units_the_rest_is_one_at_least() -> None:
+    assert [units.amount("rest", count) for count in (0, 1, 5)] == [1, 1, 5]
+
+
+# What is in the way.
+
+
+def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    live = list(bench.snapshot.operations.values())
+    unit = Unit(name="x", kind=UnitKind.MACHINES)
+
+    def in_the_way(*machines: str, **domains: int) -> str:
+        takes = Footprint(machines=machines, domains=domains)
+        return footprints.in_the_way(unit, takes, live)
+
+    assert "1.1" in in_the_way("WEB-0", web=0)
+    assert "1.1" in in_the_way("web-1", web=1)
+    assert in_the_way("web-3", web=0) == ""
+    assert in_the_way("batch_0", batch=0) == ""
+    over = [msgspec.structs.replace(one, status=EventStatus.COMPLETED) for one in live]
+    assert footprints.in_the_way(unit, Footprint(machines=("web-0",), domains={}), over) == ""
+
+
+def drained(host: str, state: HostState, **guests: str) -> Drain:
+    return Drain(
+        host=host,
+        state=state,
+        reboot=True,
+        guests=tuple(
+            DrainGuest(name=name, vm_id=name, way=Way.LIVE, to_host=to)
+            for name, to in guests.items()
+        ),
+        requested_at=NOW,
+        changed_at=NOW,
+    )
+
+
+@pytest.mark.parametrize("state", [HostState.DRAINING, HostState.REBOOTING, HostState.RETURNING])
+def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostState) -> None:
+    unit = Unit(name="h2", kind=UnitKind.HOST, drain=True)
+    takes = Footprint(machines=("own", "Guest"), domains={})
+    coming = drained("h1", state, other="h2")
+    there = drained("h1", state, guest="h3")
+    elsewhere = drained("h1", state, other="h3")
+    itself = drained("h2", state, own="h3")
+    assert "h1" in footprints.in_the_way(unit, takes, (), [coming])
+    assert "h1" in footprints.in_the_way(unit, takes, (), [elsewhere, there])
+    assert footprints.in_the_way(unit, takes, (), [elsewhere, itself]) == ""
+    ended = [drained("h1", end, guest="h2") for end in (HostState.UP, HostState.STUCK)]
+    assert footprints.in_the_way(unit, takes, (), ended) == ""
+    stopped = Unit(name="h2", kind=UnitKind.HOST)
+    assert footprints.in_the_way(stopped, takes, (), [coming]) == ""
+
+
+def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
+    names = [f"h{n}" for n in range(8)]
+    units = tuple(Unit(name=name, kind=UnitKind.HOST, drain=True) for name in names)
+    units = (msgspec.structs.replace(units[0], state=UnitState.RUNNING), *units[1:])
+    of = msgspec.structs.replace(maintenance(*names, at_once="2"), units=units)
+    assert turn_plan.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
+    stopped = msgspec.structs.replace(of, units=())
+    assert turn_plan.drained_soon(stopped, units[1]) == ()
+
+
+def test_what_has_not_changed_is_the_same_value() -> None:
+    of = maintenance()
+    assert turns.follow(of, {}, {}, left, NOW) is of
+
+
+def test_only_the_units_that_are_concerned_are_followed() -> None:
+    running = [
+        Unit(name=name, kind=UnitKind.HOST, drain=True, state=RUNNING) for name in ("h0", "h1")
+    ]
+    of = msgspec.structs.replace(maintenance(), units=tuple(running))
+    following = turns.follow(of, {}, {}, left, NOW, concerned=[1])
+    assert [unit.state for unit in following.units] == [RUNNING, FAILED]
+
+
+@pytest.mark.parametrize(
+    ("drain", "told"),
+    [
+        ({"state": HostState.DRAINING, "reason": "web-0 moves"}, "draining: web-0 moves"),
+        ({"state": HostState.DRAINING}, "draining"),
+        ({"state": HostState.UP, "reboot_asked_at": NOW}, ""),
+    ],
+)
+def test_a_unit_tells_what_the_drain_of_its_host_says(drain: dict[str, Any], told: str) -> None:
+    unit = Unit(name="h0", kind=UnitKind.HOST, drain=True, state=RUNNING, reason="as before")
+    of = msgspec.structs.replace(maintenance(), units=(unit,))
+    drains = {"h0": Drain(host="h0", requested_at=NOW, changed_at=NOW, **drain)}
+    assert turns.follow(of, {}, drains, left, NOW).units[0].reason == told
+
+
+# Policies and requests.
+
+
+@pytest.mark.parametrize(
+    ("policy", "where"),
+    [
+        ({"zone": "Mars/Olympus"}, "policy.zone"),
+        ({"windows": ("some day",)}, "policy.windows"),
+        ({"at_once": "rest"}, "policy.at_once"),
+        ({"blackouts": (Span(NOW, NOW),)}, "policy.blackouts"),
+    ],
+)
+def test_a_refused_policy_says_where(policy: dict[str, Any], where: str) -> None:
+    refusal = refused(lambda: turns.check_policy(TurnPolicy(**policy)))
+    assert (refusal.code, refusal.facts) == (ErrorCode.INVALID, {"where": where})
+
+
+# The check.
+
+
+def checked(*names: str, **policy: Any) -> World:
+    policy = {"check": "smoke", "check_tries": 3, "check_within_seconds": 300} | policy
+    return World(maintenance(*names, **policy))
+
+
+PASSED, BAD = CheckResult(passed=True), CheckResult(passed=False, message="exit status 1")
+
+
+def test_the_progress_of_a_check_tells_who_runs_it_and_why_it_failed() -> None:
+    world = checked("h0", "h1")
+    assert world.maintenance.check == CheckProgress()
+    world.asked()
+    world.ends("h0")
+    run = world.begins_check()
+    lease_until = NOW + 100 * SECOND + MARGIN
+    under_way = CheckProgress(run=1, replica="r1", began_at=NOW, lease_until=lease_until)
+    assert world.maintenance.check == under_way
+    world.check_ends(run, BAD)
+    assert (world.maintenance.check.failed, world.maintenance.check.reason) == (1, "exit status 1")
+    assert world.maintenance.check.due
+    again = turn_check.begin_again(world.maintenance)
+    assert (again.check.failed, again.check.reason) == (0, "")
+    world.now += 100 * SECOND
+    world.check_ends(world.begins_check(), PASSED)
+    passed = CheckProgress(run=2, replica="r1", began_at=world.now, passed_at=world.now)
+    assert world.maintenance.check == passed
+    assert turn_check.released(world.maintenance) is world.maintenance
+    assert turn_check.begin_again(world.maintenance) is world.maintenance
+
+
+# Approval.
+
+
+def test_until_a_time_units_start_only_with_approval() -> None:
+    until = NOW + 48 * HOUR
+    world = World(maintenance("h0", approval_until=until))
+    assert world.asked() == ["h0"]
+    asked = turns.start_of(world.maintenance, ALWAYS, NOW)
+    assert asked.not_before is not None
+    assert until <= asked.not_before <= until + 2 * SECOND
+    later = turns.start_of(world.maintenance, ALWAYS, until)
+    assert later.not_before is not None
+    assert later.not_before >= until + 15 * MINUTE
+
+
+def test_a_window_that_closes_before_approval_is_optional_is_left_out() -> None:
+    world = windowed(approval_until=OPENS + 2 * HOUR)
+    step = world.step()
+    assert isinstance(step, Wait)
+    assert step.until is not None
+    assert step.until.date() == (OPENS + 24 * HOUR).date()
+    world = windowed(approval_until=OPENS + HOUR / 2)
+    world.now = OPENS - 15 * MINUTE
+    assert world.asked() == ["h0"]
+    window = Span(OPENS, OPENS + HOUR)
+    asked = turns.start_of(world.maintenance, window, world.now)
+    assert asked.not_before is not None
+    assert asked.opens_at == OPENS
+    assert OPENS + HOUR / 2 <= asked.not_before < OPENS + HOUR
+
+
+def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    unit = Unit(name="web-0", kind=UnitKind.MACHINES, state=RUNNING, operation=1)
+    of = msgspec.structs.replace(maintenance(check="smoke"), units=(unit,))
+
+    def due(of: Maintenance) -> bool:
+        following = turns.follow(of, bench.snapshot.operations, {}, lambda unit: False, bench.now)
+        return following.check.due
+
+    assert not due(of)
+    bench.let_pass(15 * MINUTE)
+    bench.finish("1.1")
+    assert due(of)
+    without = msgspec.structs.replace(maintenance(), units=(unit,))
+    assert not due(without)
+
+
+@pytest.mark.parametrize(
+    ("read", "right", "wrong"),
+    [
+        (units.read_amount, ("1", "99999", "1%", "10%", "100%"), ("", "0", "0%", "101%", "rest")),
+        (units.read_spread, ("", "host", "tag:rack"), ("tag:", "Host", "rack")),
+        (
+            units.read_waves,
+            ([], ["rest"], ["1", "10%", "rest"], ["1", "2"]),
+            (["0"], ["0", "rest"], ["rest", "1"], ["1", "0"]),
+        ),
+    ],
+)
+def test_amounts_waves_and_places_are_read_as_people_write_them(
+    read: Callable[[Any], Any], right: tuple[Any, ...], wrong: tuple[Any, ...]
+) -> None:
+    for each in right:
+        assert read(each) == each
+    for each in wrong:
+        with pytest.raises(ValueError, match="expected"):
+            read(each)
