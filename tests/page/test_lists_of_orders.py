@@ -7,7 +7,6 @@ from playwright.sync_api import expect
 
 from forewarn.vocabulary import AccessRole
 from page.site import FORM, Site, follow
-from patience import until
 from server.running import Client, fleet, request_reboot
 
 
@@ -47,21 +46,6 @@ def test_an_order_leads_back_to_pages_of_ours_alone(site: Site) -> None:
         body = urlencode({"reference": f"host h{number}", "back": back}).encode()
         answer = site.root.ask("POST", "/page/orders/hold", body, FORM)
         assert (answer.status, answer.headers["Location"]) == (303, f"/machines?host=h{number}")
-
-
-def test_a_host_is_drained_and_reopened(quick_site: Site) -> None:
-    site = quick_site
-    window = site.window(path="/hosts")
-    row = window.locator("tr", has_text="h1")
-    follow(row.get_by_role("link", name="Drain"))
-    expect(window.locator("main")).to_contain_text("2 machines")
-    follow(window.get_by_role("button", name="Drain host h1"), f"{site.url}/hosts")
-    host = "/v1/hosts/h1"
-    until(lambda: site.root.get(host)["host"]["status"] != "up")
-    window.goto(f"{site.url}/hosts")
-    follow(row.get_by_role("link", name="Reopen"))
-    follow(window.get_by_role("button", name="Reopen host h1"), f"{site.url}/hosts")
-    until(lambda: not site.root.get(host)["host"]["closed"])
 
 
 def test_a_token_is_made_shown_once_and_revoked(site: Site) -> None:

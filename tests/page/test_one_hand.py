@@ -3,7 +3,6 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from forewarn.vocabulary import AccessRole
 from page.site import Site
 
 SIZES = ((360, 800), (768, 1024), (1440, 1080))
@@ -72,10 +71,3 @@ def test_the_lanes_of_a_telephone_carry_the_names_of_their_bars(busy: Site) -> N
     lane = window.locator(".timeline .domain", has_text="web-0")
     expect(lane).to_be_visible()
     expect(window.locator(".timeline .event text:visible")).to_have_count(0)
-
-
-def test_a_viewer_has_no_orders(busy: Site) -> None:
-    window = busy.window(AccessRole.VIEWER)
-    for path in PATHS[:10]:
-        window.goto(busy.url + path)
-        expect(window.locator("a[href^='/orders/']:visible")).to_have_count(0)

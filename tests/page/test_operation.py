@@ -1,16 +1,11 @@
 """An operation in the panel beside a page: what it says, and what its buttons do."""
 
-import re
-
 import pytest
 from playwright.sync_api import Page, expect
 
-from forewarn.vocabulary import AccessRole
-from page.site import Site, follow
+from page.site import Site
 from server.running import request_reboot
 
-SEND = """([order, reference]) =>
-    htmx.ajax("POST", `/page/orders/${order}`, {values: {reference}})"""
 """Sends an order as a form of a page would."""
 
 
@@ -46,22 +41,6 @@ def test_the_panel_opens_and_escape_closes_it(site: Site) -> None:
     expect(window.get_by_role("link", name="open", exact=True)).to_be_focused()
 
 
-def test_a_button_does_what_the_command_line_does(site: Site) -> None:
-    request_reboot(site.root)
-    window = site.window()
-    opened(window)
-    follow(window.locator("#panel").get_by_role("link", name="Approve 1.1"))
-    follow(
-        window.get_by_role("button", name="Approve 1.1"),
-        f"{site.url}/operations/1.1",
-    )
-    expect(window.locator("main .approved")).to_be_visible()
-    (operation,) = site.root.get("/v1/history")["operations"]
-    assert operation["events"][0]["approval"]["kind"] == "operator"
-    (record, *_) = site.root.get("/v1/audit")["records"]
-    assert record["action"] == "POST /page/orders/approve"
-
-
 def test_what_the_service_refuses_is_told_and_nothing_moves(site: Site) -> None:
     request_reboot(site.root)
     window = site.window()
@@ -76,34 +55,6 @@ def test_what_the_service_refuses_is_told_and_nothing_moves(site: Site) -> None:
     window.locator("#refusal [data-close]").click()
     expect(window.locator("#refusal .refusal")).to_have_count(0)
     expect(panel).to_contain_text("web-0")
-
-
-def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
-    request_reboot(site.root)
-    window = site.window(AccessRole.VIEWER)
-    opened(window)
-    panel = window.locator("#panel")
-    expect(panel).to_contain_text("web-0")
-    expect(panel.locator(".verbs")).to_have_count(0)
-    with site.complaints():
-        window.evaluate(
-            """() => htmx.ajax("POST", "/page/orders/approve", {values: {reference: "1.1"}})"""
-        )
-        expect(window.locator("#refusal")).to_contain_text("FORBIDDEN")
-    (operation,) = site.root.get("/v1/history")["operations"]
-    assert operation["events"][0]["approval"] is None
-
-
-def test_what_an_operator_wrote_is_text_and_never_markup(site: Site) -> None:
-    wrote = "<script>document.title = 'run'</script><b>bold</b>"
-    request_reboot(site.root, description=wrote)
-    window = site.window()
-    opened(window)
-    expect(window.locator("#panel")).to_contain_text(wrote)
-    expect(window.locator("#panel script")).to_have_count(0)
-    window.goto(f"{site.url}/operations/1.1")
-    expect(window.locator("main")).to_contain_text(wrote)
-    expect(window).not_to_have_title(re.compile("run"))
 
 
 @pytest.mark.parametrize("reference", ["7.7", "<script>", "%2e%2e"])

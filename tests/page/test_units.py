@@ -1,7 +1,6 @@
 """Units in a browser: planned, started, paused, resumed, cancelled, left out and tried again."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,7 +8,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import patience
-from forewarn.maintenance.units import CONFIRM
 from page.site import FORM, Site, follow, mistaken, plan, typed_in
 
 
@@ -23,15 +21,13 @@ def started(site: Site, **policy: Any) -> Page:
 
 def approve_until(site: Site, state: str) -> None:
     """Approve whatever is announced until the maintenance is so."""
-    approve_while(site, lambda maintenance: maintenance["status"] != state)
 
-
-def approve_while(site: Site, goes_on: Callable[[Any], bool]) -> None:
     def over() -> bool:
         for event in site.root.get("/v1/events")["events"]:
             if event["status"] == "Scheduled":
                 site.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
-        return not goes_on(site.root.get("/v1/maintenances/1")["maintenance"])
+        found: str = site.root.get("/v1/maintenances/1")["maintenance"]["status"]
+        return found == state
 
     patience.until(over)
 
@@ -57,20 +53,6 @@ def test_units_go_from_the_form_to_their_end(quick_site: Site) -> None:
     expect(window.locator("main a.button[href^='/orders/']")).to_have_count(0)
     window.goto(f"{site.url}/maintenance")
     expect(window.get_by_role("row", name=re.compile("web-0"))).to_contain_text("3 done")
-
-
-def test_a_maintenance_is_paused_and_goes_on(quick_site: Site) -> None:
-    site = quick_site
-    window = started(site)
-    page = f"{site.url}/maintenance/1"
-    follow(window.get_by_role("link", name="Pause maintenance 1"))
-    follow(window.get_by_role("button", name="Pause maintenance 1"), page)
-    expect(window.locator("main > .head .word")).to_have_text("paused")
-    assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "paused"
-    follow(window.get_by_role("link", name="Resume maintenance 1"))
-    follow(window.get_by_role("button", name="Resume maintenance 1"), page)
-    expect(window.locator("main > .head .word")).to_have_text("under notice")
-    approve_until(site, "done")
 
 
 def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) -> None:
@@ -101,46 +83,6 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
     expect(window.locator("main > .head")).to_contain_text("exit status 1")
 
 
-def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
-    site = quick_site
-    window = started(site, pause_seconds=CONFIRM)
-    approve_while(site, lambda maintenance: not maintenance["unconfirmed"])
-    expect(window.locator("main > .head .word")).to_have_text("waits for you")
-    follow(window.get_by_role("link", name="Resume maintenance 1"))
-    follow(
-        window.get_by_role("button", name="Resume maintenance 1"),
-        f"{site.url}/maintenance/1",
-    )
-    approve_until(site, "done")
-
-
-def test_cancelling_asks_once_more_and_ends_it(site: Site) -> None:
-    window = started(site)
-    follow(window.get_by_role("link", name="Cancel maintenance 1"))
-    assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "running"
-    follow(
-        window.get_by_role("button", name="Cancel maintenance 1"),
-        f"{site.url}/maintenance/1",
-    )
-    expect(window.locator("main > .head .word")).to_have_text("stopped")
-    assert site.root.get("/v1/maintenances/1")["maintenance"]["status"] == "stopped"
-    expect(window.locator("main a.button[href^='/orders/']")).to_have_count(0)
-
-
-def test_a_unit_is_left_out_and_given_another_turn(site: Site) -> None:
-    window = started(site)
-    follow(window.get_by_role("link", name="Skip web-2"))
-    follow(
-        window.get_by_role("button", name="Skip web-2"),
-        f"{site.url}/maintenance/1",
-    )
-    row = window.get_by_role("row", name=re.compile("web-2"))
-    expect(row).to_contain_text("skipped")
-    follow(window.get_by_role("link", name="Retry web-2"))
-    follow(window.get_by_role("button", name="Retry web-2"), f"{site.url}/maintenance/1")
-    expect(row).not_to_contain_text("skipped")
-
-
 def test_a_blocked_unit_says_why(site: Site) -> None:
     asked = {"event_type": "Reboot", "machines": ["web-1"]}
     assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
@@ -151,19 +93,6 @@ def test_a_blocked_unit_says_why(site: Site) -> None:
     expect(row).to_contain_text("1.1")
     follow(window.get_by_role("link", name=re.compile("blocked")))
     expect(window.locator("tr", has_text="blocked")).to_have_count(1)
-
-
-@pytest.mark.parametrize(("field", "typed"), [("at_once", "all"), ("blackouts", "tomorrow")])
-def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
-    unchanged: Site, tab: Page, field: str, typed: str
-) -> None:
-    with unchanged.complaints():
-        plan(tab, f"{unchanged.url}/maintenance/new", scopes="web", **{field: typed})
-        wrong = tab.locator(".field.wrong")
-        expect(wrong).to_have_count(1)
-    expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
-    expect(wrong.get_by_role("alert")).to_be_visible()
-    expect(tab.locator("[name=scopes]:checked")).to_have_value("web")
 
 
 @pytest.mark.parametrize(
@@ -190,16 +119,6 @@ def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
     assert set(typed_in(page, "scopes").split()) == set(texts["scopes"].split())
 
 
-def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: Site) -> None:
-    window = started(site)
-    window.goto(f"{site.url}/orders/pause?reference=1")
-    stopped = site.root.ask("POST", "/v1/maintenances/1/orders", {"order": "stop"})
-    assert stopped.status == 200
-    with site.complaints():
-        follow(window.get_by_role("button", name="Pause maintenance 1"))
-        expect(window.get_by_role("alert").filter(has_text="stopped")).to_be_visible()
-
-
 @pytest.mark.parametrize("order", ["pause", "resume"])
 @pytest.mark.parametrize("reference", ["everything", "1", "1.1"])
 def test_an_order_about_a_maintenance_that_is_not_there_is_refused(
@@ -207,12 +126,3 @@ def test_an_order_about_a_maintenance_that_is_not_there_is_refused(
 ) -> None:
     asked = unchanged.root.ask("GET", f"/orders/{order}?reference={reference}")
     assert asked.status == 404
-
-
-def test_the_domains_of_a_scope_are_units(site: Site) -> None:
-    asked = {"event_type": "Reboot", "scopes": ["web"]}
-    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
-    window = site.window(path="/maintenance/1")
-    rows = window.locator("section", has=window.get_by_role("heading", name="Units"))
-    expect(rows.locator("tbody tr")).to_have_count(3)
-    expect(rows.locator("tr", has_text="web/1")).to_contain_text("web-1")
