@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.bench import MARGIN, START, Bench, command, event, rule, service
+from agent.bench import MARGIN, START, Bench, command, event, rule, seen, service
 from forewarn.agent import status
 from forewarn.agent.decider import ActionFinished
 from forewarn.agent.rules import ActionOutcome, Rule
@@ -28,8 +28,7 @@ def results(bench: Bench) -> list[ActionOutcome | None]:
 
 
 def test_what_was_over_meanwhile_is_undone_as_it_was_said_then() -> None:
-    bench = Bench(rule(service("web"), command("drain")))
-    bench.see(event())
+    bench = seen(service("web"), command("drain"))
     bench.find("web", active=True)
     bench.end("web")
     bench.rules = ()
@@ -41,8 +40,7 @@ def test_what_was_over_meanwhile_is_undone_as_it_was_said_then() -> None:
 
 
 def test_undoing_that_was_cut_and_may_not_run_again_waits_for_somebodys_word() -> None:
-    bench = Bench(rule({"ready": {}}, command("drain")))
-    bench.see(event())
+    bench = seen({"ready": {}}, command("drain"))
     bench.end("ready")
     bench.end("drain")
     bench.see()
@@ -65,8 +63,7 @@ def test_undoing_that_was_cut_and_may_not_run_again_waits_for_somebodys_word() -
 def test_a_boot_in_the_middle_of_an_action_interrupts_it(
     after_boot: str, expected: ActionOutcome | None
 ) -> None:
-    bench = Bench(rule(command("drain", after_boot=after_boot)))
-    bench.see(event())
+    bench = seen(command("drain", after_boot=after_boot))
     bench.start("boot-2")
     assert results(bench) == [expected]
     said = bench.see(STARTED)
@@ -90,8 +87,7 @@ def test_a_journal_made_short_says_the_same() -> None:
 
 
 def test_undoing_that_failed_for_good_keeps_the_action_from_no_later_event() -> None:
-    bench = Bench(rule(command("drain", undo_retries=0)))
-    bench.see(event())
+    bench = seen(command("drain", undo_retries=0))
     bench.end("drain")
     bench.see()
     bench.end("drain", ActionOutcome.FAILED)
@@ -100,8 +96,7 @@ def test_undoing_that_failed_for_good_keeps_the_action_from_no_later_event() -> 
 
 
 def test_every_effect_that_a_boot_has_undone_is_forgotten() -> None:
-    bench = Bench(rule(command("drain"), service("web", after_boot="forget")))
-    bench.see(event())
+    bench = seen(command("drain"), service("web", after_boot="forget"))
     bench.end("drain")
     bench.end("web")
     bench.start("boot-2")
@@ -110,8 +105,7 @@ def test_every_effect_that_a_boot_has_undone_is_forgotten() -> None:
 
 
 def test_the_journal_holds_no_time_of_one_boots_clock() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
+    bench = seen(service())
     (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
     assert taken.event.starts_by is None
     assert bench.decider.events["E1"].starts_by is not None
@@ -127,8 +121,7 @@ def test_a_journal_made_short_to_nothing_goes_on() -> None:
 
 
 def test_records_that_contradict_one_another_are_refused_by_the_event() -> None:
-    bench = Bench(rule(service(), approve="never"))
-    bench.see(event())
+    bench = seen(service(), approve="never")
     ledger = bench.decider.state
     (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
     with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot take"):
@@ -163,8 +156,7 @@ def test_an_action_that_is_begun_again_keeps_its_place_and_whom_it_served() -> N
 
 
 def test_what_may_not_run_again_may_not_because_undoing_it_failed() -> None:
-    bench = Bench(rule(command("drain", undo_retries=0)))
-    bench.see(event())
+    bench = seen(command("drain", undo_retries=0))
     bench.start()
     bench.see(event())
     assert bench.see() == ["undo drain"]
@@ -214,8 +206,7 @@ def test_a_rule_that_was_mended_counts_as_it_is_now() -> None:
 
 
 def test_a_rule_stays_as_it_was_where_it_has_done_something_for_this_event_alone() -> None:
-    bench = Bench(rule(command("mark", shared=False), command("drain")))
-    bench.see(event())
+    bench = seen(command("mark", shared=False), command("drain"))
     bench.end("mark")
     bench.end("drain", ActionOutcome.FAILED)
     assert bench.reload(rule(command("other", shared=False))) == ["do drain"]
@@ -285,8 +276,7 @@ def fail(bench: Bench, which: str, text: str = "no route to the balancer") -> No
 
 
 def test_while_an_action_is_tried_again_its_last_try_says_why() -> None:
-    bench = Bench(rule(service(retries=2, retry_seconds=3)))
-    bench.see(event())
+    bench = seen(service(retries=2, retry_seconds=3))
     fail(bench, "web", "first")
     assert reasons(bench) == ["first"]
     assert bench.let_pass(3) == ["do web"]
@@ -297,8 +287,7 @@ def test_while_an_action_is_tried_again_its_last_try_says_why() -> None:
 
 
 def test_what_cannot_be_undone_says_why() -> None:
-    bench = Bench(rule(service(undo_retries=1, retry_seconds=1)))
-    bench.see(event())
+    bench = seen(service(undo_retries=1, retry_seconds=1))
     bench.end("web")
     bench.see()
     fail(bench, "web", "Job for web failed.")
@@ -311,8 +300,7 @@ def test_what_cannot_be_undone_says_why() -> None:
 
 
 def test_why_it_failed_to_do_is_not_why_it_fails_to_undo() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
+    bench = seen(service())
     fail(bench, "web")
     bench.see()
     (effect,) = told(bench)["standing"]
@@ -340,8 +328,7 @@ def test_why_it_failed_to_undo_is_no_reason_of_what_is_to_be_done(event_id: str)
 
 
 def test_reasons_outlive_a_kill_and_a_journal_made_short() -> None:
-    bench = Bench(rule(service(), name="first"))
-    bench.see(event())
+    bench = seen(service(), name="first")
     fail(bench, "web")
     bench.start()
     assert reasons(bench) == ["no route to the balancer"]

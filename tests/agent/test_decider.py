@@ -1,8 +1,11 @@
 """The decider, case by case: prepare, approve, undo; two events at once, and the agent's end."""
 
+import itertools
+import re
+
 import pytest
 
-from agent.bench import ME, NOTICE, START, STOP, Bench, command, event, rule, service
+from agent.bench import ME, NOTICE, START, STOP, Bench, command, event, rule, seen, service
 from forewarn.agent import decider, state
 from forewarn.agent.decider import (
     APPROVAL_SECONDS,
@@ -21,7 +24,8 @@ from forewarn.agent.decider import (
     TimePassed,
 )
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.state import ActionEnded, FactsNoted
+from forewarn.agent.state import ActionEnded, FactsNoted, Phase, PhaseTrigger
+from house import tree
 
 FAILED, DONE, CUT = ActionOutcome.FAILED, ActionOutcome.DONE, ActionOutcome.CUT
 
@@ -32,8 +36,7 @@ def results(bench: Bench) -> list[ActionOutcome | None]:
 
 
 def test_a_rule_that_never_approves_prepares_and_undoes_all_the_same() -> None:
-    bench = Bench(rule(service(), approve="never"))
-    bench.see(event())
+    bench = seen(service(), approve="never")
     assert bench.end("web") == []
     assert bench.phase == "Prepared"
     assert bench.see() == ["undo web"]
@@ -66,8 +69,7 @@ def test_a_retry_that_does_not_fit_is_not_waited_for() -> None:
 
 
 def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None:
-    bench = Bench(rule(service("web", retry_seconds=4, undo_retries=6)))
-    bench.see(event())
+    bench = seen(service("web", retry_seconds=4, undo_retries=6))
     bench.end("web")
     bench.see()
     waited = []
@@ -85,8 +87,7 @@ def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None
 
 
 def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
-    bench = Bench(rule({"ready": {}}, service("web", undo_retries=0, on_failure="continue")))
-    bench.see(event())
+    bench = seen({"ready": {}}, service("web", undo_retries=0, on_failure="continue"))
     bench.end("ready")
     bench.end("web")
     bench.see()
@@ -95,8 +96,7 @@ def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
 
 
 def test_an_action_that_took_too_long_says_so() -> None:
-    bench = Bench(rule(service(time_limit_seconds=90)))
-    bench.see(event())
+    bench = seen(service(time_limit_seconds=90))
     assert bench.let_pass(90) == ["stop web"]
     bench.end("web", CUT)
     last = bench.journal[-1]
@@ -132,8 +132,7 @@ def test_each_retry_has_the_whole_limit_within_the_notice() -> None:
 
 
 def test_an_action_that_never_ends_is_waited_for_no_more() -> None:
-    bench = Bench(rule(service(time_limit_seconds=20), command("drain")))
-    bench.see(event())
+    bench = seen(service(time_limit_seconds=20), command("drain"))
     bench.let_pass(20)
     assert bench.let_pass(GRACE_SECONDS - 1) == []
     assert bench.let_pass(1) == []
@@ -165,8 +164,7 @@ def test_what_is_under_way_when_an_event_starts_keeps_its_deadline() -> None:
 
 
 def test_a_cancelled_event_ends_what_is_under_way_and_undoes_it() -> None:
-    bench = Bench(rule(service("web"), command("drain")))
-    bench.see(event())
+    bench = seen(service("web"), command("drain"))
     bench.end("web")
     assert bench.see() == ["stop drain"]
     assert bench.end("drain", CUT) == ["undo drain"]
@@ -182,8 +180,7 @@ def test_an_event_that_has_started_has_no_notice_left() -> None:
 
 
 def test_an_action_is_told_its_rule_and_the_event_as_it_is_now() -> None:
-    bench = Bench(rule(service("web"), command("drain"), even_if_started=True))
-    bench.see(event())
+    bench = seen(service("web"), command("drain"), even_if_started=True)
     bench.see(event(status="Started"))
     bench.end("web")
     assert bench.runs["drain"].rule == "r"
@@ -235,8 +232,7 @@ def test_a_message_is_shortened_only_if_it_is_too_long() -> None:
 
 
 def test_an_action_that_ends_after_its_rule_has_fewer_is_forgotten() -> None:
-    bench = Bench(rule({"log": {}}, {"log": {"message": "more"}}, approve="never"))
-    bench.see(event())
+    bench = seen({"log": {}}, {"log": {"message": "more"}}, approve="never")
     bench.end("log")
     more = bench.runs["log"]
     bench.reload(rule({"log": {}}, approve="never"))
@@ -320,8 +316,7 @@ def test_a_peer_agrees_when_it_is_prepared_and_its_rule_approves_at_all() -> Non
     assert not decider.agrees(case)
     bench.end("web")
     assert decider.agrees(case)
-    bench = Bench(rule(service(), approve="never"))
-    bench.see(event())
+    bench = seen(service(), approve="never")
     bench.end("web")
     (case,) = bench.decider.state.cases.values()
     assert case.phase == "Prepared"
@@ -347,8 +342,7 @@ PREEMPT = event("E2", event_type="Preempt", starts_by=START + 30)
 
 
 def test_an_event_that_supersedes_another_takes_over_what_stands() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
+    bench = seen(service())
     bench.end("web")
     assert bench.see(PREEMPT) == ["approve E2"]
     assert bench.see() == ["undo web"]
@@ -369,8 +363,7 @@ def test_what_one_does_for_itself_alone_is_undone_when_that_one_is_over() -> Non
 
 
 def test_a_short_notice_does_not_end_what_another_event_has_time_for() -> None:
-    bench = Bench(rule(service()))
-    bench.see(event())
+    bench = seen(service())
     assert bench.see(event(), PREEMPT) == []
     assert bench.let_pass(25) == []
     second = bench.decider.state.cases["E2"]
@@ -379,8 +372,7 @@ def test_a_short_notice_does_not_end_what_another_event_has_time_for() -> None:
 
 
 def test_an_undo_that_may_not_be_repeated_is_waited_for_until_the_notice_is_over() -> None:
-    bench = Bench(rule(command("drain")))
-    bench.see(event())
+    bench = seen(command("drain"))
     bench.end("drain")
     bench.see()
     bench.see(PREEMPT)
@@ -389,8 +381,7 @@ def test_an_undo_that_may_not_be_repeated_is_waited_for_until_the_notice_is_over
 
 
 def test_an_undo_that_may_be_repeated_gives_way_to_an_event_that_needs_the_action() -> None:
-    bench = Bench(rule(service(undo_retries=0)))
-    bench.see(event())
+    bench = seen(service(undo_retries=0))
     bench.find("web", active=True)
     bench.end("web")
     assert bench.see() == ["undo web"]
@@ -441,8 +432,7 @@ REBOOTS = rule(service("web"), command("drain"), match={"types": ["Reboot"]}, na
 
 
 def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> None:
-    bench = Bench(rule(service("web"), command("drain")))
-    bench.see(event())
+    bench = seen(service("web"), command("drain"))
     run = bench.runs["web"]
     (written, proceed) = bench.decider.handle(FactsFound(run.run, {"was": "active"}), bench.now)
     assert isinstance(written, FactsNoted)
@@ -455,8 +445,7 @@ def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> 
 def test_an_action_that_goes_on_too_long_is_interrupted(
     repeatable: bool, ends: bool, said: list[str]
 ) -> None:
-    bench = Bench(rule(command("drain", repeatable=repeatable, time_limit_seconds=300)))
-    bench.see(event())
+    bench = seen(command("drain", repeatable=repeatable, time_limit_seconds=300))
     bench.tell(ShutdownRequested())
     assert bench.let_pass(STOP - 1) == []
     bench.tell(ShutdownRequested())  # told with each input
@@ -468,3 +457,47 @@ def test_an_action_that_goes_on_too_long_is_interrupted(
     assert not bench.decider.busy
     bench.start()
     assert bench.see(event()) == said
+
+
+EVERY = list(itertools.product([None, *Phase], PhaseTrigger))
+
+
+@pytest.mark.parametrize(("phase", "trigger"), EVERY)
+def test_only_what_the_table_has_happens(phase: Phase | None, trigger: PhaseTrigger) -> None:
+    if (phase, trigger) in state.TRANSITIONS:
+        assert state.next_phase("E1", phase, trigger) is state.TRANSITIONS[phase, trigger]
+        return
+    with pytest.raises(state.ImpossibleStep) as refused:
+        state.next_phase("E1", phase, trigger)
+    assert str(refused.value) == f"event E1 is {phase or 'new'} and cannot {trigger}"
+
+
+def test_nothing_is_approved_but_what_is_prepared() -> None:
+    before = {p for (p, _), after in state.TRANSITIONS.items() if after is Phase.APPROVED}
+    assert before == {Phase.PREPARED}
+
+
+def test_what_is_held_leaves_only_by_somebodys_word_or_the_events_end() -> None:
+    ways = {t: after for (p, t), after in state.TRANSITIONS.items() if p is Phase.HELD}
+    assert ways == {PhaseTrigger.RETRY: Phase.PREPARING, PhaseTrigger.VANISH: Phase.OVER}
+
+
+def test_every_phase_ends_and_the_end_is_one() -> None:
+    for phase in set(Phase) - {Phase.OVER}:
+        assert state.next_phase("E1", phase, PhaseTrigger.VANISH) is Phase.OVER
+    assert not [p for (p, _) in state.TRANSITIONS if p is Phase.OVER]
+
+
+def test_the_page_draws_the_table_and_nothing_else() -> None:
+    page = (tree.ROOT / "docs" / "internals" / "agent.md").read_text(encoding="utf-8")
+    (drawing,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
+    drawn = set()
+    for line in drawing.strip().splitlines():
+        match = re.fullmatch(r"\s*(\[\*\]|\w+) --> (\[\*\]|\w+)(?: : (\w+))?", line)
+        assert match is not None, line
+        drawn.add(match.groups())
+    table = {
+        (before.value if before else "[*]", after.value, trigger.value)
+        for (before, trigger), after in state.TRANSITIONS.items()
+    }
+    assert drawn == table | {("Over", "[*]", None)}

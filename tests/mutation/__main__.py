@@ -60,7 +60,6 @@ TESTS = {
         "tests/agent/test_coming_back.py",
         "tests/agent/test_rules.py",
         "tests/agent/test_settings.py",
-        "tests/agent/test_state.py",
     ],
 }
 # What is mutated where nothing is named.
