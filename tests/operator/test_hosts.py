@@ -139,14 +139,6 @@ def test_several_hosts_are_drained_one_after_another_as_units_of_a_maintenance(
     assert client.get("/v1/hosts/h1")["drain"]["stay"] == "redeploy"
     until(client, clock, "h1", "up")
     until(client, clock, "h2", "draining")
-    until(client, clock, "h2", "up")
-
-    def is_done() -> bool:
-        clock.advance(timedelta(seconds=5))
-        detail = client.get(f"/v1/maintenances/{number}")
-        return detail["maintenance"]["status"] == "done"
-
-    patience.until(is_done, lambda: client.get(f"/v1/maintenances/{number}"))
 
 
 def test_drains_that_cannot_be_are_refused(client: Client) -> None:

@@ -1,17 +1,22 @@
-"""Units, holds, postponements, alerts, acknowledgements and resolutions over the API."""
+"""What is pending, held, down or expiring, over the API."""
 
-from datetime import timedelta
+from datetime import datetime, time, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 import patience
+from builders import mint
+from forewarn import times
 from forewarn.cli import events
+from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
-from forewarn.server.operator import schemas
+from forewarn.maintenance import fleet_file
+from forewarn.maintenance.world import World
+from forewarn.server.operator import schemas, views
 from forewarn.vocabulary import AgentStatus
-from server.running import ME, Client, Running, end, fleet, request_reboot, under_way
+from server.running import ME, NOON, Cli, Client, Running, end, fleet, request_reboot, under_way
 
 
 def reboot_of_web(client: Client, **more: Any) -> Any:
@@ -254,3 +259,82 @@ def test_the_alert_of_an_agent_that_is_not_back_ends_with_its_acknowledgement(
     assert live(client)["2.1"]["status"] == "Scheduled"
     again = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
     assert (again.status, again.error["code"]) == (409, "conflict")
+
+
+def until(client: Client) -> datetime | None:
+    (hold,) = client.get("/v1/holds")["holds"]
+    return hold["until"] and datetime.fromisoformat(hold["until"])
+
+
+def test_a_hold_is_listed_with_its_end_and_gone_then(client: Client, clock: ManualClock) -> None:
+    body = {"kind": "scope", "name": "web", "until": "2026-03-01T14:00:00+01:00"}
+    assert client.ask("POST", "/v1/holds", body).status == 201
+    assert until(client) == NOON + timedelta(hours=1)
+    clock.advance(timedelta(hours=1))
+    patience.until(lambda: client.get("/v1/holds")["holds"] == [])
+    ended, held, *_ = client.get("/v1/audit")["records"]
+    assert (ended["deed"], ended["detail"]) == ("expire", "scope web")
+    assert ended["by"] == held["by"] == ME
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ("+2h", NOON + timedelta(hours=2)),
+        ("2026-03-01T18:00:00Z", NOON + timedelta(hours=6)),
+        ("11:00", times.next_time_of_day(time(11), NOON)),
+    ],
+)
+def test_an_end_is_typed_as_a_time_a_span_or_a_time_of_day(
+    cli: Cli, client: Client, given: str, ends: datetime
+) -> None:
+    status, out, _ = cli("hold", "scope", "web", "--until", given)
+    assert status == ExitStatus.OK
+    assert "until" in out
+    assert until(client) == ends
+    assert "UNTIL" in cli("hold", "list")[1]
+
+
+def test_an_end_that_has_passed_is_refused_and_said_where(cli: Cli, client: Client) -> None:
+    status, _, err = cli("hold", "everything", "--until", "-1m")
+    assert status == ExitStatus.USAGE
+    assert "--until" in err
+    assert client.get("/v1/holds")["holds"] == []
+
+
+def warnings(machine: dict[str, Any], *listeners: str) -> tuple[str, ...]:
+    wanted = msgspec.convert({"machine": [{"name": "zz", **machine}]}, fleet_file.Fleet)
+    applied = fleet_file.apply(World(), wanted, prune=False, mint=mint("d"))
+    return views.fleet_change(applied, dry_run=True, listeners=listeners).warnings
+
+
+@pytest.mark.parametrize(
+    ("machine", "listeners"),
+    [
+        ({"address": "10.0.0.1"}, ["", "green"]),
+        ({"address": "10.0.0.1", "listener": "green"}, ["green"]),
+        ({}, ["green"]),
+    ],
+    ids=["without a name", "by its name", "without an address"],
+)
+def test_nobody_is_warned_of_a_machine_that_a_listener_answers(
+    machine: dict[str, Any], listeners: list[str]
+) -> None:
+    assert warnings(machine, *listeners) == ()
+
+
+@pytest.mark.parametrize(
+    ("machine", "listeners", "words"),
+    [
+        ({"listener": "blue"}, ["red", "green", ""], ["'blue'", "'green', 'red'", "zz", "403"]),
+        ({"address": "10.0.0.1"}, [], ["no listener", "zz", "no answer"]),
+        ({"listener": "blue"}, [], ["no listener", "zz", "no answer"]),
+        ({"address": "10.0.0.1"}, ["red", "green"], ["'green', 'red'", "zz", "403"]),
+    ],
+    ids=["another", "none", "none by name", "only named ones"],
+)
+def test_a_listener_that_does_not_exist_is_warned_of(
+    machine: dict[str, Any], listeners: list[str], words: list[str]
+) -> None:
+    (warning,) = warnings(machine, *listeners)
+    assert [word for word in words if word not in warning] == []
