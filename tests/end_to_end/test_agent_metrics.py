@@ -10,7 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from end_to_end.agents import Agent, Endpoint, event, started, until
-from forewarn.agent import activity
 from house import tree
 
 PAGE = (tree.ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
@@ -46,14 +45,6 @@ def scraped(agent: Agent) -> tuple[set[str], Samples]:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
     return names, found
-
-
-def test_the_page_has_a_heading_for_each_metric_and_for_no_other(agent: Agent) -> None:
-    agent.until(lambda: agent.page("/metrics")[0] == 200)
-    names, _ = scraped(agent)
-    assert len(HEADINGS) == len(set(HEADINGS))
-    assert names == set(HEADINGS)
-    assert names == {activity.PREFIX + name for name in activity.FAMILIES}
 
 
 def test_each_metric_is_told_over_a_whole_event(

@@ -91,33 +91,6 @@ def test_it_tells_another_machine_that_an_action_failed_and_not_why(
     assert "no route" not in str([each["reason"] for each in other["standing"]])
 
 
-MENDED = RULES.replace("echo no route to the balancer; exit 3", "test -e MENDED || exit 3")
-
-
-def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
-    tmp_path: Path, cloud: Endpoint
-) -> None:
-    mended = tmp_path / "mended"
-    agent = Agent(tmp_path / "agent", cloud.url, MENDED.replace("MENDED", str(mended)))
-    try:
-        agent.start()
-        agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-        cloud.show(event())
-        agent.until(lambda: agent.phase() == "Held")
-        reload(agent)
-        agent.until(lambda: agent.said.read_text().count("is held: it is not approved") == 2)
-        assert cloud.approved == []
-        mended.touch()
-        agent.write("[[rule]]\nnam = 'new'\n")  # it keeps the old rules, and tries again
-        reload(agent)
-        agent.until(lambda: agent.phase() == "Approved")
-        assert cloud.approved == ["E1"]
-        cloud.show()
-        agent.until(lambda: agent.status()["ready"] and not agent.status()["standing"])
-    finally:
-        agent.close()
-
-
 EARLY = """
 import os, signal, sys
 from forewarn import status_port

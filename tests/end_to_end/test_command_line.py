@@ -140,22 +140,6 @@ def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> No
         assert len(refused.stderr.splitlines()) == 1
 
 
-def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
-    service: Running,
-) -> None:
-    tried = service.call("schedule", "reboot", "--scope", "web", "--dry-run")
-    assert tried.returncode == 0
-    rows = columns(tried.stdout)
-    assert rows[0] == [
-        *("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT")
-    ]
-    assert rows[1][:5] == ["0.1", "Reboot", "Scheduled", "web/0", "web-0"]
-    assert rows[2:] == [[""], ["THEN", "UNIT", "MACHINES"], ["1", "web/1", "web-1"]]
-    assert rows[1][6] == "15m"
-    assert "Nothing is scheduled" in tried.stderr
-    assert service.document("events")["events"] == []
-
-
 def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Running) -> None:
     plan = service.document(
         *("schedule", "reboot", "web-0", "--not-before", "+20m", "--duration", "5m"),

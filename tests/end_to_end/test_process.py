@@ -19,7 +19,7 @@ import forked
 import patience
 from forewarn.server import run
 from forewarn.server.process import BY_SIGNAL
-from server.running import Client, fleet, request_reboot
+from server.running import Client, fleet
 
 SERVE = """
 import os, sys
@@ -128,62 +128,6 @@ def as_guest(address: str, name: str, method: str, body: str | None = None) -> t
         connection.request(method, path, body=body, headers={"Metadata": "true"})
         response = connection.getresponse()
         return response.status, response.read()
-
-
-def test_stopped_under_load_it_ends_and_keeps_every_word_that_it_gave(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    process = start(processes, tmp_path)
-    (address,) = process.until("ready")["guests"]
-    machines = {"machine": [{"name": f"m{n}"} for n in range(400)]}
-    process.client().ask("PUT", "/v1/fleet", machines)
-    requested: list[str] = []
-    approved: list[str] = []
-    enough, signalled = threading.Event(), threading.Event()
-
-    def operate(numbers: range) -> None:
-        client = process.client()
-        for number in numbers:
-            if number >= 200:
-                signalled.wait()  # the second half is asked for while the service stops
-            try:
-                plan = request_reboot(client, machines=[f"m{number}"])
-                event = plan["operations"][0]["events"][0]["id"]
-                requested.append(event)
-                body = json.dumps({"StartRequests": [{"EventId": event}]})
-                if as_guest(address, f"m{number}", "POST", body)[0] == 200:
-                    approved.append(event)
-            except (OSError, http.client.HTTPException):
-                return
-            if len(approved) > 20:
-                enough.set()
-
-    def read() -> None:
-        while True:
-            try:
-                as_guest(address, "m1", "GET")
-            except (OSError, http.client.HTTPException):
-                return
-
-    load = [threading.Thread(target=operate, args=(range(n, 400, 4),)) for n in range(4)]
-    load += [threading.Thread(target=read) for _ in range(4)]
-    for thread in load:
-        thread.start()
-    assert enough.wait(patience.SECONDS)
-    process.process.send_signal(signal.SIGTERM)
-    signalled.set()
-    status = process.process.wait(patience.SECONDS)
-    for thread in load:
-        thread.join()
-    assert status == run.STOPPED
-
-    again = start(processes, tmp_path)
-    again.until("ready")
-    operations = again.client().get("/v1/history?limit=1000")["operations"]
-    kept = {event["id"]: event for operation in operations for event in operation["events"]}
-    assert set(requested) <= set(kept)
-    assert all(kept[event]["approval"]["kind"] == "guest" for event in approved)
-    assert again.stop() == run.STOPPED
 
 
 def test_a_new_database_is_told_and_the_ready_line_counts_what_is_served(
