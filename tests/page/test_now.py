@@ -21,7 +21,6 @@ from forewarn.maintenance.model import (
     Scope,
     Sighting,
     StartCause,
-    mapped,
 )
 from forewarn.maintenance.units import (
     UnitState,
@@ -36,6 +35,7 @@ from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, ScopeKind
 from page.operations import NOW, operation
+from store.values import with_maintenances
 
 MINUTE = timedelta(minutes=1)
 
@@ -515,18 +515,8 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
     store = InMemoryStore()
     with store.write() as transaction:
         scope = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
-        asked = tuple(
-            mapped(
-                Maintenance,
-                one,
-                number=one.maintenance,
-                targets=one.machines,
-                requested_by="ann",
-                requested_at=one.announced_at,
-            )
-            for one in its
-        )
-        transaction.save(Changes(scopes=(scope,), maintenances=asked, operations=tuple(its)))
+        told = with_maintenances(*its)
+        transaction.save(msgspec.structs.replace(told, scopes=(scope,)))
     with store.read() as reading:
         found = now.past(reading, NOW, most)
     assert [one.maintenance for one in found.operations] == [1, 2, 3][:most]
