@@ -466,9 +466,9 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
 
     def drip(talk: Talk) -> None:
         with contextlib.suppress(OSError):
-            talk.send(head)
+            talk.connection.sendall(head)
             while not ended.wait(patience.PAUSE_SECONDS):
-                talk.send(b"x")
+                talk.connection.sendall(b"x")
         ended.set()
 
     with Scripted(drip) as peer:
