@@ -176,6 +176,11 @@ Process: TypeAlias = subprocess.Popen[bytes] | Forked
 """One that was forked, or one that a test needs whole."""
 
 
+def completed(argv: Sequence[str | Path], **given: Any) -> subprocess.CompletedProcess[str]:
+    """Run any program; return how it ended and what it printed."""
+    return subprocess.run(argv, capture_output=True, text=True, check=False, **given)
+
+
 def run(
     arguments: Sequence[str],
     *,

@@ -185,3 +185,10 @@ class Bench:
 def read_again(journal: list[AnyRecord]) -> list[AnyRecord]:
     """Return records as a journal gives them back: through their bytes."""
     return [msgspec.json.decode(msgspec.json.encode(record), type=AnyRecord) for record in journal]
+
+
+def seen(*prepare: dict[str, Any], **given: Any) -> Bench:
+    """Return a bench with one rule, which has seen one event."""
+    bench = Bench(rule(*prepare, **given))
+    bench.see(event())
+    return bench

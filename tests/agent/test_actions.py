@@ -1,10 +1,12 @@
 """What actions do, to real programs, processes, units and servers."""
 
+import base64
 import json
 import logging
 import os
 import random
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -12,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import patience
 from agent import workplace
 from agent.bench import event, rule
-from agent.workplace import Done, Site, Units
+from agent.workplace import Begun, Done, Site, Units
+from authority import Authority
 from client.scripted import serving
 from forewarn import clock
 from forewarn.agent.actions import http
@@ -26,11 +28,12 @@ from forewarn.agent.actions.action import ActionFailed, ActionStopped
 from forewarn.agent.daemon import Daemon
 from forewarn.agent.decider import DocumentSeen
 from forewarn.agent.journal import Journal
-from forewarn.agent.rules import RuleAction
 from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import ActionBegun
-from forewarn.settings import OFF, explain
+from forewarn.client import proxies
+from forewarn.settings import OFF
 from house import tree
+from http_proxy import HttpProxy
 from ports import free_port
 
 TELLER = """
@@ -75,6 +78,50 @@ def site() -> Iterator[Site]:
         yield server
 
 
+# Failures.
+
+FAILURES = {
+    "a program that is not there": ({"command": {"run": ["/no/such"]}}, "/no/such"),
+    "a program without its interpreter": ({"command": {"run": ["@/broken"]}}, "No such file"),
+    "a unit that systemd has not": ({"service": {"stop": "wbe"}}, "systemd has no unit wbe"),
+    "a unit that does not stop": (
+        {"service": {"stop": "web"}},
+        "systemctl stop web ended with 1: Job for web failed",
+    ),
+    "a process that has ended": ({"signal": {"pid_file": "@/ended"}}, "does not run"),
+    "a unit without a process": ({"signal": {"unit": "idle"}}, "idle has no main process"),
+    "a pid file that is not there": ({"signal": {"pid_file": "@/none"}}, "none"),
+    "a secret that is not there": ({"http": {"header_files": {"A": "/no/such"}}}, "/no/such"),
+    "a secret of two lines": ({"http": {"header_files": {"A": "@/secret"}}}, "A in"),
+    "a secret in a fifo": ({"http": {"header_files": {"A": "@/fifo"}}}, "ordinary file"),
+    "nobody at the address": ({"http": {"url": "http://127.0.0.1:1/"}}, "Connection refused"),
+    "a file without a URL": ({"notify": {"teams": "@/secret"}}, "URL"),
+}
+"""What cannot be done, by the rule's step and what it says; `@` is the test's folder."""
+
+
+@pytest.mark.parametrize(("step", "says"), FAILURES.values(), ids=FAILURES)
+def test_what_cannot_be_done_says_why_and_tells_no_secret(
+    step: dict[str, dict[str, Any]], says: str, site: Site, units: Units, tmp_path: Path
+) -> None:
+    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "broken").chmod(0o755)
+    (tmp_path / "secret").write_text("s3cret\ntwo\n")
+    os.mkfifo(tmp_path / "fifo")
+    units.put("web", "active")
+    units.break_("web")
+    units.put("idle", "inactive")
+    with subprocess.Popen(["true"]) as ended:
+        (tmp_path / "ended").write_text(str(ended.pid))
+    terms = json.loads(json.dumps(step).replace("@", str(tmp_path)))
+    if "http" in terms:
+        terms["http"].setdefault("url", site.url)
+    with pytest.raises(ActionFailed, match=says) as failed:
+        Done(**terms).prepare()
+    assert "s3cret" not in str(failed.value)
+    assert site.asked == []
+
+
 # command
 
 
@@ -110,15 +157,6 @@ def test_a_program_that_fails_says_how_and_what_it_said_last() -> None:
     assert len(str(failed.value)) < 4200
     with pytest.raises(ActionFailed, match="sh was ended by signal 9"):
         Done(command={"run": ["sh", "-c", "kill -9 $$"]}).prepare()
-
-
-def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ActionFailed, match="/no/such"):
-        Done(command={"run": ["/no/such"]}).prepare()
-    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
-    (tmp_path / "broken").chmod(0o755)
-    with pytest.raises(ActionFailed, match="No such file"):
-        Done(command={"run": [str(tmp_path / "broken")]}).prepare()
 
 
 def test_a_command_without_undo_has_nothing_to_undo() -> None:
@@ -279,18 +317,6 @@ def test_what_was_never_noted_was_never_changed(units: Units) -> None:
     assert units.word("web") == "inactive"
 
 
-def test_a_unit_that_does_not_exist_is_a_failure(units: Units) -> None:
-    with pytest.raises(ActionFailed, match="systemd has no unit wbe"):
-        Done(service={"stop": "wbe"}).prepare()
-
-
-def test_a_unit_that_does_not_stop_is_a_failure(units: Units) -> None:
-    units.put("web", "active")
-    units.break_("web")
-    with pytest.raises(ActionFailed, match="systemctl stop web ended with 1: Job for web failed"):
-        Done(service={"stop": "web"}).prepare()
-
-
 # signal
 
 
@@ -364,19 +390,6 @@ def test_a_pid_file_that_names_no_process_is_a_failure(tmp_path: Path, text: str
         Done(signal={"pid_file": str(tmp_path / "pid")}).prepare()
 
 
-def test_a_process_that_is_gone_is_a_failure(tmp_path: Path, units: Units) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    (tmp_path / "pid").write_text(str(ended.pid))
-    with pytest.raises(ActionFailed, match="does not run"):
-        Done(signal={"pid_file": str(tmp_path / "pid")}).prepare()
-    units.put("batch", "inactive")
-    with pytest.raises(ActionFailed, match="batch has no main process"):
-        Done(signal={"unit": "batch"}).prepare()
-    with pytest.raises(ActionFailed, match="none"):
-        Done(signal={"pid_file": str(tmp_path / "none")}).prepare()
-
-
 # http, notify
 
 
@@ -435,63 +448,12 @@ def test_a_body_that_is_no_json_has_the_events_words_as_they_are(site: Site) -> 
     assert sent == [f"[{QUOTED.description}", f'{{"{QUOTED.description}"']
 
 
-@pytest.mark.parametrize(
-    ("given", "where"),
-    [
-        ({"url": "http://example.org:99999/"}, "url"),
-        ({"url": "http://example.org:0/"}, "url"),
-        ({"url": "http://[::1/"}, "url"),
-        ({"url": "http:///path"}, "url"),
-        ({"url": "http://example.org/a b"}, "url"),
-        ({"url": "http://example.org/ü"}, "url"),
-        ({"url": "http://a/", "undo_url": "https://example.org:-1/"}, "undo_url"),
-        ({"url": "http://a/", "headers": {"A b": "c"}}, "headers"),
-        ({"url": "http://a/", "headers": {"A": "b\r\nC: d"}}, "headers"),
-        ({"url": "http://a/", "header_files": {"": "/x"}}, "header_files"),
-        ({"url": "http://a/", "body": {"a": ["$nothing"]}}, "body"),
-        (
-            {
-                "url": "http://a/",
-                "headers": {"Content-Type": "application/json"},
-                "body": '{"a": $description}',
-            },
-            "body",
-        ),
-    ],
-)
-def test_what_could_never_be_sent_is_refused_when_it_is_read(
-    given: dict[str, Any], where: str
-) -> None:
-    with pytest.raises(msgspec.ValidationError) as refused:
-        msgspec.convert({"http": given}, RuleAction)
-    assert explain(refused.value, RuleAction).where == f"http.{where}"
-
-
-def test_a_secret_of_two_lines_is_not_sent(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("one\ntwo\n")
-    done = Done(http={"url": site.url, "header_files": {"A": str(tmp_path / "token")}})
-    with pytest.raises(ActionFailed, match="A in"):
-        done.prepare()
-    assert site.asked == []
-
-
 @pytest.mark.parametrize("status", [301, 404, 503])
 def test_an_answer_that_is_no_success_is_a_failure(site: Site, status: int) -> None:
     site.status = status
     with pytest.raises(ActionFailed, match=rf"was answered {status}: said"):
         Done(http={"url": site.url}).prepare()
     assert len(site.asked) == 1  # a redirect is not followed
-
-
-def test_nobody_there_is_a_failure() -> None:
-    with pytest.raises(ActionFailed, match="Connection refused"):
-        Done(http={"url": f"http://127.0.0.1:{free_port()}/"}).prepare()
-
-
-def test_a_request_without_its_secret_is_not_sent(site: Site) -> None:
-    with pytest.raises(ActionFailed, match="/no/such"):
-        Done(http={"url": site.url, "header_files": {"A": "/no/such"}}).prepare()
-    assert site.asked == []
 
 
 def test_a_request_that_waits_for_its_answer_can_be_cut(site: Site) -> None:
@@ -611,28 +573,111 @@ def test_a_chat_that_refuses_is_a_failure_which_tells_no_secret(site: Site) -> N
     assert "s3cret" not in str(failed.value)
 
 
-def test_a_fifo_in_the_place_of_a_file_holds_up_nothing(site: Site, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "token")
-    with pytest.raises(ActionFailed, match="ordinary file"):
-        Done(http={"url": site.url, "header_files": {"A": str(tmp_path / "token")}}).prepare()
-
-
-def test_a_file_without_a_url_is_not_asked(tmp_path: Path) -> None:
-    (tmp_path / "url").write_text("s3cret\n")
-    with pytest.raises(ActionFailed, match="URL") as failed:
-        Done(notify={"teams": str(tmp_path / "url")}).prepare()
-    assert "s3cret" not in str(failed.value)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{}, {"slack": "http://a/", "teams": "http://a/"}, {"slack": "ftp://a/"}, {"title": "$no"}],
-)
-def test_a_message_has_one_way(given: dict[str, str]) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"notify": given}, RuleAction)
-
-
 def test_a_file_of_addresses_that_is_not_there_is_a_failure() -> None:
     with pytest.raises(ActionFailed, match="/no/such" if http.installed() else "needs"):
         Done(notify={"urls_file": "/no/such"}).prepare()
+
+
+NOWHERE = "chat.invalid"
+"""A name that no name server knows: only a proxy can reach it."""
+
+
+def test_a_request_goes_through_the_proxy_of_the_environment(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HttpProxy(site.server_port) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//us%40er:pass@"))
+        done = Done(http={"url": f"http://{NOWHERE}/drain?now=1", "body": "x" * 60_000})
+        assert done.prepare() == "answered 200"
+    (lines,) = proxy.asked
+    assert lines[0] == f"POST http://{NOWHERE}/drain?now=1 HTTP/1.1"
+    secret = base64.b64encode(b"us@er:pass").decode()
+    assert f"Proxy-Authorization: Basic {secret}" in lines
+    ((method, path, headers, body),) = site.asked
+    assert (method, path, headers["host"], len(body)) == ("POST", "/drain?now=1", NOWHERE, 60_000)
+
+
+def test_a_chat_by_https_is_reached_by_a_tunnel_and_its_certificate_checked(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.sign("chat", f"DNS:{NOWHERE}"))
+    site.socket = context.wrap_socket(site.socket, server_side=True)
+    with HttpProxy(site.server_port) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        assert Done(notify={"slack": f"https://{NOWHERE}/x"}).prepare() == "answered 200"
+        with pytest.raises(ActionFailed, match="certificate"):
+            Done(notify={"slack": "https://other.invalid/x"}).prepare()
+    assert [lines[0] for lines in proxy.asked] == [
+        f"CONNECT {NOWHERE}:443 HTTP/1.1",
+        "CONNECT other.invalid:443 HTTP/1.1",
+    ]
+    assert len(site.asked) == 1
+
+
+def test_a_proxy_that_refuses_says_so_and_nothing_was_sent(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HttpProxy(site.server_port, refusal="407 Who are you") as proxy:
+        monkeypatch.setenv("https_proxy", proxy.url)
+        done = Done(http={"url": f"https://{NOWHERE}/"})
+        begun = Begun(done.run, done.action.act)
+        assert "407 Who are you" in begun.end()
+        assert not begun.final  # so it may be retried
+
+
+def test_what_is_no_http_proxy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for named in ("socks5://127.0.0.1:1", "http://:3128", "http://h:x"):
+        monkeypatch.setenv("http_proxy", named)
+        with pytest.raises(ActionFailed, match="invalid proxy"):
+            Done(http={"url": f"http://{NOWHERE}/"}).prepare()
+
+
+def test_a_server_of_this_machine_is_asked_directly(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert Done(http={"url": site.url}).prepare() == "answered 200"
+
+
+@pytest.mark.parametrize(
+    ("url", "exceptions", "asked"),
+    [
+        ("http://example.org/", "", True),
+        ("http://example.org/", "other.org, 10.0.0.0/8", True),
+        ("http://example.org/", "*", False),
+        ("http://example.org/", "EXAMPLE.org", False),
+        ("http://www.example.org/", "example.org", False),
+        ("http://www.example.org/", ".example.org", False),
+        ("http://www.example.org/", "*.example.org", False),
+        ("http://notexample.org/", "example.org", True),
+        ("http://example.org:8080/", "example.org:8080", False),
+        ("http://example.org/", "example.org:8080", True),
+        ("http://10.1.2.3/", "10.0.0.0/8", False),
+        ("http://10.1.2.3/", "10.1.2.3", False),
+        ("http://11.1.2.3/", "10.0.0.0/8", True),
+        ("http://[2001:db8::1]/", "2001:db8::/32", False),
+        ("http://[2001:db8::1]:81/", "[2001:db8::1]:81", False),
+        ("http://[2001:db8::1]/", "[2001:db8::1]:81", True),
+        ("http://169.254.169.254/metadata", "", False),
+        ("http://[::ffff:169.254.169.254]/metadata", "", False),
+        ("http://[fe80::1]/", "", False),
+        ("http://localhost:8170/", "", False),
+        ("http://127.9.9.9/", "", False),
+        ("http://[::1]/", "", False),
+    ],
+)
+def test_the_metadata_service_and_exceptions_are_asked_directly(
+    url: str, exceptions: str, asked: bool
+) -> None:
+    environment = {"http_proxy": "10.0.0.5:3128", "NO_PROXY": exceptions}
+    assert (proxies.chosen(url, environment) is not None) is asked
+
+
+def test_small_letters_and_the_urls_own_scheme_win() -> None:
+    environment = {"HTTPS_PROXY": "http://a", "https_proxy": "http://b:81", "all_proxy": "http://c"}
+    chosen = [proxies.chosen(f"{scheme}://x.org/", environment) for scheme in ("https", "http")]
+    assert [str(proxy.endpoint) for proxy in chosen if proxy] == ["http://b:81", "http://c"]

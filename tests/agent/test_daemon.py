@@ -1,4 +1,4 @@
-"""The process's shell, as far as it can be told without one."""
+"""The agent's shell: signals, its journal, crowds of events, slow peers, no more threads."""
 
 import contextlib
 import http.client
@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,14 +16,28 @@ from typing import Any
 import pytest
 
 import patience
-from agent.bench import command, event, rule
-from client.scripted import Asked, document, message, serving
+from agent import workplace
+from agent.bench import ME, START, begin, command, event, rule
+from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.world import EVENT_ID, listed
-from forewarn import clock
-from forewarn.agent.daemon import Daemon
-from forewarn.agent.decider import DocumentSeen, TimePassed
+from forewarn import clock, status_port
+from forewarn.agent.actions.action import ActionRunner
+from forewarn.agent.daemon import Daemon, Poller
+from forewarn.agent.decider import (
+    AT_ONCE,
+    ActionFinished,
+    ApprovalAnswered,
+    ApproveEvent,
+    AskPeers,
+    BeginAction,
+    Decider,
+    DocumentSeen,
+    Input,
+    PeersAnswered,
+    TimePassed,
+)
 from forewarn.agent.journal import NAME, Journal, JournalError
-from forewarn.agent.rules import ReadySettings, Rule, RuleAction
+from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
 from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import (
     ActionBegun,
@@ -31,7 +46,9 @@ from forewarn.agent.state import (
     MachineBooted,
     RuleMatched,
 )
+from forewarn.agent.status import Peers
 from forewarn.settings import OFF
+from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer
 
 CLIENT = ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0")
 RULE = Rule(name="pool", prepare=(RuleAction(ready=ReadySettings()),), approve="when-prepared")
@@ -332,3 +349,225 @@ def test_a_journal_that_cannot_be_shortened_stops_nothing(tmp_path: Path) -> Non
     daemon._handle(DocumentSeen((), "web-0"))
     assert journal.length == 1
     journal.close()
+
+
+MANY = 120
+OWN = rule(command("a", shared=False), approve="when-prepared")
+"""An action that each event needs for itself."""
+
+
+class Crowd:
+    """A decider with many events, whose running actions are counted."""
+
+    def __init__(self, number: int = MANY) -> None:
+        self.decider = Decider((OWN,), 5.0)
+        self.events = tuple(event(f"E{number}") for number in range(number))
+        self.runs: dict[int, BeginAction] = {}
+        self.most = 0
+        self.tell(DocumentSeen(self.events, ME))
+
+    def tell(self, told: Input, now: float = START) -> list[BeginAction]:
+        begun = [each for each in self.decider.handle(told, now) if isinstance(each, BeginAction)]
+        self.runs |= {each.run: each for each in begun}
+        self.most = max(self.most, len(self.runs))
+        return begun
+
+    def end_one(self) -> list[BeginAction]:
+        number = next(iter(self.runs))
+        del self.runs[number]
+        return self.tell(ActionFinished(number, ActionOutcome.DONE))
+
+    def end_all(self) -> None:
+        while self.runs:
+            self.end_one()
+
+    def phases(self) -> set[str]:
+        return {case.phase for case in self.decider.state.cases.values()}
+
+
+def test_a_crowd_of_events_has_a_limited_number_of_actions_at_once() -> None:
+    crowd = Crowd()
+    crowd.end_all()
+    assert crowd.most == AT_ONCE
+    assert crowd.phases() == {"Prepared"}
+    crowd.tell(DocumentSeen((), ME))
+    crowd.end_all()
+    assert crowd.most == AT_ONCE
+    assert crowd.decider.state.idle
+
+
+def test_an_event_with_less_notice_does_not_wait_for_a_crowd_with_more() -> None:
+    crowd = Crowd()
+    preempts = tuple(event(f"P{number}", starts_by=START + 30) for number in range(MANY))
+    begun = crowd.tell(DocumentSeen((*crowd.events, *preempts), ME))
+    assert [each.event.event_id[0] for each in begun] == ["P"] * AT_ONCE
+    crowd.end_all()
+    assert crowd.most == 2 * AT_ONCE
+    assert crowd.phases() == {"Prepared"}
+
+
+def test_an_event_that_waits_for_its_turn_waits_no_longer_than_its_notice() -> None:
+    crowd = Crowd()
+    assert crowd.decider.wake_at is not None
+    crowd.tell(TimePassed(), START + 895)
+    waiting = crowd.decider.state.cases[f"E{MANY - 1}"]
+    assert waiting.results == [ActionOutcome.NO_TIME]
+
+
+def calls_of_one_end(number: int) -> int:
+    """Count the calls of Python's functions that the end of one action leads to."""
+    crowd = Crowd(number)
+    crowd.end_one()
+    calls = 0
+
+    def count(_frame: FrameType, what: str, _argument: object) -> None:
+        nonlocal calls
+        calls += what == "call"
+
+    sys.setprofile(count)
+    try:
+        crowd.end_one()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_the_end_of_an_action_costs_no_more_for_each_event_of_a_larger_crowd() -> None:
+    assert calls_of_one_end(200) < 3 * calls_of_one_end(100)
+
+
+READY = b"ok\n"
+
+
+class Told:
+    """What was told, and when there is some of it."""
+
+    def __init__(self) -> None:
+        self.causes: list[Input] = []
+        self._some = threading.Event()
+
+    def __call__(self, cause: Input) -> None:
+        self.causes.append(cause)
+        self._some.set()
+
+    def first(self) -> Input:
+        assert self._some.wait(patience.SECONDS)
+        return self.causes[0]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"],
+    ids=["status line", "headers", "body"],
+)
+def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> None:
+    """Otherwise each round would leave a thread and a connection behind, for hours."""
+    told, ended = Told(), threading.Event()
+
+    def drip(talk: Talk) -> None:
+        with contextlib.suppress(OSError):
+            talk.connection.sendall(head)
+            while not ended.wait(patience.PAUSE_SECONDS):
+                talk.connection.sendall(b"x")
+        ended.set()
+
+    with Scripted(drip) as peer:
+        Peers([peer.url], told).ask(AskPeers(1, "E1", ("web-1",)))
+        assert told.first() == PeersAnswered(1, frozenset())
+        assert ended.wait(patience.SECONDS)
+
+
+def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
+    told = Told()
+    Peers("http://{machine}:8171", told).ask(AskPeers(1, "E1", ("a..b", "c:d", "x" * 100)))
+    assert told.first() == PeersAnswered(1, frozenset())
+
+
+def shown(path: str, own: bool) -> status_port.Page:
+    del path, own
+    return 200, "text/plain", READY
+
+
+def test_probes_are_answered_however_many_others_drip() -> None:
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
+    over = threading.Event()
+    slow = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(CONNECTIONS)]
+
+    def drip() -> None:
+        while not over.wait(SECONDS / 20):
+            for each in slow:
+                with contextlib.suppress(OSError):
+                    each.sendall(b"G")
+
+    dripper = threading.Thread(target=drip)
+    dripper.start()
+
+    def answered() -> bytes:
+        probe = http.client.HTTPConnection("127.0.0.1", port.number, timeout=patience.SECONDS)
+        with contextlib.closing(probe), contextlib.suppress(OSError):
+            probe.request("GET", "/healthz")
+            return probe.getresponse().read()
+        return b""
+
+    try:
+        assert patience.until(answered) == READY
+    finally:
+        over.set()
+        dripper.join()
+        for each in slow:
+            each.close()
+        port.close()
+
+
+@contextlib.contextmanager
+def without_threads() -> Iterator[None]:
+    """Let no thread begin: each asks for more memory than there is."""
+    before = threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threading.Thread(target=int).start()
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+@pytest.fixture
+def no_threads() -> Iterator[None]:
+    with without_threads():
+        yield
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_an_action_that_gets_no_thread_has_failed() -> None:
+    told = Told()
+    step = rule({"log": {}}).prepare[0]
+    seen = event()
+    ActionRunner(told).begin(begin(step, seen), "web-0", 0.0)
+    assert told.first() == ActionFinished(1, ActionOutcome.FAILED, "can't start new thread")
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_an_approval_that_gets_no_thread_is_one_that_nobody_knows_the_fate_of() -> None:
+    told = Told()
+    Poller("http://127.0.0.1:9", "web-0", told).approve(ApproveEvent(1, event()))
+    assert told.first() == ApprovalAnswered(1, None)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_peers_that_get_no_thread_are_not_prepared() -> None:
+    told = Told()
+    Peers(["http://127.0.0.1:9"], told).ask(AskPeers(1, "E1", ("web-1",)))
+    assert told.causes == [PeersAnswered(1, frozenset())]
+
+
+def test_a_program_ends_though_its_stop_gets_no_thread(tmp_path: Path) -> None:
+    """It ends at once: nobody would be there to end it ten seconds later."""
+    begun = tmp_path / "begun"
+    stubborn = "import pathlib, signal, sys\nsignal.alarm(30)\nsignal.signal(15, signal.SIG_IGN)\n"
+    stubborn += "pathlib.Path(sys.argv[1]).touch()\nsignal.pause()\n"
+    program = workplace.python(tmp_path, "stubborn", stubborn)
+    action = workplace.Done(command={"run": [program, str(begun)]}).begin()
+    patience.until(begun.exists)
+    with without_threads():
+        action.run.stop()
+    assert action.end() == "cut"

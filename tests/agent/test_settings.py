@@ -1,12 +1,18 @@
 """The agent's settings: what is refused says in which file, where and what was expected."""
 
+import re
 import resource
 from pathlib import Path
 
+import msgspec
 import pytest
+import reference
 
+from agent import bench
 from forewarn.agent import __main__ as program
-from forewarn.agent import settings
+from forewarn.agent import rules, settings
+from forewarn.agent.actions.action import ActionRun
+from forewarn.agent.rules import RuleAction
 from forewarn.agent.settings import Loaded
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
@@ -226,3 +232,16 @@ def test_places_start_at_the_files_folder(tmp_path: Path) -> None:
 def test_too_many_drop_ins_are_refused(tmp_path: Path) -> None:
     said = refusal(tmp_path, "", *([""] * (settings.MAX_DROP_INS + 1)))
     assert "101" in said
+
+
+PAGE = reference.page("agent-settings.md")
+
+
+def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
+    step = msgspec.convert({"command": {"run": ["x"]}}, RuleAction)
+    work = ActionRun(bench.begin(step, bench.event()), "web-0", 0.0, print)
+    rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
+    templates, variables, keys = zip(*rows, strict=True)
+    assert list(filter(None, templates)) == list(rules.VARIABLES) == list(work.variables())
+    assert list(variables) == list(work.environment())
+    assert list(keys) == list(msgspec.json.decode(work.document()))

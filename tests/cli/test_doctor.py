@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 
 import patience
+from client.scripted import message, serving
 from forewarn.agent import settings as of_agent
 from forewarn.agent import status
 from forewarn.cli import doctor, main
@@ -84,24 +84,8 @@ def agent(**more: Any) -> Iterator[str]:
     }
     assert list(status.lines(tree))  # it has the fields that a real one has
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(tree).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            return None
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(lambda *_: message(200, json.dumps(tree).encode())) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 @pytest.mark.parametrize(("name", "level"), [("", 0), ("WEB-0", 0), ("web-1", 2)])

@@ -1,11 +1,20 @@
-"""A table on a terminal: a row has a line, and a column that is left out is named."""
+"""Tables on a terminal and their rows: a row has a line, and a column left out is named."""
 
+import importlib
 import operator
+import re
+from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+from msgspec import structs
 
-from forewarn.cli import output
+from forewarn.cli import fleet, main, operator_client, output
+from forewarn.cli.command import RequestCommand
+from forewarn.cli.output import AnswerTable
 
 GUID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 AT = "2026-11-21 07:40:53Z"
@@ -85,23 +94,11 @@ def test_what_an_alert_says_is_shown_whole(
     assert set(ALERTS["WHAT"][0].split()) <= set(out.split())
 
 
-def test_a_table_that_fits_is_shown_whole() -> None:
-    natural = {heading: max(map(len, (heading, *column))) for heading, column in HISTORY.items()}
-    assert output.layout(HISTORY, sum(natural.values()) + 2 * 4) == natural
-
-
 def test_a_narrow_terminal_cuts_first_and_then_does_without_the_least_important_columns() -> None:
     least = 4 + 8 + 6 + 7 + output.LEAST + 2 * 4
     assert list(output.layout(HISTORY, least)) == list(HISTORY)
     assert list(output.layout(HISTORY, least - 1)) == ["REF", "TYPE", "NOTICE", "OUTCOME"]
     assert list(output.layout(HISTORY, least - 10)) == ["REF", "TYPE", "OUTCOME"]
-
-
-def test_a_history_of_80_columns_says_why_each_operation_started() -> None:
-    widths = {"REF": 3, "TYPE": 8, "HOST": 2, "MACHINES": 29, "ANNOUNCED": 5, "NOTICE": 7}
-    widths |= {"WAITED": 7, "STARTED BECAUSE": 40, "STATUS": 9, "TOOK": 6, "OUTCOME": 45}
-    shown = output.layout({heading: ["x" * width] for heading, width in widths.items()}, 80)
-    assert {"REF", "MACHINES", "STARTED BECAUSE", "STATUS"} <= shown.keys()
 
 
 def test_a_narrow_column_takes_the_place_of_a_wide_one() -> None:
@@ -183,3 +180,49 @@ def test_a_table_in_a_pipe_is_whole_whatever_the_width_of_a_terminal(
     assert set(HISTORY) <= set(shown.out.splitlines()[0].split())
     assert all(column[0] in shown.out for column in HISTORY.values())
     assert shown.err == ""
+
+
+API = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
+
+
+def below(path: str, command: click.Command) -> Iterator[tuple[str, RequestCommand]]:
+    if isinstance(command, RequestCommand):
+        yield path, command
+    for name, sub in getattr(command, "commands", {}).items():
+        yield from below(f"{path} {name}", sub)
+
+
+ROWS = dict(below("forewarn", main.FOREWARN))
+SHOWN = [row.show for row in ROWS.values() if isinstance(row.show, AnswerTable)]
+SHOWN += [fleet.MACHINES, fleet.SCOPES, fleet.LOST]
+
+
+def type_of(shape: str) -> Any:
+    module, name = shape.split(".")
+    return getattr(importlib.import_module(f"{operator_client.SCHEMAS}.{module}"), name)
+
+
+@pytest.mark.parametrize("path", ROWS)
+def test_a_row_is_a_request_of_the_api(path: str) -> None:
+    row = ROWS[path]
+    headings = re.findall(r"(?m)^### `(\w+) (\S+)`", API.read_text(encoding="utf-8"))
+    known = {(method, re.sub(r"{\w+}", "{}", place)) for method, place in headings}
+    assert (row.method, re.sub(r"{\w+}", "{}", row.path)) in known
+    typed = {param.name for param in row.params}
+    assert set(re.findall(r"{(\w+)}", row.path)) <= typed
+
+
+@pytest.mark.parametrize("path", ROWS)
+def test_a_row_shows_a_type_of_the_api(path: str) -> None:
+    row = ROWS[path]
+    answer = type_of(operator_client.shape_of(row.show))
+    if row.paged:
+        assert {row.paged, "next"} <= {field.name for field in structs.fields(answer)}
+
+
+@pytest.mark.parametrize("table", SHOWN, ids=lambda table: table.place)
+def test_a_column_that_is_named_is_a_field_of_the_list(table: AnswerTable) -> None:
+    fields = {field.name: field for field in structs.fields(type_of(table.shape))}
+    (entry, *_) = fields[table.place.rpartition(".")[2]].type.__args__
+    named = {column for column in table.columns.values() if isinstance(column, str)}
+    assert named <= set(entry.__struct_fields__)

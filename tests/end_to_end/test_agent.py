@@ -20,7 +20,6 @@ from end_to_end.agents import (
     Endpoint,
     event,
     started,
-    until,
 )
 
 
@@ -92,29 +91,6 @@ def test_readyz_turns_while_the_machine_is_taken_out(
     agent.until(lambda: agent.page("/readyz")[0] == 200)
 
 
-def test_the_port_shows_health_status_and_metrics(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents().start()
-    cloud.show(event(notice=600))
-    agent.until(lambda: agent.phase() == "Approved")
-    assert agent.page("/healthz") == (200, "ok\n")
-    assert agent.page("/nothing")[0] == 404
-    (told,) = agent.status()["events"]
-    assert told["rule"] == "two"
-    assert told["agrees"] is True
-    assert 500 < told["notice_left_seconds"] < 600
-    assert [each["result"] for each in told["actions"]] == ["done", "done"]
-    metrics = agent.page("/metrics")[1]
-    assert 'forewarn_agent_events{type="Reboot",phase="Approved"} 1' in metrics
-    done = 'forewarn_agent_actions_total{kind="command",phase="prepare",outcome="done"} 2'
-    assert done in metrics
-    assert "forewarn_agent_approvals_total 1" in metrics
-    shown = forked.run(("-m", "forewarn", "agent", "status", "--config", str(agent.settings)))
-    assert "web-0: ready\nE1 Reboot Scheduled, " in shown.stdout
-    assert "Approved by rule 'two'\n  command: done\n" in shown.stdout
-
-
 def test_rules_are_tried_beside_the_agent_that_has_the_status_port(
     cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:
@@ -144,31 +120,6 @@ def test_once_ends_when_what_the_document_asks_for_is_done(
     agent.start("--once")
     assert agent.process.wait(patience.SECONDS) == 0
     assert agent.done == [*DONE, *UNDONE]
-
-
-def test_a_second_agent_on_the_same_journal_is_refused_for_now(
-    agents: Callable[..., Agent],
-) -> None:
-    agent = agents().start()
-    agent.until(lambda: agent.page("/healthz")[0])
-    second = forked.run((*COMMAND_LINE, "--config", str(agent.settings)))
-    assert second.returncode == 1  # systemd starts it again: the other one may end
-    assert "another agent has" in second.stderr
-
-
-def test_a_status_port_that_another_process_has_keeps_no_event_waiting(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents()
-    with socket.create_server((agent.address, agent.port)):
-        cloud.show(event())
-        agent.start()
-        agent.expect(*DONE)
-        until(lambda: cloud.approved == ["E1"])
-    agent.until(lambda: agent.phase() == "Approved")
-    said = [json.loads(line)["level"] for line in agent.said.read_text().splitlines()]
-    assert said.count("warning") == 1
-    assert agent.kill(signal.SIGTERM) == 0
 
 
 def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]) -> None:
@@ -204,3 +155,55 @@ def test_the_process_carries_neither_command_line_nor_drawing() -> None:
     )
     heavy = {"click", "rich", "structlog", "asyncio", "pydantic", "starlette"}
     assert not heavy & {name.partition(".")[0] for name in looked.stdout.split()}
+
+
+def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    """Else a machine that does nothing would be drained, and its event approved by another."""
+    pool = (
+        '[[rule]]\nname = "pool"\napprove = "when-prepared"\n'
+        "prepare = [{ ready = { wait_seconds = 0.1 } }]\n"
+    )
+    tries, real = agents(pool, "web-1"), agents(pool)
+    real.settings.write_text(f'peers = ["http://127.0.0.1:{tries.port}"]\n{pool}')
+    tries.start("--dry-run")
+    real.start()
+    cloud.show(event(Resources=["web-0", "web-1"]))
+    real.until(lambda: real.phase() == "Prepared")
+    tries.until(lambda: tries.phase() == "Prepared")
+    real.until(lambda: "web-1" in real.said.read_text())
+    assert tries.page("/readyz") == (200, "ready\n")
+    assert "forewarn_agent_ready 1\n" in tries.page("/metrics")[1]
+    (shown,) = tries.status()["events"]
+    assert not shown["agrees"]
+    assert tries.status()["dry_run"]
+    asked = forked.run(("-m", "forewarn", "agent", "status", "--config", str(tries.settings)))
+    said = asked.stdout.splitlines()
+    assert said[0] == "web-1: ready"
+    assert "dry run" in said[1]
+    assert real.page("/readyz")[0] == 503
+    assert cloud.approved == []
+
+
+def test_a_peer_that_hangs_and_one_that_speaks_of_another_event_are_not_prepared(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    other = agents(machine="web-1").start()
+    with socket.socket() as hanging:
+        hanging.bind(("127.0.0.1", 0))
+        hanging.listen()  # and nobody ever answers
+        ports = other.port, hanging.getsockname()[1]
+        peers = [f"http://127.0.0.1:{port}" for port in ports]
+        first = agents()
+        first.write(f"peers = {peers}\n{TWO}")
+        first.start()
+        cloud.show(event("E0", Resources=["web-1"]), event(Resources=["web-0", "web-1", "web-2"]))
+        first.expect(*DONE)
+        other.until(lambda: other.phase("E1") == "Prepared" and other.phase("E0") == "Approved")
+        hanging.settimeout(patience.SECONDS)
+        asked = [hanging.accept()[0] for _ in range(3)]  # three rounds, none of them answered
+        assert cloud.approved == ["E0"]
+        assert first.phase() == "Prepared"
+        for connection in asked:
+            connection.close()

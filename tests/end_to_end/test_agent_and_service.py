@@ -73,10 +73,6 @@ class Cloud:
         assert shown["machines"] == ["web-0", "web-1"]
         return str(shown["id"])
 
-    def service_dies(self) -> None:
-        self.service.kill()
-        self.service.start()
-
     def ended(self, status: str = "Completed") -> dict[str, Any]:
         operation = self.service.operation
         until(lambda: operation()["status"] == status, operation)
@@ -118,19 +114,6 @@ def test_a_service_killed_while_agents_prepare_is_approved_when_it_is_back(cloud
     assert (operation["start_cause"], approver(operation)) == ("approved", "web-0")
     for agent in pair:
         agent.expect(*DONE, *UNDONE)
-
-
-def test_a_service_killed_in_the_middle_of_the_act_ends_it_and_agents_undo_once(
-    cloud: Cloud,
-) -> None:
-    pair = cloud.pair()
-    cloud.reboot()
-    cloud.ended("Started")
-    cloud.service_dies()
-    cloud.ended()
-    for agent in pair:
-        agent.expect(*DONE, *UNDONE)
-    assert cloud.service.posts() == 0
 
 
 def test_the_service_waits_until_the_agents_say_that_they_are_back(cloud: Cloud) -> None:
@@ -185,20 +168,3 @@ def test_an_agent_that_was_there_before_its_machine_takes_its_first_event_by_its
 
 
 # What is cancelled
-
-
-def test_what_is_cancelled_in_the_middle_of_preparing_is_undone_and_not_approved(
-    cloud: Cloud,
-) -> None:
-    pair = cloud.pair(0, 1)
-    cloud.reboot()
-    for agent in pair:
-        agent.expect("a begins")
-    assert cloud.service.call("cancel", "1").returncode == 0
-    for agent in pair:  # what is under way is ended, and undone
-        agent.until(lambda agent=agent: agent.done[:2] == ["a begins", "un-a begins"])
-    cloud.let_go()
-    for agent in pair:
-        agent.expect("a begins", *UNDONE[2:])
-        agent.until(lambda agent=agent: agent.status()["standing"] == [])
-    assert cloud.service.posts() == 0

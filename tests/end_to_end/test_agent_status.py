@@ -1,18 +1,22 @@
-"""Where something is wrong: `agent status` says what, and why, and a reload tries again."""
+"""What an agent counts over a whole event; where something is wrong it says what, and why."""
 
 import http.client
 import json
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import forked
 import patience
-from end_to_end.agents import Agent, Endpoint, event
+from end_to_end.agents import Agent, Endpoint, event, started, until
+from house import tree
 
 RULES = """
 [[rule]]
@@ -39,11 +43,6 @@ def asked(
 ) -> subprocess.CompletedProcess[str]:
     settings = str(config or agent.settings)
     return forked.run(("-m", "forewarn", "agent", command, "--config", settings))
-
-
-def reload(agent: Agent) -> None:
-    assert agent.process is not None
-    agent.process.send_signal(signal.SIGHUP)
 
 
 def said(agent: Agent) -> list[str]:
@@ -91,33 +90,6 @@ def test_it_tells_another_machine_that_an_action_failed_and_not_why(
     assert "no route" not in str([each["reason"] for each in other["standing"]])
 
 
-MENDED = RULES.replace("echo no route to the balancer; exit 3", "test -e MENDED || exit 3")
-
-
-def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
-    tmp_path: Path, cloud: Endpoint
-) -> None:
-    mended = tmp_path / "mended"
-    agent = Agent(tmp_path / "agent", cloud.url, MENDED.replace("MENDED", str(mended)))
-    try:
-        agent.start()
-        agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-        cloud.show(event())
-        agent.until(lambda: agent.phase() == "Held")
-        reload(agent)
-        agent.until(lambda: agent.said.read_text().count("is held: it is not approved") == 2)
-        assert cloud.approved == []
-        mended.touch()
-        agent.write("[[rule]]\nnam = 'new'\n")  # it keeps the old rules, and tries again
-        reload(agent)
-        agent.until(lambda: agent.phase() == "Approved")
-        assert cloud.approved == ["E1"]
-        cloud.show()
-        agent.until(lambda: agent.status()["ready"] and not agent.status()["standing"])
-    finally:
-        agent.close()
-
-
 EARLY = """
 import os, signal, sys
 from forewarn import status_port
@@ -144,3 +116,114 @@ def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
         assert agent.kill(signal.SIGTERM) == 0
     finally:
         agent.close()
+
+
+PAGE = (tree.ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
+HEADINGS = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)
+EVERY_KIND = """
+[[rule]]
+name = "all"
+prepare = [
+  { ready = { wait_seconds = 0.1 } },
+  { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
+  { command = { run = ["false"], undo = ["FIXED"], undo_retries = 0, on_failure = "continue" } },
+  { command = { run = ["true"], undo = ["FIXED"], undo_retries = 0 } },
+]
+approve = "when-prepared"
+"""
+Samples = dict[str, float]
+
+
+@pytest.fixture
+def counting(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
+    rules = EVERY_KIND.replace("FIXED", str(tmp_path / "fixed"))
+    made = Agent(tmp_path / "agent", cloud.url, rules)
+    yield made.start()
+    made.close()
+
+
+def scraped(counting: Agent) -> tuple[set[str], Samples]:
+    """Return the families' names and the samples, as Prometheus' own parser reads them."""
+    names, found = set(), {}
+    for family in text_string_to_metric_families(counting.page("/metrics")[1]):
+        names.add(f"{family.name}_total" if family.type == "counter" else family.name)
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+    return names, found
+
+
+def test_each_metric_is_told_over_a_whole_event(
+    tmp_path: Path, cloud: Endpoint, counting: Agent
+) -> None:
+    counting.until(lambda: scraped(counting)[1].get("forewarn_agent_looks_total", 0) >= 1)
+    quiet = scraped(counting)[1]
+    assert (quiet["forewarn_agent_ready"], quiet["forewarn_agent_stuck"]) == (1, 0)
+    assert (quiet["forewarn_agent_healthy"], quiet["forewarn_agent_endpoint_up"]) == (1, 1)
+    assert 0 <= time.time() - quiet["forewarn_agent_last_look_timestamp_seconds"] < 40
+    assert "forewarn_agent_notice_left_seconds" not in quiet
+    cloud.show(event(notice=600))
+    counting.until(lambda: counting.phase() == "Approved")
+    live = scraped(counting)[1]
+    assert live["forewarn_agent_events{phase=Approved,type=Reboot}"] == 1
+    assert live["forewarn_agent_events_taken_total{type=Reboot}"] == 1
+    assert 500 < live["forewarn_agent_notice_left_seconds"] < 600
+    assert live["forewarn_agent_approvals_total"] == 1
+    assert 0.1 <= live["forewarn_agent_approval_delay_seconds"] < 40
+    assert live["forewarn_agent_ready"] == 0
+    cloud.show(started())
+    counting.until(lambda: counting.shows("Started"))
+    cloud.show()
+    counting.until(lambda: scraped(counting)[1]["forewarn_agent_stuck"] == 1)
+    assert scraped(counting)[1]["forewarn_agent_ready"] == 0  # what was done before it stays
+    (tmp_path / "fixed").symlink_to("/bin/true")
+    reload(counting)
+    counting.until(lambda: not counting.status()["standing"])
+    over = scraped(counting)[1]
+    assert (over["forewarn_agent_ready"], over["forewarn_agent_stuck"]) == (1, 0)
+    actions = {name: value for name, value in over.items() if "actions_total" in name}
+    assert actions == {
+        f"forewarn_agent_actions_total{{kind={kind},outcome={outcome},phase={phase}}}": value
+        for (kind, outcome, phase), value in {
+            ("ready", "done", "prepare"): 1,
+            ("command", "done", "prepare"): 2,
+            ("command", "failed", "prepare"): 1,
+            ("command", "failed", "undo"): 1,
+            ("command", "done", "undo"): 3,
+            ("ready", "done", "undo"): 1,
+        }.items()
+    }
+    assert over["forewarn_agent_action_seconds_total{kind=ready,phase=prepare}"] >= 0.1
+    told = {name.partition("{")[0] for name in (*live, *over)}
+    assert told == set(HEADINGS)
+
+
+def test_an_agent_without_its_endpoint_says_so_and_since_when(
+    cloud: Endpoint, counting: Agent
+) -> None:
+    counting.until(lambda: scraped(counting)[1].get("forewarn_agent_endpoint_up") == 1)
+    cloud.status = 403
+    counting.until(lambda: scraped(counting)[1]["forewarn_agent_endpoint_up"] == 0)
+    blind = scraped(counting)[1]
+    at = blind["forewarn_agent_last_look_timestamp_seconds"]
+    assert 0 <= time.time() - at < 60
+    assert blind["forewarn_agent_healthy"] == 1, "to start it anew would help nobody"
+    asked = cloud.asked
+    counting.until(lambda: cloud.asked > asked + 1)
+    later = scraped(counting)[1]
+    # Looks are a second apart; the page does not read its two clocks at one instant.
+    assert later["forewarn_agent_last_look_timestamp_seconds"] == pytest.approx(at, abs=0.5)
+    said = counting.status()
+    assert said["endpoint"]["answers"] is False
+    assert said["endpoint"]["answered_seconds_ago"] > 0
+    assert "403" in said["trouble"]
+    cloud.status = 200
+    counting.until(lambda: scraped(counting)[1]["forewarn_agent_endpoint_up"] == 1)
+    assert scraped(counting)[1]["forewarn_agent_last_look_timestamp_seconds"] > at
+    assert counting.status()["endpoint"]["answers"] is True
+
+
+def reload(counting: Agent) -> None:
+    assert counting.process is not None
+    counting.process.send_signal(signal.SIGHUP)
+    until(lambda: "reloaded the rules" in counting.said.read_text())

@@ -43,12 +43,6 @@ def service(shared_folder: Path) -> Generator[Running]:
         assert running.stop() == 0
 
 
-def scheduled(service: Running, *arguments: str) -> str:
-    """The number of a maintenance that this asks for."""
-    number: int = service.document("schedule", *arguments)["maintenance"]["number"]
-    return str(number)
-
-
 def columns(text: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
@@ -146,22 +140,6 @@ def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> No
         assert len(refused.stderr.splitlines()) == 1
 
 
-def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
-    service: Running,
-) -> None:
-    tried = service.call("schedule", "reboot", "--scope", "web", "--dry-run")
-    assert tried.returncode == 0
-    rows = columns(tried.stdout)
-    assert rows[0] == [
-        *("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT")
-    ]
-    assert rows[1][:5] == ["0.1", "Reboot", "Scheduled", "web/0", "web-0"]
-    assert rows[2:] == [[""], ["THEN", "UNIT", "MACHINES"], ["1", "web/1", "web-1"]]
-    assert rows[1][6] == "15m"
-    assert "Nothing is scheduled" in tried.stderr
-    assert service.document("events")["events"] == []
-
-
 def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Running) -> None:
     plan = service.document(
         *("schedule", "reboot", "web-0", "--not-before", "+20m", "--duration", "5m"),
@@ -205,68 +183,10 @@ def until_over(service: Running, number: str) -> Any:
     return service.document("maintenance", "show", number)
 
 
-def unit_rows(shown: str) -> list[list[str]]:
-    """The rows of the table of units: UNIT, STATE, REF and MACHINES of each."""
-    rows = columns(shown)
-    (begin,) = (n for n, row in enumerate(rows) if row[0] == "UNIT")
-    end = rows.index([""], begin)
-    return [row[:4] for row in rows[begin + 1 : end]]
-
-
-def test_units_are_shown_halted_retried_skipped_resumed_and_stopped(service: Running) -> None:
-    number = scheduled(service, "reboot", "--scope", "web")
-    shown = service.call("maintenance", "show", number).stdout
-    assert re.search(r"(?m)^status: +running$", shown)
-    assert unit_rows(shown) == [
-        ["web/0", "running", f"{number}.1", "web-0"],
-        ["web/1", "waiting", "-", "web-1"],
-    ]
-    going = service.call("maintenance", "resume", number)
-    assert going.returncode == ExitStatus.REFUSED
-    early = service.call("maintenance", "retry", number, "web/1")
-    assert early.returncode == ExitStatus.REFUSED
-    service.call("cancel", f"{number}.1")
-    halted = service.call("maintenance", "show", number)
-    assert re.search(rf"(?m)^status: +halted: .*{number}\.1 is Canceled", halted.stdout)
-    assert unit_rows(halted.stdout)[0][1] == "failed"
-    assert f"forewarn maintenance retry {number} web/0" in halted.stderr
-    assert "halted" in service.call("alerts").stdout
-    skipped = service.call("maintenance", "skip", number, "web/0")
-    assert "web/0 is skipped" in skipped.stdout
-    assert f"forewarn maintenance resume {number}" in skipped.stderr
-    resumed = service.call("maintenance", "resume", number)
-    assert f"maintenance {number} is running" in resumed.stdout
-    rows = unit_rows(service.call("maintenance", "show", number).stdout)
-    assert rows == [
-        ["web/0", "skipped", f"{number}.1", "web-0"],
-        ["web/1", "running", f"{number}.2", "web-1"],
-    ]
-    again = service.call("maintenance", "retry", number, "web/0")
-    assert "web/0 is waiting" in again.stdout
-    unknown = service.call("maintenance", "retry", number, "web/9")
-    assert unknown.returncode == ExitStatus.NOT_FOUND
-    paused = service.call("maintenance", "pause", number)
-    assert f"maintenance {number} is paused by " in paused.stdout
-    stopped = service.call("maintenance", "stop", number)
-    assert f"maintenance {number} is stopped by " in stopped.stdout
-    assert service.document("events")["events"] == []
-    over = service.call("maintenance", "resume", number)
-    assert over.returncode == ExitStatus.REFUSED
-    (listed,) = (
-        row for row in columns(service.call("maintenance", "list").stdout) if row[0] == number
-    )
-    assert listed[2] == "stopped"
-
-
-def test_what_is_pending_is_held_released_and_postponed(service: Running) -> None:
-    number = scheduled(service, "reboot", "web-0")
-    held = service.call("hold", "scope", "web", "--reason", "release day")
-    assert held.stdout.splitlines()[0] == "scope web is held"
-    assert f"{number}.1 Reboot of web-0: Scheduled, held" in held.stdout
-    (row,) = columns(service.call("events").stdout)[1:]
-    assert all(fact in row[2] for fact in ("Scheduled", "held", "scope web", "release day"))
+def test_alerts_name_the_command_that_ends_them_and_have_a_status(service: Running) -> None:
+    service.call("hold", "scope", "web", "--reason", "release day")
     (listed,) = columns(service.call("hold", "list").stdout)[1:]
-    assert (listed[0], *listed[3:]) == ("scope web", "release day", f"{number}.1")
+    assert (listed[0], listed[3]) == ("scope web", "release day")
     alerts = service.call("alerts")
     assert alerts.returncode == ExitStatus.ALERTS
     assert "release day" in alerts.stdout
@@ -274,37 +194,10 @@ def test_what_is_pending_is_held_released_and_postponed(service: Running) -> Non
     told = service.call("alerts", "--json")
     assert told.returncode == ExitStatus.ALERTS
     assert "held" in {item["kind"] for item in json.loads(told.stdout)["items"]}
-    released = service.call("release", "scope", "web")
-    assert f"{number}.1 Reboot of web-0: Scheduled, not before" in released.stdout
-    assert service.document("hold", "list")["holds"] == []
-    assert service.call("release", "scope", "web").returncode == ExitStatus.NOT_FOUND
-    later = service.document("postpone", number, "+40m")["operations"][0]["notice_left_seconds"]
-    assert 39 * 60 < later <= 40 * 60 + 1  # NotBefore is rounded up
-    sooner = service.call("postpone", f"{number}.1", "+20m")
-    assert sooner.returncode == ExitStatus.REFUSED
-    early = service.call("acknowledge", f"{number}.1")
-    assert early.returncode == ExitStatus.REFUSED
-    service.call("cancel", number)
+    service.call("release", "scope", "web")
     assert "scope web: release day" in service.call("audit").stdout
     well = service.call("alerts")
     assert (well.returncode, well.stdout) == (0, "")
-
-
-def test_each_kind_of_refusal_has_its_exit_status(service: Running) -> None:
-    early = service.call("schedule", "reboot", "web-0", "--not-before", "+1m")
-    assert early.returncode == ExitStatus.REFUSED
-    firm = service.call("schedule", "preempt", "web-0")
-    assert firm.returncode == ExitStatus.REFUSED
-    unknown = service.call("schedule", "reboot", "web-9")
-    assert unknown.returncode == ExitStatus.NOT_FOUND
-    nothing = service.call("approve", "999999")
-    assert nothing.returncode == ExitStatus.NOT_FOUND
-    strange = service.call("cancel", "what")
-    assert strange.returncode == ExitStatus.USAGE
-    assert service.call("maintenance", "show", "999999").returncode == ExitStatus.NOT_FOUND
-    for refused in (early, firm, unknown, nothing, strange):
-        assert refused.stdout == ""
-        assert len(refused.stderr.splitlines()) == 1
 
 
 AS_NOBODY = (

@@ -10,19 +10,25 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 from rich.text import Text
 
 import patience
 from end_to_end.playing import playing
+from forewarn.cli import demo
 from forewarn.cli.exits import ExitStatus
+from forewarn.maintenance import fleet_file
+from forewarn.vocabulary import EventStatus, EventType
 from trace_judge import Trace
 
 
@@ -178,3 +184,22 @@ def test_a_demo_whose_service_dies_says_so(folder: Path) -> None:
         assert demo.status == ExitStatus.DEMO_FAILED, text
         assert "the demo went wrong: the service ended with status -9" in text
         assert demo.leftovers() == []
+
+
+def operation(status: EventStatus, event_type: EventType = EventType.REBOOT) -> Any:
+    """What the demo looks at of an operation that is over."""
+    return SimpleNamespace(id="1.1", event_type=event_type, status=status)
+
+
+def test_an_end_that_the_story_does_not_have_is_found() -> None:
+    completed = operation(EventStatus.COMPLETED)
+    canceled = operation(EventStatus.CANCELED, EventType.REDEPLOY)
+    assert not demo.wrong_end([completed, canceled])
+    assert demo.wrong_end([completed, operation(EventStatus.CANCELED)])
+    assert demo.wrong_end([operation(EventStatus.FAILED)])
+
+
+def test_every_machine_of_the_fleet_has_a_guest() -> None:
+    wanted = fleet_file.flatten(msgspec.convert(tomllib.loads(demo.FLEET), fleet_file.Fleet))
+    named = [member.name for group in wanted for member in group.members]
+    assert sorted(named) == sorted(guest.machine for guest in demo.GUESTS)

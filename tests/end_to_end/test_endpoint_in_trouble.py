@@ -1,12 +1,11 @@
 """An endpoint that is away, refuses, or loses an event: the agent sees and approves in the end."""
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import DONE, TWO, UNDONE, Agent, Endpoint, event, until
+from end_to_end.agents import DONE, TWO, Agent, Endpoint, event, until
 from forewarn.agent.daemon import Poller
 from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
 from forewarn.client.event import Event
@@ -59,26 +58,6 @@ def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: E
     assert told == [ApprovalAnswered(7, None)]
     assert len(cloud.approved) > 1, "it was tried more than once"
     looking.close()
-
-
-def test_an_agent_killed_between_its_approval_and_the_answer_approves_again_and_does_nothing_twice(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    """What is promised: at least once. An approval counts once, however often it is sent."""
-    agent = agents(cloud.url).start()
-    cloud.at_approval = lambda: agent.kill(signal.SIGKILL)
-    cloud.show(event())
-    agent.until(lambda: cloud.approved == ["E1"] and agent.process.poll() is not None)
-    cloud.at_approval = lambda: None
-    agent.start()
-    agent.until(lambda: agent.phase() == "Approved")
-    assert (agent.done, cloud.approved) == (DONE, ["E1", "E1"])
-    agent.kill(signal.SIGKILL)
-    agent.start()
-    agent.until(lambda: agent.phase() == "Approved")
-    assert cloud.approved == ["E1", "E1"], "what is known to be approved is not sent again"
-    cloud.show()
-    agent.expect(*DONE, *UNDONE)
 
 
 def test_a_fault_of_the_agents_own_in_looking_is_trouble_until_the_next_answer(

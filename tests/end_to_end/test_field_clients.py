@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Final
 
 import pytest
 
+import forked
 import patience
 from end_to_end.running import Running
 
@@ -82,13 +82,10 @@ def test_a_client_of_the_field_reads_and_approves(
     url = f"http://127.0.0.1:{service.guest_port}/vm/{name}/metadata/scheduledevents"
     direct = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     command = [*CLIENTS[name][1], *([str(tmp_path)] if name == "dotnet" else [])]
-    done = subprocess.run(
+    done = forked.completed(
         [*command, f"{url}?api-version=2020-07-01"],
         env={**direct, "MONO_PATH": str(Path(JSON_DLL).parent)},
-        capture_output=True,
-        text=True,
         timeout=patience.SECONDS,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     (operation,) = service.operator.get(f"/v1/maintenances/{number}")["operations"]

@@ -100,35 +100,3 @@ def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
         assert running.operation()["status"] == "Scheduled"
     finally:
         running.stop()
-
-
-def approved_to_the_end(running: Running, command: forked.Process) -> int:
-    """Approve whatever is announced until a command has ended; return how."""
-
-    def is_over() -> bool:
-        for event in running.operator.get("/v1/events")["events"]:
-            if event["status"] == "Scheduled":
-                running.operator.ask("POST", "/v1/approvals", {"references": [event["id"]]})
-        return command.poll() is not None
-
-    until(is_over)
-    return command.wait()
-
-
-def test_a_maintenance_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
-    running = Running(folder)
-    running.start()
-    running.apply(FLEET)
-    try:
-        given = ("rollout", "start", "freeze", "--machine", "m0", "--machine", "m1", "--wait")
-        waiting = begun(running, folder, *given, "--json")
-        assert approved_to_the_end(running, waiting) == 0
-        assert json.loads((folder / "out").read_text())["maintenance"]["status"] == "done"
-        waiting = begun(running, folder, *given, "--pause", "confirm", "--waves", "1,1")
-        assert approved_to_the_end(running, waiting) == 11
-        assert "m0  done" in (folder / "out").read_text()
-        assert (
-            running.call("rollout", "plan", "freeze", "--machine", "m0", "--wait").returncode == 2
-        )
-    finally:
-        running.stop()

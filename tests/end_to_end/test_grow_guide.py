@@ -10,15 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
 import yaml
 
+from client.scripted import Asked, message, serving
 from end_to_end.agents import until
 from forewarn.maintenance import fleet_file
 from forewarn.server import settings
@@ -110,58 +109,45 @@ def test_composes_addresses_are_those_of_haproxy() -> None:
     assert f"bind {networks['guests']['ipv4_address']}:80" in text
 
 
-class Replica(BaseHTTPRequestHandler):
-    """Keeps the headers of what HAProxy sends on, and answers its probe as a replica does."""
+HEARD: list[dict[str, str]] = []
+"""The headers of what HAProxy has sent on."""
 
-    heard: ClassVar[list[dict[str, str]]] = []
 
-    def do_GET(self) -> None:
-        signed = "X-Instance-ID" in self.headers
-        if signed:
-            self.heard.append(dict(self.headers))
-        self.send_response(200 if signed else 400)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+def replica(heard: Asked, _: int) -> bytes:
+    """Answer HAProxy's probe as a replica does, and keep what it signs for a guest."""
+    signed = "x-instance-id" in heard.headers
+    if signed:
+        HEARD.append(heard.headers)
+    return message(200 if signed else 400)
 
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[int]:
     """HAProxy by the page's configuration, before one replica of three that is ours."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Replica)
-    Thread(target=server.serve_forever, daemon=True).start()
     (tmp_path / "machines.map").write_text("127.0.0.1 web-0\n")
-    port = free_port()
-    places = {
-        "169.254.169.254:80": f"127.0.0.1:{port}",
-        "/etc/haproxy/": f"{tmp_path}/",
-        "/run/haproxy/": f"{tmp_path}/",
-        "maxconn 20000": "maxconn 200",
-        "10.0.1.11:8170": f"127.0.0.1:{server.server_port}",
-        "10.0.1.12:8170": f"127.0.0.1:{free_port()}",
-        "10.0.1.13:8170": f"127.0.0.1:{free_port()}",
-    }
-    settled = tmp_path / "haproxy.cfg"
-    settled.write_text(pages.placed(HAPROXY.read_text(encoding="utf-8"), places))
-    process = subprocess.Popen(
-        ["haproxy", "-db", "-q", "-f", str(settled)],
-        env={**os.environ, "FOREWARN_PROXY_KEY": KEY},
-    )
-    try:
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-        server.shutdown()
-        server.server_close()
+    with serving(replica) as server:
+        port = free_port()
+        places = {
+            "169.254.169.254:80": f"127.0.0.1:{port}",
+            "/etc/haproxy/": f"{tmp_path}/",
+            "/run/haproxy/": f"{tmp_path}/",
+            "maxconn 20000": "maxconn 200",
+            "10.0.1.11:8170": f"127.0.0.1:{server.port}",
+            "10.0.1.12:8170": f"127.0.0.1:{free_port()}",
+            "10.0.1.13:8170": f"127.0.0.1:{free_port()}",
+        }
+        settled = tmp_path / "haproxy.cfg"
+        settled.write_text(pages.placed(HAPROXY.read_text(encoding="utf-8"), places))
+        command = ["haproxy", "-db", "-q", "-f", str(settled)]
+        given = {**os.environ, "FOREWARN_PROXY_KEY": KEY}
+        with subprocess.Popen(command, env=given) as process:
+            yield port
+            process.kill()
 
 
 @needs_haproxy
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
 def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(proxy: int) -> None:
-    Replica.heard.clear()
     claims = {
         "X-Instance-ID": "web-1",
         "X-Instance-ID-Signature": "0",
@@ -169,14 +155,13 @@ def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(proxy: int) -> Non
     }
     until(lambda: asked(proxy, "127.0.0.1", claims) == 200)
     expected = hmac.new(base64.b64decode(KEY), b"web-0", hashlib.sha256).hexdigest()
-    said = Replica.heard[-1]
-    told = {name.lower(): value for name, value in said.items()}
+    told = HEARD[-1]
     assert told["x-instance-id"] == "web-0"
     assert told["x-instance-id-signature"] == expected
     assert told["x-forwarded-for"] == "127.0.0.1"
-    heard = len(Replica.heard)
+    heard = len(HEARD)
     assert asked(proxy, "127.0.0.9", claims) == 403  # it is not on the map
-    assert len(Replica.heard) == heard
+    assert len(HEARD) == heard
 
 
 def asked(port: int, source: str, headers: dict[str, str]) -> int:

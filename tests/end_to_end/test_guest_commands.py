@@ -212,14 +212,11 @@ def test_an_output_that_cannot_be_written_keeps_no_command_from_being_run(
 
 def test_a_watch_needs_nothing_of_the_server(service: Running) -> None:
     event_id = scheduled(service, "freeze", "bastion")
-    called = subprocess.run(
+    called = forked.completed(
         [
             *(sys.executable, "-c", WITHOUT_EXTRAS, SERVER_EXTRA, "watch"),
             *("--endpoint", place(service, "bastion"), "--once"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+        ]
     )
     assert called.returncode == 0, called.stderr
     assert event_id in called.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from end_to_end import installed
 from forewarn.version import __version__
 from recipes import pages
@@ -62,13 +63,10 @@ def test_a_way_leads_to_a_program_that_runs(
         settings = {**os.environ, "PIP_NO_COMPILE": "1"}
     function = f'forewarn() {{ PYTHONPATH={installed.DEPENDENCIES} command forewarn "$@"; }}\n'
     path = [tmp_path / "bin", tmp_path / ".local/bin", Path(BASE_PYTHON).parent, os.environ["PATH"]]
-    ran = subprocess.run(
+    ran = forked.completed(
         ["sh", "-ec", function + CLONE + pages.placed(text, places)],
         cwd=tmp_path,
         env={**settings, **public, "HOME": str(tmp_path), "PATH": os.pathsep.join(map(str, path))},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     assert f"forewarn {__version__}" in ran.stdout.splitlines()

@@ -10,15 +10,20 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import forked
 import patience
-from forewarn.server import run
+from forewarn.clock import SystemClock
+from forewarn.control import service_clock
+from forewarn.server import run, service
 from forewarn.server.process import BY_SIGNAL
+from forewarn.store import sqlite
 from server.running import Client, fleet, request_reboot
 
 SERVE = """
@@ -130,62 +135,6 @@ def as_guest(address: str, name: str, method: str, body: str | None = None) -> t
         return response.status, response.read()
 
 
-def test_stopped_under_load_it_ends_and_keeps_every_word_that_it_gave(
-    processes: list[Process], tmp_path: Path
-) -> None:
-    process = start(processes, tmp_path)
-    (address,) = process.until("ready")["guests"]
-    machines = {"machine": [{"name": f"m{n}"} for n in range(400)]}
-    process.client().ask("PUT", "/v1/fleet", machines)
-    requested: list[str] = []
-    approved: list[str] = []
-    enough, signalled = threading.Event(), threading.Event()
-
-    def operate(numbers: range) -> None:
-        client = process.client()
-        for number in numbers:
-            if number >= 200:
-                signalled.wait()  # the second half is asked for while the service stops
-            try:
-                plan = request_reboot(client, machines=[f"m{number}"])
-                event = plan["operations"][0]["events"][0]["id"]
-                requested.append(event)
-                body = json.dumps({"StartRequests": [{"EventId": event}]})
-                if as_guest(address, f"m{number}", "POST", body)[0] == 200:
-                    approved.append(event)
-            except (OSError, http.client.HTTPException):
-                return
-            if len(approved) > 20:
-                enough.set()
-
-    def read() -> None:
-        while True:
-            try:
-                as_guest(address, "m1", "GET")
-            except (OSError, http.client.HTTPException):
-                return
-
-    load = [threading.Thread(target=operate, args=(range(n, 400, 4),)) for n in range(4)]
-    load += [threading.Thread(target=read) for _ in range(4)]
-    for thread in load:
-        thread.start()
-    assert enough.wait(patience.SECONDS)
-    process.process.send_signal(signal.SIGTERM)
-    signalled.set()
-    status = process.process.wait(patience.SECONDS)
-    for thread in load:
-        thread.join()
-    assert status == run.STOPPED
-
-    again = start(processes, tmp_path)
-    again.until("ready")
-    operations = again.client().get("/v1/history?limit=1000")["operations"]
-    kept = {event["id"]: event for operation in operations for event in operation["events"]}
-    assert set(requested) <= set(kept)
-    assert all(kept[event]["approval"]["kind"] == "guest" for event in approved)
-    assert again.stop() == run.STOPPED
-
-
 def test_a_new_database_is_told_and_the_ready_line_counts_what_is_served(
     processes: list[Process], tmp_path: Path
 ) -> None:
@@ -262,3 +211,63 @@ def test_a_folder_in_which_any_user_may_replace_the_database_is_told(
     process.process.wait(patience.SECONDS)
     lines = process.rest()
     assert [line["mode"] for line in lines if "mode" in line] == told
+
+
+HOUR = timedelta(hours=1)
+
+
+def scaled(scale: float) -> str:
+    return f"{SETTINGS}[clock]\nscale = {scale}\n"
+
+
+def serving(processes: list[Process], folder: Path, text: str) -> tuple[Process, str]:
+    process = Process(folder, text)
+    processes.append(process)
+    (address,) = process.until("ready")["guests"]
+    return process, address
+
+
+def operation(process: Process) -> dict[str, Any]:
+    (found,) = process.client().get("/v1/history")["operations"]
+    assert isinstance(found, dict)
+    return found
+
+
+def when(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def an_hour_passes(folder: Path, scale: float) -> None:
+    """Let the clock of a service that does not run go on by an hour, and then at a scale."""
+    now = SystemClock().now()
+    origin = service_clock.ClockScale(scale=scale, origin=now + HOUR, real_origin=now)
+    store = sqlite.open_store(folder / "forewarn.db")
+    with store.write() as transaction:
+        transaction.put_setting(service.CLOCK_SETTING, msgspec.json.encode(origin).decode())
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
+def test_a_restart_after_notbefore_passed_gives_the_outage_back_before_anything_starts(
+    processes: list[Process], tmp_path: Path, number: signal.Signals
+) -> None:
+    scale = 300.0  # 15 minutes are 3 s
+    first, _ = serving(processes, tmp_path, SETTINGS)
+    first.client().ask("PUT", "/v1/fleet", fleet())
+    promised = when(request_reboot(first.client())["operations"][0]["not_before"])
+    first.stop(number)
+    an_hour_passes(tmp_path, scale)
+    again, address = serving(processes, tmp_path, scaled(scale))
+    found = operation(again)
+    moved = when(found["not_before"]) - promised
+    assert moved >= HOUR
+    told = [line for line in again.log if line["event"].startswith("guests could not read")]
+    assert [line["operations"] for line in told] == [1]
+    assert told[0]["seconds"] >= HOUR.total_seconds()
+    status, document = as_guest(address, "web-0", "GET")
+    assert status == 200
+    assert json.loads(document)["DocumentIncarnation"] >= 2
+    found = patience.until(lambda: one if (one := operation(again))["started_at"] else None)
+    assert when(found["started_at"]) >= when(found["not_before"]) >= promised + moved

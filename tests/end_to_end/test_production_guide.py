@@ -1,8 +1,12 @@
-"""The production guide's examples are what they say: parsed, judged, and run where a tool is."""
+"""The guides to production, backups and accounts: their blocks are judged and run."""
 
+import contextlib
 import hashlib
 import hmac
+import os
 import re
+import shlex
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +14,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+import forked
 from end_to_end.production import by_this_python, example
 from end_to_end.running import Running
+from forewarn.cli.exits import ExitStatus
+from ports import free_port
+from recipes import pages
 
 
 def test_libvirts_examples_are_well_formed_and_agree() -> None:
@@ -73,5 +81,86 @@ def test_the_service_may_open_as_many_files_as_the_page_says(
         told = [one for one in service.log.read_text().splitlines() if "fewer connections" in one]
         warned = set(re.findall(r"(guest|relay)\.connections", "\n".join(told)))
         assert warned == fewer
+    finally:
+        assert service.stop() == 0
+
+
+def moved(command: str, folder: Path) -> str:
+    """Return a command of the guides with its places in this folder, and without systemd."""
+    own = f'forewarn() {{ {shlex.quote(sys.executable)} -m forewarn "$@"; }}\n'
+    lines = [line for line in command.splitlines() if not line.startswith("systemctl ")]
+    text = "\n".join(lines).replace("/var/backups", str(folder / "backups"))
+    return own + by_this_python(text).replace("/var/lib/forewarn", str(folder))
+
+
+def by_the_guide(words: str, folder: Path) -> None:
+    subprocess.run(["sh", "-ec", moved(example("sh", words), folder)], check=True)
+
+
+def killed_after_a_backup(folder: Path) -> Running:
+    """A service that was killed, and whose last change, a cancel, its backup does not have."""
+    service = Running(folder)
+    (folder / "backups").mkdir()
+    service.start()
+    try:
+        service.apply('[[machine]]\nname = "web-0"\n')
+        service.document("schedule", "reboot", "web-0")
+        by_the_guide("live.backup", folder)
+        service.document("cancel", "1")
+    finally:
+        service.kill()
+    assert (folder / "forewarn.db-wal").stat().st_size
+    return service
+
+
+def test_a_backup_is_put_back_after_a_kill_by_the_guides_steps(folder: Path) -> None:
+    service = killed_after_a_backup(folder)
+    by_the_guide("restore-check", folder)
+    (aside,) = folder.glob("aside.*")
+    assert {"forewarn.db", "forewarn.db-wal"} <= {file.name for file in aside.iterdir()}
+    service.start()
+    try:
+        (event,) = service.document("events")["events"]
+        assert (event["machines"], event["status"]) == (["web-0"], "Scheduled")
+    finally:
+        assert service.stop() == 0
+    with contextlib.closing(sqlite3.connect(folder / "forewarn.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+PAGE = "accounts"
+LISTEN = "127.0.0.1:8172"
+
+
+def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    make, look, change, revoke, audit = pages.blocks(PAGE, "sh")
+    setting = pages.placed(pages.block(PAGE, "toml"), {LISTEN: listen}).split("\n", 1)[1]
+    service = Running(tmp_path, operator=setting)
+    service.start()
+    bob = pages.placed(look, {LISTEN: listen})
+
+    def run(text: str, user: str = "root") -> subprocess.CompletedProcess[str]:
+        given = {
+            **os.environ,
+            "XDG_CONFIG_HOME": str(tmp_path / user),
+            "FOREWARN_CONFIG": str(service.settings) if user == "root" else "",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        return forked.completed(["sh", "-ec", text], cwd=tmp_path, env=given)
+
+    try:
+        assert run(make).returncode == 0
+        assert (tmp_path / "bob.token").stat().st_mode & 0o077 == 0
+        looked = run(bob, "bob")
+        assert looked.returncode == 0, looked.stderr
+        assert listen in looked.stdout  # of the link to the page
+        assert run(change, "bob").returncode == ExitStatus.UNAUTHORIZED
+        ended = run(revoke)
+        assert (ended.returncode, "viewer" in ended.stdout) == (0, True), ended.stderr
+        assert run(bob, "bob").returncode != 0
+        told = run(audit)
+        assert told.returncode == 0, told.stderr
+        assert [word in told.stdout for word in ("bob", "forbidden", "viewer")] == [True] * 3
     finally:
         assert service.stop() == 0

@@ -19,7 +19,9 @@ import pytest
 
 import patience
 from end_to_end.running import Running
+from forewarn.relay import settings
 from forewarn.version import __version__
+from house import tree
 from patience import until
 from ports import free_port
 
@@ -175,28 +177,6 @@ def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_fra
     assert relay.stop() == 0
 
 
-def test_guests_read_on_while_the_service_is_away_also_after_a_restart_of_the_relay(
-    service: tuple[Running, int], relay: Relay
-) -> None:
-    relay.start()
-    relay.ready()
-    reboot(service[0])
-    (event,) = until(relay.events, relay.log.read_text)
-    service[0].kill()
-    until(lambda: relay.metric("upstream_up") == 0, relay.log.read_text)
-    assert relay.events() == [event]
-    approval = {"StartRequests": [{"EventId": event["EventId"]}]}
-    assert relay.ask("POST", approval)[0] == 503
-    assert relay.stop(signal.SIGKILL) == -signal.SIGKILL
-    relay.start()
-    relay.ready(2)
-    assert relay.events() == [event]
-    service[0].start()
-    until(lambda: relay.metric("upstream_up") == 1, relay.log.read_text)
-    until(lambda: relay.ask("POST", approval)[0] == 200, relay.log.read_text)
-    assert relay.stop() == 0
-
-
 def test_a_restart_refuses_nobody_where_systemd_has_the_socket(
     service: tuple[Running, int], relay: Relay
 ) -> None:
@@ -213,3 +193,41 @@ def test_a_restart_refuses_nobody_where_systemd_has_the_socket(
                 assert relay.ask()[0] == 200
         finally:
             os.close(number)
+
+
+PACKAGING = tree.ROOT / "packaging"
+SETTINGS = (PACKAGING / "relay.toml").read_text(encoding="utf-8")
+UNIT = (PACKAGING / "forewarn-relay.service").read_text(encoding="utf-8")
+SOCKET = (PACKAGING / "forewarn-relay.socket").read_text(encoding="utf-8")
+
+
+def loaded(folder: Path, text: str) -> settings.HostRelaySettings:
+    path = folder / "relay.toml"
+    path.write_text(text, encoding="utf-8")
+    return settings.load(path, {"STATE_DIRECTORY": str(folder)})
+
+
+def test_the_packaged_settings_are_the_defaults_but_for_where_the_service_is(
+    tmp_path: Path,
+) -> None:
+    told = loaded(tmp_path, SETTINGS)
+    least = f'[upstream]\nurls = ["{told.upstream.urls[0]}"]\ntoken_file = "/token"\n'
+    plain = loaded(tmp_path, least)
+    assert (told.guest, told.status, told.state) == (plain.guest, plain.status, plain.state)
+    assert told.upstream.token_file.endswith("/relay.token")
+
+
+def test_every_default_that_the_packaged_settings_show_is_one(tmp_path: Path) -> None:
+    shown = re.sub(r"(?m)^#(?=[^\s:])", "", SETTINGS)
+    told, plain = loaded(tmp_path, shown), loaded(tmp_path, SETTINGS)
+    assert told == plain
+
+
+def test_the_socket_is_the_address_that_the_relay_listens_at_by_default() -> None:
+    (listener,) = settings.RelayGuestSettings().listener
+    assert f"ListenStream={listener.address}:{listener.port}\n" in SOCKET
+
+
+def test_the_unit_hands_over_the_token_that_the_settings_name() -> None:
+    (name,) = re.findall(r"(?m)^LoadCredential=(.+):/etc/forewarn/relay.token$", UNIT)
+    assert f'"/run/credentials/forewarn-relay.service/{name}"' in SETTINGS

@@ -57,15 +57,9 @@ TESTS = {
     "control": ["tests/control/test_returns.py"],
     "agent": [
         "tests/agent/test_decider.py",
-        "tests/agent/test_approval.py",
         "tests/agent/test_coming_back.py",
-        "tests/agent/test_two_events.py",
         "tests/agent/test_rules.py",
         "tests/agent/test_settings.py",
-        "tests/agent/test_state.py",
-        "tests/agent/test_retry.py",
-        "tests/agent/test_closing.py",
-        "tests/agent/test_reasons.py",
     ],
 }
 # What is mutated where nothing is named.

@@ -8,7 +8,6 @@ import pwd
 import re
 import shutil
 import struct
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,13 +19,15 @@ from urllib.parse import quote
 
 import pytest
 
+import forked
 import patience
+from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.plane import Retention
-from forewarn.maintenance.accounts import AuditRecord
+from forewarn.maintenance.accounts import WORDS, AuditRecord, Deed, summary
 from forewarn.server import secret_files
-from forewarn.server.operator import auth, table
+from forewarn.server.operator import administration, auth, table
 from forewarn.server.operator.auth import (
     OF_STRANGERS,
     AuditLog,
@@ -34,6 +35,7 @@ from forewarn.server.operator.auth import (
     FailedLogins,
     UnixPeer,
 )
+from forewarn.server.operator.table import API
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import SqlTransaction
 from forewarn.store.sqlite import InMemoryStore
@@ -41,6 +43,7 @@ from forewarn.vocabulary import AccessRole
 from server.running import (
     ME,
     NOON,
+    Cli,
     Client,
     Running,
     fleet,
@@ -544,16 +547,13 @@ def test_a_member_of_the_sockets_group_is_an_operator_and_others_are_not_let_in(
     requests = [("POST", "/v1/holds", HOLD), ("POST", "/v1/tokens", {"name": "x", "role": "admin"})]
 
     def ask(path: Path, *groups: int) -> tuple[int, str]:
-        ran = subprocess.run(
+        ran = forked.completed(
             ["/usr/bin/python3", "-c", ASK, str(path), json.dumps(requests)],
             user=NOBODY,
             group=NOBODY,
             extra_groups=groups,
             cwd="/",
-            capture_output=True,
-            text=True,
             timeout=patience.SECONDS,
-            check=False,
         )
         return ran.returncode, ran.stdout
 
@@ -603,3 +603,82 @@ def test_the_token_of_a_relay_is_good_for_nothing_else_and_no_account(site: Site
     revoked = site.root.ask("DELETE", f"/v1/tokens?name={quote(name, safe='')}")
     assert (revoked.status, revoked.error["code"]) == (404, "not-found")
     assert site.root.ask("DELETE", "/v1/relays/tokens?host=h1").status == 200
+
+
+def said(client: Client, query: str = "") -> list[str]:
+    return [one["summary"] for one in client.get(f"/v1/audit{query}")["records"]]
+
+
+def record(deed: str, detail: str = "", outcome: str = "done") -> AuditRecord:
+    return AuditRecord(
+        at=NOON,
+        by="ann",
+        role=AccessRole.OPERATOR,
+        address="::1",
+        action="POST /v1/things",
+        deed=deed,
+        detail=detail,
+        outcome=outcome,
+        request="1",
+    )
+
+
+def test_each_change_is_told_by_its_subject_and_its_reason(client: Client) -> None:
+    reboot = {"event_type": "Reboot", "machines": ["web-0"]}
+    assert client.ask("POST", "/v1/maintenances", reboot).status == 201
+    later = {"references": ["1"], "not_before": "2026-03-01T14:23:10Z"}
+    assert client.ask("POST", "/v1/postponements", later).status == 200
+    hold = {"kind": "scope", "name": "web", "reason": "backup"}
+    assert client.ask("POST", "/v1/holds", hold).status == 201
+    assert client.ask("DELETE", "/v1/holds?kind=scope&name=web").status == 200
+    cancel = {"references": ["1"], "reason": "not today"}
+    assert client.ask("POST", "/v1/cancellations", cancel).status == 200
+    assert said(client)[:5] == [
+        "cancelled 1: not today",
+        "released scope web",
+        "held scope web: backup",
+        "postponed 1 to 14:23Z",
+        "asked for maintenance 1: Reboot of web-0",
+    ]
+
+
+def test_what_is_refused_is_told_by_its_subject(client: Client, service: Running) -> None:
+    reboot = {"event_type": "Reboot", "machines": ["web-0"]}
+    for status in (201, 409):
+        assert client.ask("POST", "/v1/maintenances", reboot).status == status
+    assert client.ask("DELETE", "/v1/holds?kind=scope&name=web").status == 404
+    service.plane.probe().result()  # a refusal is recorded while its answer is on the way
+    assert said(client)[:2] == ["refused: release scope web", "refused: Reboot of web-0"]
+
+
+@pytest.mark.parametrize("deed", Deed)
+def test_each_kind_has_words(deed: Deed) -> None:
+    done = summary(record(deed, "x"))
+    assert done.endswith(" x")
+    assert summary(record(deed, "x", "forbidden")) != done
+    assert "/v1" not in done
+
+
+def test_a_request_that_is_refused_early_is_told_by_its_handlers_name() -> None:
+    assert summary(record("hold", outcome="forbidden")) == "refused: hold"
+    assert summary(record("", outcome="unauthorized")) == "refused: POST /v1/things"
+    handlers = {route.handler.__name__ for route in API.routes if route.method != "GET"}
+    pages = {Deed.LOG_IN, Deed.LOG_OUT, Deed.LOG_IN_LINK, Deed.EXPIRE}
+    assert handlers - {administration.create_page_token.__name__} == {*WORDS} - pages
+
+
+def test_links_to_log_in_are_listed_if_asked_for(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(settings, InMemoryStore(), ManualClock(NOON)) as running:
+        client = running.client()
+        assert client.ask("POST", "/v1/tokens/page", {}).status == 201
+        assert said(client) == []
+        (told,) = said(client, "?logins=true")
+        assert told.startswith("made a link to log in:")
+
+
+def test_the_command_line_shows_the_words(cli: Cli) -> None:
+    assert cli("hold", "everything", "--reason", "storm")[0] == ExitStatus.OK
+    status, out, _ = cli("audit", "--logins")
+    assert status == ExitStatus.OK
+    assert "held everything: storm" in out

@@ -1,18 +1,26 @@
-"""Strangers on the operators' TCP socket: they give way, and have little time."""
+"""Strangers on the operators' TCP socket, and TLS."""
 
 import asyncio
 import contextlib
+import http.client
+import shutil
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 import patience
+from forewarn.client import transport
 from forewarn.clock import SystemClock
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import auth, connections
+from forewarn.server.secret_files import SecretUnusable
+from forewarn.store.sqlite import InMemoryStore
+from server.running import Running, settings_in
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ASK = f"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -86,81 +94,78 @@ async def serving(
         await running
 
 
+Story = Callable[[Served], Awaitable[None]]
+
+
 def play(
     head_seconds: float,
-    story: Callable[[Served], Awaitable[None]],
     tls: Callable[[], ssl.SSLContext] | None = None,
     slow_seconds: float = connections.SLOW_SECONDS,
-) -> None:
-    async def run() -> None:
-        open_server = serving(head_seconds, tls, slow_seconds)
-        async with asyncio.timeout(patience.SECONDS), open_server as served:
-            await story(served)
+) -> Callable[[Story], Callable[[], None]]:
+    """Run a test on a loop with a server."""
 
-    asyncio.run(run())
+    def decorated(story: Story) -> Callable[[], None]:
+        async def run() -> None:
+            open_server = serving(head_seconds, tls, slow_seconds)
+            async with asyncio.timeout(patience.SECONDS), open_server as served:
+                await story(served)
 
+        return lambda: asyncio.run(run())
 
-def test_six_hundred_half_heads_do_not_keep_an_operator_out() -> None:
-    async def story(served: Served) -> None:
-        for data in (ASK[:20], b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
-            for _ in range(600):
-                await served.send(data)
-            reader, _ = await served.send(ASK)
-            assert (await reader.readline()).split()[1] == b"200"
-
-    play(LONG, story)
+    return decorated
 
 
-def test_the_oldest_stranger_gives_way_and_nobody_else() -> None:
-    async def story(served: Served) -> None:
-        first, _ = await served.send(ASK[:20])
-        second, writer = await served.send(ASK[:20])
-        for _ in range(connections.MAX_CONNECTIONS - 1):
-            await served.send(ASK[:20])
-        with contextlib.suppress(ConnectionError):
-            assert await first.read() == b""
-        writer.write(ASK[20:])
-        assert (await second.readline()).split()[1] == b"200"
-
-    play(LONG, story)
-
-
-def test_half_a_head_is_cut_off_in_time_also_behind_an_answer() -> None:
-    async def story(served: Served) -> None:
-        for data in (b"", ASK[:20], ASK + ASK[:20]):
-            reader, writer = await served.send(data[: len(ASK)])
-            got = await reader.read(15) if data[: len(ASK)] == ASK else b""
-            writer.write(data[len(ASK) :])
-            with contextlib.suppress(ConnectionError):
-                got += await reader.read()
-            assert got.count(b"HTTP/1.1 ") == data.count(ASK)
-
-    play(0.2, story)
-
-
-def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off() -> None:
-    async def story(served: Served) -> None:
-        reader, writer = await served.send(ASK.replace(b"/v1/x", b"/v1/large"))
-        writer.transport.pause_reading()
-        await patience.reached(lambda: "slow-reader" in counted(served))
-        writer.transport.resume_reading()
-        with contextlib.suppress(ConnectionError):
-            assert len(await reader.read()) < LARGE
-
-    play(LONG, story, slow_seconds=0.1)
-
-
-def test_a_connection_that_is_idle_between_requests_stays() -> None:
-    async def story(served: Served) -> None:
-        reader, writer = await served.send(ASK)
-        await reader.readuntil(b"ok")
-        late, _ = await served.send(b"")
-        with contextlib.suppress(ConnectionError):
-            await late.read()  # the time of a head is over
-        writer.write(ASK)
+@play(LONG)
+async def test_six_hundred_half_heads_do_not_keep_an_operator_out(served: Served) -> None:
+    for data in (ASK[:20], b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
+        for _ in range(600):
+            await served.send(data)
+        reader, _ = await served.send(ASK)
         assert (await reader.readline()).split()[1] == b"200"
 
-    play(0.2, story)
+
+@play(LONG)
+async def test_the_oldest_stranger_gives_way_and_nobody_else(served: Served) -> None:
+    first, _ = await served.send(ASK[:20])
+    second, writer = await served.send(ASK[:20])
+    for _ in range(connections.MAX_CONNECTIONS - 1):
+        await served.send(ASK[:20])
+    with contextlib.suppress(ConnectionError):
+        assert await first.read() == b""
+    writer.write(ASK[20:])
+    assert (await second.readline()).split()[1] == b"200"
+
+
+@play(0.2)
+async def test_half_a_head_is_cut_off_in_time_also_behind_an_answer(served: Served) -> None:
+    for data in (b"", ASK[:20], ASK + ASK[:20]):
+        reader, writer = await served.send(data[: len(ASK)])
+        got = await reader.read(15) if data[: len(ASK)] == ASK else b""
+        writer.write(data[len(ASK) :])
+        with contextlib.suppress(ConnectionError):
+            got += await reader.read()
+        assert got.count(b"HTTP/1.1 ") == data.count(ASK)
+
+
+@play(LONG, slow_seconds=0.1)
+async def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off(served: Served) -> None:
+    reader, writer = await served.send(ASK.replace(b"/v1/x", b"/v1/large"))
+    writer.transport.pause_reading()
+    await patience.reached(lambda: "slow-reader" in counted(served))
+    writer.transport.resume_reading()
+    with contextlib.suppress(ConnectionError):
+        assert len(await reader.read()) < LARGE
+
+
+@play(0.2)
+async def test_a_connection_that_is_idle_between_requests_stays(served: Served) -> None:
+    reader, writer = await served.send(ASK)
+    await reader.readuntil(b"ok")
+    late, _ = await served.send(b"")
+    with contextlib.suppress(ConnectionError):
+        await late.read()  # the time of a head is over
+    writer.write(ASK)
+    assert (await reader.readline()).split()[1] == b"200"
 
 
 def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who() -> None:
@@ -177,7 +182,7 @@ def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who()
         assert counted(served) == {"slow-request": 3, "faulty-request": 2}
 
     with capture_logs() as told:
-        play(0.2, story)
+        play(0.2)(story)()
     assert [(line["reason"], line["address"]) for line in told] == [
         ("slow-request", "127.0.0.1"),
         ("faulty-request", "127.0.0.1"),
@@ -185,15 +190,13 @@ def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who()
     assert told[1]["not_logged_before"] == 2
 
 
-def test_a_stranger_who_gives_way_is_counted() -> None:
-    async def story(served: Served) -> None:
-        for _ in range(connections.MAX_CONNECTIONS + 2):
-            await served.send(ASK[:20])
-        reader, _ = await served.send(ASK)
-        assert (await reader.readline()).split()[1] == b"200"
-        assert counted(served) == {"connections": 3}
-
-    play(LONG, story)
+@play(LONG)
+async def test_a_stranger_who_gives_way_is_counted(served: Served) -> None:
+    for _ in range(connections.MAX_CONNECTIONS + 2):
+        await served.send(ASK[:20])
+    reader, _ = await served.send(ASK)
+    assert (await reader.readline()).split()[1] == b"200"
+    assert counted(served) == {"connections": 3}
 
 
 def test_an_address_is_logged_again_after_a_minute() -> None:
@@ -205,19 +208,19 @@ def test_an_address_is_logged_again_after_a_minute() -> None:
     assert [line["not_logged_before"] for line in told] == [0, 2]
 
 
-def test_where_all_have_shown_the_token_one_more_is_answered_503_and_counted() -> None:
-    async def story(served: Served) -> None:
-        for _ in range(connections.MAX_CONNECTIONS):
-            await served.send(ASK.replace(b"/x", b"/slow"))
-        while True:  # the last of them may not have been read yet
-            reader, _ = await served.send(ASK)
-            status = (await reader.readline()).split()[1]
-            if counted(served):
-                break
-        assert status == b"503"
-        assert counted(served) == {"connections": 1}
-
-    play(LONG, story)
+@play(LONG)
+async def test_where_all_have_shown_the_token_one_more_is_answered_503_and_counted(
+    served: Served,
+) -> None:
+    for _ in range(connections.MAX_CONNECTIONS):
+        await served.send(ASK.replace(b"/x", b"/slow"))
+    while True:  # the last of them may not have been read yet
+        reader, _ = await served.send(ASK)
+        status = (await reader.readline()).split()[1]
+        if counted(served):
+            break
+    assert status == b"503"
+    assert counted(served) == {"connections": 1}
 
 
 CERTIFICATES = Path(__file__).with_name("certificates")
@@ -228,40 +231,36 @@ def context() -> ssl.SSLContext:
     return secret_files.tls_context(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
 
 
-def test_with_tls_requests_are_answered_and_plain_ones_are_not() -> None:
-    async def story(served: Served) -> None:
-        trusting = ssl.create_default_context(cafile=CERTIFICATE)
-        reader, writer = await served.send(ASK, trusting)
-        for _ in range(2):
-            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            writer.write(ASK)
-        reader, _ = await served.send(ASK)
-        assert not (await reader.read()).startswith(b"HTTP")
-        assert counted(served) == {"faulty-request": 1}
-
-    play(5, story, context)
-
-
-def test_a_handshake_has_the_time_of_a_head() -> None:
-    async def story(served: Served) -> None:
-        reader, _ = await served.send(b"\x16\x03\x01")
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        assert counted(served) == {"slow-request": 1}
-
-    play(0.2, story, context)
-
-
-def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out() -> None:
-    async def story(served: Served) -> None:
-        for _ in range(600):
-            await served.send(b"\x16\x03\x01")
-        trusting = ssl.create_default_context(cafile=CERTIFICATE)
-        reader, _ = await served.send(ASK, trusting)
+@play(5, context)
+async def test_with_tls_requests_are_answered_and_plain_ones_are_not(served: Served) -> None:
+    trusting = ssl.create_default_context(cafile=CERTIFICATE)
+    reader, writer = await served.send(ASK, trusting)
+    for _ in range(2):
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-        assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
+        writer.write(ASK)
+    reader, _ = await served.send(ASK)
+    assert not (await reader.read()).startswith(b"HTTP")
+    assert counted(served) == {"faulty-request": 1}
 
-    play(LONG, story, context)
+
+@play(0.2, context)
+async def test_a_handshake_has_the_time_of_a_head(served: Served) -> None:
+    reader, _ = await served.send(b"\x16\x03\x01")
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    assert counted(served) == {"slow-request": 1}
+
+
+@play(LONG, context)
+async def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out(
+    served: Served,
+) -> None:
+    for _ in range(600):
+        await served.send(b"\x16\x03\x01")
+    trusting = ssl.create_default_context(cafile=CERTIFICATE)
+    reader, _ = await served.send(ASK, trusting)
+    assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+    assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
 
 
 def test_a_server_without_a_request_under_way_ends_at_once() -> None:
@@ -281,3 +280,121 @@ def test_a_server_without_a_request_under_way_ends_at_once() -> None:
         return is_over
 
     assert asyncio.run(end_one_with_a_kept_connection())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    put("first", tmp_path)
+    return tmp_path
+
+
+def put(name: str, folder: Path) -> None:
+    """Renew the service's certificate and key."""
+    shutil.copy(CERTIFICATES / f"{name}.pem", folder / "tls.pem")
+    shutil.copy(CERTIFICATES / f"{name}.key", folder / "tls.key")
+
+
+@pytest.fixture
+def service(folder: Path) -> Iterator[Running]:
+    files = {"tls_certificate": str(folder / "tls.pem"), "tls_key": str(folder / "tls.key")}
+    wanted = settings_in(folder, listen="127.0.0.1:0", **files)
+    with Running(wanted, InMemoryStore()) as running:
+        yield running
+
+
+def ask(service: Running, certificate: str, **headers: str) -> int:
+    """Return the status of an answer from who has this certificate."""
+    address = service.opened.operators[1].removeprefix("https://")
+    trusting = ssl.create_default_context(cafile=CERTIFICATES / f"{certificate}.pem")
+    connection = http.client.HTTPSConnection(address, timeout=patience.SECONDS, context=trusting)
+    token = Path(service.settings.operator.token_file).read_text(encoding="ascii").strip()
+    try:
+        authorization = {"Authorization": f"Bearer {token}"}
+        connection.request("GET", "/v1/clock", headers=authorization | headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_the_address_says_https_and_its_own_origin_is_served(service: Running) -> None:
+    url = service.opened.operators[1]
+    assert url.startswith("https://127.0.0.1:")
+    assert ask(service, "first") == 200
+    assert ask(service, "first", Origin=url) == 200
+    assert ask(service, "first", Origin=url.replace("https:", "http:")) == 403
+
+
+def test_a_renewed_certificate_is_read_at_a_reload(service: Running, folder: Path) -> None:
+    put("second", folder)
+    assert ask(service, "first") == 200
+    service.reload()
+    assert ask(service, "second") == 200
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ask(service, "first")
+
+
+def test_a_certificate_that_does_not_fit_its_key_changes_nothing(
+    service: Running, folder: Path
+) -> None:
+    shutil.copy(CERTIFICATES / "second.pem", folder / "tls.pem")
+    service.reload()
+    assert ask(service, "first") == 200
+
+
+def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> None:
+    url = f"{service.opened.operators[1]}/healthz"
+    trusted = str(CERTIFICATES / "first.pem")
+    assert transport.request("GET", url, seconds=patience.SECONDS, ca_file=trusted).status == 200
+    for file in (None, str(CERTIFICATES / "second.pem")):
+        with pytest.raises(transport.RequestFailed) as failed:
+            transport.request("GET", url, seconds=patience.SECONDS, ca_file=file)
+        assert isinstance(failed.value.__cause__, ssl.SSLCertVerificationError)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key"),
+    [("none.pem", "first.key"), ("first.pem", "second.key"), ("first.pem", ""), ("first.key", "")],
+)
+def test_files_that_cannot_be_used_are_named(certificate: str, key: str) -> None:
+    with pytest.raises(SecretUnusable, match=certificate):
+        secret_files.tls_context(CERTIFICATES / certificate, CERTIFICATES / key if key else None)
+
+
+def test_whoever_sends_the_first_bytes_at_once_is_answered(service: Running) -> None:
+    assert {ask(service, "first") for _ in range(40)} == {200}
+
+
+def test_what_a_client_sends_before_it_is_accepted_is_read() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "first.pem", CERTIFICATES / "first.key")
+    trusting = ssl.create_default_context(cafile=CERTIFICATES / "first.pem")
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        trusting.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1").do_handshake()
+    hello = outgoing.read()
+
+    async def greet() -> list[bytes]:
+        listening = socket.create_server(("127.0.0.1", 0))
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(20)]
+        for client in clients:
+            client.sendall(hello)
+            client.setblocking(False)
+        server = connections.Server(nobody, connections.ReachedLimits(), tls=lambda: context)
+        serving = asyncio.ensure_future(server.serve([listening]))
+        loop = asyncio.get_running_loop()
+        try:
+            return [await loop.sock_recv(client, 3) for client in clients]
+        finally:
+            for client in clients:
+                client.close()
+            server.should_exit = True
+            await serving
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        answers = runner.run(greet())
+    assert set(answers) == {b"\x16\x03\x03"}  # each is a handshake's
+
+
+async def nobody(scope: object, receive: object, send: object) -> None:
+    raise AssertionError((scope, receive, send))  # nobody has asked yet

@@ -1,16 +1,23 @@
 """The table of fields has a row for each field of the requests, with the defaults of the bodies."""
 
+import asyncio
+import base64
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec import structs
+from starlette.requests import Request
 
 from forewarn.cli.maintenance import ROLLOUT, SCHEDULE
 from forewarn.maintenance.units import TurnPolicy
-from forewarn.server.operator import fields
+from forewarn.server.operator import errors, fields, openapi, schemas, table
 from forewarn.server.operator.maintenance_schemas import MaintenanceRequest, PolicyBody
 from forewarn.vocabulary import EventSource, EventType
+from server.running import Client, roles
 
 BODY_ALONE = {"policy", "host_boot_id", "idempotency_key"}
 """What nobody types."""
@@ -90,3 +97,80 @@ def test_a_refusal_names_the_option_as_it_is_typed() -> None:
 
 def test_times_are_spans_from_now_too() -> None:
     assert fields.MAINTENANCE["not_before"].read("+20m") == timedelta(minutes=20)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
+
+
+def test_every_route_has_its_heading() -> None:
+    headings = re.findall(r"^### `(\w+ \S+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    routes = roles(table.API.routes)
+    assert sorted(headings) == sorted(routes)
+
+
+def test_every_code_is_told_with_its_status() -> None:
+    told = re.findall(r"^\| `([a-z-]+)` \| (\d+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert dict(told) == {str(code): str(status) for code, status in errors.STATUS.items()}
+
+
+def test_the_schema_is_made_once() -> None:
+    assert openapi.document() is openapi.document()
+
+
+def test_an_answer_is_json_before_the_loop_has_it() -> None:
+    routes = table.RouteTable()
+
+    @routes.route("GET", "/", None)
+    async def list_holds() -> schemas.HoldList:
+        return schemas.HoldList(holds=())
+
+    request = Request({"type": "http", "query_string": b"", "path_params": {}, "headers": []})
+    answer = asyncio.run(table.answer(routes.routes[0], request))
+    assert answer.body == b'{"holds":[]}'
+
+
+def test_a_page_goes_on_after_the_entry_that_it_ended_with_though_that_is_gone(
+    client: Client,
+) -> None:
+    cursor = client.get("/v1/fleet/machines?limit=4")["next"]
+    client.ask("DELETE", "/v1/fleet/machines?name=web-0")
+    client.ask("PUT", "/v1/fleet", {"machine": [{"name": "cart"}]})
+    rest = client.get(f"/v1/fleet/machines?cursor={cursor}")["machines"]
+    assert [machine["name"] for machine in rest] == ["web-1", "web-2"]
+
+
+@pytest.mark.parametrize("kind", ["machines", "scopes", "tombstones"])
+@pytest.mark.parametrize(
+    "cursor",
+    ["junk", "web-0", "b\u00fcro", "0", "=", "x" * 300, "bWFjaGluZXM", "bWFjaGluZXMv"],
+    ids=["junk", "name", "letters", "number", "padding", "long", "kind alone", "no name"],
+)
+def test_a_cursor_that_is_none_is_refused(unchanged: Client, kind: str, cursor: str) -> None:
+    refused = unchanged.ask("GET", f"/v1/fleet/{kind}?cursor={quote(cursor)}")
+    assert (refused.status, refused.error["code"]) == (400, "invalid")
+    assert kind in refused.error["message"]
+
+
+@pytest.mark.parametrize(
+    "forged", ["maintenances/x", "maintenances/9999999999999999", "machines/1"]
+)
+def test_a_cursor_of_maintenances_is_a_number(unchanged: Client, forged: str) -> None:
+    cursor = base64.urlsafe_b64encode(forged.encode()).decode().rstrip("=")
+    assert unchanged.ask("GET", f"/v1/maintenances?cursor={cursor}").status == 400
+
+
+@pytest.mark.parametrize(
+    "forged", ["operations/x", "operations/1", "operations/-1.1", "operations/" + "9" * 18 + ".1"]
+)
+def test_a_cursor_of_operations_is_a_time_and_a_number(unchanged: Client, forged: str) -> None:
+    cursor = base64.urlsafe_b64encode(forged.encode()).decode().rstrip("=")
+    refused = unchanged.ask("GET", f"/v1/history?cursor={cursor}")
+    assert (refused.status, refused.error["code"]) == (400, "invalid")
+
+
+def test_a_cursor_of_another_list_is_refused(unchanged: Client) -> None:
+    of_machines = unchanged.get("/v1/fleet/machines?limit=2")["next"]
+    of_scopes = unchanged.get("/v1/fleet/scopes?limit=2")["next"]
+    assert unchanged.ask("GET", f"/v1/fleet/machines?cursor={of_scopes}").status == 400
+    assert unchanged.ask("GET", f"/v1/fleet/scopes?cursor={of_machines}").status == 400
+    assert unchanged.ask("GET", f"/v1/fleet/tombstones?cursor={of_machines}").status == 400

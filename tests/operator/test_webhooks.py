@@ -12,12 +12,11 @@ import pytest
 
 import patience
 from forewarn.clock import ManualClock
-from forewarn.maintenance.webhooks import BEHIND
 from forewarn.server import settings
 from forewarn.store.sqlite import InMemoryStore
 from http_proxy import HttpProxy
 from server.receiver import Received, Receiver, answer, receiving
-from server.running import NOON, Client, Running, fleet, settings_in
+from server.running import Client, Running, fleet, settings_in
 
 CERTIFICATES = Path(__file__).with_name("certificates")
 Handler = http.server.BaseHTTPRequestHandler
@@ -190,23 +189,3 @@ def test_a_receiver_with_tls_is_verified_by_the_certificates_of_the_settings(
             one.verified_by(secret)
         patience.until(lambda: shown(client, "stranger")["tries"])
         assert stranger.got() == []
-
-
-def test_a_service_that_starts_again_goes_on_where_it_was(
-    tmp_path: Path, receiver: Receiver
-) -> None:
-    store = InMemoryStore()
-    receiver.answers["/hook"] = answer(410)  # no status ends it
-    with Running(settings_in(tmp_path), store, ManualClock(NOON)) as service:
-        client = service.client()
-        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
-        add(client, receiver.url())
-        schedule(client, "web-0")
-        patience.until(lambda: shown(client)["tries"])
-    before = len(receiver.got())
-    del receiver.answers["/hook"]
-    with Running(settings_in(tmp_path), store, ManualClock(NOON + BEHIND)) as service:
-        received = receiver.awaited(before + 2)
-    assert types(received[before:])[:2] == ["maintenance.scheduled", "operation.scheduled"]
-    assert received[0].id == received[before].id
-    assert received[0].body == received[before].body

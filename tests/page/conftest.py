@@ -1,5 +1,6 @@
 """A running service on TCP, and Debian's Chromium, which is logged in to its page."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,45 +35,51 @@ def contexts(browser: Browser) -> Contexts:
     return Contexts(browser)
 
 
-@pytest.fixture
-def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
-    """Likewise; what the connector simulates takes no time, and the check `probe` never passes."""
-    simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
+@contextlib.contextmanager
+def opened(
+    folder: Path, contexts: Contexts, simulated: SimulatedSettings | None = None
+) -> Iterator[Site]:
+    """A service with a fleet of every kind, whose windows complain about nothing at its end.
+
+    Its check `probe` never passes.
+    """
     wanted = msgspec.structs.replace(
-        settings_in(tmp_path, simulated, listen="127.0.0.1:0"),
+        settings_in(folder, simulated, listen="127.0.0.1:0"),
         maintenance=MaintenanceSettings(check=(UnitCheck(name="probe", program=("/bin/false",)),)),
     )
-    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
-        yield opened
+    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as site:
+        yield site
+
+
+@pytest.fixture
+def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
+    """A site of this test's own; what the connector simulates takes no time."""
+    simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
+    with opened(tmp_path, contexts, simulated) as site:
+        yield site
 
 
 @pytest.fixture
 def site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
-    """A service with a fleet of every kind, and what its windows complained about: nothing."""
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
-        yield opened
+    """A site of this test's own."""
+    with opened(tmp_path, contexts) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
     """One site for those tests of a file that change nothing."""
-    wanted = settings_in(tmp_path_factory.mktemp("unchanged"), listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
-        yield opened
+    with opened(tmp_path_factory.mktemp("unchanged"), contexts) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
     """A site with maintenance in every state, for tests that only look."""
     simulated = SimulatedSettings(reboot_seconds=3600, freeze_seconds=0, redeploy_seconds=3600)
-    wanted = msgspec.structs.replace(
-        settings_in(tmp_path_factory.mktemp("busy"), simulated, listen="127.0.0.1:0"),
-        maintenance=MaintenanceSettings(check=(UnitCheck(name="probe", program=("/bin/false",)),)),
-    )
-    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
-        opened.make_busy()
-        yield opened
+    with opened(tmp_path_factory.mktemp("busy"), contexts, simulated) as site:
+        site.make_busy()
+        yield site
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page
 
 from page.site import NARROW, WIDE, Site
-from page.test_one_hand import PATHS
+from page.test_shell import PATHS
 
 AXE = Path(os.environ.get("AXE", "~/.cache/forewarn/node_modules/axe-core/axe.min.js")).expanduser()
 

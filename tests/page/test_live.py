@@ -1,8 +1,9 @@
-"""Open pages are told of changes: joined, the same to all, and never too late."""
+"""Open pages are told of changes, windows share answers, and templates are compiled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +11,20 @@ import pytest
 import patience
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.maintenance.model import Changes
-from forewarn.server.page import live
-from forewarn.server.page.live import Live
-from server.running import NOON
+from forewarn.server.page import live, rendering
+from forewarn.server.page.live import MAX_KEPT, Live, SharedAnswers
+from forewarn.server.page.rendering import Renderer
+from forewarn.store.sqlite import InMemoryStore
+from server.running import NOON, Running, settings_in
 
 CHANGED = b"event: changed\ndata: 1772366400000\n\n"
 
 
-def played(story: Callable[[Live, ManualClock], Coroutine[Any, Any, None]]) -> None:
+def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    return lambda: asyncio.run(story())
+
+
+def played(story: Callable[[Live, ManualClock], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     """Play a story with pages; the clock that ticks are measured by stands still."""
 
     async def play() -> None:
@@ -25,7 +32,7 @@ def played(story: Callable[[Live, ManualClock], Coroutine[Any, Any, None]]) -> N
         async with asyncio.timeout(patience.SECONDS):
             await story(Live(ManualClock(NOON), real, "process"), real)
 
-    asyncio.run(play())
+    return on_a_loop(play)
 
 
 async def pass_on(real: ManualClock, seconds: float = live.JOIN_SECONDS) -> None:
@@ -43,86 +50,176 @@ async def begun(pages: Live, since: str | None = None) -> AsyncIterator[bytes]:
     return stream
 
 
-def test_a_page_that_shows_all_there_is_hears_nothing_until_something_changes() -> None:
-    async def story(pages: Live, real: ManualClock) -> None:
-        stream = await begun(pages)
-        told = asyncio.ensure_future(anext(stream))
+@played
+async def test_a_page_that_shows_all_there_is_hears_nothing_until_something_changes(
+    pages: Live, real: ManualClock
+) -> None:
+    stream = await begun(pages)
+    told = asyncio.ensure_future(anext(stream))
+    pages.learn(Changes())
+    await pass_on(real, live.JOIN_SECONDS / 2)
+    assert not told.done()
+    await pass_on(real)
+    assert told.result() == CHANGED
+
+
+@played
+async def test_what_changed_between_the_page_and_its_stream_is_told_at_once(
+    pages: Live, real: ManualClock
+) -> None:
+    shown = pages.state
+    pages.learn(Changes())
+    await pass_on(real)
+    stream = await begun(pages, shown)
+    assert await anext(stream) == CHANGED
+
+
+@played
+async def test_changes_that_come_together_are_told_once(pages: Live, real: ManualClock) -> None:
+    stream = await begun(pages)
+    for _ in range(1000):
         pages.learn(Changes())
-        await pass_on(real, live.JOIN_SECONDS / 2)
-        assert not told.done()
-        await pass_on(real)
-        assert told.result() == CHANGED
+    await pass_on(real)
+    assert await anext(stream) == CHANGED
+    again = asyncio.ensure_future(anext(stream))
+    await pass_on(real)
+    assert not again.done()
+    again.cancel()
 
-    played(story)
 
-
-def test_what_changed_between_the_page_and_its_stream_is_told_at_once() -> None:
-    async def story(pages: Live, real: ManualClock) -> None:
-        shown = pages.state
+@played
+async def test_a_page_that_was_busy_hears_of_what_came_meanwhile(
+    pages: Live, real: ManualClock
+) -> None:
+    stream = await begun(pages)
+    for _ in range(2):
         pages.learn(Changes())
         await pass_on(real)
-        stream = await begun(pages, shown)
-        assert await anext(stream) == CHANGED
-
-    played(story)
-
-
-def test_changes_that_come_together_are_told_once() -> None:
-    async def story(pages: Live, real: ManualClock) -> None:
-        stream = await begun(pages)
-        for _ in range(1000):
-            pages.learn(Changes())
-        await pass_on(real)
-        assert await anext(stream) == CHANGED
-        again = asyncio.ensure_future(anext(stream))
-        await pass_on(real)
-        assert not again.done()
-        again.cancel()
-
-    played(story)
+    # Both were told before this page asked for the first of them.
+    told = asyncio.ensure_future(anext(stream))
+    await pass_on(real, 0)
+    assert told.result() == CHANGED
 
 
-def test_a_page_that_was_busy_hears_of_what_came_meanwhile() -> None:
-    async def story(pages: Live, real: ManualClock) -> None:
-        stream = await begun(pages)
-        for _ in range(2):
-            pages.learn(Changes())
-            await pass_on(real)
-        # Both were told before this page asked for the first of them.
-        told = asyncio.ensure_future(anext(stream))
-        await pass_on(real, 0)
-        assert told.result() == CHANGED
-
-    played(story)
+@played
+async def test_without_a_change_pages_hear_something_all_the_same(
+    pages: Live, real: ManualClock
+) -> None:
+    stream = await begun(pages)
+    told = asyncio.ensure_future(anext(stream))
+    await pass_on(real, live.TICK_SECONDS / 2)
+    assert not told.done()
+    await pass_on(real, live.TICK_SECONDS / 2)
+    assert told.result() == CHANGED
 
 
-def test_without_a_change_pages_hear_something_all_the_same() -> None:
-    async def story(pages: Live, real: ManualClock) -> None:
-        stream = await begun(pages)
-        told = asyncio.ensure_future(anext(stream))
-        await pass_on(real, live.TICK_SECONDS / 2)
-        assert not told.done()
-        await pass_on(real, live.TICK_SECONDS / 2)
-        assert told.result() == CHANGED
-
-    played(story)
-
-
-def test_closing_ends_every_stream_and_lets_no_new_one_stay() -> None:
-    async def story(pages: Live, _: ManualClock) -> None:
-        streams = [await begun(pages) for _ in range(3)]
-        waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
-        await asyncio.sleep(0)
-        pages.close()
-        for each in waiting:
-            with pytest.raises(StopAsyncIteration):
-                await each
+@played
+async def test_closing_ends_every_stream_and_lets_no_new_one_stay(
+    pages: Live, real: ManualClock
+) -> None:
+    del real  # nothing has to pass
+    streams = [await begun(pages) for _ in range(3)]
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await asyncio.sleep(0)
+    pages.close()
+    for each in waiting:
         with pytest.raises(StopAsyncIteration):
-            await anext(await begun(pages))
-
-    played(story)
+            await each
+    with pytest.raises(StopAsyncIteration):
+        await anext(await begun(pages))
 
 
 def test_a_new_process_has_states_of_its_own() -> None:
     clocks = ManualClock(NOON), SystemClock()
     assert Live(*clocks, "one").state != Live(*clocks, "other").state
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.times = 0
+        self.fails = False
+
+    async def __call__(self) -> int:
+        self.times += 1
+        await asyncio.sleep(0)
+        if self.fails:
+            raise LookupError
+        return self.times
+
+
+@on_a_loop
+async def test_windows_that_ask_together_cost_one_answer() -> None:
+    shared, make = SharedAnswers(), Counted()
+    assert await asyncio.gather(*(shared.get("list", 1, make) for _ in range(20))) == [1] * 20
+    assert await shared.get("list", 1, make) == 1
+
+
+@on_a_loop
+async def test_a_change_and_another_question_make_another_answer() -> None:
+    shared, make = SharedAnswers(), Counted()
+    asked = (("list", 1), ("list", 2), ("other", 2), ("list", 1))
+    assert [await shared.get(key, state, make) for key, state in asked] == [1, 2, 3, 4]
+
+
+@on_a_loop
+async def test_what_failed_is_tried_again() -> None:
+    shared, make = SharedAnswers(), Counted()
+    make.fails = True
+    with pytest.raises(LookupError):
+        await shared.get("list", 1, make)
+    make.fails = False
+    assert await shared.get("list", 1, make) == 2
+
+
+@on_a_loop
+async def test_a_window_that_is_closed_takes_nobodys_answer() -> None:
+    shared, make = SharedAnswers(), Counted()
+    closed = asyncio.ensure_future(shared.get("list", 1, make))
+    await asyncio.sleep(0)
+    closed.cancel()
+    assert await shared.get("list", 1, make) == 1
+
+
+@on_a_loop
+async def test_only_so_many_are_kept() -> None:
+    shared, make = SharedAnswers(), Counted()
+    for number in range(MAX_KEPT + 5):
+        await shared.get(number, 1, make)
+    assert len(shared._made) == MAX_KEPT
+
+
+@pytest.fixture
+def renderer() -> Iterator[Renderer]:
+    made = Renderer()
+    yield made
+    made.close()
+
+
+def test_every_template_is_compiled(renderer: Renderer) -> None:
+    templates = rendering.environment()
+    assert templates.cache is not None
+    templates.cache.clear()
+    real = ManualClock(NOON)
+
+    async def play() -> None:
+        compiling = asyncio.create_task(renderer.compile(real))
+
+        def done() -> bool:
+            real.advance(timedelta(seconds=rendering.COMPILE_GAP_SECONDS))
+            return compiling.done()
+
+        await patience.reached(done)
+        await compiling
+
+    asyncio.run(play())
+    assert {name for _, name in templates.cache} == set(templates.list_templates())
+
+
+def test_a_service_compiles_them_before_anybody_asks(tmp_path: Path) -> None:
+    templates = rendering.environment()
+    assert templates.cache is not None
+    templates.cache.clear()
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, InMemoryStore()) as running:
+        assert running.client().ask("GET", "/healthz").status == 200
+        patience.until(lambda: templates.cache)

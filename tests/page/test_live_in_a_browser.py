@@ -1,10 +1,21 @@
-"""The live stream in a browser: what changes shows by itself, whatever else goes on."""
+"""The live stream in a browser, and a log-in: changes show by themselves."""
 
-from playwright.sync_api import expect
+import os
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Route, expect
+
+import patience
+from end_to_end import running
+from forewarn.store import sqlite
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
-from page.site import Site, follow
-from server.running import request_reboot
+from page.site import MILLISECONDS, Contexts, Site, follow
+from ports import free_port
+from server.running import ME, Client, Running, request_reboot, settings_in
 
 CONNECTIONS = 6
 """How many a browser has to one origin by HTTP/1.1."""
@@ -81,3 +92,189 @@ def test_hidden_windows_leave_the_browsers_connections_to_those_in_view(site: Si
     expect(hidden[0].locator("main")).to_contain_text("1.1")
     expect(hidden[0].locator("#live")).to_have_attribute("data-state", "live")
     assert hidden[0].evaluate("window.before")
+
+
+LATE = """new Promise((done) => {
+    const look = () => window.htmx ? setTimeout(done, 100) : setTimeout(look, 10);
+    look();
+})"""
+"""Playwright's own waiting evaluates text again and again, which the page's policy refuses."""
+
+
+def test_the_stream_opens_however_late_its_script_comes(site: Site) -> None:
+    window = site.window()
+
+    def come_late(route: Route) -> None:
+        window.evaluate(LATE)
+        route.continue_()
+
+    window.route("**/hx-sse*", come_late)
+    window.goto(site.url)
+    expect(window.locator("#live")).to_have_attribute("data-state", "live")
+
+
+def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, contexts: Contexts) -> None:
+    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
+    with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        site = Site(running, contexts)
+        window = site.window()
+        window.evaluate("window.before = true")
+    live = window.locator("#live")
+    expect(live).to_have_attribute("data-state", "cut off")
+    with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        request_reboot(running.client())
+        expect(live).to_have_attribute("data-state", "live")
+        expect(window.locator("main")).to_contain_text("1.1")
+        assert window.evaluate("window.before")
+        window.context.close()
+
+
+def test_a_page_whose_service_lost_its_database_leads_to_the_log_in(
+    tmp_path: Path, contexts: Contexts
+) -> None:
+    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
+    with Running(wanted, InMemoryStore()) as running:
+        window = Site(running, contexts).window()
+    expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
+    with Running(wanted, InMemoryStore()) as running:
+        window.wait_for_url(f"{running.opened.operators[1]}/login")
+        window.context.close()
+
+
+def test_a_page_whose_token_ended_leads_to_the_log_in(site: Site) -> None:
+    window = site.window(AccessRole.OPERATOR)
+    with site.complaints():
+        assert site.root.ask("DELETE", "/v1/tokens?name=operator").status == 200
+        request_reboot(site.root)
+        window.wait_for_url(f"{site.url}/login")
+
+
+def test_a_link_logs_in_whoever_asked_for_it(site: Site) -> None:
+    window = site.context().new_page()
+    asked: list[str] = []
+    window.on("request", lambda request: asked.append(f"{request.url} {request.all_headers()}"))
+    link = site.link(AccessRole.VIEWER)
+    window.goto(link)
+    window.wait_for_url(f"{site.url}/")
+    secret = link.partition("#")[2]
+    assert secret
+    assert not [each for each in asked if secret in each.replace(link, "")]
+    expect(window.locator("#live")).to_have_attribute("data-state", "live")
+    expect(window.locator(".who")).to_contain_text("viewer")
+    (cookie,) = window.context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert cookie["value"] != secret
+    window.go_back()
+    assert secret not in window.url
+
+
+def test_logging_out_ends_the_token_for_the_service_too(site: Site) -> None:
+    window = site.window()
+    cookies = window.context.cookies()
+    window.locator(".who summary").click()
+    with site.complaints():  # of a request that was under way
+        window.get_by_role("button", name="Log out").click()  # or the stream's end leads there
+        window.wait_for_url(f"{site.url}/login")
+        # The stream's end leads the first window there too, and would cut off where it goes next.
+        another = window.context.new_page()
+        window.close()
+    assert site.root.get("/v1/tokens")["tokens"] == []
+    another.context.add_cookies([dict(each) for each in cookies])  # type: ignore[arg-type]
+    another.goto(site.url)
+    another.wait_for_url(f"{site.url}/login")
+
+
+def test_a_link_works_in_a_window_that_shows_the_log_in_or_its_refusal(site: Site) -> None:
+    window = site.context().new_page()
+    window.goto(f"{site.url}/login")
+    with site.complaints():  # Chromium tells of the 401
+        window.evaluate("location.assign('/login#spent')")
+        expect(window.locator("h1")).to_have_text("Unauthorized")
+    window.evaluate("link => location.assign(link)", site.link())
+    expect(window).to_have_url(f"{site.url}/")
+
+
+@pytest.mark.parametrize("origin", [None, "http://elsewhere.example"])
+def test_a_form_of_another_origin_is_refused(site: Site, origin: str | None) -> None:
+    key = site.link().partition("#")[2]
+    connection = HTTPConnection(str(urlsplit(site.url).netloc), timeout=patience.SECONDS)
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    connection.request(
+        "POST", "/login", f"token={key}", headers | ({"Origin": origin} if origin else {})
+    )
+    answer = connection.getresponse()
+    assert answer.status == 403
+    assert answer.getheader("Set-Cookie") is None
+    connection.close()
+
+
+FLEET = """
+[[availability_set]]
+name = "web"
+update_domains = 2
+machines = [
+  { name = "web-0", host = "h1", address = "10.0.0.10" },
+  { name = "web-1", host = "h2", address = "10.0.0.11" },
+]
+"""
+
+
+def test_the_command_lines_link_opens_a_window_that_shows_what_it_does_next(
+    tmp_path: Path, browser: Browser
+) -> None:
+    port = free_port()
+    service = running.Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"')
+    service.start()
+    context = browser.new_context()
+    context.set_default_timeout(MILLISECONDS)
+    said: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        said.append(message.text)
+
+    try:
+        service.apply(FLEET)
+        printed = service.call("page")
+        assert printed.returncode == 0, printed.stderr
+        (link,) = printed.stdout.split()
+        assert link.startswith(f"http://127.0.0.1:{port}/login#")
+        window = context.new_page()
+        window.on("console", note)
+        window.goto(link)
+        window.wait_for_url(f"http://127.0.0.1:{port}/")
+        expect(window.locator(".who")).to_contain_text(ME)
+        expect(window.locator("#live")).to_have_attribute("data-state", "live")
+        window.evaluate("window.before = true")
+        assert service.call("schedule", "reboot", "web-0").returncode == 0
+        expect(window.locator(".next")).to_contain_text("web-0")
+        assert service.call("approve", "1.1").returncode == 0
+        expect(window.locator(".next")).not_to_contain_text("1.1")
+        assert window.evaluate("window.before")
+        assert said == []
+        assert service.stop() == 0  # an open page does not hold it up
+    finally:
+        context.close()
+        service.kill()
+
+
+def test_a_token_gives_a_link_with_its_own_name_and_role(tmp_path: Path) -> None:
+    port = free_port()
+    service = running.Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"')
+    service.start()
+    try:
+        made = service.call("token", "create", "ann", "--role", "viewer")
+        token = tmp_path / "ann.token"
+        token.write_text(made.stdout)
+        token.chmod(0o600)
+        shown = service.call(
+            *("page", "--json", "--operator", f"127.0.0.1:{port}"),
+            FOREWARN_SET_OPERATOR__TOKEN_FILE=os.fspath(token),
+        )
+        assert shown.returncode == 0, shown.stderr
+        assert '"created_by": "ann"' in shown.stdout
+        assert '"role": "viewer"' in shown.stdout
+        refused = Client(f"http://127.0.0.1:{port}").ask("POST", "/v1/tokens/page", {})
+        assert refused.status == 401
+    finally:
+        assert service.stop() == 0

@@ -1,7 +1,8 @@
-"""Maintenance in a browser: from the form to its end, and what operators do on the way."""
+"""Maintenance, units, operations and holds in a browser, and what operators do about them."""
 
 import re
-from urllib.parse import urlencode
+from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -10,9 +11,7 @@ import patience
 from forewarn.connectors.port import Outcome
 from forewarn.vocabulary import AccessRole
 from page.site import FORM, NARROW, Site, follow, mistaken, plan, typed_in
-from server.running import Client, request_reboot
-
-HOSTILE = "<script>alert(1)</script>"
+from server.running import Client, fleet, request_reboot
 
 
 def operations(site: Site) -> list[dict[str, object]]:
@@ -118,23 +117,6 @@ def test_a_plan_can_be_changed_and_keeps_what_was_typed(site: Site) -> None:
     assert operations(site) == []
 
 
-def test_cancelling_asks_once_more_and_says_what_it_means(site: Site) -> None:
-    answer = site.root.ask("POST", "/v1/maintenances", {"event_type": "Reboot", "scopes": ["web"]})
-    assert answer.status == 201
-    window = site.window(path="/maintenance/1")
-    follow(window.get_by_role("link", name="Cancel maintenance 1"))
-    window.get_by_label("Reason").fill("the spare host is not ready")
-    assert operations(site)[0]["status"] == "Scheduled"
-    follow(
-        window.get_by_role("button", name="Cancel maintenance 1"),
-        f"{site.url}/maintenance/1",
-    )
-    expect(window.locator("main > .head")).to_contain_text("cancelled")
-    (operation,) = operations(site)
-    assert operation["status"] == "Canceled"
-    assert "the spare host is not ready" in str(operation["outcome"])
-
-
 def test_a_second_click_sends_nothing(site: Site) -> None:
     request_reboot(site.root)
     window = site.window(path="/maintenance/1")
@@ -179,36 +161,6 @@ def test_acknowledging_asks_once_more_where_a_machine_has_not_asked_since(site: 
     box.check()
     follow(button, f"{site.url}/maintenance/1")
     assert operations(site)[0]["acknowledged_by"] != ""
-
-
-def test_a_hold_keeps_a_machine_from_starting_until_it_is_released(site: Site) -> None:
-    request_reboot(site.root)
-    window = site.window(path="/machines/web-0")
-    follow(window.get_by_role("link", name="Hold machine web-0"))
-    window.get_by_label("Reason").fill("a backup runs")
-    follow(
-        window.get_by_role("button", name="Hold machine web-0"),
-        f"{site.url}/machines/web-0",
-    )
-    expect(window.locator(".note.look")).to_contain_text("a backup runs")
-    follow(window.get_by_role("link", name="Release machine web-0"))
-    follow(
-        window.get_by_role("button", name=re.compile("Release machine web-0")),
-        f"{site.url}/machines/web-0",
-    )
-    expect(window.locator(".note.look")).to_have_count(0)
-    assert site.root.get("/v1/holds")["holds"] == []
-
-
-def test_what_an_operator_wrote_is_text_on_every_page(site: Site) -> None:
-    request_reboot(site.root, description=HOSTILE)
-    window = site.window()
-    addresses = ("maintenance", "maintenance/1", "history", "machines/web-0")
-    for address in addresses:
-        window.goto(f"{site.url}/{address}")
-        expect(window.locator("main")).to_contain_text("1.1" if address == "history" else HOSTILE)
-        expect(window.locator("main script")).to_have_count(0)
-    assert site.said == []
 
 
 def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
@@ -293,3 +245,283 @@ def test_the_form_can_be_filled_in_with_keys_alone_on_a_narrow_screen(site: Site
     expect(window.locator("q")).to_have_text("by keys")
     width = window.evaluate("document.documentElement.scrollWidth")
     assert width <= NARROW[0]
+
+
+def started(site: Site, **policy: Any) -> Page:
+    """Start a maintenance with units; return a window that shows it."""
+    asked = {"event_type": "Reboot", "machines": ["web-0", "web-1", "web-2"]}
+    waves = {"waves": ["1", "rest"], **policy}
+    assert site.root.ask("POST", "/v1/maintenances", {**asked, "policy": waves}).status == 201
+    return site.window(path="/maintenance/1")
+
+
+def approve_until(site: Site, state: str) -> None:
+    """Approve whatever is announced until the maintenance is so."""
+
+    def over() -> bool:
+        for event in site.root.get("/v1/events")["events"]:
+            if event["status"] == "Scheduled":
+                site.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+        found: str = site.root.get("/v1/maintenances/1")["maintenance"]["status"]
+        return found == state
+
+    patience.until(over)
+
+
+def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) -> None:
+    site = quick_site
+    window = site.window()
+    texts = {"machines": "web-0 web-1", "check": "nosuch", "approval_until": "+2h"}
+    with site.complaints():
+        plan(window, f"{site.url}/maintenance/new", **texts)
+        expect(window.locator(".field.wrong [name=check]")).to_have_value("nosuch")
+    known = window.locator("[name=check]").get_attribute("list")
+    options = window.locator(f"#{known}").evaluate("each => [...each.options].map(o => o.value)")
+    assert options == ["probe"]
+    plan(
+        window,
+        f"{site.url}/maintenance/new",
+        **texts | {"check": "probe", "check_tries": "1", "check_within_seconds": "1s"},
+    )
+    facts = window.locator("dl.facts")
+    expect(facts).to_contain_text("probe, 1 try in")
+    expect(facts).to_contain_text("Only with approval until")
+    planned_until = facts.locator("time").get_attribute("datetime")
+    follow(window.get_by_role("button", name="Start"), f"{site.url}/maintenance/1")
+    expect(facts.locator(f"time[datetime='{planned_until}']")).to_be_visible()
+    policy = site.root.get("/v1/maintenances/1")["policy"]
+    assert policy["approval_until"][:19] == str(planned_until)[:19]
+    approve_until(site, "halted")  # for the check does not pass
+    expect(window.locator("main > .head .word")).to_have_text("halted")
+    expect(window.locator("main > .head")).to_contain_text("exit status 1")
+
+
+def test_a_blocked_unit_says_why(site: Site) -> None:
+    asked = {"event_type": "Reboot", "machines": ["web-1"]}
+    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
+    started(site)
+    window = site.window(path="/maintenance/2")
+    row = window.get_by_role("row", name=re.compile("web-0"))
+    expect(row).to_contain_text("blocked")
+    expect(row).to_contain_text("1.1")
+    follow(window.get_by_role("link", name=re.compile("blocked")))
+    expect(window.locator("tr", has_text="blocked")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("field", "typed"),
+    [
+        ("scopes", "web nosuch"),
+        ("at_once", "all"),
+        ("windows", "whenever"),
+        ("zone", "Nowhere/City"),
+        ("blackouts", "2026-12-21T00:00Z/2026-12-20T00:00Z"),
+        ("spread", "rack"),
+    ],
+)
+def test_a_mistake_in_a_policy_is_told_beside_its_field_and_what_was_typed_stays(
+    unchanged: Site, field: str, typed: str
+) -> None:
+    texts = {"event_type": "Reboot", "scopes": "web", field: typed}
+    body = urlencode({**texts, "action": "plan"}).encode()
+    answer = unchanged.root.ask("POST", "/page/maintenance", body, FORM)
+    assert 400 <= answer.status < 500
+    page = answer.body.decode()
+    assert mistaken(page) == field
+    assert set(typed_in(page, field).split()) == set(typed.split())
+    assert set(typed_in(page, "scopes").split()) == set(texts["scopes"].split())
+
+
+"""Sends an order as a form of a page would."""
+
+
+def opened(window: Page, reference: str = "1.1") -> None:
+    """Open an operation in the panel, as a link of Now does."""
+    window.locator(".bar").evaluate(
+        """(bar, address) => {
+            const link = document.createElement("a");
+            link.href = address;
+            link.textContent = "open";
+            link.dataset.opens = address;
+            link.setAttribute("hx-get", address);
+            link.setAttribute("hx-target", "#panel");
+            bar.append(link);
+            htmx.process(link);
+        }""",
+        f"/operations/{reference}",
+    )
+    window.get_by_role("link", name="open", exact=True).click()  # opens the panel
+
+
+def test_the_panel_opens_and_escape_closes_it(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window()
+    opened(window)
+    panel = window.locator("#panel")
+    expect(panel).to_be_visible()
+    expect(panel.locator("h1")).to_be_focused()
+    expect(panel).to_contain_text("web-0")
+    expect(panel.locator(".facts")).to_contain_text("UTC")
+    window.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(window.get_by_role("link", name="open", exact=True)).to_be_focused()
+
+
+def test_what_the_service_refuses_is_told_and_nothing_moves(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window()
+    opened(window)
+    panel = window.locator("#panel")
+    expect(panel.get_by_role("link", name="Postpone 1.1")).to_be_visible()
+    with site.complaints():  # Chromium tells of the status
+        window.evaluate(
+            """() => htmx.ajax("POST", "/page/orders/cancel", {values: {reference: "9.9"}})"""
+        )
+        expect(window.locator("#refusal")).to_contain_text("9.9")
+    window.locator("#refusal [data-close]").click()
+    expect(window.locator("#refusal .refusal")).to_have_count(0)
+    expect(panel).to_contain_text("web-0")
+
+
+@pytest.mark.parametrize("reference", ["7.7", "<script>", "%2e%2e"])
+def test_an_unknown_operation_is_a_page_that_says_so(
+    unchanged: Site, tab: Page, reference: str
+) -> None:
+    with unchanged.complaints():
+        tab.goto(f"{unchanged.url}/operations/{reference}")
+        expect(tab.locator("h1")).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def window(unchanged: Site) -> Page:
+    """A window of a site whose holds are released before a test ends."""
+    return unchanged.window()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path"),
+    [
+        ("everything", "", "/maintenance"),
+        ("scope", "web", "/machines?scope=web"),
+        ("host", "h1", "/machines?host=h1"),
+        ("machine", "web-0", "/machines/web-0"),
+    ],
+)
+def test_an_alert_of_a_hold_leads_to_where_it_is_released(
+    unchanged: Site, window: Page, kind: str, name: str, path: str
+) -> None:
+    site = unchanged
+    held = {"kind": kind, "name": name, "reason": "the backup runs"}
+    assert site.root.ask("POST", "/v1/holds", held).status == 201
+    window.goto(site.url)
+    alert = window.locator(".alert", has_text="the backup runs")
+    alert.locator("strong a").click()
+    expect(window).to_have_url(site.url + path)
+    expect(window.locator("main")).to_contain_text("the backup runs")
+    window.goto(site.url)
+    follow(alert.get_by_role("link", name="Release"))
+    follow(window.locator("main form").get_by_role("button", name="Release"), site.url + path)
+    expect(window.locator("main")).not_to_contain_text("the backup runs")
+    assert site.root.get("/v1/holds")["holds"] == []
+
+
+def test_twelve_alerts_are_all_on_the_page_and_stay_open_when_one_goes(site: Site) -> None:
+    places = [("machine", name) for name in ("web-0", "web-1", "web-2", "batch_0", "Bastion")]
+    places += [("machine", "FrontEnd_IN_0"), ("everything", "")]
+    places += [("host", f"h{n}") for n in range(3)] + [("scope", "web"), ("scope", "batch")]
+    for kind, name in places:
+        assert site.root.ask("POST", "/v1/holds", {"kind": kind, "name": name}).status == 201
+    window = site.window()
+    window.locator("summary", has_text="8 more").click()
+    expect(window.locator(".alert:visible")).to_have_count(12)
+    assert site.root.ask("DELETE", "/v1/holds?kind=everything").status == 200
+    expect(window.locator(".alert:visible")).to_have_count(11)  # by the live stream
+
+
+def test_a_hold_is_made_and_released_on_the_page_of_holds(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window(path="/holds")
+    window.get_by_label("Hold", exact=True).select_option("scope web")
+    follow(window.get_by_role("button", name="Hold"))
+    window.get_by_label("Reason").fill("the backup runs")
+    follow(window.get_by_role("button", name="Hold scope web"), f"{site.url}/holds")
+    row = window.locator("tr", has_text="scope web")
+    expect(row).to_contain_text("the backup runs")
+    expect(row).to_contain_text("1.1")
+    follow(row.get_by_role("link", name="Release"))
+    follow(window.get_by_role("button", name="Release scope web"), f"{site.url}/holds")
+    expect(window.locator("main")).to_contain_text("Nothing is held")
+
+
+@pytest.mark.parametrize("path", ["/operations/1.1", "/maintenance/1", "/machines/web-0"])
+def test_a_hold_is_told_and_released_beside_what_it_holds(site: Site, path: str) -> None:
+    request_reboot(site.root)
+    held = {"kind": "scope", "name": "web", "reason": "the backup runs"}
+    assert site.root.ask("POST", "/v1/holds", held).status == 201
+    page = site.root.ask("GET", path).body.decode()
+    assert "the backup runs" in page
+    leads = f"/orders/release?reference=scope%20web&amp;back={quote(path)}"
+    assert leads in page
+    body = urlencode({"reference": "scope web", "back": path}).encode()
+    answer = site.root.ask("POST", "/page/orders/release", body, FORM)
+    assert (answer.status, answer.headers["Location"]) == (303, path)
+    assert "the backup runs" not in site.root.ask("GET", path).body.decode()
+
+
+def test_an_order_leads_back_to_pages_of_ours_alone(site: Site) -> None:
+    elsewhere = ("//elsewhere", "https://elsewhere", "/holds/../login")
+    for number, back in enumerate(elsewhere):
+        body = urlencode({"reference": f"host h{number}", "back": back}).encode()
+        answer = site.root.ask("POST", "/page/orders/hold", body, FORM)
+        assert (answer.status, answer.headers["Location"]) == (303, f"/machines?host=h{number}")
+
+
+def test_a_token_is_made_shown_once_and_revoked(site: Site) -> None:
+    window = site.window(path="/tokens")
+    window.get_by_label("Name").fill("ann smith")
+    with site.complaints():
+        follow(window.get_by_role("button", name="Make token"))
+    expect(window.locator(".field.wrong [name=name]")).to_have_value("ann smith")
+    window.get_by_label("Name").fill("ann")
+    window.get_by_label("Role").select_option("operator")
+    window.get_by_label("Expires").fill("+90d")
+    follow(window.get_by_role("button", name="Make token"))
+    shown = Client(site.url, window.locator("pre").inner_text())
+    assert shown.ask("GET", "/v1/holds").status == 200
+    (token,) = (one for one in site.root.get("/v1/tokens")["tokens"] if one["name"] == "ann")
+    assert token["role"] == "operator"
+    assert token["expires_at"]
+    window.goto(f"{site.url}/tokens")
+    expect(window.locator("pre")).to_have_count(0)
+    follow(window.get_by_role("link", name="Revoke ann", exact=True))
+    follow(window.get_by_role("button", name="Revoke ann"), f"{site.url}/tokens")
+    assert shown.ask("GET", "/v1/holds").status == 401
+
+
+def test_only_an_admin_revokes(site: Site) -> None:
+    made = site.root.ask("POST", "/v1/tokens", {"name": "bob", "role": AccessRole.OPERATOR})
+    bob = Client(site.url, made.json["token"])
+    headers = {**FORM, "Origin": site.url}
+    body = urlencode({"reference": "bob"}).encode()
+    assert bob.ask("GET", "/orders/revoke?reference=bob").status == 403
+    assert bob.ask("POST", "/page/orders/revoke", body, headers).status == 403
+    assert bob.ask("GET", "/v1/holds").status == 200
+
+
+def test_scopes_and_hosts_are_ticked_and_a_box_filters_them(site: Site) -> None:
+    placed = [{"name": f"db-{n}", "host": f"rack{n}"} for n in range(12)]
+    assert site.root.ask("PUT", "/v1/fleet", {**fleet(), "machine": placed}).status == 200
+    window = site.window(path="/maintenance/new?hosts=rack3%20elsewhere")
+    hosts = window.locator("fieldset.ticks", has=window.locator("[name=hosts]"))
+    expect(hosts.locator(":checked")).to_have_count(2)
+    expect(hosts.locator("label")).to_have_count(16)
+    expect(window.locator("[type=search][data-filters]")).to_have_count(1)  # scopes are few
+    window.get_by_label("Filter hosts").fill("RACK1")
+    expect(hosts.locator("label:visible")).to_have_text(["rack1", "rack10", "rack11"])
+    window.get_by_label("rack11").check()
+    with site.complaints():
+        follow(window.get_by_role("button", name="Show the plan"))
+    for name in ("elsewhere", "rack11", "rack3"):
+        expect(hosts.locator(f"[value={name}]")).to_be_checked()
+    expect(hosts.locator(":checked")).to_have_count(3)
+    expect(hosts.get_by_role("alert")).to_contain_text("elsewhere")

@@ -12,18 +12,30 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import Changes, Machine, Maintenance, Operation, Scope, Sighting
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Machine,
+    Maintenance,
+    Operation,
+    Scope,
+    Sighting,
+    StartCause,
+)
 from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.page import fleet_map, now, rendering
+from forewarn.server.page import fleet_map, now, rendering, timeline
+from forewarn.server.page import maintenance as page
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Form, Range, form_of
 from forewarn.store.port import StoreUnavailable
-from forewarn.vocabulary import EventStatus, ScopeKind
+from forewarn.store.sqlite import InMemoryStore
+from forewarn.vocabulary import ApproverKind, EventStatus, ScopeKind
 from page.operations import NOW, operation
+from store.values import with_maintenances
 
 MINUTE = timedelta(minutes=1)
 
@@ -270,7 +282,12 @@ class Desk:
         return []
 
 
-def played(story: Callable[[Page, Desk, now.SharedNow], Coroutine[Any, Any, None]]) -> None:
+Story = Callable[[Page, Desk, now.SharedNow], Coroutine[Any, Any, None]]
+
+
+def played(story: Story) -> Callable[[], None]:
+    """Play a story on a loop, with a page of one machine."""
+
     async def play() -> None:
         page = Page([machine("m0")], operation(1, machines=("m0",)))
         desk: Any = Desk(page)
@@ -280,87 +297,87 @@ def played(story: Callable[[Page, Desk, now.SharedNow], Coroutine[Any, Any, None
         finally:
             renderer.close()
 
-    asyncio.run(play())
+    return lambda: asyncio.run(play())
 
 
-def test_windows_that_ask_together_get_the_same_page() -> None:
-    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
-        texts = await asyncio.gather(*(shared.html(Range.TWO_HOURS) for _ in range(20)))
-        assert desk.asks == 1
-        assert len(set(texts)) == 1
-        assert await shared.html(Range.DAY) != texts[0]
-        assert desk.asks == 2
+@played
+async def test_windows_that_ask_together_get_the_same_page(
+    page: Page, desk: Desk, shared: now.SharedNow
+) -> None:
+    texts = await asyncio.gather(*(shared.html(Range.TWO_HOURS) for _ in range(20)))
+    assert desk.asks == 1
+    assert len(set(texts)) == 1
+    assert await shared.html(Range.DAY) != texts[0]
+    assert desk.asks == 2
 
-    played(story)
+
+@played
+async def test_a_window_that_asks_after_a_change_sees_it_though_another_still_waits(
+    page: Page, desk: Desk, shared: now.SharedNow
+) -> None:
+    desk.gate.clear()
+    early = asyncio.create_task(shared.html(Range.TWO_HOURS))
+    await asyncio.sleep(0)
+    changes = Changes(operations=(operation(2, machines=("late",)),))
+    page.inventory.learn(changes)
+    shared.learn(changes)
+    late = asyncio.create_task(shared.html(Range.TWO_HOURS))
+    await asyncio.sleep(0)
+    desk.gate.set()
+    await early
+    assert "/operations/2.1" in await late
+    assert desk.asks == 2
 
 
-def test_a_window_that_asks_after_a_change_sees_it_though_another_still_waits() -> None:
-    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
-        desk.gate.clear()
-        early = asyncio.create_task(shared.html(Range.TWO_HOURS))
-        await asyncio.sleep(0)
-        changes = Changes(operations=(operation(2, machines=("late",)),))
+@played
+async def test_a_page_grows_no_older_than_a_second(
+    page: Page, desk: Desk, shared: now.SharedNow
+) -> None:
+    await shared.html(Range.TWO_HOURS)
+    for by in (now.SHARED / 2, -timedelta(hours=1)):  # a clock may be set back
+        desk.time += by
+        await shared.html(Range.TWO_HOURS)
+    assert desk.asks == 2
+    desk.time += now.SHARED + timedelta(milliseconds=1)
+    await shared.html(Range.TWO_HOURS)
+    assert desk.asks == 3
+
+
+@played
+async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_has_passed(
+    page: Page, desk: Desk, shared: now.SharedNow
+) -> None:
+    for status, reads in ((EventStatus.STARTED, 1), (EventStatus.COMPLETED, 2)):
+        changes = Changes(operations=(operation(1, status, machines=("m0",)),))
         page.inventory.learn(changes)
         shared.learn(changes)
-        late = asyncio.create_task(shared.html(Range.TWO_HOURS))
-        await asyncio.sleep(0)
-        desk.gate.set()
-        await early
-        assert "/operations/2.1" in await late
-        assert desk.asks == 2
-
-    played(story)
-
-
-def test_a_page_grows_no_older_than_a_second() -> None:
-    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
-        await shared.html(Range.TWO_HOURS)
-        for by in (now.SHARED / 2, -timedelta(hours=1)):  # a clock may be set back
-            desk.time += by
+        for _ in range(2):
             await shared.html(Range.TWO_HOURS)
-        assert desk.asks == 2
-        desk.time += now.SHARED + timedelta(milliseconds=1)
-        await shared.html(Range.TWO_HOURS)
-        assert desk.asks == 3
-
-    played(story)
+            assert desk.reads == reads
+    desk.time += now.MINUTE
+    await shared.html(Range.TWO_HOURS)
+    assert desk.reads == 3
 
 
-def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_has_passed() -> None:
-    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
-        for status, reads in ((EventStatus.STARTED, 1), (EventStatus.COMPLETED, 2)):
-            changes = Changes(operations=(operation(1, status, machines=("m0",)),))
-            page.inventory.learn(changes)
-            shared.learn(changes)
-            for _ in range(2):
-                await shared.html(Range.TWO_HOURS)
-                assert desk.reads == reads
-        desk.time += now.MINUTE
-        await shared.html(Range.TWO_HOURS)
-        assert desk.reads == 3
-
-    played(story)
+@played
+async def test_while_the_store_is_away_the_page_shows_what_memory_has(
+    page: Page, desk: Desk, shared: now.SharedNow
+) -> None:
+    desk.away = True
+    assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
 
 
-def test_while_the_store_is_away_the_page_shows_what_memory_has() -> None:
-    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
-        desk.away = True
-        assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
-
-    played(story)
-
-
-def test_a_window_that_goes_away_takes_no_page_from_another() -> None:
-    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
-        desk.gate.clear()
-        first = asyncio.create_task(shared.html(Range.TWO_HOURS))
-        second = asyncio.create_task(shared.html(Range.TWO_HOURS))
-        await asyncio.sleep(0)
-        first.cancel()
-        desk.gate.set()
-        assert "/operations/1.1" in await second
-
-    played(story)
+@played
+async def test_a_window_that_goes_away_takes_no_page_from_another(
+    page: Page, desk: Desk, shared: now.SharedNow
+) -> None:
+    desk.gate.clear()
+    first = asyncio.create_task(shared.html(Range.TWO_HOURS))
+    second = asyncio.create_task(shared.html(Range.TWO_HOURS))
+    await asyncio.sleep(0)
+    first.cancel()
+    desk.gate.set()
+    assert "/operations/1.1" in await second
 
 
 # The map.
@@ -444,3 +461,77 @@ def test_the_map_is_laid_out_again_when_a_machine_comes() -> None:
     page.machines["m1"] = machine("m1")
     page.inventory.learn(Changes(machines=(machine("m1"),)))
     assert squares(page.made()["map"]) == 2
+
+
+def approved(number: int, kind: ApproverKind, after: timedelta, **more: Any) -> Any:
+    announced = NOW - timedelta(hours=1)
+    word = Approval(kind=kind, by="m", at=announced + after)
+    given = {"announced": announced, "approval": word, "start_cause": StartCause.APPROVED}
+    return operation(number, EventStatus.COMPLETED, **given | more)
+
+
+def test_a_machine_counts_under_what_its_operations_do_and_once_under_each() -> None:
+    found = now.conditions(
+        (
+            operation(1),
+            operation(2),
+            operation(3, EventStatus.STARTED, machines=("M-1", "m-2")),
+            operation(4, EventStatus.FAILED, machines=("m-3",)),
+            operation(5, EventStatus.FAILED, machines=("m-4",), acknowledged_by="ann"),
+            operation(6, EventStatus.CANCELED, machines=("m-5",)),
+        )
+    )
+    assert {each: set(counted) for each, counted in found.items()} == {
+        Condition.NOTICE: {"web-0"},
+        Condition.DOWN: {"m-1", "m-2"},
+        Condition.FAILED: {"m-3"},
+    }
+    assert timeline.is_down(operation(1, EventStatus.RETURNING))
+
+
+def test_the_median_is_of_approvals_that_people_or_guests_gave() -> None:
+    operations = (
+        *(approved(n, ApproverKind.GUEST, n * MINUTE) for n in (1, 2, 9)),
+        approved(4, ApproverKind.AUTOMATIC, timedelta()),
+        operation(5, EventStatus.COMPLETED, start_cause=StartCause.NOTICE_OVER),
+        approved(6, ApproverKind.GUEST, MINUTE, started_at=NOW - timedelta(hours=25)),
+        operation(7),
+    )
+    found = now.approvals(operations, NOW - now.DAY)
+    assert found == now.ApprovalTimes(started=5, approved=3, median=2 * MINUTE)
+    assert now.approvals((), NOW).median is None
+
+
+@pytest.mark.parametrize("most", [now.MAX_PAST, 2])
+def test_what_is_over_is_read_of_the_store(most: int) -> None:
+    ends = {
+        1: (EventStatus.COMPLETED, timedelta(minutes=1)),
+        2: (EventStatus.CANCELED, timedelta(hours=23)),
+        3: (EventStatus.COMPLETED, timedelta(hours=25)),
+        4: (EventStatus.COMPLETED, timedelta(days=8)),
+    }
+    its = [operation(n, s, ended_at=NOW - ago) for n, (s, ago) in ends.items()]
+    its += [operation(5), operation(6, EventStatus.FAILED)]  # both are live
+    store = InMemoryStore()
+    with store.write() as transaction:
+        scope = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
+        told = with_maintenances(*its)
+        transaction.save(msgspec.structs.replace(told, scopes=(scope,)))
+    with store.read() as reading:
+        found = now.past(reading, NOW, most)
+    assert [one.maintenance for one in found.operations] == [1, 2, 3][:most]
+    assert Counter(found.day) == {EventStatus.COMPLETED: 1, EventStatus.CANCELED: 1}
+
+
+def test_each_machine_of_a_maintenance_counts_once_by_its_latest_operation() -> None:
+    ends = (EventStatus.FAILED, EventStatus.CANCELED, EventStatus.COMPLETED)
+    its = [
+        msgspec.structs.replace(operation(n, status, machines=machines), id=f"1.{n}")
+        for n, status, machines in zip(
+            (1, 2, 3), ends, (("web-0", "web-3"), ("web-1",), ("web-0", "web-3")), strict=True
+        )
+    ]
+    counts = page._counts({"1.2"}, its, 1)
+    assert {name: count for name, count in counts.items() if count} == {"done": 2, "notice": 1}
+    failed = page._counts({"1.2"}, its[:1], 0)
+    assert {name: count for name, count in failed.items() if count} == {"failed": 2}

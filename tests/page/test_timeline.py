@@ -96,11 +96,6 @@ def test_scopes_keep_their_order_while_only_time_passes(
     assert order[0] == order[1]
 
 
-def test_two_thirds_of_the_range_are_behind_now() -> None:
-    for shown in Range:
-        assert timeline.drawn((), NOW, shown).now == pytest.approx(66.67, abs=0.01)
-
-
 def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
     announced = NOW - timedelta(minutes=40)
     bar = only(
@@ -121,22 +116,6 @@ def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
     assert bar.approved == pytest.approx(38.33)
     assert bar.expected is None
     assert bar.not_before is None
-
-
-def test_what_is_scheduled_has_its_not_before_and_what_it_will_take() -> None:
-    bar = only(operation(not_before=NOW + timedelta(minutes=12), duration_seconds=600))
-    assert bar.form is Form.NOTICE
-    assert bar.not_before == pytest.approx(76.67)
-    assert bar.expected == timeline.Part(pytest.approx(76.67), pytest.approx(8.33))
-    assert bar.down is None
-
-
-def test_what_is_down_reaches_to_now_and_is_expected_to_go_on() -> None:
-    started = NOW - timedelta(minutes=6)
-    bar = only(operation(status=EventStatus.STARTED, started_at=started, duration_seconds=720))
-    assert bar.form is Form.DOWN
-    assert bar.down == timeline.Part(pytest.approx(61.67), pytest.approx(5.0))
-    assert bar.expected == timeline.Part(pytest.approx(66.67), pytest.approx(5.0))
 
 
 @pytest.mark.parametrize(
@@ -169,20 +148,6 @@ def test_a_label_stands_within_the_notice_where_it_fits() -> None:
     assert wide.side is Side.WITHIN
     assert wide.notice is not None
     assert wide.notice.x < wide.label_x < wide.notice.x + wide.notice.width
-
-
-def test_a_label_stands_before_a_bar_at_the_right_edge() -> None:
-    bar = only(
-        operation(
-            announced=NOW,
-            not_before=NOW + timedelta(hours=3),
-            machines=("a-machine-with-a-long-name-0", *(f"m{n}" for n in range(60))),
-        ),
-        shown=Range.WEEK,
-    )
-    assert bar.side is Side.AFTER
-    late = operation(not_before=NOW + timedelta(hours=50), duration_seconds=20_000, announced=NOW)
-    assert only(late, shown=Range.WEEK).side in {Side.WITHIN, Side.BEFORE}
 
 
 def test_a_scope_that_is_down_comes_before_one_that_is_pending_and_one_that_is_over() -> None:
@@ -239,13 +204,6 @@ def test_the_scale_has_no_label_at_the_edges_or_over_now() -> None:
         assert places == sorted(places)
 
 
-def test_the_ticks_of_two_hours_are_quarters() -> None:
-    labels = [tick.label for tick in timeline.drawn((), NOW, Range.TWO_HOURS).ticks]
-    assert "15:00" in labels
-    assert "16:15" in labels
-    assert [t.strong for t in timeline.drawn((), NOW, Range.TWO_HOURS).ticks].count(True) == 2
-
-
 def test_a_title_has_who_approved_and_each_time() -> None:
     word = Approval(kind=ApproverKind.GUEST, by="web-0", at=NOW - timedelta(minutes=4))
     title = only(operation(status=EventStatus.COMPLETED, approval=word)).title
@@ -267,10 +225,3 @@ def test_over_longer_ranges_only_what_is_live_or_failed_has_a_label() -> None:
         assert only(done, shown=Range.DAY).side is Side.NOWHERE
     for status in (EventStatus.STARTED, EventStatus.SCHEDULED, EventStatus.FAILED):
         assert only(operation(status=status), shown=Range.DAY).side is not Side.NOWHERE
-
-
-def test_the_mark_of_an_approval_does_not_hide_a_short_bar() -> None:
-    word = Approval(kind=ApproverKind.GUEST, by="web-0", at=NOW - timedelta(minutes=4))
-    done = operation(status=EventStatus.COMPLETED, approval=word)
-    assert only(done).approved is not None
-    assert only(done, shown=Range.WEEK).approved is None

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked
 import patience
 from end_to_end.agents import Agent, until
 from house.tree import ROOT
@@ -115,9 +116,7 @@ class Server:
         """Run a program as the user who owns the data; return what it says."""
         given = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **environment}
         command = [*owner().split(), *map(str, argv)]
-        ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=given, cwd="/"
-        )
+        ran = forked.completed(command, env=given, cwd="/")
         assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
         return ran.stdout.strip()
 

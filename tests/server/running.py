@@ -20,6 +20,7 @@ import msgspec
 
 import patience
 from forewarn.clock import Clock, SystemClock
+from forewarn.connectors.port import Outcome
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
@@ -386,6 +387,26 @@ def request_reboot(client: Client, **more: Any) -> Any:
     )
     assert answer.status == 201, answer.body
     return answer.json
+
+
+def under_way(client: Client, reference: str) -> int:
+    """Approve an operation; return the attempt of the executor that took it."""
+    client.ask("POST", "/v1/approvals", {"references": [reference]})
+    (operation,) = patience.until(
+        lambda: [
+            each
+            for each in client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
+            if each["attempt"]
+        ]
+    )
+    return int(operation["attempt"])
+
+
+def end(running: Running, client: Client, reference: str, *, well: bool) -> None:
+    """Let an operation end, reported in the place of the executor that took it."""
+    attempt = under_way(client, reference)
+    outcome = Outcome(succeeded=well, message="" if well else "no such host")
+    running.plane.finish(reference, attempt, outcome).result()
 
 
 class Flaky(Wrapped):

@@ -64,19 +64,6 @@ def test_threads_that_compute_give_way_to_the_loop_soon() -> None:
         gc.unfreeze()
 
 
-def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:
-    with Running(quick(tmp_path), InMemoryStore()) as running:
-        client = running.client()
-        client.ask("PUT", "/v1/fleet", fleet())
-        request_reboot(client)
-        client.ask("POST", "/v1/approvals", {"references": ["1"]})
-        eventually(lambda: client.get("/v1/history")["operations"][0]["status"], "Completed")
-        (operation,) = client.get("/v1/history")["operations"]
-        assert operation["took_seconds"] >= 0
-        assert operation["attempt"] == 1
-        eventually(lambda: client.get("/v1/events")["events"], [])  # told after the commit
-
-
 def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path)
     path = tmp_path / "forewarn.db"
@@ -191,18 +178,6 @@ def health(client: Client) -> tuple[int, Any, Any]:
     told = dict(line.split() for line in lines if line.startswith("forewarn_") and "{" not in line)
     assert ready.json["ready"] == (ready.json["reasons"] == [])
     return ready.status, told["forewarn_ready"], told["forewarn_store_up"]
-
-
-def test_a_store_that_can_only_be_read_is_not_ready(tmp_path: Path) -> None:
-    store = WriteOnlyAway(InMemoryStore())
-    with Running(settings_in(tmp_path), store) as running:
-        client = running.client()
-        assert health(client) == (200, "1.0", "1.0")
-        store.trouble = full
-        assert health(client) == (503, "0.0", "0.0")
-        assert client.ask("GET", "/v1/history").status == 200
-        store.trouble = lambda: None
-        eventually(lambda: health(client), (200, "1.0", "1.0"))
 
 
 def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`forewarn certify`: its verdicts, its command line, and the process that it judges."""
+"""`forewarn certify`: its verdicts, its command line, its guide, and the process that it judges."""
 
 import json
 import os
@@ -11,13 +11,18 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
+import forked
 import patience
+from end_to_end import installed
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import certify, handler_process, namespace
 from forewarn.testing.certify import Handler, HandlerVerdict, Result
 from forewarn.testing.wire import HEADER_WARNING
+from house.tree import ROOT
+from recipes import pages
 
 BROKEN = Path(__file__).with_name("broken_handler.py")
 SCENARIOS = {scenario.name: scenario for scenario in certify.SCENARIOS}
@@ -294,3 +299,56 @@ def test_sudo_makes_the_namespace_where_it_asks_for_no_password() -> None:
         ended = refused("-c", asked, PATH=f"{folder}:/usr/bin:/bin")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("sudo -n ")
+
+
+WORKFLOW = yaml.safe_load(pages.block("certify", "yaml"))
+STEPS = WORKFLOW["jobs"]["certify"]["steps"]
+LINES = [step["run"] for step in STEPS if "run" in step]
+TOLD = '#!/bin/sh\necho "$(basename "$0") $*" >>"$TOLD"\n'
+"""A program that changes nothing, and says how it was called."""
+
+
+def test_the_workflow_has_what_github_needs() -> None:
+    assert {str(key) for key in WORKFLOW} == {"name", "True", "jobs"}  # YAML 1.1 reads on as True
+    assert WORKFLOW[True] == ["push"]
+    assert WORKFLOW["jobs"]["certify"]["runs-on"]
+    assert all(len({"uses", "run"} & step.keys()) == 1 for step in STEPS)
+    assert all("@" in step["uses"] for step in STEPS if "uses" in step)
+    assert len(LINES) == 3
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(
+    sys.platform != "linux" or not (shutil.which("curl") and shutil.which("jq")),
+    reason="needs Linux, curl and jq",
+)
+def test_the_lines_of_the_workflow_run_in_a_new_environment(tmp_path: Path) -> None:
+    try:
+        handler_process.isolation()
+    except handler_process.CannotIsolate as error:
+        pytest.skip(str(error))
+    wheel = installed.built(tmp_path / "dist")
+    machine = installed.Machine(tmp_path / "root", wheel, sys.executable)
+    place, programs = tmp_path / "checkout", tmp_path / "programs"
+    for folder in (place, programs):
+        folder.mkdir()
+    shutil.copy(ROOT / "docs" / "examples" / "handle.sh", place)
+    for name in ("pip", "sudo"):
+        (programs / name).write_text(TOLD)
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{machine.environment}/bin:{os.environ['PATH']}"
+    for line in LINES:
+        ran = forked.completed(
+            ["bash", "-e", "-c", line],
+            cwd=place,
+            env=os.environ | {"PATH": path, "TOLD": str(tmp_path / "told")},
+        )
+        assert ran.returncode == 0, (line, ran.stdout, ran.stderr)
+    changed = (tmp_path / "told").read_text().splitlines()
+    assert changed == [
+        "pip install forewarn[testing] @ git+https://github.com/forewarn/forewarn",
+        LINES[1],
+    ]
+    suite = ET.parse(place / "certify.xml").getroot()
+    assert suite.get("tests") == str(len(certify.SCENARIOS))
+    assert suite.get("failures") == "0"

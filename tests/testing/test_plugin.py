@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import patience
 from forewarn.testing import plugin
 
@@ -44,14 +45,11 @@ GUIDE = ROOT / "docs" / "guides" / "testing.md"
 
 def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(text, encoding="utf-8")
-    return subprocess.run(
+    return forked.completed(
         [*PYTEST, *options],
         cwd=folder,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
         timeout=patience.SECONDS,
-        check=False,
     )
 
 
@@ -156,13 +154,7 @@ BY_START = {"sitecustomize", "distutils_precedence"}
 def test_what_is_missing_is_said_in_one_line() -> None:
     missing = "httptools"
     program = f"import sys; sys.modules[{missing!r}] = None; from forewarn.testing import Emulator"
-    failed = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=patience.SECONDS,
-        check=False,
-    )
+    failed = forked.completed([sys.executable, "-c", program], timeout=patience.SECONDS)
     last = failed.stderr.splitlines()[-1]
     assert last.startswith("ImportError")
     assert missing in last
