@@ -157,7 +157,7 @@ AREAS: Final = {
         ("tests/kills", "tests/attacks", "tests/simulation", "src/forewarn/testing"),
     ),
     "mutants": Area(
-        (_run("-m", "mutation", "--sample", "8"),),
+        (_run("-m", "mutation", "--sample", "4"),),
         ("src/forewarn/maintenance", "src/forewarn/protocol", *AGENT),
     ),
     "page": Area(
