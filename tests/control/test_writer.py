@@ -99,7 +99,7 @@ def test_a_refusal_leaves_nothing_of_what_its_job_changed(threaded: Busy) -> Non
         futures = [threaded.writer.submit(job) for job in (save("a"), guilty, save("b"))]
         threaded.release()
         assert [futures[place].result(patience.SECONDS)[0] for place in (0, 2)] == ["a", "b"]
-        assert futures[1].exception(patience.SECONDS) is not None
+        assert isinstance(futures[1].exception(patience.SECONDS), Refused)
         assert threaded.store.names() == {"a", "b"}
 
 

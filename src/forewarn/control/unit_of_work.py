@@ -47,6 +47,10 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
+class PartlySaved(Exception):  # noqa: N818 - what happened
+    """A job is refused, its cause says why, and the transaction has a part of its changes."""
+
+
 def world_of(reading: Reading) -> World:
     """Return all live state in the store."""
     return World(
@@ -210,9 +214,9 @@ class UnitOfWork:
         try:
             result = job(self)
             self.tell()
-        except Refused:
-            # Otherwise the whole transaction is undone, and each of its jobs runs alone.
-            assert self._mark <= mark, "the store has a part of what was refused"
+        except Refused as refusal:
+            if self._mark > mark:
+                raise PartlySaved from refusal
             self.world.undo(mark)
             self._told, self._last_number = mark, last_number
             del self._news[told:]

@@ -24,7 +24,7 @@ from forewarn.clock import Clock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.unit_of_work import UnitOfWork, WriterMemory
+from forewarn.control.unit_of_work import PartlySaved, UnitOfWork, WriterMemory
 from forewarn.maintenance.model import Refused
 from forewarn.store.port import ChangeRecord, Position, Reading, Store, StoreError, StoreUnavailable
 
@@ -267,8 +267,9 @@ class _Committer:
             missed, own, unit, news, results = self._transact(batch)
         except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
             if len(batch) == 1 or isinstance(error, StoreError):
+                told = error.__cause__ if isinstance(error, PartlySaved) else error
                 for _, future in batch:
-                    future.set_exception(error)
+                    future.set_exception(told)
                 return error if isinstance(error, StoreError) else None
             _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
             for number, single in enumerate(batch, 1):
