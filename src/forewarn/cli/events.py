@@ -210,8 +210,8 @@ def _cancelled(found: "schemas.OperationList") -> None:
 
 postpone = RequestCommand(
     "Move NotBefore later.\n\n"
-    "Only what is Scheduled can be moved, and never to an earlier time than guests were told. If "
-    "one cannot be moved, none is.",
+    "Only what has not started and is not approved can be moved, and never to an earlier time than "
+    "guests were told. If one cannot be moved, none is.",
     "POST /v1/postponements",
     REFERENCES,
     argument("not_before TIME", "RFC 3339 with a zone, or from now, such as +20m."),

@@ -285,7 +285,7 @@ class Plane:
     def postpone(
         self, unit: UnitOfWork, references: Sequence[str], not_before: datetime
     ) -> Operations:
-        """Move Scheduled operations later than what guests have read."""
+        """Move operations later than what guests have read; of a maintenance what is Scheduled."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
         return self._run(unit, commands.postpone_operations, named, not_before)
 
