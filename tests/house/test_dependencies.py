@@ -1,5 +1,5 @@
 """What an installation brings: packages and bytes of the locked versions, as
-docs/internals/decisions/0022 has them. Whoever raises a number says there what the growth buys."""
+docs/internals/decisions/0001 has them. Whoever raises a number says there what the growth buys."""
 
 from importlib import metadata
 
