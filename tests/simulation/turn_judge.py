@@ -339,8 +339,9 @@ def domains(
     """Return the update domains that a unit still takes, by scope."""
     found: dict[str, set[int]] = {}
     drain = drains.get(unit.name) if unit.drain else None
-    away = {key(guest.name) for guest in drain.guests} if drain and drain.goes_on else set()
-    moved = [machines[name] for name in away if name in machines]
+    # Machines that were moved away come home, also where the drain waits for an operator.
+    away = drain.guests if drain and not host_plan.is_up(drain) else ()
+    moved = [machines[key(guest.name)] for guest in away if key(guest.name) in machines]
     for machine in (*_members(unit, machines.values()), *moved):
         if machine.key not in unit.done:
             found.setdefault(machine.scope, set()).add(machine.update_domain)
