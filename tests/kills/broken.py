@@ -162,10 +162,10 @@ def forget_domains() -> None:
     """Let all update domains of a scope be announced, and be down, at once."""
     from forewarn.maintenance import invariants, transitions
 
-    def elsewhere(_: transitions.Transitions, __: object, ___: object) -> None:
+    def elsewhere(_: transitions.Transitions, *__: object) -> None:
         return None
 
-    def unchecked(_: object) -> None:
+    def unchecked(*_: object) -> None:
         pass
 
     transitions.Transitions._first_elsewhere = elsewhere  # type: ignore[assignment]  # the break

@@ -7,7 +7,7 @@ request is answered with an internal error.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from forewarn.maintenance.model import Changes, Operation, Scope, StartCause, key
+from forewarn.maintenance.model import Changes, Operation, StartCause, key
 from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE
 from forewarn.maintenance.world import Name, World
 from forewarn.vocabulary import EventStatus
@@ -20,37 +20,32 @@ class InvariantBroken(AssertionError):  # noqa: N818 - reads as what happened
 
 
 def check(world: World, changed: Iterable[Operation] | None = None) -> None:
-    """Check operations, and the scopes that they share.
+    """Check operations, alone and beside those that share a scope or a machine with them.
 
     `changed` are the operations that a decision changed: the others were checked when they were
     saved. None to check all. InvariantBroken names the invariant and the operation.
     """
-    scopes: dict[str, None] = {}
     for operation in world.operations.values() if changed is None else changed:
         check_operation(operation)
         _check_hosts(operation, world)
-        scopes |= dict.fromkeys(event.scope for event in operation.events)
-    for name in scopes:
-        live = world.live_in(name)
-        if (scope := world.scopes.get(name)) is not None:
-            _check_published(scope, live)
-        _check_domains(live)
-        _check_machines(live)
+        _check_published(operation, world)
+        _check_domains(operation, world)
+        _check_machines(operation, world)
 
 
-def _check_published(scope: Scope, live: Iterable[Operation]) -> None:
-    """Check that guests see the events of a scope since an incarnation that existed."""
-    for operation in live:
-        for event in () if operation.status.over else operation.events:
-            hidden = event.silent or operation.status is EventStatus.QUEUED
-            if event.scope == scope.key and (
-                event.published > scope.incarnation or hidden == bool(event.published)
-            ):
-                raise _broken(
-                    operation,
-                    f"event {event.id} was published at {event.published}, and its scope is at "
-                    f"{scope.incarnation}",
-                )
+def _check_published(operation: Operation, world: World) -> None:
+    """Check that guests see its events since an incarnation that existed."""
+    for event in () if operation.status.over else operation.events:
+        hidden = event.silent or operation.status is EventStatus.QUEUED
+        scope = world.scopes.get(event.scope)
+        if scope is not None and (
+            event.published > scope.incarnation or hidden == bool(event.published)
+        ):
+            raise _broken(
+                operation,
+                f"event {event.id} was published at {event.published}, and its scope is at "
+                f"{scope.incarnation}",
+            )
 
 
 def check_operation(operation: Operation) -> None:
@@ -198,16 +193,14 @@ def _check_forward(old: Operation, new: Operation) -> None:
         _hold(same, new, "its events or their machines changed")
 
 
-def _check_domains(operations: Iterable[Operation]) -> None:
-    down: dict[str, int] = {}
-    for operation in operations:
-        if not operation.down or _is_exempt(operation):
-            continue
-        for event in operation.events:
-            domain = down.setdefault(event.scope, event.update_domain)
-            if domain != event.update_domain:
-                both = f"{domain} and {event.update_domain}"
-                raise _broken(operation, f"update domains {both} of {event.scope} are down")
+def _check_domains(operation: Operation, world: World) -> None:
+    if not operation.down or _is_exempt(operation):
+        return
+    for event in operation.events:
+        for other in world.down_in(event.scope):
+            if event.is_apart(other.events) and not _is_exempt(other):
+                message = f"{other.id} has another update domain of {event.scope} down"
+                raise _broken(operation, message)
 
 
 def _is_exempt(operation: Operation) -> bool:
@@ -216,13 +209,11 @@ def _is_exempt(operation: Operation) -> bool:
     )
 
 
-def _check_machines(operations: Iterable[Operation]) -> None:
-    taken: dict[str, str] = {}
-    for operation in operations:
-        for name in () if operation.status.over else operation.machines:
-            other = taken.setdefault(name, operation.id)
-            if other != operation.id:
-                raise _broken(operation, f"{name} is also in operation {other}")
+def _check_machines(operation: Operation, world: World) -> None:
+    for name in () if operation.status.over else operation.machines:
+        for other in world.live_on(key(name)):
+            if other.id != operation.id and not other.status.over and name in other.machines:
+                raise _broken(operation, f"{name} is also in operation {other.id}")
 
 
 def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion

@@ -9,10 +9,10 @@ service. An event has no status of its own: it has its operation's.
 import itertools
 import string
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -252,6 +252,13 @@ class OperationEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     silent: bool = False
     """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
 
+    def is_apart(self, others: Iterable["OperationEvent"]) -> bool:
+        """Return True if one of these takes another update domain of its scope."""
+        for other in others:
+            if other.scope == self.scope and other.update_domain != self.update_domain:
+                return True
+        return False
+
 
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 """The wakeup of an approved operation: it is due whatever the clock says, even one set back."""
@@ -392,7 +399,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     @property
     def unstarted(self) -> bool:
         """True if it is Queued or Scheduled."""
-        return self.pending or self.status is vocabulary.EventStatus.QUEUED
+        return self.status in _UNSTARTED
 
     @property
     def down(self) -> bool:
@@ -461,6 +468,9 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     def closed(self, now: datetime) -> bool:
         """Tell whether it is too late for it to start."""
         return self.closes_at is not None and self.closes_at <= now
+
+
+_UNSTARTED: Final = frozenset((vocabulary.EventStatus.QUEUED, vocabulary.EventStatus.SCHEDULED))
 
 
 class Verdict(StrEnum):

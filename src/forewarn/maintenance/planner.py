@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -366,10 +366,14 @@ def start_order(operation: model.Operation) -> tuple[datetime, int, str]:
     return operation.not_before, operation.maintenance, operation.id
 
 
-def natural(machine: model.Machine) -> tuple[tuple[int, int, str], ...]:
+def natural(machine: model.Machine) -> list[Any]:
     """Sort key: the name, with its numbers as numbers."""
-    parts = re.findall(r"\d+|\D+", machine.key)
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+    parts: list[Any] = _NUMBERS.split(machine.key)  # text and numbers in turns, text first
+    parts[1::2] = map(int, parts[1::2])
+    return parts
+
+
+_NUMBERS: Final = re.compile(r"(\d+)")
 
 
 def _target_kind(request: Request) -> TargetKind:

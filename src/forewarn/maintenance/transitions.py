@@ -631,15 +631,14 @@ class Transitions:
 
         Of several it is the first by start order, so that the store's order does not decide.
         """
-        names = {machine.key for machine in step.machines}
         found = (
             (other, event, name)
-            for scope in dict.fromkeys(machine.scope for machine in step.machines)
-            for other in self.world.live_in(scope)
+            for machine in step.machines
+            for other in self.world.live_on(machine.key)
             if not other.status.over
             for event in other.events
             for name in event.machines
-            if model.key(name) in names
+            if model.key(name) == machine.key
         )
         return min(found, key=lambda one: planner.start_order(one[0]), default=None)
 
@@ -718,7 +717,7 @@ class Transitions:
         )
 
     def _obstacle(self, operation: model.Operation) -> model.Operation | None:
-        return self._first_elsewhere(operation, lambda other, scope: other.down)
+        return self._first_elsewhere(operation, self.world.down_in)
 
     def _ahead(self, operation: model.Operation) -> model.Operation | None:
         """Return an operation that must be over before this one is announced.
@@ -734,6 +733,7 @@ class Transitions:
         scopes = {event.scope for one in repaired for event in one.events}
         return self._first_elsewhere(
             operation,
+            self.world.live_in,
             lambda other, scope: (
                 self.policy.queues(scope)
                 and (
@@ -750,9 +750,12 @@ class Transitions:
         )
 
     def _first_elsewhere(
-        self, operation: model.Operation, matters: Callable[[model.Operation, model.Scope], bool]
+        self,
+        operation: model.Operation,
+        others: Callable[[str], Iterable[model.Operation]],
+        matters: Callable[[model.Operation, model.Scope], bool] = lambda _, __: True,
     ) -> model.Operation | None:
-        """Return a live operation in another update domain of one of its scopes.
+        """Return one of `others` (of a scope) in another update domain of one of its scopes.
 
         Of several it is the first by start order, so that the store's order does not decide.
         """
@@ -761,12 +764,8 @@ class Transitions:
         found = [
             other
             for event in operation.events
-            for other in self.world.live_in(event.scope)
-            if matters(other, self.scopes[event.scope])
-            and any(
-                theirs.scope == event.scope and theirs.update_domain != event.update_domain
-                for theirs in other.events
-            )
+            for other in others(event.scope)
+            if event.is_apart(other.events) and matters(other, self.scopes[event.scope])
         ]
         return min(found, key=planner.start_order, default=None)
 

@@ -182,11 +182,11 @@ def follow(
     """
     after = list(maintenance.units)
     has_ended = False
+    running, failed = UnitState.RUNNING, UnitState.FAILED
     for index in range(len(after)) if concerned is None else concerned:
         unit = after[index]
         drain = drains.get(unit.name) if unit.drain else None
-        goes_on = unit.state is UnitState.FAILED and drain is not None
-        if unit.state is not UnitState.RUNNING and not goes_on:
+        if unit.state is not running and not (unit.state is failed and drain is not None):
             continue
         name = f"{maintenance.number}.{unit.operation}"
         if unit.drain:
@@ -367,6 +367,7 @@ def _step(
     return _ask(
         maintenance,
         waiting,
+        census.running,
         now,
         room=room,
         window=window,
@@ -497,6 +498,7 @@ class _Occupancy:
 def _ask(
     maintenance: Maintenance,
     waiting: Sequence[int],
+    running: Sequence[Unit],
     now: datetime,
     *,
     room: int,
@@ -507,7 +509,6 @@ def _ask(
     """Choose the units that can go now; the others say why they cannot."""
     every = list(maintenance.units)
     taken = _Occupancy()
-    running = [unit for unit in every if unit.state is UnitState.RUNNING]
     for unit in running:
         taken.add(unit, footprints(unit))
     chosen: list[int] = []

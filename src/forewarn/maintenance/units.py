@@ -101,7 +101,7 @@ class UnitState(StrEnum):
     @property
     def over(self) -> bool:
         """True if nothing follows for it without an operator."""
-        return self not in {UnitState.WAITING, UnitState.RUNNING}
+        return self in _OVER_UNITS
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -179,6 +179,7 @@ class MaintenanceState(StrEnum):
         return self in _OVER
 
 
+_OVER_UNITS: Final = frozenset((UnitState.DONE, UnitState.FAILED, UnitState.SKIPPED))
 _OVER: Final = frozenset(
     (MaintenanceState.ANNOUNCED, MaintenanceState.STOPPED, MaintenanceState.DONE)
 )

@@ -160,6 +160,8 @@ class World:
         self.live_in_scope, self.live_of_machine, self.live_of_host = Index(), Index(), Index()
         """The ids of live operations by scope; by machine, its own and those that keep it from
         starting; by the host that was ordered."""
+        self.down_in_scope = Index()
+        """The ids of the operations that are down (`Operation.down`) by scope."""
         self.of_event, self.of_maintenance = Index(), Index()
         """The ids of operations by their events, also dropped ones; by maintenance."""
         self.waiting_for = Index()
@@ -201,6 +203,14 @@ class World:
     def live_in(self, scope: str) -> list[Operation]:
         """Return the live operations of a scope, by its key."""
         return [self.operations[name] for name in self.live_in_scope.of(scope)]
+
+    def down_in(self, scope: str) -> list[Operation]:
+        """Return the operations whose update domains of a scope, by its key, are down."""
+        return [self.operations[name] for name in self.down_in_scope.of(scope)]
+
+    def live_on(self, machine: str) -> list[Operation]:
+        """Return the live operations of a machine, by its key, and those it keeps from starting."""
+        return [self.operations[name] for name in self.live_of_machine.of(machine)]
 
     def machines_of(self, scope: str) -> list[Machine]:
         """Return the machines of a scope, by its key."""
@@ -391,6 +401,11 @@ class World:
                     place.drop(name, one.id)
                 for name in after - before:
                     place.add(name, one.id)
+        if (was := _scopes_down(old)) != (now := _scopes_down(new)):
+            for name in was:
+                self.down_in_scope.drop(name, one.id)
+            for name in now:
+                self.down_in_scope.add(name, one.id)
         if new and new.status is EventStatus.STARTED:
             self.started[one.id] = None
         else:
@@ -450,6 +465,12 @@ def _live_places(operation: Operation | None) -> tuple[frozenset[str], ...]:
         frozenset((operation.on_host,)) if operation.on_host else frozenset(),
         frozenset((operation.waits_for,)) if operation.waits_for else frozenset(),
     )
+
+
+def _scopes_down(operation: Operation | None) -> dict[str, None]:
+    if operation is None or not operation.down:
+        return {}
+    return {event.scope: None for event in operation.events}
 
 
 def _claim_order(operation: Operation) -> tuple[datetime, int, int]:
