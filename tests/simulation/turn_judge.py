@@ -249,6 +249,10 @@ class TurnJudge:
         others = [
             one for one in others if not self._gives_way(f"{new.number}.{one.operation}", seen)
         ]
+        if self._gives_way(f"{new.number}.{unit.operation}", seen):
+            # Those that were asked for after it, in the same decision, do not wait for it.
+            before = {} if old is None else {one.name: one.state for one in old.units}
+            others = [one for one in others if before.get(one.name) is UnitState.RUNNING]
         self._see_places(unit, others, which, seen)
         if unit.drain:
             self._see_drain(unit, which, seen)
