@@ -63,6 +63,21 @@ def test_machines_are_found_by_what_they_are_called_and_where_they_are(
     )
 
 
+def test_many_hosts_come_in_pages_and_one_is_found_by_a_part_of_its_name(site: Site) -> None:
+    hosts = [f"räck{n:03}" for n in range(60)]
+    more = [{"name": f"m{n}", "host": host} for n, host in enumerate(hosts)]
+    assert site.root.ask("PUT", "/v1/fleet", {"machine": more}).status == 200
+    window = site.window(path="/hosts")
+    names = window.locator("tbody td.name")
+    expect(names).to_have_text(["h0", "h1", "h2", *hosts[:47]])
+    follow(window.get_by_role("link", name="Next page"), re.compile("cursor="))
+    expect(names).to_have_text(hosts[47:])
+    expect(window.get_by_role("link", name="Next page")).to_have_count(0)
+    window.get_by_label("Part of a name").fill("ÄCK01")
+    follow(window.get_by_role("button", name="Find"), re.compile("q="))
+    expect(names).to_have_text(hosts[10:20])
+
+
 def test_a_scope_is_held_though_the_host_beside_it_is(site: Site) -> None:
     assert site.root.ask("POST", "/v1/holds", {"kind": "host", "name": "h1"}).status == 201
     window = site.window(path="/machines?scope=web&host=h1")

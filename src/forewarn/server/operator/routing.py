@@ -324,7 +324,7 @@ def key_before(kind: str, cursor: str) -> str:
         return ""
     try:
         padded = cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4)
-        plain = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+        plain = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
     except ValueError:
         plain = ""
     written, _, name = plain.partition("/")

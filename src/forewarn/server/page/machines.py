@@ -19,7 +19,7 @@ from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import AccessRole, ErrorCode
 
 SHOWN: Final = 50
-"""Machines of one page of the list."""
+"""Machines, or hosts, of one page of the list."""
 
 MAX_PLACES: Final = 500
 """The most scopes, and hosts, that a form lists; of more it has a field for their names."""
@@ -94,10 +94,26 @@ async def list_holds(page: PageRequest) -> Response:
 
 
 @PAGE.route("GET", "/hosts", AccessRole.VIEWER)
-async def list_hosts(page: PageRequest) -> Response:
-    """List the hosts that the connector knows, and how far their drains are."""
+async def list_hosts(page: PageRequest, q: Search = "", cursor: routing.Name = "") -> Response:
+    """List the hosts that the connector knows, and how far their drains are; or some by name."""
+    after, part = routing.key_before("hosts", cursor), q.strip()
     found = await page.once("hosts", lambda: api.list_hosts(page.backend))
-    return await page.show("hosts.html", lambda: {"found": found})
+
+    def make() -> Mapping[str, Any]:
+        fitting = (h for h in found.hosts if h.name > after and part.lower() in h.name.lower())
+        shown, following = routing.page("hosts", fitting, SHOWN, lambda host: host.name)
+        total = len(found.hosts)
+        return {
+            "hosts": shown,
+            "trouble": found.trouble,
+            "total": total,
+            "is_long": total > SHOWN,
+            "q": part,
+            "cursor": cursor,
+            "next": following,
+        }
+
+    return await page.show("hosts.html", make)
 
 
 def live_by_machine(
