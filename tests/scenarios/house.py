@@ -24,6 +24,7 @@ from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listing
 from forewarn.protocol.versions import NEWEST_VERSION, Version
 from forewarn.server.guest.documents import DocumentCache
+from forewarn.store.port import Position
 from forewarn.store.sql import SqlTransaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing.harness import CLAIMS, Harness
@@ -60,8 +61,10 @@ class MortalStore(InMemoryStore):
 class MortalHouse(Harness):
     """A fleet, a server that can be killed, its guests and the judge."""
 
-    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+    def __init__(self, fleet: Fleet, policy: Policy, *, dies_often: bool = False) -> None:
         self.mortal = MortalStore()
+        self._dies_often = False
+        self._position = Position()
         self.up = False
         """Whether the server runs."""
         self._trace = Trace()
@@ -69,6 +72,7 @@ class MortalHouse(Harness):
         self._sightings: dict[str, Sighting] = {}
         """What the machines' requests told last, by key: as of the last heartbeat in the store."""
         super().__init__(fleet, policy, beginning=BEGINNING, store=self.mortal)
+        self._dies_often = dies_often
 
     # The server.
 
@@ -90,6 +94,16 @@ class MortalHouse(Harness):
         self.heartbeat.stop()
         self._run(self.heartbeat.run())
         self.up = False
+
+    def _die(self) -> None:
+        """Kill the server that has changed anything since it started; it is back at once."""
+        if not self._dies_often or self.look(lambda reading: reading.position()) == self._position:
+            return
+        self._dies_often = False
+        self.kill()
+        self.start()
+        self._position = self.look(lambda reading: reading.position())
+        self._dies_often = True
 
     def doom(self) -> None:
         """Have the server die just before its next commit."""
@@ -133,7 +147,9 @@ class MortalHouse(Harness):
 
     def follow_up(self) -> None:
         """Follow up, and end the scenario if the judge has a complaint."""
+        self._die()
         super().follow_up()
+        self._die()
         if self._trace.complaints:
             raise InvariantBroken(self._trace.complaints[0])
 

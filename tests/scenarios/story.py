@@ -55,7 +55,8 @@ class Story:
     house: MortalHouse
     applied: fleet_file.Applied
 
-    def __init__(self) -> None:
+    def __init__(self, *, dies_often: bool = False) -> None:
+        self.dies_often = dies_often
         self.policy = Policy()
         self.groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.group: dict[str, Any] = {}
@@ -138,9 +139,12 @@ def stories(text: str) -> dict[str, list[tuple[int, str]]]:
     return told or {"": shared}
 
 
-def play(text: str, name: str, title: str = "") -> Story:
-    """Play a story, up to the first line that is broken."""
-    story = Story()
+def play(text: str, name: str, title: str = "", *, dies_often: bool = False) -> Story:
+    """Play a story, up to the first line that is broken.
+
+    The server may die often: after each commit, before anybody is told of it, and is back at once.
+    """
+    story = Story(dies_often=dies_often)
     for number, row in stories(text)[title]:
         try:
             instead = story.carry_out(row)
@@ -193,7 +197,7 @@ def apply(story: Story, **options: str) -> None:
     if hasattr(story, "house"):
         story.applied = story.house.ask(lambda plane: plane.apply_fleet(fleet, **ways))
     else:
-        story.house = MortalHouse(fleet, story.policy)
+        story.house = MortalHouse(fleet, story.policy, dies_often=story.dies_often)
 
 
 # Operators.

@@ -1,6 +1,7 @@
 """Each scenario file of this folder holds; and a line that does not is named."""
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -32,6 +33,21 @@ def test_the_scenarios_are_found() -> None:
 @pytest.mark.parametrize(("path", "title"), STORIES)
 def test_the_scenario_holds(path: Path, title: str) -> None:
     assert story.play(path.read_text(encoding="utf-8"), path.name, title).expectations
+
+
+TICKED: Final = {
+    "what has started goes on under a hold, and what waited for it stays",
+    "the time of the close is too late to start",
+}
+"""The stories with an instant that a server which starts in it has gone on from: it looks first."""
+
+
+@pytest.mark.parametrize(("path", "title"), [one for one in STORIES if one.values[1] not in TICKED])
+def test_the_scenario_holds_though_the_server_dies_after_each_commit(
+    path: Path, title: str
+) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert story.play(text, path.name, title, dies_often=True).expectations
 
 
 def test_each_line_that_says_what_a_guest_sees_breaks_when_it_says_something_else() -> None:
