@@ -37,7 +37,8 @@ from forewarn.maintenance.model import (
     Stay,
 )
 from forewarn.maintenance.relays import Relay, new_token
-from forewarn.store.port import StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.sql import Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 FLEET = msgspec.convert(

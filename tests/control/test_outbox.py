@@ -37,15 +37,9 @@ from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
-from forewarn.store.port import (
-    NewChange,
-    OutcomeUnknown,
-    Position,
-    Reading,
-    StoreError,
-    StoreUnavailable,
-    Transaction,
-)
+from forewarn.store.port import NewChange, OutcomeUnknown, Position, StoreError, StoreUnavailable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 from store.shared import SharedStore, lost_tail

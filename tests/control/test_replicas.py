@@ -20,7 +20,8 @@ from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Policy, Sighting, unseen
 from forewarn.maintenance.planner import Request
-from forewarn.store.port import JUMP, Replica, SeenMachine, StoreUnavailable, Transaction
+from forewarn.store.port import JUMP, Replica, SeenMachine, StoreUnavailable
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.shared import SharedStore

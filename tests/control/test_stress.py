@@ -50,7 +50,9 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.world import World
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 from store.wrapped import Wrapped
 

@@ -37,7 +37,7 @@ from forewarn.server.operator.auth import (
 )
 from forewarn.server.operator.table import API
 from forewarn.store.port import StoreUnavailable
-from forewarn.store.sql import SqlTransaction
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from server.running import (
@@ -65,7 +65,7 @@ class Full(InMemoryStore):
     full = False
 
     @contextmanager
-    def write(self) -> Iterator[SqlTransaction]:
+    def write(self) -> Iterator[Transaction]:
         with super().write() as transaction:
             if self.full:
                 transaction.record = self._refuse  # type: ignore[method-assign]

@@ -22,8 +22,7 @@ from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import HoldKind, Operation, Policy, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import TurnPolicy
-from forewarn.store.port import Store
-from forewarn.store.sql import copy
+from forewarn.store.sql import Store, copy
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
 from simulation.writer import JudgedWriter

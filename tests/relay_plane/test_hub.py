@@ -25,7 +25,7 @@ from forewarn.server.guest.documents import DocumentCache
 from forewarn.server.relay import hub as relay_hub
 from forewarn.server.relay.hub import NO_TAG, RelayHub, tag_of
 from forewarn.server.relay_feed import GuestRules, HostDocument, ScopeDocument
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
 from store.shared import SharedStore

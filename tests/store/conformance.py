@@ -24,7 +24,8 @@ from forewarn.maintenance.model import (
     StartCause,
     Tombstone,
 )
-from forewarn.store.port import HistoryQuery, Store, Transaction
+from forewarn.store.port import HistoryQuery
+from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
 from store import values
 from store.engines import NewStore

@@ -20,10 +20,9 @@ from forewarn.store.port import (
     Position,
     Replica,
     SeenMachine,
-    Store,
     StoreUnusable,
-    Transaction,
 )
+from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus
 from store.conformance import assert_rolled_back, save
 from store.conformance_relays import relay

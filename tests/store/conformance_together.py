@@ -11,7 +11,8 @@ import msgspec
 import forked
 import patience
 from forewarn.maintenance.model import Changes, HoldKind
-from forewarn.store.port import Position, Store, Transaction
+from forewarn.store.port import Position
+from forewarn.store.sql import Store, Transaction
 from store.conformance import assert_rolled_back, save
 from store.conformance_outbox import new_change
 from store.conformance_relays import relay

@@ -14,7 +14,9 @@ from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.store import postgresql, sql, sqlite
 from forewarn.store.connections import DatabaseConnection, Pool
-from forewarn.store.port import AuditQuery, HistoryQuery, NewChange, Reading, Store
+from forewarn.store.port import AuditQuery, HistoryQuery, NewChange
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.vocabulary import EventStatus, EventType
 from store import engines, values
 from store.values import MINUTE, NOW, WEB, machine, operation, with_maintenances

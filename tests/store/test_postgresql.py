@@ -18,12 +18,12 @@ from forewarn.store import postgresql
 from forewarn.store.port import (
     OutcomeUnknown,
     Position,
-    Store,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
 )
 from forewarn.store.postgresql import Patience, PostgresqlStore
+from forewarn.store.sql import Store
 from store.conformance import save
 from store.conformance_outbox import append, append_alone, replica, seen
 from store.engines import EMPTY, NEEDS_POSTGRESQL, server

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from forewarn.maintenance.relays import Relay
-from forewarn.store.port import Membership, Reading, Replica, SeenMachine, Store, Transaction
+from forewarn.store.port import Membership, Replica, SeenMachine
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 
 
 class Wrapped:

@@ -20,7 +20,8 @@ from forewarn.control.service_clock import Served, ServiceClock
 from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import commands, notice
 from forewarn.maintenance.alerts import Alert, store_down
-from forewarn.store.port import JUMP, Reading, StoreError, StoreUnavailable
+from forewarn.store.port import JUMP, StoreError, StoreUnavailable
+from forewarn.store.queries import Reading
 
 SETTING: Final = "serving"
 """The setting under which the store keeps `Served`."""

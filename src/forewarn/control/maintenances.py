@@ -62,7 +62,7 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.maintenance.world import World
-from forewarn.store.port import Reading
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
 GAP_SECONDS = 0.1

@@ -45,13 +45,12 @@ from forewarn.store.port import (
     NewChange,
     OutcomeUnknown,
     Position,
-    Reading,
-    Store,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
-    Transaction,
 )
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import EventStatus
 
 JSON: Final = 1

@@ -49,7 +49,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.turn_check import CheckRun
-from forewarn.store.port import Reading
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 ADVANCE_BATCH = 1000

@@ -27,7 +27,8 @@ from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Hold, HoldKind, HostState, Refused
 from forewarn.maintenance.relays import Relay, RelayHolds, RelayTerms
 from forewarn.maintenance.transitions import Transitions
-from forewarn.store.port import Store, StoreError
+from forewarn.store.port import StoreError
+from forewarn.store.sql import Store
 from forewarn.vocabulary import ErrorCode
 
 LOOK_EVERY: Final = timedelta(seconds=1)

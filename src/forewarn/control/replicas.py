@@ -19,7 +19,8 @@ from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Sighting, Sightings
-from forewarn.store.port import Replica, SeenMachine, Store
+from forewarn.store.port import Replica, SeenMachine
+from forewarn.store.sql import Store
 
 LIVE: Final = timedelta(seconds=7)
 """The greatest age of the row of a live replica: three beats and a second."""

@@ -31,15 +31,9 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.world import IndexBroken, Name, World
-from forewarn.store.port import (
-    ChangeRecord,
-    Position,
-    Reading,
-    Store,
-    StoreError,
-    StoreUnavailable,
-    Transaction,
-)
+from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 
 K = TypeVar("K")
 P = ParamSpec("P")

@@ -55,7 +55,9 @@ from forewarn.server.process import Crashed
 from forewarn.server.relay.application import RelayPlane
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import SIMULATED_HOSTS_NAME, Settings
-from forewarn.store.port import Reading, Replica, Store, StoreError, StoreUnusable
+from forewarn.store.port import Replica, StoreError, StoreUnusable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.version import __version__
 from forewarn.vocabulary import EventType
 

@@ -34,7 +34,6 @@ from forewarn.store.port import (
     Membership,
     OutcomeUnknown,
     Position,
-    Reading,
     Replica,
     SeenMachine,
     StoreError,
@@ -42,8 +41,8 @@ from forewarn.store.port import (
     StoreUnusable,
     micros,
 )
-from forewarn.store.queries import SqlReading, moment
-from forewarn.store.sql import SqlStore, SqlTransaction
+from forewarn.store.queries import Reading, moment
+from forewarn.store.sql import SqlStore, Transaction
 
 OLDEST: Final = 14
 """The oldest release of PostgreSQL that its project still maintained when this was written."""
@@ -534,7 +533,7 @@ class _Deciding:
 
 
 class PostgresqlStore(SqlStore[PostgresqlConnection]):
-    """`port.Store` over a database that several replicas share."""
+    """A store in a database that several replicas share."""
 
     def __init__(self, pool: Pool[PostgresqlConnection], access: Access) -> None:
         super().__init__(pool, place=access.place)
@@ -546,7 +545,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
         return True
 
     @contextmanager
-    def write(self) -> Iterator[SqlTransaction]:
+    def write(self) -> Iterator[Transaction]:
         appended: Position | None = None
         with self._turn.taken():
             try:
@@ -562,7 +561,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
     def read(self) -> Iterator[Reading]:
         try:
             with self._transaction(lambda one: one.begin(writing=False)) as connection:
-                yield SqlReading(connection)
+                yield Reading(connection)
         except _Lost:
             pass  # all was read by then: the answer to its end makes no difference
 
@@ -576,7 +575,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
                 ((number,),) = connection.run(_PUT_REPLICA, row)
                 told = moment(number)
                 if seen and replica.beat_at - told <= JUMP:
-                    SqlTransaction(connection).put_sightings(seen, told)
+                    Transaction(connection).put_sightings(seen, told)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost during a heartbeat ({lost})"
             raise StoreUnavailable(message) from lost
@@ -587,7 +586,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             with self._transaction(PostgresqlConnection.begin_beat) as connection:
                 ((number,),) = connection.run(_TELL_NOW)
                 if at is None or at - moment(number) <= JUMP:
-                    SqlTransaction(connection).put_relays(relays)
+                    Transaction(connection).put_relays(relays)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost while relays were noted ({lost})"
             raise StoreUnavailable(message) from lost
@@ -687,8 +686,8 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             return found.rowcount == 1
 
 
-class PostgresqlTransaction(SqlTransaction):
-    """`port.Transaction` by the database's clock, which tells others of its change."""
+class PostgresqlTransaction(Transaction):
+    """A transaction by the database's clock, which tells others of its change."""
 
     def __init__(self, connection: PostgresqlConnection) -> None:
         super().__init__(connection)

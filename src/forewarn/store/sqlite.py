@@ -19,13 +19,12 @@ from forewarn.store.connections import DatabaseConnection, Pool, Row
 from forewarn.store.port import (
     ChangesBeside,
     OutcomeUnknown,
-    Store,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
     WriterTurn,
 )
-from forewarn.store.sql import SqlStore
+from forewarn.store.sql import SqlStore, Store
 
 BUSY_SECONDS = 5
 """The longest wait for another program's lock (a backup's, a shell's); waiting requests are refused

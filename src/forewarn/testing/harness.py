@@ -19,7 +19,8 @@ from forewarn.control.ticker import ReturnWatch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation, Policy, Sighting
-from forewarn.store.port import Reading, Store
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 
 LEASE: Final = timedelta(days=3650)

@@ -30,7 +30,8 @@ from forewarn.server.operator import fields, maintenance_schemas, routing, schem
 from forewarn.server.operator.errors import as_json
 from forewarn.server.operator.routing import Backend, OperatorCall, one_line
 from forewarn.server.operator.table import API
-from forewarn.store.port import HistoryQuery, Reading
+from forewarn.store.port import HistoryQuery
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=schemas.MAX_NUMBER)] | None

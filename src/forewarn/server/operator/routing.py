@@ -32,7 +32,9 @@ from forewarn.server.operator.auth import Accounts
 from forewarn.server.operator.inventory import Inventory, MachineSearch
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.server.settings import Settings
-from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, StoreError, micros
+from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, StoreError, micros
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
 T = TypeVar("T")

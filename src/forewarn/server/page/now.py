@@ -27,7 +27,8 @@ from forewarn.server.page import fleet_map, orders, timeline
 from forewarn.server.page.fleet_map import Condition, Place
 from forewarn.server.page.live import SharedAnswers
 from forewarn.server.page.rendering import Renderer
-from forewarn.store.port import Reading, StoreError
+from forewarn.store.port import StoreError
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 PAST: Final = timedelta(days=7)
