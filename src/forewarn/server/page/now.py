@@ -398,7 +398,7 @@ def _alert_lines(
 
 def _action(alert: alerts.Alert, failed: Sequence[str]) -> tuple[str, str]:
     """Return the label and the address of the order that ends an alert."""
-    words = alerts.REMEDIES.get(alert.kind, "").split()  # not those of a host named "drain"
+    words = alert.kind.remedy.split()  # not those of a host named "drain"
     names = (word for word in words if word in orders.ORDERS)
     name, unit = next(names, ""), ""
     if name == "resume" and len(failed) == 1:
