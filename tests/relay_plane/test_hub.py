@@ -15,7 +15,7 @@ from control.conftest import done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.control.outbox import Follower, everything, known_of
+from forewarn.control.outbox import Follower, everything, state_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
@@ -61,7 +61,7 @@ class HubReplica:
             alone=not store.shared,
         )
         with store.read() as reading:
-            known = everything(known_of(reading))
+            known = everything(state_of(reading))
             self.follower.begin(reading.position())
         for learn in (self._learn, self.hub.learn):
             learn(known)

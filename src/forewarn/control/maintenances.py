@@ -61,7 +61,7 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import LiveState, World
 from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
@@ -442,14 +442,14 @@ def _worlds(
         new = sorted(met - found.keys())
     machines = {name: machine for name, machine in fleet.items() if machine.scope in found}
     live = {o.id: o for name in found for o in in_scope.get(name, ())}
-    holds, drains = reading.holds(), reading.drains()
-    return lambda: World(
+    state = LiveState(
         scopes={name: scopes[name] for name in found if name in scopes},
         machines=machines,
         operations=live,
-        holds=holds,
-        drains=drains,
+        holds={(hold.kind, hold.name): hold for hold in reading.holds()},
+        drains=reading.drains(),
     )
+    return partial(World, state)
 
 
 def _check_notice(

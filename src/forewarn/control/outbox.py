@@ -27,18 +27,13 @@ from forewarn.clock import Clock
 from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.maintenance import news, turns
-from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
-    Hold,
-    HoldKind,
-    Machine,
     Maintenance,
     Operation,
-    Scope,
 )
 from forewarn.maintenance.units import MaintenanceState, UnitState
+from forewarn.maintenance.world import LiveState
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
@@ -126,17 +121,8 @@ class LostTail(StoreUnavailable):
         )
 
 
-class Known(msgspec.Struct, frozen=True):
-    """The copy of the store that a process keeps in memory; of operations, the live ones."""
-
-    scopes: Mapping[str, Scope] = {}
-    machines: Mapping[str, Machine] = {}
-    operations: Mapping[str, Operation] = {}
-    drains: Mapping[str, Drain] = {}
-    tokens: Mapping[str, Token] = {}
-    maintenances: Mapping[int, Maintenance] = {}
-    """Those that are open."""
-    holds: Mapping[tuple[HoldKind, str], Hold] = {}
+KEPT: Final = ("scopes", "machines", "operations", "maintenances", "holds", "drains", "tokens")
+"""The tables of live state that the parts of a process keep too."""
 
 
 def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
@@ -145,20 +131,22 @@ def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
     return (REREAD, b"") if values > MAX_VALUES else (JSON, _encode(saved))
 
 
-def known_of(reading: Reading) -> Known:
-    """Return all that a process keeps in memory."""
-    return Known(
+def state_of(reading: Reading) -> LiveState:
+    """Return all live state in the store."""
+    return LiveState(
         reading.scopes(),
         reading.machines(),
         reading.live_operations(),
-        reading.drains(),
-        reading.tokens(),
         reading.open_maintenances(),
         {(hold.kind, hold.name): hold for hold in reading.holds()},
+        reading.drains(),
+        reading.tokens(),
+        reading.tombstones(),
+        tombstones.scopes(reading),
     )
 
 
-def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> Changes:
+def difference(before: LiveState, after: LiveState, ended: Mapping[str, Operation]) -> Changes:
     """Return the changes that lead from one state of memory to another.
 
     `ended` has the operations that are live before and not after, as far as the store has them; the
@@ -167,9 +155,7 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
     gone = before.operations.keys() - after.operations.keys()
     lost = (_ended(before.operations[name]) for name in gone - ended.keys())
     over = before.maintenances.keys() - after.maintenances.keys()
-    new = {
-        kind: _new(getattr(before, kind), getattr(after, kind)) for kind in Known.__struct_fields__
-    }
+    new = {kind: _new(getattr(before, kind), getattr(after, kind)) for kind in KEPT}
     new["operations"] = (*(ended[name] for name in gone & ended.keys()), *lost, *new["operations"])
     stopped = (_stopped(before.maintenances[number]) for number in over)
     new["maintenances"] = (*stopped, *new["maintenances"])
@@ -184,9 +170,9 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
     )
 
 
-def everything(known: Known) -> Changes:
-    """Return the whole memory as one change, for the parts of a process at its start."""
-    return difference(Known(), known, {})
+def everything(state: LiveState) -> Changes:
+    """Return the whole state as one change, for the parts of a process at its start."""
+    return difference(LiveState(), state, {})
 
 
 def _ended(lost: Operation) -> Operation:
@@ -342,7 +328,7 @@ class Follower:
         *,
         replica: str = "",
         mint: Callable[[], str] | None = None,
-        known: Callable[[], Known] = Known,
+        known: Callable[[], LiveState] = LiveState,
     ) -> None:
         self._store = store
         self._feed = feed
@@ -524,7 +510,7 @@ class Follower:
         """
         before = self._feed.ask(self._known)
         with self._store.read() as reading:
-            position, after = reading.position(), known_of(reading)
+            position, after = reading.position(), state_of(reading)
             latest = latest_loss(reading)
             ended = reading.operations(before.operations.keys() - after.operations.keys())
         if changes := difference(before, after, ended):

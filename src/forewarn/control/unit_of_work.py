@@ -14,11 +14,12 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 from forewarn.control import tombstones
 from forewarn.control.outbox import (
     JSON,
+    KEPT,
     MAX_ROWS,
-    Known,
     LostChanges,
     decode,
     latest_loss,
+    state_of,
 )
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord
@@ -30,9 +31,8 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.transitions import Decision, Transitions
-from forewarn.maintenance.world import IndexBroken, Name, World
+from forewarn.maintenance.world import IndexBroken, LiveState, Name, World
 from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
-from forewarn.store.queries import Reading
 from forewarn.store.sql import Store, Transaction
 
 K = TypeVar("K")
@@ -43,21 +43,6 @@ V = TypeVar("V")
 
 class PartlySaved(Exception):  # noqa: N818 - what happened
     """A job is refused, its cause says why, and the transaction has a part of its changes."""
-
-
-def world_of(reading: Reading) -> World:
-    """Return all live state in the store."""
-    return World(
-        scopes=reading.scopes(),
-        machines=reading.machines(),
-        operations=reading.live_operations(),
-        maintenances=reading.open_maintenances(),
-        holds=reading.holds(),
-        tombstones=reading.tombstones(),
-        retired=tombstones.scopes(reading),
-        drains=reading.drains(),
-        tokens=reading.tokens(),
-    )
 
 
 class WriterMemory:
@@ -112,7 +97,7 @@ class WriterMemory:
             rows = transaction.changes_after(max(0, self._position.sequence - 1), MAX_ROWS)
             world = self._follow(world, rows)
         if world is None:
-            world = world_of(transaction)
+            world = World(state_of(transaction))
         self._position = last
         return world
 
@@ -278,15 +263,15 @@ class UnitOfWork:
             self._notes = []
 
 
-def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
+def at_start(unit: UnitOfWork) -> tuple[Position, LiveState, LostChanges | None]:
     """Return the initial memory: its position, its values, and the latest loss of changes.
 
     The values are the World's own, so that they are there once.
     """
     world, store = unit.world, unit.store
-    tables = {kind: dict(getattr(world, kind)) for kind in Known.__struct_fields__}
-    live = {name: one for name, one in world.operations.items() if one.live}
-    return store.position(), Known(**tables | {"operations": live}), latest_loss(store)
+    tables = {kind: dict(getattr(world, kind)) for kind in KEPT}
+    tables["operations"] = {name: one for name, one in world.operations.items() if one.live}
+    return store.position(), LiveState(**tables), latest_loss(store)
 
 
 _OFTEN: Final = frozenset(("operations", "scopes"))

@@ -18,6 +18,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
+import msgspec
+
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
@@ -134,22 +136,26 @@ class Table(dict[K, V]):
     pop = popitem = update = setdefault = clear = __ior__ = _refuse
 
 
+class LiveState(msgspec.Struct, frozen=True):
+    """All live state as plain tables, by key: the content of a World."""
+
+    scopes: Mapping[str, Scope] = NOTHING
+    machines: Mapping[str, Machine] = NOTHING
+    operations: Mapping[str, Operation] = NOTHING
+    maintenances: Mapping[int, Maintenance] = NOTHING
+    """Those that are open."""
+    holds: Mapping[tuple[HoldKind, str], Hold] = NOTHING
+    drains: Mapping[str, Drain] = NOTHING
+    tokens: Mapping[str, Token] = NOTHING
+    tombstones: Mapping[str, Tombstone] = NOTHING
+    retired: Mapping[str, int] = NOTHING
+    """The last incarnations of removed scopes that ever had an event."""
+
+
 class World:
     """All live state."""
 
-    def __init__(  # noqa: PLR0913 - one for each kind
-        self,
-        *,
-        scopes: Mapping[str, Scope] = NOTHING,
-        machines: Mapping[str, Machine] = NOTHING,
-        operations: Mapping[str, Operation] = NOTHING,
-        maintenances: Mapping[int, Maintenance] = NOTHING,
-        holds: Iterable[Hold] = (),
-        tombstones: Mapping[str, Tombstone] = NOTHING,
-        retired: Mapping[str, int] = NOTHING,
-        drains: Mapping[str, Drain] = NOTHING,
-        tokens: Mapping[str, Token] = NOTHING,
-    ) -> None:
+    def __init__(self, state: LiveState = LiveState()) -> None:  # noqa: B008 - frozen
         self._journal: list[tuple[Table[Any, Any], Any, Any] | None] = []
         self._recalled: dict[str, Operation] = {}
         """The operations that were recalled in this transaction, as they were then."""
@@ -172,24 +178,12 @@ class World:
         self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
         self.retired: Table[str, int] = self._table("retired")
-        """The last incarnations of removed scopes that ever had an event."""
         self.drains: Table[str, Drain] = self._table("drains")
         self.tokens_of_host = Index()
         """The names of relays' tokens by host."""
         self.tokens: Table[str, Token] = self._table("tokens", self._index_token)
-        filled: tuple[tuple[Table[Any, Any], Mapping[Any, Any]], ...] = (
-            (self.scopes, scopes),
-            (self.machines, machines),
-            (self.operations, operations),
-            (self.maintenances, maintenances),
-            (self.holds, {(hold.kind, hold.name): hold for hold in holds}),
-            (self.tombstones, tombstones),
-            (self.retired, retired),
-            (self.drains, drains),
-            (self.tokens, tokens),
-        )
-        for table, values in filled:
-            table.fill(values)
+        for kind in state.__struct_fields__:
+            getattr(self, kind).fill(getattr(state, kind))
 
     def _table(
         self, kind: str, index: Callable[[Any, Any], None] = lambda _, __: None

@@ -34,7 +34,7 @@ from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.maintenances import Maintenances
-from forewarn.control.outbox import Follower, FollowerThread, Known, everything
+from forewarn.control.outbox import Follower, FollowerThread, everything
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
@@ -44,6 +44,7 @@ from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine
+from forewarn.maintenance.world import LiveState
 from forewarn.server import sockets
 from forewarn.server.checks import ProgramChecks
 from forewarn.server.guest.plane import GuestPlane
@@ -481,16 +482,17 @@ class Service:
             )
             yield Alert(AlertKind.LOST_CHANGES, "database", message, lost.at)
 
-    def _known(self) -> Known:
+    def _known(self) -> LiveState:
         """Return the content of memory; on the loop's thread."""
-        return Known(
-            dict(self._backend.inventory.scopes),
+        inventory = self._backend.inventory
+        return LiveState(
+            dict(inventory.scopes),
             dict(self._guests.machines),
-            dict(self._backend.inventory.operations),
+            dict(inventory.operations),
+            dict(self._maintenances.open),
+            dict(inventory.holds),
             dict(self._hosts.drains),
-            tokens=dict(self._backend.accounts.tokens),
-            maintenances=dict(self._maintenances.open),
-            holds=dict(self._backend.inventory.holds),
+            dict(self._backend.accounts.tokens),
         )
 
     async def _follow(self) -> None:
