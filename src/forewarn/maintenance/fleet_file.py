@@ -10,7 +10,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ MAX_MACHINES = 200_000
 
 MAX_TAGS = 50
 T = TypeVar("T", bound=Hashable)
+E = TypeVar("E", "AvailabilitySet", "ScaleSet", "CloudService", "StandaloneMachine")
 
 replace = msgspec.structs.replace
 
@@ -237,10 +238,8 @@ def _groups(fleet: Fleet) -> Iterator[Group]:
         entries: tuple[Entry, ...] = getattr(fleet, table)
         for n, entry in enumerate(entries):
             where = f"{table}[{n}]"
-            fields = msgspec.structs.asdict(entry)
-            shared = {
-                name: fields[name] for name in model.Scope.__struct_fields__ if name in fields
-            }
+            fields = {*entry.__struct_fields__}.intersection(model.Scope.__struct_fields__)
+            shared = {name: getattr(entry, name) for name in fields}
             members = tuple(
                 Member(*found, (entry if found[2].listener is None else found[2]).listener or "")
                 for found in _members(entry, where)
@@ -426,9 +425,14 @@ def apply(
     )
 
 
-SHARED: Final = tuple(name for name in ScopeEntry.__struct_fields__ if name != "listener")
-"""The fields that a group of the file shares with its scope; the listener belongs to its machines.
-"""
+def entry_of(shape: type[E], scope: model.Scope, **given: object) -> E:
+    """Return a scope's entry in the file: with these fields, and its own of the same names."""
+    shared = {
+        name: getattr(scope, name)
+        for name in shape.__struct_fields__
+        if name in model.Scope.__struct_fields__
+    }
+    return shape(**shared | given)
 
 
 def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine]) -> Fleet:
@@ -441,47 +445,29 @@ def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine
     tables: dict[str, list[Any]] = {table: [] for table in Fleet.__struct_fields__}
     for scope in sorted(scopes, key=lambda scope: scope.key):
         found = members.get(scope.key, [])
-        common = {name: getattr(scope, name) for name in SHARED}
+        entry: Entry
         match scope.kind:
             case ScopeKind.AVAILABILITY_SET:
                 named = [NamedMachine(**_written(one), name=one.name) for one in _in_order(found)]
-                entry: Entry = AvailabilitySet(**common, machines=tuple(named))
+                entry = entry_of(AvailabilitySet, scope, machines=tuple(named))
             case ScopeKind.SCALE_SET:
-                entry = ScaleSet(
-                    **common,
-                    priority=scope.priority,
-                    terminate_notice_minutes=scope.terminate_notice_minutes,
-                    machines=tuple(
-                        IndexedMachine(**_written(one), index=_index(one))
-                        for one in sorted(found, key=_index)
-                    ),
-                )
+                indexed = [IndexedMachine(**_written(one), index=_index(one)) for one in found]
+                indexed.sort(key=lambda one: one.index)
+                entry = entry_of(ScaleSet, scope, machines=tuple(indexed))
             case ScopeKind.CLOUD_SERVICE:
-                entry = CloudService(**common, roles=tuple(_roles(found)))
+                entry = entry_of(CloudService, scope, roles=tuple(_roles(found)))
+            case _ if found:
+                entry = entry_of(StandaloneMachine, scope, **_written(found[0]))
             case _:
-                if not found:
-                    continue
-                entry = StandaloneMachine(
-                    **_written(found[0]),
-                    name=found[0].name,
-                    priority=scope.priority,
-                    automatically_approve=scope.automatically_approve,
-                )
+                continue
         tables[scope.kind].append(entry)
     return Fleet(**{table: tuple(entries) for table, entries in tables.items()})
 
 
 def _written(machine: model.Machine) -> dict[str, Any]:
-    return {
-        **msgspec.structs.asdict(machine.profile),
-        "host": machine.host,
-        "address": machine.address,
-        "listener": machine.listener or None,
-        "vm_id": machine.vm_id,
-        "update_domain": machine.update_domain,
-        "fault_domain": machine.fault_domain,
-        "tags": dict(machine.tags),
-    }
+    own = ("host", "address", "vm_id", "update_domain", "fault_domain")
+    fields = msgspec.structs.asdict(machine.profile) | {one: getattr(machine, one) for one in own}
+    return fields | {"listener": machine.listener or None, "tags": dict(machine.tags)}
 
 
 def _in_order(machines: Collection[model.Machine]) -> list[model.Machine]:

@@ -170,12 +170,8 @@ class _Import:
         )
         if alone:
             own = self._scope(entry.name, ScopeKind.MACHINE)
-            standalone = fleet_file.StandaloneMachine(
-                **msgspec.structs.asdict(entry),
-                priority=own.priority,
-                automatically_approve=own.automatically_approve,
-            )
-            self._alone.append(standalone)
+            fields = msgspec.structs.asdict(entry)
+            self._alone.append(fleet_file.entry_of(fleet_file.StandaloneMachine, own, **fields))
         else:
             self._sets.setdefault(key(scope), (scope, []))[1].append(entry)
 
@@ -186,12 +182,10 @@ class _Import:
             own = self._scope(scope, ScopeKind.AVAILABILITY_SET)
             highest = max((machine.update_domain or 0) for machine in machines)
             sets.append(
-                fleet_file.AvailabilitySet(
-                    name=own.name,
+                fleet_file.entry_of(
+                    fleet_file.AvailabilitySet,
+                    own,
                     update_domains=max(own.update_domains, highest + 1),
-                    automatically_approve=own.automatically_approve,
-                    queue=own.queue,
-                    settle_seconds=own.settle_seconds,
                     machines=tuple(machines),
                 )
             )
@@ -220,21 +214,18 @@ class _Import:
                 )
             return known.entry.name
         name = asked or domain.name
+        shown, why = name, ""
         if not fleet_file.NAME.fullmatch(name):
-            self._warn(
-                f"{name[:80]!r} on {host}",
-                "is left out, for no machine can have this name: "
-                f"'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
-            )
-            return ""
-        if self._names.setdefault(key(name), domain.uuid) != domain.uuid:
-            self._warn(
-                f"{name} on {host}",
-                "is left out, for another machine has its name: "
-                f"'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
-            )
-            return ""
-        return name
+            shown, why = repr(name[:80]), "no machine can have this name"
+        elif self._names.setdefault(key(name), domain.uuid) != domain.uuid:
+            why = "another machine has its name"
+        if not why:
+            return name
+        self._warn(
+            f"{shown} on {host}",
+            f"is left out, for {why}: 'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
+        )
+        return ""
 
     def _update_domain(self, name: str, tag: Tag) -> int | None:
         text = tag.update_domain
