@@ -78,8 +78,7 @@ class Heartbeat:
                 "the wall clock was set back: NotBefore stays as guests have read it",
                 seconds=round(behind.total_seconds(), 1),
             )
-        kept = await asyncio.wrap_future(self._plane.setting(SETTING))
-        served = None if kept is None else msgspec.json.decode(kept, type=Served)
+        served = _served(await asyncio.wrap_future(self._plane.setting(SETTING)))
         if self._replicas is not None:
             rows = await self._replicas.begin()
             beats = [self._replicas.shown(row.beat_at) for row in rows if row.serving]
@@ -161,9 +160,8 @@ class Heartbeat:
         rows = reading.replicas().items()
         shown = self._replicas.shown
         read_at = [shown(row.beat_at) for name, row in rows if row.serving and name != own]
-        kept = reading.setting(SETTING)
-        if kept is not None:
-            read_at.append(msgspec.json.decode(kept, type=Served).until)
+        if (served := _served(reading.setting(SETTING))) is not None:
+            read_at.append(served.until)
         left = min(length, now - max(read_at, default=now - length))
         return left if left.total_seconds() > notice.OUTAGE_SECONDS else timedelta(0)
 
@@ -176,8 +174,7 @@ def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datet
     time.
     """
     store, now = unit.store, unit.now
-    kept = store.setting(SETTING)
-    served = None if kept is None else msgspec.json.decode(kept, type=Served)
+    served = _served(store.setting(SETTING))
     latest = [shown(row.beat_at) for row in store.replicas().values()]
     latest += [] if served is None else [served.until]
     behind = max(latest, default=now) - now
@@ -189,3 +186,7 @@ def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datet
         store.put_setting(SETTING, msgspec.json.encode(served).decode())
     decide(unit, commands.set_back, behind)
     return behind
+
+
+def _served(kept: str | None) -> Served | None:
+    return None if kept is None else msgspec.json.decode(kept, type=Served)

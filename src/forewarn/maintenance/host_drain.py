@@ -154,19 +154,11 @@ def view(
     )
 
 
-class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A maintenance to ask for."""
-
-    machine: str
-    request: Request
-    home: bool = False
-
-
 class DrainStep(msgspec.Struct, frozen=True, kw_only=True):
     """The next step of a drain."""
 
     drain: Drain
-    asks: tuple[DrainRequest, ...] = ()
+    asks: tuple[Request, ...] = ()
     """The maintenance to ask for: the first of these that is not refused because of a live event.
     """
     cancel: tuple[str, ...] = ()
@@ -381,7 +373,7 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
         and machine.host != drain.host
     ]
     if away:
-        asks = tuple(_ask(drain, guest, home=True) for guest in away)
+        asks = tuple(_ask(drain, guest) for guest in away)
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
@@ -398,7 +390,7 @@ def ask_first(
     refusals: list[Refused] = []
     for each in step.asks:
         try:
-            number = ask(each.request)
+            number = ask(each)
         except Refused as refusal:
             refusals.append(refusal)
         else:
@@ -406,12 +398,12 @@ def ask_first(
     return refused(replace(view, drain=step.drain), refusals, now) if refusals else step
 
 
-def asked(drain: Drain, ask: DrainRequest, number: int) -> Drain:
+def asked(drain: Drain, ask: Request, number: int) -> Drain:
     """Return the drain after one of its maintenances was asked for, with its number."""
-    field = "returns_by" if ask.home else "leaves_by"
+    field = "returns_by" if drain.state is HostState.RETURNING else "leaves_by"
     guests = tuple(
         replace(guest, **{field: number})
-        if guest.name == ask.machine and not getattr(guest, field)
+        if guest.name in ask.machines and not getattr(guest, field)
         else guest
         for guest in drain.guests
     )
@@ -644,10 +636,11 @@ _TYPES: Final = MappingProxyType(
 )
 
 
-def _ask(drain: Drain, guest: DrainGuest, *, home: bool = False) -> DrainRequest:
+def _ask(drain: Drain, guest: DrainGuest) -> Request:
     """Return the request that takes a machine away, or brings it home."""
+    home = drain.state is HostState.RETURNING
     way = (Way.REDEPLOY if guest.obstacles else Way.LIVE) if home else guest.way
-    request = Request(
+    return Request(
         event_type=_TYPES[way],
         machines=(guest.name,),
         live_migration=way is Way.LIVE,
@@ -656,4 +649,3 @@ def _ask(drain: Drain, guest: DrainGuest, *, home: bool = False) -> DrainRequest
         without_notice=drain.without_notice,
         requested_by=drain.requested_by,
     )
-    return DrainRequest(machine=guest.name, request=request, home=home)

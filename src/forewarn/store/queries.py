@@ -1,8 +1,8 @@
 """The questions to a database; each is a bounded number of statements."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,9 @@ def moment(number: int) -> datetime:
     """Return the time of so many microseconds since 1970."""
     return EPOCH + timedelta(0, 0, number)
 
+
+Condition: TypeAlias = tuple[str, list[Any]]
+"""A condition, and its values."""
 
 _PAGE: Final = "SELECT o.announced, o.number, o.body FROM operations o"
 _OPERATIONS: Final = "SELECT body FROM operations"
@@ -271,20 +274,14 @@ class Reading:
         """Return records of the audit log, the newest first."""
         if "\0" in query.by:
             return []
-        wanted: list[tuple[str, object]] = [
-            ("number < ?", 2**63 - 1 if query.before is None else query.before)
-        ]
+        before = 2**63 - 1 if query.before is None else query.before
+        wanted = [("number < ?", [before]), *_between("at", query.since, query.until)]
         if query.by:
-            wanted.append(("by = ?", query.by))
-        if query.since is not None:
-            wanted.append(("at >= ?", micros(query.since)))
-        if query.until is not None:
-            wanted.append(("at < ?", micros(query.until)))
+            wanted.append(("by = ?", [query.by]))
         if not query.logins:  # within a text of the body each quotation mark has a backslash
-            wanted.append(("NOT (done = 1 AND body LIKE ?)", f'%"deed":"{LOGINS}%'))
-        where = " AND ".join(condition for condition, _ in wanted)
-        latest = f"SELECT number, body FROM audit WHERE {where} ORDER BY number DESC LIMIT ?"
-        found = self._run(latest, *(value for _, value in wanted), query.limit)
+            wanted.append(("NOT (done = 1 AND body LIKE ?)", [f'%"deed":"{LOGINS}%']))
+        latest = "SELECT number, body FROM audit", "number DESC"
+        found = self._connection.run(*_first(*latest, wanted, query.limit))
         return [
             msgspec.structs.replace(decoded("audit", body), sequence=number)
             for number, body in found
@@ -333,7 +330,7 @@ def _relay(heard: int, due: int, held: int | None, body: str) -> Relay:
 
 def _page(query: HistoryQuery) -> tuple[str, list[Any]]:
     """Return the statement for a page and, if there is more, one operation beyond it."""
-    wanted: list[tuple[str, list[Any]]] = []
+    wanted = _between("o.announced", query.since, query.until)
     if query.after is not None:
         announced, number = query.after
         wanted.append(("(o.announced, o.number) < (?, ?)", [micros(announced), number]))
@@ -347,10 +344,18 @@ def _page(query: HistoryQuery) -> tuple[str, list[Any]]:
         if members:
             marks = ", ".join("?" * len(members))
             wanted.append((f"o.{column} IN ({marks})", [one.value for one in members]))
-    if query.since is not None:
-        wanted.append(("o.announced >= ?", [micros(query.since)]))
-    if query.until is not None:
-        wanted.append(("o.announced < ?", [micros(query.until)]))
+    return _first(_PAGE, "o.announced DESC, o.number DESC", wanted, query.limit + 1)
+
+
+def _between(column: str, since: datetime | None, until: datetime | None) -> list[Condition]:
+    limits = ((f"{column} >= ?", since), (f"{column} < ?", until))
+    return [(condition, [micros(at)]) for condition, at in limits if at is not None]
+
+
+def _first(
+    select: str, order: str, wanted: Sequence[Condition], limit: int
+) -> tuple[str, list[Any]]:
+    """Return the statement for the first rows that fit all conditions, with its values."""
     where = f" WHERE {' AND '.join(condition for condition, _ in wanted)}" if wanted else ""
-    newest_first = f"{_PAGE}{where} ORDER BY o.announced DESC, o.number DESC LIMIT ?"
-    return newest_first, [*(value for _, values in wanted for value in values), query.limit + 1]
+    values = [value for _, values in wanted for value in values]
+    return f"{select}{where} ORDER BY {order} LIMIT ?", [*values, limit]
