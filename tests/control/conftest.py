@@ -59,7 +59,7 @@ class House:
 
     def incarnation(self, scope: str) -> int:
         with self.store.read() as reading:
-            return reading.scopes([scope])[scope].incarnation
+            return reading.scopes()[scope].incarnation
 
 
 class Counting(Wrapped):

@@ -207,7 +207,7 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
     with first.store.write() as transaction:
-        scope = transaction.scopes(["web"])["web"]
+        scope = transaction.scopes()["web"]
         transaction.save(Changes(scopes=(msgspec.structs.replace(scope, incarnation=9),)))
         change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"{")
         transaction.append(change)

@@ -99,7 +99,7 @@ def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: Hous
     house.ask(REBOOT, "bastion")
     house.ask(REBOOT, "web-0")
     with house.store.read() as reading:
-        whole = Changes(scopes=tuple(reading.scopes(["bastion"]).values()))
+        whole = Changes(scopes=(reading.scopes()["bastion"],))
     house.put(Changes(removed_scopes=("bastion",)))
     ticker = Ticker(house.plane, house.clock, Retention())
 

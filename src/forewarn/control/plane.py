@@ -253,7 +253,7 @@ class Plane:
         named = lookup.resolve(unit, *(one for one in references if one not in waiting))
         for number in waiting:
             named |= unit.operations_of_maintenance(int(number))
-        return self._run(unit, commands.cancel_operations, named, reason, whole)
+        return self._decide(unit, commands.cancel_operations, named, reason, whole).operations
 
     @_job
     def hold(
@@ -272,14 +272,14 @@ class Plane:
         """
         hold = msgspec.structs.replace(_hold(unit, kind, name, reason, by), until=until)
         lookup.known_place(unit, hold)
-        return self._run(unit, commands.place_hold, hold)
+        return self._decide(unit, commands.place_hold, hold).operations
 
     @_job
     def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Operations:
         """Release a hold; the answer is the operations that it covered."""
         hold = _hold(unit, kind, name)
         lookup.known_place(unit, hold)
-        return self._run(unit, commands.release_hold, hold)
+        return self._decide(unit, commands.release_hold, hold).operations
 
     @_job
     def postpone(
@@ -287,7 +287,7 @@ class Plane:
     ) -> Operations:
         """Move operations later than what guests have read; of a maintenance what is Scheduled."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
-        return self._run(unit, commands.postpone_operations, named, not_before)
+        return self._decide(unit, commands.postpone_operations, named, not_before).operations
 
     @_job
     def acknowledge(
@@ -296,7 +296,7 @@ class Plane:
         """Acknowledge failures, so that their alerts end; all or none."""
         named = lookup.resolve(unit, *references)
         rule = commands.acknowledge_failures
-        return self._run(unit, rule, named, by, even_if_down=even_if_down)
+        return self._decide(unit, rule, named, by, even_if_down=even_if_down).operations
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> None:
@@ -325,7 +325,7 @@ class Plane:
             length = limit(store, unit.now, length)
         if not length:
             return 0
-        moved = self._run(unit, commands.extend_notices, length)
+        moved = self._decide(unit, commands.extend_notices, length).operations
         if setting is not None:
             store.put_setting(*setting)
         return len(moved)
@@ -361,7 +361,7 @@ class Plane:
     @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Operations:
         """Look again at the machines that these operations await."""
-        return self._run(unit, commands.record_returns, unit.operations(operations))
+        return self._decide(unit, commands.record_returns, unit.operations(operations)).operations
 
     def next_wakeup(self) -> "Future[datetime | None]":
         """Return the next time for `advance` or `expire_holds`; None while nothing is scheduled."""
@@ -413,14 +413,14 @@ class Plane:
         if not free:
             return ()
         share = -(-len(free) // replicas)
-        claimed = self._run(unit, commands.claim_tasks, free[:share], executor, lease)
+        claimed = self._decide(unit, commands.claim_tasks, free[:share], executor, lease).operations
         return lookup.tasks(unit, claimed)
 
     @_job
     def renew(self, unit: UnitOfWork, operation: str, attempt: int, lease: timedelta) -> Operations:
         """Lengthen a claim; a stale attempt is refused."""
         unit.operations([operation])
-        return self._run(unit, commands.renew_lease, operation, attempt, lease)
+        return self._decide(unit, commands.renew_lease, operation, attempt, lease).operations
 
     @_job
     def finish(
@@ -429,7 +429,7 @@ class Plane:
         """Record the outcome of an operation; a stale attempt is refused."""
         unit.operations([operation])
         reported = msgspec.structs.asdict(outcome)
-        return self._run(unit, commands.finish_task, operation, attempt, **reported)
+        return self._decide(unit, commands.finish_task, operation, attempt, **reported).operations
 
     @_job
     def report_unknown(
@@ -440,7 +440,9 @@ class Plane:
         It stays Started, and nobody carries it out, until `resolve`.
         """
         unit.operations([operation])
-        return self._run(unit, commands.report_unknown_outcome, operation, attempt, message)
+        return self._decide(
+            unit, commands.report_unknown_outcome, operation, attempt, message
+        ).operations
 
     @_job
     def resolve(
@@ -448,7 +450,7 @@ class Plane:
     ) -> Operations:
         """Record the result of operations whose outcome is unknown, or repeat them."""
         named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
-        return self._run(unit, commands.resolve_outcomes, named, verdict, by)
+        return self._decide(unit, commands.resolve_outcomes, named, verdict, by).operations
 
     def started(self) -> "Future[frozenset[str]]":
         """Return the ids of the operations that are Started."""
@@ -611,16 +613,7 @@ class Plane:
     ) -> Operations:
         ids = [event_id.upper() for event_id in events]
         unit.operations_of_events(ids)
-        return self._run(unit, commands.approve_events, ids, approval, scope)
-
-    def _run(
-        self,
-        unit: UnitOfWork,
-        command: Callable[Concatenate[Transitions, P], Iterable[str]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Operations:
-        return self._decide(unit, command, *args, **kwargs).operations
+        return self._decide(unit, commands.approve_events, ids, approval, scope).operations
 
     def _starts(self, unit: UnitOfWork) -> bool:
         if unit.may_start is None:

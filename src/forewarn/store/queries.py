@@ -60,15 +60,15 @@ class Reading:
     def __init__(self, connection: DatabaseConnection) -> None:
         self._connection = connection
 
-    def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
-        """Return these scopes by key, or all of them."""
-        return dict(sorted(self._state("scope", keys).items()))
+    def scopes(self) -> dict[str, Scope]:
+        """Return all scopes by key."""
+        return dict(sorted(self._state("scope").items()))
 
-    def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
-        """Return these machines by key, or all of them."""
+    def machines(self) -> dict[str, Machine]:
+        """Return all machines by key."""
         share = schema.sharing()
         found: dict[str, Machine] = {}
-        for name, body in self._bodies("machine", keys):
+        for name, body in self._bodies("machine"):
             one = decoded("machine", body)
             share(one)
             # A key is the name's own text where both are equal: 100,000 of them take 7 MB.
@@ -171,7 +171,8 @@ class Reading:
 
     def setting(self, name: str) -> str | None:
         """Return a value that the service saved for itself; None without one."""
-        return self._state("setting", [name]).get(name)
+        kept: str | None = self._one("setting", name)
+        return kept
 
     def position(self) -> Position:
         """Return the place of the last change of the outbox."""
@@ -295,21 +296,18 @@ class Reading:
         wanted = [one for one in dict.fromkeys(keys) if not isinstance(one, str) or "\0" not in one]
         return self._connection.run(sql, (self._connection.keys(wanted),)) if wanted else []
 
-    def _state(self, kind: str, keys: Iterable[str] | None = None) -> dict[str, Any]:
-        return {name: decoded(kind, body) for name, body in self._bodies(kind, keys)}
+    def _state(self, kind: str) -> dict[str, Any]:
+        return {name: decoded(kind, body) for name, body in self._bodies(kind)}
 
-    def _bodies(self, kind: str, keys: Iterable[str] | None) -> Iterable[Row]:
-        whole = "SELECT key, body FROM state WHERE kind = ?"
-        if keys is None:
-            return self._connection.each(whole, (kind,))
-        if wanted := [name for name in dict.fromkeys(keys) if "\0" not in name]:
-            values = (kind, self._connection.keys(wanted))
-            return self._connection.each(f"{whole} AND key {{among}}", values)
-        return ()
+    def _bodies(self, kind: str) -> Iterable[Row]:
+        return self._connection.each("SELECT key, body FROM state WHERE kind = ?", (kind,))
+
+    def _one(self, kind: str, name: str) -> Any:  # noqa: ANN401 - of that kind
+        found = self._run("SELECT body FROM state WHERE kind = ? AND key = ?", kind, name)
+        return next(iter(values_of(kind, found)), None)
 
     def _number(self, name: str) -> int:
-        number: int = self._state("number", [name]).get(name, 0)
-        return number
+        return self._one("number", name) or 0
 
 
 def values_of(kind: str, rows: Iterable[Row]) -> list[Any]:
