@@ -195,12 +195,9 @@ def forget_failures() -> None:
 
 def forget_returns() -> None:
     """Count machines as back that nobody has heard of."""
-    from forewarn.maintenance import commands, model, transitions
+    from forewarn.maintenance import commands, transitions
 
-    def asked_again(self: transitions.Transitions, _: object, __: str) -> model.Sighting:
-        return model.Sighting(asked_at=self.now, version="2020-07-01")
-
-    transitions.Transitions.asked_again = asked_again  # type: ignore[assignment]  # the break
+    transitions.is_back = lambda *_: True
     commands.has_returned = lambda operation, _: bool(operation.awaited)
 
 

@@ -18,6 +18,7 @@ from forewarn.maintenance.model import (
     StartCause,
     key,
     mapped,
+    no_maintenance,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import ErrorCode
@@ -91,8 +92,7 @@ def maintenance(unit: UnitOfWork, number: int) -> Maintenance:
     """Return a maintenance, open or over; NOT_FOUND where history has none of that number."""
     found = unit.maintenance(number)
     if found is None:
-        message = f"no maintenance {number}: see 'forewarn maintenance list'"
-        raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+        raise no_maintenance(number)
     return found
 
 
@@ -116,7 +116,7 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     operations = tuple(operations)
     known = unit.world.machines
     held = (hold.name for hold in host_plan.of_hosts(unit.world.holds.values()))
-    closed = tuple(sorted({*host_drain.closed(unit.world.drains.values()), *held}))
+    closed = tuple(sorted(host_plan.closed(unit.world.drains.values()).union(held)))
     return tuple(_task(operation, known, closed) for operation in operations)
 
 

@@ -109,17 +109,17 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: datetime
     by: str
     """The name of the token, or of the unix socket's user; `""` where nobody was known."""
-    role: AccessRole | None
+    role: AccessRole | None = None
     """None where nobody was known."""
-    address: str
+    address: str = ""
     """The address that it came from: an IP address, or `unix:uid=1000`."""
-    action: str
+    action: str = ""
     """The method and the path, without the query."""
-    detail: str
+    detail: str = ""
     """The subject of the request in one line; `""` where it was refused before it was read."""
     outcome: str
     """`done`, or the code of the error."""
-    request: str
+    request: str = ""
     """The id of the request, which its answer carries as `X-Request-Id`."""
     deed: str = ""
     """The kind of request, mostly a `Deed`; `""` where it was refused before that was known."""

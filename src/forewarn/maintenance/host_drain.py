@@ -133,7 +133,7 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def closed(self) -> set[str]:
         """The hosts that no machine may move to."""
-        return {drain.host for drain in self.drains.values() if drain.closed}
+        return host_plan.closed(self.drains.values())
 
 
 def view(
@@ -181,11 +181,6 @@ def after(host: str, state: HostState, trigger: HostTrigger) -> HostState:
         message = f"cannot {trigger} host {host}: it is {state}"
         raise Refused(ErrorCode.CONFLICT, message, host=host, state=str(state))
     return following
-
-
-def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
-    """Return the hosts that no machine may move to, in order."""
-    return tuple(sorted(drain.host for drain in drains if drain.closed))
 
 
 # What each state does next.

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND
-from forewarn.maintenance import host_drain
+from forewarn.maintenance import host_drain, host_plan
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -586,13 +586,13 @@ def test_each_order_does_what_it_says(kind: DrainOrder, machine: str, expected: 
     assert host_drain.order(of, kind, NOW, machine) == expected(of, NOW)
 
 
-def test_the_hosts_that_no_machine_may_move_to_are_told_in_order() -> None:
+def test_no_machine_may_move_to_the_hosts_that_are_being_drained() -> None:
     drains = [
         drain(HostState.EMPTY, "h3"),
         drain(HostState.UP, "h2"),
         drain(HostState.DRAINING, "h1"),
     ]
-    assert host_drain.closed(drains) == ("h1", "h3")
+    assert host_plan.closed(drains) == {"h1", "h3"}
 
 
 def test_a_transition_that_the_table_has_not_is_refused_with_the_host_and_its_state() -> None:

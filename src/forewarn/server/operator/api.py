@@ -338,8 +338,7 @@ async def show_maintenance(
 
     maintenance, operations = await backend.read(question)
     if maintenance is None:
-        message = f"no maintenance {number}: see 'forewarn maintenance list'"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+        raise model.no_maintenance(number)
     return await _detail(backend, maintenance, operations.values())
 
 
