@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -500,8 +501,8 @@ def _units(
                 machines.setdefault(machine.name)
     if targets.all_hosts:
         hosts |= dict.fromkeys(sorted(drained))
-    on_hosts = _grouped(fleet.values(), lambda each: each.host)
-    of_scopes = _grouped(fleet.values() if targets.scopes else (), lambda each: each.scope)
+    on_hosts = planner.grouped(fleet.values(), attrgetter("host"))
+    of_scopes = planner.by_scope(fleet.values() if targets.scopes else ())
     units: list[Unit] = []
     members: dict[str, list[Machine]] = {}
 
@@ -520,10 +521,9 @@ def _units(
     for scope in dict.fromkeys(targets.scopes):
         if not (its := of_scopes.get(key(scope), [])):
             raise unknown("scope", scope)
-        domains = _grouped(its, lambda each: str(each.update_domain))
-        for domain in sorted(map(int, domains)):
-            unit = planner.of_domain(scopes[key(scope)].name, domain)
-            add(unit, "scope", domains[str(domain)])
+        domains = planner.grouped(its, attrgetter("update_domain"))
+        for domain in sorted(domains):
+            add(planner.of_domain(scopes[key(scope)].name, domain), "scope", domains[domain])
     for name in machines:
         its = [fleet[key(name)]] if key(name) in fleet else []
         unit = Unit(name=name, kind=UnitKind.MACHINES, machines=(key(name),))
@@ -540,12 +540,3 @@ def _check_once(units: Iterable[Unit], members: Mapping[str, list[Machine]]) -> 
             if other != unit.name:
                 message = f"{machine.name} is in {other} and in {unit.name}: name it once"
                 raise Refused(ErrorCode.INVALID, message, machine=machine.name)
-
-
-def _grouped(
-    machines: Iterable[Machine], of: Callable[[Machine], str]
-) -> Mapping[str, list[Machine]]:
-    found: dict[str, list[Machine]] = {}
-    for machine in machines:
-        found.setdefault(of(machine), []).append(machine)
-    return found

@@ -10,6 +10,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator
+from operator import attrgetter
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -401,7 +402,7 @@ def apply(
     _check_kept(kept, after, scopes)
     _check_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
-    _check_live(world.operations.values(), gone, moved)
+    _check_live(world, gone, moved)
     _skip_incarnations(scopes, world, after.values())
     populated = {m.scope for m in (*after.values(), *kept)} | scopes.keys()
     emptied = world.scopes if prune else {old.scope: None for old, _ in moved}
@@ -502,8 +503,7 @@ def remove(world: World, names: Collection[str]) -> Applied:
     if missing:
         raise model.unknown("machine", missing[0])
     gone = [world.machines[name] for name in dict.fromkeys(map(model.key, names))]
-    live = dict.fromkeys(name for each in gone for name in world.live_of_machine.of(each.key))
-    _check_live([world.operations[name] for name in live], gone, [])
+    _check_live(world, gone, [])
     gone_keys = {machine.key for machine in gone}
     scopes = dict.fromkeys(machine.scope for machine in gone)
     emptied = [name for name in scopes if gone_keys.issuperset(world.members.of(name))]
@@ -663,7 +663,7 @@ def _check_ids(machines: Collection[model.Machine]) -> None:
 
 
 def _check_live(
-    operations: Collection[model.Operation],
+    world: World,
     gone: Collection[model.Machine],
     moved: Collection[tuple[model.Machine, model.Machine]],
 ) -> None:
@@ -672,31 +672,28 @@ def _check_live(
     A machine that an operation has left down may be removed, but not moved: its new update domain
     would count as up.
     """
-    busy: dict[str, str] = {}
-    down: dict[str, str] = {}
-    for operation in operations:
-        for event in operation.events if operation.live else ():
-            of_machine = down if operation.status.over else busy
-            of_machine |= dict.fromkeys(map(model.key, event.machines), event.id)
-    leaving = [*gone] + [
-        old
-        for old, new in moved
-        if (old.name, old.scope, old.update_domain) != (new.name, new.scope, new.update_domain)
-    ]
-    for machine in leaving:
-        if event_id := busy.get(machine.key):
-            message = (
-                f"{machine.name} has the live event {event_id} and cannot be removed, renamed or "
-                "moved until it is over: wait, or cancel the event"
-            )
-        elif (event_id := down.get(machine.key)) and machine not in gone:
-            message = (
-                f"{machine.name} counts as down since its event {event_id} and cannot be renamed "
-                "or moved until it is up again: wait, or acknowledge the operation"
-            )
-        else:
-            continue
-        raise model.Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
+    place = attrgetter("name", "scope", "update_domain")
+    moving = {old.key: old for old, new in moved if place(old) != place(new)}
+    for name, machine in ({one.key: one for one in gone} | moving).items():
+        live = [world.operations[one] for one in world.live_of_machine.of(name)]
+        for operation in sorted(live, key=lambda one: one.status.over):
+            events = (e for e in operation.events if name in map(model.key, e.machines))
+            if (event := next(events, None)) is None:
+                continue
+            if not operation.status.over:
+                message = (
+                    f"{machine.name} has the live event {event.id} and cannot be removed, renamed "
+                    "or moved until it is over: wait, or cancel the event"
+                )
+            elif name in moving:
+                message = (
+                    f"{machine.name} counts as down since its event {event.id} and cannot be "
+                    "renamed or moved until it is up again: wait, or acknowledge the operation"
+                )
+            else:
+                continue
+            facts = {"machine": machine.name, "event_id": event.id}
+            raise model.Refused(ErrorCode.CONFLICT, message, **facts)
 
 
 def _skip_incarnations(

@@ -144,18 +144,19 @@ class _Import:
         name = self._name(host, domain, known)
         if not name:
             return
-        if known and known.kind not in IMPORTED:
-            self._warn(name, f"is left as it is, for {known.scope} is a {known.kind}")
-            return
         scope, kind = tag.scope, ScopeKind.AVAILABILITY_SET
         if not scope and known:
             scope, kind = known.scope, known.kind
         present = self._known.scopes.get(key(scope)) if scope else None
-        if present and present.kind not in IMPORTED:
-            self._warn(name, f"is left out, for {scope} is a {present.kind}: apply a file with it")
-            return
-        if scope and not fleet_file.NAME.fullmatch(scope):
-            self._warn(name, f"is left out, for its tag has the invalid scope {scope[:80]!r}")
+        why = ""
+        if known and known.kind not in IMPORTED:
+            why = f"is left as it is, for {known.scope} is a {known.kind}"
+        elif present and present.kind not in IMPORTED:
+            why = f"is left out, for {scope} is a {present.kind}: apply a file with it"
+        elif scope and not fleet_file.NAME.fullmatch(scope):
+            why = f"is left out, for its tag has the invalid scope {scope[:80]!r}"
+        if why:
+            self._warn(name, why)
             return
         entry = known.entry if known else fleet_file.NamedMachine(name=name, vm_id=domain.uuid)
         alone = not scope or kind is ScopeKind.MACHINE

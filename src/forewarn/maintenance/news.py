@@ -244,7 +244,9 @@ def of_others(
     for maintenance in changes.maintenances:
         known = before.maintenances.get(maintenance.number)
         _of_maintenance(found, known, maintenance, new, now)
-    found += [_hold(_end_of(hold, now), hold, now) for hold in changes.released]
+    for hold in changes.released:
+        kind = NewsType.HOLD_EXPIRED if hold.expired(now) else NewsType.HOLD_RELEASED
+        found.append(_hold(kind, hold, now))
     found += [_hold(NewsType.HOLD_PUT, hold, now) for hold in changes.holds]
     for drain in changes.drains:
         _of_drain(found, before.drains.get(drain.host), drain, now)
@@ -369,6 +371,7 @@ def _of_maintenance(
             kinds.append(_MAINTENANCE[after.state])
     if not kinds:
         return
+    of_kind = dict.fromkeys(TargetKind, ()) | {after.target: after.targets}
     data = NewsData(
         maintenance=after.number,
         status=after.state,
@@ -378,14 +381,10 @@ def _of_maintenance(
         description=after.description,
         duration_seconds=after.duration_seconds,
         targets=after.targets[:MAX_NAMES],
-        machines=after.targets[:MAX_NAMES] if after.target is TargetKind.MACHINES else (),
-        machine_count=len(after.targets) if after.target is TargetKind.MACHINES else 0,
-        scopes=tuple(map(key, after.targets))[:MAX_NAMES]
-        if after.target is TargetKind.SCOPE
-        else (),
-        host=after.targets[0]
-        if after.target is TargetKind.HOST and len(after.targets) == 1
-        else "",
+        machines=of_kind[TargetKind.MACHINES][:MAX_NAMES],
+        machine_count=len(of_kind[TargetKind.MACHINES]),
+        scopes=tuple(map(key, of_kind[TargetKind.SCOPE]))[:MAX_NAMES],
+        host="".join(of_kind[TargetKind.HOST]) if len(after.targets) == 1 else "",
         wave=after.wave + 1 if after.units else 0,
         waves=max((unit.wave for unit in after.units), default=-1) + 1,
         units=counts,
@@ -399,10 +398,6 @@ def _of_maintenance(
 def _units(maintenance: Maintenance) -> dict[str, int]:
     states = Counter(unit.state for unit in maintenance.units)
     return {str(state): count for state, count in states.items()}
-
-
-def _end_of(hold: Hold, now: datetime) -> NewsType:
-    return NewsType.HOLD_EXPIRED if hold.expired(now) else NewsType.HOLD_RELEASED
 
 
 def _hold(kind: NewsType, hold: Hold, now: datetime) -> NewsItem:

@@ -8,10 +8,11 @@ has its turn after another (`maintenance.turns`), each with the machines that it
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Annotated
+from operator import attrgetter
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -26,6 +27,8 @@ from forewarn.vocabulary import (
     ScopeKind,
     TargetKind,
 )
+
+K = TypeVar("K", bound=Hashable)
 
 MAX_NOTICE_SECONDS = int(notice.FURTHEST.total_seconds())
 
@@ -190,7 +193,8 @@ def plan(
     steps: list[PlannedOperation] = []
     for part in sorted(parts, key=lambda part: part[0].scope):
         every = [*turns(part)]
-        first = next_turn(every, world.holds.values(), request.to_host)
+        holds, to_host = world.holds.values(), request.to_host
+        first = next((turn for turn in every if not on_hold(turn, holds, to_host)), every[0])
         rest = [turn for turn in every if turn is not first]
         if rest and request.indivisible and not request.no_notice:
             raise _divided(request.host, rest[0][0], world)
@@ -273,18 +277,6 @@ def turns(machines: Iterable[model.Machine]) -> Iterator[tuple[model.Machine, ..
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
-def next_turn(
-    turns: Iterable[tuple[model.Machine, ...]], holds: Iterable[model.Hold], to_host: str
-) -> tuple[model.Machine, ...]:
-    """Return the first turn that no hold covers, the first of all where each is covered.
-
-    Its machines move to `to_host`, where that is not `""`.
-    """
-    turns = tuple(turns)
-    free = (turn for turn in turns if not on_hold(turn, holds, to_host))
-    return next(free, turns[0] if turns else ())
-
-
 def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host: str = "") -> str:
     """Describe the hold that would keep a unit with these machines from starting; `""` for none.
 
@@ -343,12 +335,19 @@ def is_off(scope: str) -> model.Refused:
     return model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope)
 
 
+def grouped(
+    machines: Iterable[model.Machine], of: Callable[[model.Machine], K]
+) -> dict[K, list[model.Machine]]:
+    """Return machines by something that they share, in their order."""
+    members: dict[K, list[model.Machine]] = {}
+    for machine in machines:
+        members.setdefault(of(machine), []).append(machine)
+    return members
+
+
 def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]]:
     """Return machines by the key of their scope, in their order."""
-    members: dict[str, list[model.Machine]] = {}
-    for machine in machines:
-        members.setdefault(machine.scope, []).append(machine)
-    return members
+    return grouped(machines, attrgetter("scope"))
 
 
 def queue_order(operation: model.Operation) -> tuple[bool, datetime, int, int]:
