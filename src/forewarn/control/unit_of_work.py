@@ -35,10 +35,8 @@ from forewarn.maintenance.world import IndexBroken, LiveState, Name, World
 from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
 from forewarn.store.sql import Store, Transaction
 
-K = TypeVar("K")
 P = ParamSpec("P")
 T = TypeVar("T")
-V = TypeVar("V")
 
 
 class PartlySaved(Exception):  # noqa: N818 - what happened
@@ -142,15 +140,14 @@ class UnitOfWork:
         self._closed: set[int] = set()
         """The maintenances that were open and are not any more."""
 
-    # What is alive. Keys that are not there are left out.
-
-    # What is alive, or history. Operations are recalled: a decision may concern them.
+    # What is alive, or history; keys that are not there are left out. Operations are recalled: a
+    # decision may concern them.
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
         if over := [name for name in ids if name not in self.world.operations]:
             self._recall(self._transaction.operations(over))
-        return _known(self.world.operations, ids)
+        return self._live(ids)
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         """Return the operations, live or over, that these events (upper-case ids) belong to."""
@@ -162,12 +159,16 @@ class UnitOfWork:
     def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
         """Return a maintenance's operations, live or over, by id."""
         self._recall(self.store.operations_of_maintenance(number))
-        return _known(self.world.operations, self.world.of_maintenance.of(number))
+        return self._live(self.world.of_maintenance.of(number))
 
     def maintenance(self, number: int) -> Maintenance | None:
         """Return a maintenance, open or over; None where history has none of that number."""
         known = self.world.maintenances.get(number)
         return known or self._transaction.maintenances([number]).get(number)
+
+    def _live(self, ids: Iterable[str]) -> dict[str, Operation]:
+        known = self.world.operations
+        return {name: known[name] for name in ids if name in known}
 
     def _recall(self, found: Mapping[str, Operation]) -> None:
         for operation in found.values():
@@ -276,10 +277,6 @@ def at_start(unit: UnitOfWork) -> tuple[Position, LiveState, LostChanges | None]
 
 _OFTEN: Final = frozenset(("operations", "scopes"))
 """The tables whose changes have no news beside those of operations."""
-
-
-def _known(table: Mapping[K, V], keys: Iterable[K]) -> dict[K, V]:
-    return {name: value for name in keys if (value := table.get(name)) is not None}
 
 
 class Decide(Protocol):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -134,6 +134,26 @@ class Table(dict[K, V]):
         raise TypeError("set and delete one value at a time: the journal has to know")
 
     pop = popitem = update = setdefault = clear = __ior__ = _refuse
+
+
+class Kind(NamedTuple):
+    """A kind of value in Changes: its key, and the field for those that are removed."""
+
+    key_of: Callable[[Any], Any]
+    gone: str = ""
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "scopes": Kind(attrgetter("key"), "removed_scopes"),
+    "machines": Kind(attrgetter("key"), "removed_machines"),
+    "maintenances": Kind(attrgetter("number")),
+    "operations": Kind(attrgetter("id")),
+    "holds": Kind(attrgetter("kind", "name"), "released"),
+    "tombstones": Kind(attrgetter("key"), "revived"),
+    "drains": Kind(attrgetter("host")),
+    "tokens": Kind(attrgetter("name"), "revoked_tokens"),
+}
+"""By the field of Changes for new values, and the table of the World."""
 
 
 class LiveState(msgspec.Struct, frozen=True):
@@ -295,19 +315,21 @@ class World:
         found: dict[str, list[Any]] = {}
         for (kind, name), old in before.items():
             new = getattr(self, kind).get(name)
-            if kind in _GONE and old is not None and (new is None or kind == "holds"):
-                found.setdefault(_GONE[kind], []).append(old if kind == "holds" else name)
-            if new is not None and kind != "retired":
+            if kind == "retired":
+                continue
+            if old is not None and (new is None or kind == "holds"):
+                found.setdefault(KINDS[kind].gone, []).append(old if kind == "holds" else name)
+            if new is not None:
                 found.setdefault(kind, []).append(new)
         return Changes(**{kind: tuple(values) for kind, values in found.items()})
 
     def take(self, changes: Changes) -> None:
         """Take over what a decision, or another process, has changed."""
         _remove(self.retired, [scope.key for scope in changes.scopes])
-        _remove(self.holds, map(_KEYS["holds"], changes.released))
+        _remove(self.holds, map(KINDS["holds"].key_of, changes.released))
         _remove(self.tombstones, changes.revived)
         _remove(self.tokens, changes.revoked_tokens)
-        for kind, key_of in _KEYS.items():
+        for kind, (key_of, _) in KINDS.items():
             table: Table[Any, Any] = getattr(self, kind)
             for value in getattr(changes, kind):
                 table[key_of(value)] = value
@@ -396,27 +418,6 @@ class World:
                 self._wakeups = [(at, name) for at, name in known if at is not None]
                 heapq.heapify(self._wakeups)
 
-
-_KEYS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "scopes": attrgetter("key"),
-    "machines": attrgetter("key"),
-    "maintenances": attrgetter("number"),
-    "operations": attrgetter("id"),
-    "holds": attrgetter("kind", "name"),
-    "tombstones": attrgetter("key"),
-    "drains": attrgetter("host"),
-    "tokens": attrgetter("name"),
-}
-"""The key of a value in each table that Changes have new values for."""
-
-_GONE: Final = {
-    "scopes": "removed_scopes",
-    "machines": "removed_machines",
-    "holds": "released",
-    "tombstones": "revived",
-    "tokens": "revoked_tokens",
-}
-"""The field of Changes for removed values of each table."""
 
 _NOWHERE: Final[tuple[frozenset[str], ...]] = (frozenset(),) * 4
 

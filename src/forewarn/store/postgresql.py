@@ -357,6 +357,7 @@ class PostgresqlConnection(DatabaseConnection):
     """A connection to a server."""
 
     ERRORS = psycopg.Error
+    driver: _PsycopgConnection
 
     def __init__(self, access: Access) -> None:
         super().__init__(access.place, explain)
@@ -390,9 +391,6 @@ class PostgresqlConnection(DatabaseConnection):
             self.driver.commit()
         else:
             self.driver.rollback()
-
-    def close(self) -> None:
-        self.driver.close()
 
     def count_on(self) -> None:
         self.run(_COUNT_ON)

@@ -18,6 +18,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
+from forewarn.maintenance.world import KINDS
 from forewarn.store import schema
 from forewarn.store.connections import ROWS_AT_ONCE, C, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
@@ -116,13 +117,8 @@ class Transaction(Reading):
         self._remove("tombstone", changes.revived)
         self._remove("token", changes.revoked_tokens)
         put: dict[tuple[str, str], object] = {}
-        for kind, key_of, values in (
-            ("scope", attrgetter("key"), changes.scopes),
-            ("machine", attrgetter("key"), changes.machines),
-            ("tombstone", attrgetter("key"), changes.tombstones),
-            ("drain", attrgetter("host"), changes.drains),
-            ("token", attrgetter("name"), changes.tokens),
-        ):
+        for kind in ("scope", "machine", "tombstone", "drain", "token"):
+            values, key_of = getattr(changes, f"{kind}s"), KINDS[f"{kind}s"].key_of
             put |= {(kind, key_of(one)): one for one in values}
         self._put(put)
         # A second one of a name is a mistake of ours.
