@@ -12,7 +12,6 @@ import msgspec
 from forewarn.maintenance.model import (
     Operation,
     Refused,
-    Sighting,
 )
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -152,12 +151,6 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     stopped: bool = False
     """True if this was its last report: a replica that falls silent without it was lost."""
-
-
-class SeenMachine(Sighting, frozen=True, kw_only=True):
-    """The latest sighting of a machine by a replica."""
-
-    machine: str
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,9 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 
 from forewarn.clock import SystemClock
+from forewarn.maintenance.model import Sighting
 from forewarn.maintenance.relays import Relay
+from forewarn.maintenance.world import NOTHING
 from forewarn.store import schema
 from forewarn.store.connections import IDLE_CONNECTIONS, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
@@ -35,7 +37,6 @@ from forewarn.store.port import (
     OutcomeUnknown,
     Position,
     Replica,
-    SeenMachine,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
@@ -563,11 +564,11 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
         except _Lost:
             pass  # all was read by then: the answer to its end makes no difference
 
-    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+    def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         row = (replica.name, micros(replica.beat_at), schema.encode(replica).decode())
         try:
             with self._transaction(PostgresqlConnection.begin_beat) as connection:
-                if seen := list(seen):
+                if seen:
                     # Before the time is read: others read what was written since their last look.
                     connection.run(_SHARE_SIGHTINGS)
                 ((number,),) = connection.run(_PUT_REPLICA, row)

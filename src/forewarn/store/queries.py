@@ -14,6 +14,7 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Scope,
+    Sighting,
     Tombstone,
 )
 from forewarn.maintenance.relays import Relay
@@ -29,7 +30,6 @@ from forewarn.store.port import (
     Page,
     Position,
     Replica,
-    SeenMachine,
     micros,
 )
 from forewarn.store.schema import decoded
@@ -228,7 +228,7 @@ class Reading:
             for name, beat, body in self._run("SELECT name, beat, body FROM replicas")
         }
 
-    def sightings(self, since: datetime | None = None) -> dict[str, SeenMachine]:
+    def sightings(self, since: datetime | None = None) -> dict[str, Sighting]:
         """Return the replicas' sightings of machines, by key, as far as written since then."""
         columns = "SELECT machine, asked, version, agent, reason FROM sightings"
         if since is None:
@@ -236,12 +236,8 @@ class Reading:
         else:
             found = self._run(f"{columns} WHERE saved >= ?", micros(since))
         return {
-            machine: SeenMachine(
-                machine=machine,
-                asked_at=moment(asked),
-                version=version,
-                agent=_AGENTS[agent],
-                reason=reason,
+            machine: Sighting(
+                asked_at=moment(asked), version=version, agent=_AGENTS[agent], reason=reason
             )
             for machine, asked, version, agent, reason in found
         }

@@ -15,10 +15,11 @@ from forewarn.maintenance.model import (
     Hold,
     Maintenance,
     Operation,
+    Sighting,
 )
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
-from forewarn.maintenance.world import KINDS
+from forewarn.maintenance.world import KINDS, NOTHING
 from forewarn.store import schema
 from forewarn.store.connections import ROWS_AT_ONCE, C, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
@@ -27,7 +28,6 @@ from forewarn.store.port import (
     NewChange,
     Position,
     Replica,
-    SeenMachine,
     StoreUnusable,
     WriterTurn,
     micros,
@@ -303,21 +303,20 @@ class Transaction(Reading):
         row = (replica.name, micros(replica.beat_at), _body(replica))
         self._connection.write(_PUT_REPLICA, [row])
 
-    def put_sightings(self, seen: Iterable[SeenMachine], saved_at: datetime) -> None:
+    def put_sightings(self, seen: Mapping[str, Sighting], saved_at: datetime) -> None:
         """Write a replica's sightings of machines where there is none later; for `SqlStore.beat`.
 
         A machine that has left the fleet is left out: the replica may not know yet that it has.
         """
-        # In one order: two replicas may write of the same machines at once.
-        by_key = {one.machine: one for one in sorted(seen, key=attrgetter("machine"))}
         listed = "SELECT key FROM state WHERE kind = 'machine' AND key {among}"
-        known = {name for (name,) in self._among(listed, by_key)}
+        known = {name for (name,) in self._among(listed, seen)}
         saved = micros(saved_at)
         self._connection.write(
             _SEE,
             (
                 (name, micros(one.asked_at), saved, one.version, one.agent or "", one.reason)
-                for name, one in by_key.items()
+                # In one order: two replicas may write of the same machines at once.
+                for name, one in sorted(seen.items())
                 if name in known
             ),
         )
@@ -442,7 +441,7 @@ class SqlStore(Generic[C]):
         with self._transaction(lambda one: one.begin(writing=False)) as found:
             yield Reading(found)
 
-    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+    def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         """Write a replica's report of itself and its sightings, in a transaction of its own.
 
         Of a machine, the latest sighting of any replica counts; its agent's report stays until the
@@ -461,7 +460,7 @@ class SqlStore(Generic[C]):
             transaction.put_sightings(seen, replica.beat_at)
         return replica.beat_at
 
-    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+    def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
         """Write sightings of machines, as `beat` does, where no replica has a row."""
         with self.write() as transaction:
             transaction.put_sightings(seen, at)
