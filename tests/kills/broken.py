@@ -36,7 +36,7 @@ def answer_before_commit() -> None:
                         continue
                     unit.save()
                     for changes in unit.saved:
-                        self.follower._feed.publish(changes)
+                        self.follower.feed.publish(changes)
                     future.set_result(result)
 
     writer._Committer = Hasty  # type: ignore[misc]  # that is the break

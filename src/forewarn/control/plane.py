@@ -12,6 +12,7 @@ import copy
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -45,6 +46,7 @@ from forewarn.maintenance.model import (
     Sightings,
     Verdict,
     key,
+    mapped,
     unseen,
 )
 from forewarn.maintenance.transitions import Decision, Transitions
@@ -111,6 +113,7 @@ def _job(
     return submit
 
 
+@dataclass(eq=False, repr=False)
 class Plane:
     """The control plane.
 
@@ -118,23 +121,14 @@ class Plane:
     within which a machine must have asked to count as listening.
     """
 
-    def __init__(
-        self,
-        writer: Writer,
-        mint: Callable[[], str],
-        policy: Policy = commands.ALWAYS_ON,
-        *,
-        may_start: Callable[[], bool] = lambda: True,
-        listening: Callable[[], timedelta] = lambda: LISTENING,
-        sighting: Sightings = unseen,
-    ) -> None:
-        self._writer = writer
-        self._audited: tuple[OperatorRequest, Describe] | None = None
-        self._mint = mint
-        self._policy = policy
-        self.may_start = may_start
-        self._listening = listening
-        self._sighting = sighting
+    writer: Writer
+    mint: Callable[[], str]
+    policy: Policy = commands.ALWAYS_ON
+    _: KW_ONLY
+    may_start: Callable[[], bool] = lambda: True
+    listening: Callable[[], timedelta] = lambda: LISTENING
+    sighting: Sightings = unseen
+    _audited: tuple[OperatorRequest, Describe] | None = None
 
     # The fleet.
 
@@ -151,7 +145,7 @@ class Plane:
     ) -> fleet_file.Applied:
         """Make the fleet match a fleet file; `dry_run` changes nothing."""
         applied = fleet_file.apply(
-            unit.world, wanted, prune=prune, mint=self._mint, again=again, allow_empty=allow_empty
+            unit.world, wanted, prune=prune, mint=self.mint, again=again, allow_empty=allow_empty
         )
         if not dry_run:
             self._change_fleet(unit, applied.changes)
@@ -370,7 +364,7 @@ class Plane:
             times = (reading.next_wakeup(), *(hold.until for hold in reading.holds()))
             return min((at for at in times if at is not None), default=None)
 
-        return self._writer.read(question)
+        return self.writer.read(question)
 
     @_job
     def forget(self, unit: UnitOfWork, keep: Retention) -> bool:
@@ -459,7 +453,7 @@ class Plane:
             live = reading.live_operations().values()
             return frozenset(o.id for o in live if o.status is EventStatus.STARTED)
 
-        return self._writer.read(question)
+        return self.writer.read(question)
 
     @_job
     def unknown_tasks(self, unit: UnitOfWork, executor: str) -> tuple[Task, ...]:
@@ -523,7 +517,7 @@ class Plane:
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Stepped:
         """Take the next step of a host's drain; of its requests, the first that is possible."""
         view = lookup.drain(unit, host, survey)
-        step = host_drain.step(view, unit.now, self._policy.host_back)
+        step = host_drain.step(view, unit.now, self.policy.host_back)
 
         def ask(request: planner.Request) -> int:
             number = unit.next_maintenance_number()
@@ -532,13 +526,8 @@ class Plane:
 
         step = host_drain.ask_first(view, step, ask, unit.now)
         self._follow(unit, step)
-        return Stepped(
-            changed=step.drain.state is not view.drain.state
-            or step.drain.maintenances != view.drain.maintenances,
-            survey=step.survey,
-            reboot=step.reboot,
-            wake_at=step.wake_at,
-        )
+        asked = step.drain.maintenances != view.drain.maintenances
+        return mapped(Stepped, step, changed=asked or step.drain.state is not view.drain.state)
 
     @_job
     def order_drain(
@@ -576,8 +565,8 @@ class Plane:
 
     def _submit(self, job: Job) -> "Future[Any]":
         if self._audited is None:
-            return self._writer.submit(job)
-        return accounts.submit(self._writer, job, *self._audited)
+            return self.writer.submit(job)
+        return accounts.submit(self.writer, job, *self._audited)
 
     # Operators' accounts, and what they asked.
 
@@ -596,7 +585,7 @@ class Plane:
 
     def setting(self, name: str) -> "Future[str | None]":
         """Return a value that the service saved for itself; None without one."""
-        return self._writer.read(lambda reading: reading.setting(name))
+        return self.writer.read(lambda reading: reading.setting(name))
 
     @_job
     def put_setting(self, unit: UnitOfWork, name: str, value: str) -> None:
@@ -634,10 +623,10 @@ class Plane:
 
     def _decision(self, unit: UnitOfWork, command: commands.Command) -> Decision:
         policy = msgspec.structs.replace(
-            self._policy, starts=self._starts(unit), listening=self._listening()
+            self.policy, starts=self._starts(unit), listening=self.listening()
         )
         return commands.decide(
-            unit.world, command, unit.now, self._mint, policy, sighting=self._sighting
+            unit.world, command, unit.now, self.mint, policy, sighting=self.sighting
         )
 
 
