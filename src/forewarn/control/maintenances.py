@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 import structlog
@@ -456,31 +456,27 @@ def _worlds(
 def _check_notice(
     policy: TurnPolicy, event_type: EventType, units: Iterable[Unit], now: datetime
 ) -> None:
-    drains = any(unit.drain for unit in units)
-    for name, given in (
-        ("approval_until", policy.approval_until),
-        ("notice_seconds", policy.notice_seconds),
-    ):
-        if drains and given:
-            message = (
-                f"{name} is not for hosts that are drained: their machines move away live, with "
-                "the least notice; leave it out, or do not drain the hosts"
-            )
-            raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+    def refuse(name: str, message: str, code: ErrorCode = ErrorCode.INVALID) -> NoReturn:
+        raise Refused(code, f"{name} {message}", where=f"policy.{name}")
+
+    until, seconds = policy.approval_until, policy.notice_seconds
+    if any(unit.drain for unit in units):
+        for name, given in (("approval_until", until), ("notice_seconds", seconds)):
+            if given:
+                refuse(
+                    name,
+                    "is not for hosts that are drained: their machines move away live, with the "
+                    "least notice; leave it out, or do not drain the hosts",
+                )
     least = notice.LEAST.get(event_type, timedelta(minutes=min(notice.TERMINATE_MINUTES)))
-    if 0 < policy.notice_seconds < least.total_seconds():
-        message = (
-            f"notice_seconds {policy.notice_seconds} is too short: a {event_type} has at least "
-            f"{least.total_seconds():.0f} s of notice"
-        )
-        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, where="policy.notice_seconds")
-    until = policy.approval_until
+    if 0 < seconds < least.total_seconds():
+        at_least = f"a {event_type} has at least {least.total_seconds():.0f} s of notice"
+        too_short = ErrorCode.NOTICE_TOO_SHORT
+        refuse("notice_seconds", f"{seconds} is too short: {at_least}", too_short)
     if until is not None and until <= now:
-        message = f"approval_until is over: expected a time after {notice.spoken(now)}"
-        raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
+        refuse("approval_until", f"is over: expected a time after {notice.spoken(now)}")
     if until is not None and until > now + notice.FURTHEST:
-        message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
-        raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
+        refuse("approval_until", f"is more than {notice.FURTHEST.days} days ahead")
 
 
 def _units(

@@ -236,9 +236,10 @@ class UnitOfWork:
             numbers = [one.number for one in changes.maintenances]
             self._last_number = max(self._last_number, *numbers, 0)
             known = {number: before["maintenances", number] for number in numbers}
-            were = news.Before(
+            hosts = [one.host for one in changes.drains]
+            were = LiveState(
                 maintenances={number: one for number, one in known.items() if one and one.open},
-                drains={one.host: before["drains", one.host] for one in changes.drains},
+                drains={host: old for host in hosts if (old := before["drains", host])},
             )
             self._news += news.of_others(were, changes, self._new_numbers, self.now)
             self._closed |= news.closed(were.maintenances, changes.maintenances, self._new_numbers)

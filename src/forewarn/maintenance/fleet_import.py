@@ -110,12 +110,9 @@ def _one_a_machine(
         for domain in domains:
             places.setdefault(domain.uuid, []).append((host, domain))
 
-    def rank(place: tuple[str, Domain]) -> int:
-        state = place[1].state
-        return PRESENCE.index(state) if state in PRESENCE else len(PRESENCE)
-
+    rank = {state: place for place, state in enumerate(PRESENCE)}
     for found in places.values():
-        found.sort(key=rank)
+        found.sort(key=lambda place: rank.get(place[1].state, len(rank)))
         running = [host for host, domain in found if domain.state == "running"]
         host, domain = found[0]
         if len(running) > 1:

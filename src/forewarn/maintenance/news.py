@@ -23,8 +23,10 @@ from forewarn.maintenance.model import (
     Operation,
     Refused,
     key,
+    mapped,
 )
 from forewarn.maintenance.units import MaintenanceState
+from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -143,13 +145,6 @@ class _Typed(msgspec.Struct):
     type: str
 
 
-class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """The state before a change, except operations; None stands for a new value."""
-
-    maintenances: Mapping[int, Maintenance]
-    drains: Mapping[str, Drain]
-
-
 _STATUS: Final = {status: NewsType(f"operation.{status.lower()}") for status in EventStatus}
 _HOST: Final = {state: NewsType(f"host.{state}") for state in HostState}
 _MAINTENANCE: Final = {
@@ -165,7 +160,8 @@ _AT_ONCE: Final = frozenset((MaintenanceState.HALTED, MaintenanceState.STOPPED))
 _ENDED: Final = frozenset(_STATUS[status] for status in EventStatus if status.over)
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[NewsItem]).decode
+decode: Final = msgspec.json.Decoder(list[NewsItem]).decode
+"""Return the items of one transaction, in their order."""
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _type_of = msgspec.json.Decoder(_Typed).decode
 
@@ -181,11 +177,6 @@ def encode(items: Sequence[NewsItem]) -> bytes:
         omitted = NewsItem(type=NewsType.OMITTED, at=items[-1].at, subject="news", data=data)
         items = [*items[: MAX_ITEMS - 1], omitted]
     return _encode(items) if items else b""
-
-
-def decode(stored: bytes) -> list[NewsItem]:
-    """Return the items of one transaction, in their order."""
-    return _decode(stored)
 
 
 def numbered(sequence: int, stored: bytes) -> tuple[NumberedNews, ...]:
@@ -234,11 +225,11 @@ def of_operations(
 
 
 def of_others(
-    before: Before, changes: Changes, new: Collection[int], now: datetime
+    before: LiveState, changes: Changes, new: Collection[int], now: datetime
 ) -> list[NewsItem]:
     """Return the news of a decision about anything but operations.
 
-    `before` has everything that it changed, and `new` the numbers of new maintenances.
+    `before` has the earlier values of its changes, and `new` the numbers of new maintenances.
     """
     found: list[NewsItem] = []
     for maintenance in changes.maintenances:
@@ -372,14 +363,11 @@ def _of_maintenance(
     if not kinds:
         return
     of_kind = dict.fromkeys(TargetKind, ()) | {after.target: after.targets}
-    data = NewsData(
+    data = mapped(
+        NewsData,
+        after,
         maintenance=after.number,
         status=after.state,
-        event_type=after.event_type,
-        source=after.source,
-        target=after.target,
-        description=after.description,
-        duration_seconds=after.duration_seconds,
         targets=after.targets[:MAX_NAMES],
         machines=of_kind[TargetKind.MACHINES][:MAX_NAMES],
         machine_count=len(of_kind[TargetKind.MACHINES]),
@@ -389,7 +377,6 @@ def _of_maintenance(
         waves=max((unit.wave for unit in after.units), default=-1) + 1,
         units=counts,
         by=after.changed_by or after.requested_by,
-        reason=after.reason,
     )
     subject = f"maintenance {after.number}"
     found += [NewsItem(type=kind, at=now, subject=subject, data=data) for kind in kinds]

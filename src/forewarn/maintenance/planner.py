@@ -205,6 +205,8 @@ def plan(
     if len(steps) == sum(1 for part in parts for _ in turns(part)):
         units, steps = [], [msgspec.structs.replace(step, unit=None) for step in steps]
     named = request.scope or request.host
+    one = TargetKind.HOST if request.host else TargetKind.SCOPE
+    kind = one if named else TargetKind.MACHINES
     maintenance = model.mapped(
         model.Maintenance,
         request,
@@ -212,7 +214,7 @@ def plan(
         targets=(named,) if named else tuple(machine.name for machine in machines),
         requested_at=now,
         description=description(request),
-        target=_target_kind(request),
+        target=kind,
         units=tuple(units),
         policy=TurnPolicy(at_once="100%", notice_seconds=request.notice_seconds),
         state=MaintenanceState.RUNNING if units else MaintenanceState.ANNOUNCED,
@@ -369,12 +371,6 @@ def natural(machine: model.Machine) -> tuple[tuple[int, int, str], ...]:
     """Sort key: the name, with its numbers as numbers."""
     parts = re.findall(r"\d+|\D+", machine.key)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
-
-
-def _target_kind(request: Request) -> TargetKind:
-    if request.host:
-        return TargetKind.HOST
-    return TargetKind.SCOPE if request.scope else TargetKind.MACHINES
 
 
 def check(request: Request) -> None:
