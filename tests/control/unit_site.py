@@ -97,9 +97,7 @@ class UnitSite(Site):
         survey = self.survey_of(drained) if drained else None
         with self.store.read() as reading:
             return maintenances.prepared(
-                reading,
-                reading.scopes(),
-                reading.machines(),
+                state_of(reading),
                 asked,
                 Policy(),
                 now=self.clock.now(),

@@ -18,7 +18,6 @@ from forewarn.maintenance.model import (
     StartCause,
     key,
     mapped,
-    no_maintenance,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import ErrorCode
@@ -85,14 +84,6 @@ def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | 
             f"{found.number}: choose a new one"
         )
         raise Refused(ErrorCode.CONFLICT, message, maintenance=found.number)
-    return found
-
-
-def maintenance(unit: UnitOfWork, number: int) -> Maintenance:
-    """Return a maintenance, open or over; NOT_FOUND where history has none of that number."""
-    found = unit.maintenance(number)
-    if found is None:
-        raise no_maintenance(number)
     return found
 
 

@@ -43,9 +43,9 @@ from forewarn.maintenance.model import (
     Operation,
     Policy,
     Refused,
-    Scope,
     key,
     mapped,
+    no_maintenance,
     unknown,
 )
 from forewarn.maintenance.planner import Request
@@ -63,7 +63,6 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.maintenance.world import LiveState, World
-from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
 GAP_SECONDS = 0.1
@@ -329,7 +328,9 @@ def order(
 
     The retry of a unit whose drain is stuck is the retry of its drain.
     """
-    known = lookup.maintenance(unit, number)
+    known = unit.maintenance(number)
+    if known is None:
+        raise no_maintenance(number)
     if not known.open:
         turn_orders.order(known, kind, name, by, unit.now)  # which is refused
     _recalled(unit, known)
@@ -346,9 +347,7 @@ def order(
 
 
 def prepared(
-    reading: Reading,
-    scopes: Mapping[str, Scope],
-    fleet: Mapping[str, Machine],
+    state: LiveState,
     asked: Asked,
     rules: Policy,
     *,
@@ -357,9 +356,8 @@ def prepared(
 ) -> tuple[Maintenance, Callable[..., PlannedTurns]]:
     """Return the requested maintenance, as number 0, and a function that plans it.
 
-    `scopes` and `fleet` are all there are, by key. If drains are asked for, those hosts of the
-    `survey` are drained that can be. Planning takes seconds, and reads nothing: `to_the_end=False`
-    leaves out the time when all is over.
+    If drains are asked for, those hosts of the `survey` are drained that can be. Planning takes
+    seconds: `to_the_end=False` leaves out the time when all is over.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -368,10 +366,10 @@ def prepared(
     request, targets, policy = asked.request, asked.targets, asked.policy
     planner.check(request)
     turns.check_policy(policy)
-    units, members = _units(scopes, fleet, targets, _drained(asked.draining, survey))
+    units, members = _units(state, targets, _drained(asked.draining, survey))
     _check_once(units, members)
     for machine in (machine for its in members.values() for machine in its):
-        planner.check_eligible(request.event_type, scopes[machine.scope])
+        planner.check_eligible(request.event_type, state.scopes[machine.scope])
     if request.event_type in planner.ALL_DOMAINS_AT_ONCE:
         # Those there are now: what takes the place of a machine that is deleted is not meant.
         units = [
@@ -409,7 +407,7 @@ def prepared(
         turn_forecast.planned,
         maintenance,
         lambda unit: takes[unit.key],
-        _worlds(reading, scopes, fleet, members),
+        _worlds(state, members),
         rules,
         now,
         survey=survey,
@@ -423,16 +421,10 @@ def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collec
     return [name for name, facts in hosts if facts.can_reboot or not draining.reboot]
 
 
-def _worlds(
-    reading: Reading,
-    scopes: Mapping[str, Scope],
-    fleet: Mapping[str, Machine],
-    members: Mapping[str, Iterable[Machine]],
-) -> Callable[[], World]:
+def _worlds(state: LiveState, members: Mapping[str, Iterable[Machine]]) -> Callable[[], World]:
     """Return a function that makes a World of all scopes that share operations with the units."""
-    operations = reading.live_operations()
     in_scope: dict[str, list[Operation]] = {}
-    for operation in operations.values():
+    for operation in state.operations.values():
         for event in operation.events:
             in_scope.setdefault(event.scope, []).append(operation)
     found: dict[str, None] = {}
@@ -441,16 +433,14 @@ def _worlds(
         found |= dict.fromkeys(new)
         met = {event.scope for s in new for o in in_scope.get(s, ()) for event in o.events}
         new = sorted(met - found.keys())
-    machines = {name: machine for name, machine in fleet.items() if machine.scope in found}
-    live = {o.id: o for name in found for o in in_scope.get(name, ())}
-    state = LiveState(
-        scopes={name: scopes[name] for name in found if name in scopes},
-        machines=machines,
-        operations=live,
-        holds={(hold.kind, hold.name): hold for hold in reading.holds()},
-        drains=reading.drains(),
+    concerned = LiveState(
+        scopes={name: state.scopes[name] for name in found if name in state.scopes},
+        machines={name: one for name, one in state.machines.items() if one.scope in found},
+        operations={one.id: one for name in found for one in in_scope.get(name, ())},
+        holds=state.holds,
+        drains=state.drains,
     )
-    return partial(World, state)
+    return partial(World, concerned)
 
 
 def _check_notice(
@@ -480,12 +470,10 @@ def _check_notice(
 
 
 def _units(
-    scopes: Mapping[str, Scope],
-    fleet: Mapping[str, Machine],
-    targets: UnitTargets,
-    drained: Collection[str],
+    state: LiveState, targets: UnitTargets, drained: Collection[str]
 ) -> tuple[list[Unit], dict[str, list[Machine]]]:
     """Return the units that are named, each once, and their machines by the units' keys."""
+    scopes, fleet = state.scopes, state.machines
     hosts = dict.fromkeys(targets.hosts)
     machines = dict.fromkeys(targets.machines)
     if targets.all_hosts or targets.tags:

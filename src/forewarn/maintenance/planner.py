@@ -397,9 +397,11 @@ def check(request: Request) -> None:
     if request.not_before is not None and request.notice_seconds:
         message = "not_before and notice_seconds both say when it may start: leave one out"
         raise model.Refused(ErrorCode.INVALID, message)
-    if request.not_before is not None and request.not_before.tzinfo is None:
-        message = f"NotBefore {request.not_before.isoformat()} has no time zone: add one, such as Z"
-        raise model.Refused(ErrorCode.INVALID, message)
+    for name in ("not_before", "opens_at", "closes_at"):
+        moment: datetime | None = getattr(request, name)
+        if moment is not None and moment.tzinfo is None:
+            message = f"{name} {moment.isoformat()} has no time zone: add one, such as Z"
+            raise model.Refused(ErrorCode.INVALID, message)
     if request.indivisible and not request.host:
         raise model.Refused(ErrorCode.INVALID, "indivisible needs a host")
     if not request.no_notice:
@@ -426,10 +428,6 @@ def asked_start(request: Request, now: datetime) -> datetime | None:
 def _check_window(request: Request, now: datetime) -> None:
     """Refuse a window that nothing can start in."""
     opens, closes, asked = request.opens_at, request.closes_at, asked_start(request, now)
-    for moment in (opens, closes):
-        if moment is not None and moment.tzinfo is None:
-            message = f"window {moment.isoformat()} has no time zone: add one, such as Z"
-            raise model.Refused(ErrorCode.INVALID, message)
     if opens is None and closes is None:
         return
     if request.no_notice:

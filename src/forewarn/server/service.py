@@ -44,7 +44,6 @@ from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine
-from forewarn.maintenance.world import LiveState
 from forewarn.server import sockets
 from forewarn.server.checks import ProgramChecks
 from forewarn.server.guest.plane import GuestPlane
@@ -169,9 +168,7 @@ class Service:
         self._feed = Changefeed()
         watch = self._watch = clock
         own = self._own = _own_row(settings, mint(), watch.now())
-        self._follower = Follower(
-            store, self._feed, real, replica=own.name, mint=mint, known=self._known
-        )
+        self._follower = Follower(store, self._feed, real, replica=own.name, mint=mint)
         self._writer = ThreadWriter(
             store, watch, self._feed, real, follower=self._follower, told=watch
         )
@@ -211,6 +208,7 @@ class Service:
         self._sender = Sender(real, settings.webhooks.tls_ca)
         reached = connections.ReachedLimits("relay")
         self._backend = self._make_backend([*self._writer.collectors, reached.counter])
+        self._follower.known = self._backend.live_state
         self._relays = self._make_relays(handed_over, reached) if settings.relay.listen else None
         self._operators = OperatorPlane(self._backend, mint, own.process, handed_over)
         self._webhooks = Deliveries(self._plane, self._backend.read, watch, real, self._sender.send)
@@ -481,19 +479,6 @@ class Service:
                 "among them, and what had started counts as begun elsewhere; look at what runs"
             )
             yield Alert(AlertKind.LOST_CHANGES, "database", message, lost.at)
-
-    def _known(self) -> LiveState:
-        """Return the content of memory; on the loop's thread."""
-        inventory = self._backend.inventory
-        return LiveState(
-            dict(inventory.scopes),
-            dict(self._guests.machines),
-            dict(inventory.operations),
-            dict(self._maintenances.open),
-            dict(inventory.holds),
-            dict(self._hosts.drains),
-            dict(self._backend.accounts.tokens),
-        )
 
     async def _follow(self) -> None:
         assert self._following is not None  # `open` made it

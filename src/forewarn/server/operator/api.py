@@ -278,17 +278,10 @@ async def _start(
 async def _prepared(
     backend: Backend, asked: maintenances.Asked, survey: HostSurvey | None
 ) -> tuple[model.Maintenance, Callable[..., PlannedTurns]]:
-    now, inventory = backend.now(), backend.inventory.snapshot()
-    return await backend.read(
-        lambda reading: maintenances.prepared(
-            reading,
-            inventory.scopes,
-            inventory.machines,
-            asked,
-            backend.settings.rules.policy,
-            now=now,
-            survey=survey,
-        )
+    state, policy = backend.live_state(), backend.settings.rules.policy
+    now = backend.now()
+    return await asyncio.to_thread(
+        maintenances.prepared, state, asked, policy, now=now, survey=survey
     )
 
 
