@@ -28,7 +28,7 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.transitions import Decision
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import Unit
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ApproverKind, EventType
 
 NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
@@ -104,7 +104,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     def world(self) -> World:
         """The World that has it."""
-        return World(**msgspec.structs.asdict(self))
+        tables = msgspec.structs.asdict(self)
+        tables["holds"] = {(hold.kind, hold.name): hold for hold in self.holds}
+        return World(LiveState(**tables))
 
 
 def succeed(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:

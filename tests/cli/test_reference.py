@@ -151,7 +151,7 @@ def test_each_reason_of_a_refusal_has_an_exit_status_that_is_not_success() -> No
 
 
 def test_what_ends_an_alert_is_a_command() -> None:
-    for remedy in alerts.REMEDIES.values():
+    for remedy in filter(None, (kind.remedy for kind in alerts.AlertKind)):
         words = remedy.partition(" {")[0].split()
         assert f"forewarn {' '.join(words)}" in commands(), remedy
 

@@ -21,7 +21,7 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Tombstone
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
-from forewarn.store.port import Transaction
+from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventType
 
 

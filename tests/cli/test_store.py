@@ -17,7 +17,9 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.maintenance.planner import Request
 from forewarn.store import postgresql, schema, sqlite
-from forewarn.store.port import HistoryQuery, Reading, Store
+from forewarn.store.port import HistoryQuery
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.vocabulary import EventStatus, EventType
 from store.conformance_outbox import append_alone, replica
 from store.engines import NEEDS_POSTGRESQL, server

@@ -11,7 +11,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes, Policy, Queueing
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 
 
 class Busy:

@@ -15,7 +15,8 @@ from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
-from forewarn.store.port import Store, StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.wrapped import Wrapped
@@ -58,7 +59,7 @@ class House:
 
     def incarnation(self, scope: str) -> int:
         with self.store.read() as reading:
-            return reading.scopes([scope])[scope].incarnation
+            return reading.scopes()[scope].incarnation
 
 
 class Counting(Wrapped):

@@ -16,7 +16,7 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import Unanswered
 from forewarn.control import fleet_sync
 from forewarn.control.fleet_sync import REST, SURVEY_EVERY, FleetSync
-from forewarn.control.outbox import everything, known_of
+from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet_file
@@ -71,7 +71,7 @@ class Hosts:
     async def watched(self, plane: Plane | None = None) -> AsyncIterator[None]:
         self.sync = FleetSync(plane or self.house.plane, self.house.clock, self.real, self.kept)
         with self.house.store.read() as reading:
-            self.sync.learn(everything(known_of(reading)))
+            self.sync.learn(everything(state_of(reading)))
         self.house.feed.subscribe(self.sync.learn)
         running = asyncio.create_task(self.sync.run())
         await patience.settled()
@@ -337,7 +337,7 @@ async def test_a_crash_that_the_plane_refuses_is_left_out(hosts: Hosts) -> None:
 async def test_without_hosts_nothing_is_kept(house: House) -> None:
     sync = FleetSync(house.plane, house.clock, house.clock, HostsInMemory())
     with house.store.read() as reading:
-        sync.learn(everything(known_of(reading)))
+        sync.learn(everything(state_of(reading)))
     house.feed.subscribe(sync.learn)
     house.ask(EventType.REBOOT, "web-0", no_notice=True)
     assert not sync._machines

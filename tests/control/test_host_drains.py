@@ -20,7 +20,7 @@ from forewarn.control import relay_watch
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.host_drains import HostDrains
-from forewarn.control.outbox import everything, known_of
+from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import InlineWriter
@@ -37,7 +37,8 @@ from forewarn.maintenance.model import (
     Stay,
 )
 from forewarn.maintenance.relays import Relay, new_token
-from forewarn.store.port import StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.sql import Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 FLEET = msgspec.convert(
@@ -151,7 +152,7 @@ class Site:
         self._wire()
         done(self.plane.release_claims())
         with self.store.read() as reading:
-            self.hosts.learn(everything(known_of(reading)))
+            self.hosts.learn(everything(state_of(reading)))
         parts = (self.ticker, self.executor, self.hosts)
         for part in parts:
             self.feed.subscribe(part.learn)

@@ -28,7 +28,7 @@ from forewarn.maintenance.news import NewsItem, NewsType
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import CheckProgress, UnitKind
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 replace = msgspec.structs.replace

@@ -11,7 +11,8 @@ from forewarn.clock import SystemClock
 from forewarn.control import changefeed
 from forewarn.control.changefeed import NewsTail, Reached
 from forewarn.maintenance import news
-from forewarn.store.port import NewChange, Reading, StoreUnavailable
+from forewarn.store.port import NewChange, StoreUnavailable
+from forewarn.store.queries import Reading
 
 ITEM = news.encode([news.lost(1, "r1", NOW)])
 LARGE = news.encode([news.lost(1, "r" * 1000, NOW)] * 100)

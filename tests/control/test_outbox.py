@@ -16,9 +16,8 @@ from forewarn.connectors.port import Outcome
 from forewarn.control import accounts, maintenances, outbox
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.control.outbox import Follower, FollowerThread, Known, difference
+from forewarn.control.outbox import Follower, FollowerThread, difference, state_of
 from forewarn.control.plane import Plane
-from forewarn.control.unit_of_work import world_of
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import Token
@@ -36,16 +35,10 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState
-from forewarn.maintenance.world import World
-from forewarn.store.port import (
-    NewChange,
-    OutcomeUnknown,
-    Position,
-    Reading,
-    StoreError,
-    StoreUnavailable,
-    Transaction,
-)
+from forewarn.maintenance.world import LiveState, World
+from forewarn.store.port import NewChange, OutcomeUnknown, Position, StoreError, StoreUnavailable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 from store.shared import SharedStore, lost_tail
@@ -74,8 +67,8 @@ class Memory:
             if operation.live:
                 self.operations[operation.id] = operation
 
-    def known(self) -> Known:
-        return Known(dict(self.scopes), dict(self.machines), dict(self.operations))
+    def known(self) -> LiveState:
+        return LiveState(dict(self.scopes), dict(self.machines), dict(self.operations))
 
 
 def vars_of(world: World) -> dict[str, object]:
@@ -116,7 +109,7 @@ class ReplicaProcess:
         """Compare memory with the store: the loop's, and the writer's World."""
         world = self.plane.order(lambda unit, _: unit.world).result(patience.SECONDS)
         with self.store.read() as reading:
-            assert vars_of(world) == vars_of(world_of(reading))
+            assert vars_of(world) == vars_of(World(state_of(reading)))
             assert self.memory.scopes == reading.scopes()
             assert self.memory.machines == reading.machines()
             assert self.memory.operations == reading.live_operations()
@@ -214,7 +207,7 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
     with first.store.write() as transaction:
-        scope = transaction.scopes(["web"])["web"]
+        scope = transaction.scopes()["web"]
         transaction.save(Changes(scopes=(msgspec.structs.replace(scope, incarnation=9),)))
         change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"{")
         transaction.append(change)
@@ -283,7 +276,7 @@ def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_sto
     store.after = None
     world = only.plane.order(lambda unit, _: unit.world).result()
     with store.read() as reading:
-        assert vars_of(world) == vars_of(world_of(reading))
+        assert vars_of(world) == vars_of(World(state_of(reading)))
         assert reading.live_operations() == {}
 
 
@@ -613,8 +606,8 @@ def test_what_was_read_again_tells_which_tokens_are_valid() -> None:
     def token(digest: str, used_at: datetime | None = None) -> Token:
         return msgspec.structs.replace(new_token("h1", digest, by="ann", at=NOW), used_at=used_at)
 
-    def known(*tokens: Token) -> Known:
-        return Known(tokens={each.name: each for each in tokens})
+    def known(*tokens: Token) -> LiveState:
+        return LiveState(tokens={each.name: each for each in tokens})
 
     before = known(token("a"), token("b"), token("c"))
     after = known(token("b", NOW), token("c"), token("d"))

@@ -36,7 +36,8 @@ from forewarn.maintenance.news import NewsType, decode
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import HEARSAY, LATE, Relay, new_token
 from forewarn.maintenance.transitions import Decision
-from forewarn.store.port import Store, StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from store.shared import SharedStore

@@ -1,7 +1,7 @@
 """Replicas' rows: an outage of one is none of all, and one bad clock is one replica's alone."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -20,7 +20,9 @@ from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Policy, Sighting, unseen
 from forewarn.maintenance.planner import Request
-from forewarn.store.port import JUMP, Replica, SeenMachine, StoreUnavailable, Transaction
+from forewarn.maintenance.world import NOTHING
+from forewarn.store.port import JUMP, Replica, StoreUnavailable
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.shared import SharedStore
@@ -35,13 +37,14 @@ class Database(SharedStore):
         self.on_beat: Callable[[], None] = lambda: None
         """Called once, when the next beat is on its way."""
 
-    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+    def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         on_beat, self.on_beat = self.on_beat, lambda: None
         on_beat()
         now = self._time.now()
         beat_at = min(now, replica.beat_at)
         is_ahead = replica.beat_at - now > JUMP
-        super().beat(msgspec.structs.replace(replica, beat_at=beat_at), () if is_ahead else seen)
+        known = NOTHING if is_ahead else seen
+        super().beat(msgspec.structs.replace(replica, beat_at=beat_at), known)
         return now
 
 
@@ -322,7 +325,7 @@ def test_a_replica_that_falls_silent_is_an_alert_unless_it_was_stopped(
 class Blind(InMemoryStore):
     """A store that takes nothing that was seen of machines."""
 
-    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+    def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
         raise StoreUnavailable("the disk is full")
 
 

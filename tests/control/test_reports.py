@@ -20,7 +20,7 @@ from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import UnitState
 from forewarn.store import sqlite
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 FINE = Outcome(succeeded=True, message="fine")

@@ -99,7 +99,7 @@ def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: Hous
     house.ask(REBOOT, "bastion")
     house.ask(REBOOT, "web-0")
     with house.store.read() as reading:
-        whole = Changes(scopes=tuple(reading.scopes(["bastion"]).values()))
+        whole = Changes(scopes=(reading.scopes()["bastion"],))
     house.put(Changes(removed_scopes=("bastion",)))
     ticker = Ticker(house.plane, house.clock, Retention())
 
@@ -153,7 +153,7 @@ class Rebooting:
 
 
 def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(house: House) -> None:
-    plane = Forgetful(house.plane._writer, house.plane._mint)
+    plane = Forgetful(house.plane.writer, house.plane.mint)
     house.ask(REBOOT, "web-0", no_notice=True)
     house.ask(REBOOT, "bastion", no_notice=True)
     executor = Executor(plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: Ho
     sightings: dict[str, Sighting] = {
         name: Sighting(asked_at=NOW, version="2020-07-01") for name in ("web-0", "bastion")
     }
-    plane = Forgetful(house.plane._writer, house.plane._mint, sighting=sightings.get)
+    plane = Forgetful(house.plane.writer, house.plane.mint, sighting=sightings.get)
     plane.broken = ""
     for name in sightings:
         done(plane.request(Request(event_type=REBOOT, machines=(name,), no_notice=True)))

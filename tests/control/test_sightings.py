@@ -91,7 +91,7 @@ def test_a_machine_that_is_awaited_is_written_as_soon_as_it_asks_again() -> None
     assert one.beat() == 0
     for number in range(200):
         one.sees(f"m{number}", 1)
-    news = [seen.machine for seen in one.sightings.news()]
+    news = [*one.sightings.news()]
     assert "m150" in news
     assert len(news) <= 1 + 200 // BEATS + 1  # of the others, those whose turn it is
 

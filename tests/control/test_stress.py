@@ -47,10 +47,12 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import LiveState, World
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 from store.wrapped import Wrapped
 
@@ -420,7 +422,7 @@ class Stress:
                 (operation,) = reading.operations_of_events([event_id]).values()
                 assert approval in [event.approval for event in operation.events]
         operations = {id_: operation for each in told for id_, operation in each.items()}
-        invariants.check(World(scopes=scopes, machines=machines, operations=operations))
+        invariants.check(World(LiveState(scopes, machines, operations)))
         assert self.inventory.scopes == scopes
         assert self.mirror.machines == machines
         assert self.inventory.operations == {}

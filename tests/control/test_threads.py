@@ -32,7 +32,8 @@ from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
-from forewarn.store.port import StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventStatus, EventType
 
 STALL = 2 * SECOND

@@ -22,7 +22,8 @@ from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import BEHIND, MAX_WEBHOOKS, TURN, Webhook
-from forewarn.store.port import NewChange, Reading
+from forewarn.store.port import NewChange
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
 
 

@@ -11,7 +11,7 @@ from control.conftest import done
 from control.test_host_drains import Site
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
-from forewarn.control.outbox import everything, known_of
+from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Stepped
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -72,7 +72,7 @@ class UnitSite(Site):
     def start(self) -> None:
         super().start()
         with self.store.read() as reading:
-            self.maintenances.learn(everything(known_of(reading)))
+            self.maintenances.learn(everything(state_of(reading)))
         self.feed.subscribe(self.maintenances.learn)
         self._tasks.append(asyncio.create_task(self.maintenances.run()))
 
@@ -97,9 +97,7 @@ class UnitSite(Site):
         survey = self.survey_of(drained) if drained else None
         with self.store.read() as reading:
             return maintenances.prepared(
-                reading,
-                reading.scopes(),
-                reading.machines(),
+                state_of(reading),
                 asked,
                 Policy(),
                 now=self.clock.now(),

@@ -36,7 +36,7 @@ def answer_before_commit() -> None:
                         continue
                     unit.save()
                     for changes in unit.saved:
-                        self.follower._feed.publish(changes)
+                        self.follower.feed.publish(changes)
                     future.set_result(result)
 
     writer._Committer = Hasty  # type: ignore[misc]  # that is the break
@@ -195,12 +195,9 @@ def forget_failures() -> None:
 
 def forget_returns() -> None:
     """Count machines as back that nobody has heard of."""
-    from forewarn.maintenance import commands, model, transitions
+    from forewarn.maintenance import commands, transitions
 
-    def asked_again(self: transitions.Transitions, _: object, __: str) -> model.Sighting:
-        return model.Sighting(asked_at=self.now, version="2020-07-01")
-
-    transitions.Transitions.asked_again = asked_again  # type: ignore[assignment]  # the break
+    transitions.is_back = lambda *_: True
     commands.has_returned = lambda operation, _: bool(operation.awaited)
 
 

@@ -25,7 +25,7 @@ from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.plane import Retention
-from forewarn.maintenance.accounts import WORDS, AuditRecord, Deed, summary
+from forewarn.maintenance.accounts import AuditRecord, Deed, summary
 from forewarn.server import secret_files
 from forewarn.server.operator import administration, auth, table
 from forewarn.server.operator.auth import (
@@ -37,7 +37,7 @@ from forewarn.server.operator.auth import (
 )
 from forewarn.server.operator.table import API
 from forewarn.store.port import StoreUnavailable
-from forewarn.store.sql import SqlTransaction
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from server.running import (
@@ -65,7 +65,7 @@ class Full(InMemoryStore):
     full = False
 
     @contextmanager
-    def write(self) -> Iterator[SqlTransaction]:
+    def write(self) -> Iterator[Transaction]:
         with super().write() as transaction:
             if self.full:
                 transaction.record = self._refuse  # type: ignore[method-assign]
@@ -664,7 +664,7 @@ def test_a_request_that_is_refused_early_is_told_by_its_handlers_name() -> None:
     assert summary(record("", outcome="unauthorized")) == "refused: POST /v1/things"
     handlers = {route.handler.__name__ for route in API.routes if route.method != "GET"}
     pages = {Deed.LOG_IN, Deed.LOG_OUT, Deed.LOG_IN_LINK, Deed.EXPIRE}
-    assert handlers - {administration.create_page_token.__name__} == {*WORDS} - pages
+    assert handlers - {administration.create_page_token.__name__} == {*Deed} - pages
 
 
 def test_links_to_log_in_are_listed_if_asked_for(tmp_path: Path) -> None:

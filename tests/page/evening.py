@@ -16,14 +16,14 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
+from forewarn.control.outbox import state_of
 from forewarn.control.plane import Plane
 from forewarn.maintenance import planner
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import HoldKind, Operation, Policy, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import TurnPolicy
-from forewarn.store.port import Store
-from forewarn.store.sql import copy
+from forewarn.store.sql import Store, copy
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
 from simulation.writer import JudgedWriter
@@ -243,9 +243,7 @@ class Evening:
             hosts = tuple(f"{of}{n}" for of in ("batch", "encode", "crawl") for n in range(10))
             asked = Asked(request=request, targets=UnitTargets(hosts=hosts), policy=policy)
             made, _ = maintenances.prepared(
-                reading,
-                reading.scopes(),
-                reading.machines(),
+                state_of(reading),
                 asked,
                 Policy(),
                 now=self.now,

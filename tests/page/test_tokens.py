@@ -20,7 +20,8 @@ from forewarn.control import accounts
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused
 from forewarn.server.operator.administration import PAGE_TOKEN_LASTS
-from forewarn.store.port import Reading, Store
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 from server.running import ME, NOON, Client, Running, settings_in, stranger

@@ -15,7 +15,7 @@ from control.conftest import done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.control.outbox import Follower, everything, known_of
+from forewarn.control.outbox import Follower, everything, state_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
@@ -25,7 +25,7 @@ from forewarn.server.guest.documents import DocumentCache
 from forewarn.server.relay import hub as relay_hub
 from forewarn.server.relay.hub import NO_TAG, RelayHub, tag_of
 from forewarn.server.relay_feed import GuestRules, HostDocument, ScopeDocument
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
 from store.shared import SharedStore
@@ -61,7 +61,7 @@ class HubReplica:
             alone=not store.shared,
         )
         with store.read() as reading:
-            known = everything(known_of(reading))
+            known = everything(state_of(reading))
             self.follower.begin(reading.position())
         for learn in (self._learn, self.hub.learn):
             learn(known)

@@ -25,7 +25,7 @@ from forewarn.protocol.codec import AgentReport, Listing
 from forewarn.protocol.versions import NEWEST_VERSION, Version
 from forewarn.server.guest.documents import DocumentCache
 from forewarn.store.port import Position
-from forewarn.store.sql import SqlTransaction
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing.harness import CLAIMS, Harness
 from trace_judge import Trace
@@ -50,7 +50,7 @@ class MortalStore(InMemoryStore):
     doomed = False
 
     @contextmanager
-    def write(self) -> Iterator[SqlTransaction]:
+    def write(self) -> Iterator[Transaction]:
         """Open a transaction that is lost if the process is to die."""
         with super().write() as transaction:
             yield transaction

@@ -26,6 +26,7 @@ from forewarn import times
 from forewarn.connectors.port import Outcome
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
+from forewarn.control.outbox import state_of
 from forewarn.maintenance import fleet_file, model, planner
 from forewarn.maintenance.alerts import remedy
 from forewarn.maintenance.model import HoldKind, Policy, Refused
@@ -232,9 +233,7 @@ def units_of(
     )
     wanted, _ = story.house.look(
         lambda reading: maintenances.prepared(
-            reading,
-            reading.scopes(),
-            reading.machines(),
+            state_of(reading),
             asked,
             story.policy,
             now=story.house.watch.now(),

@@ -33,7 +33,9 @@ from forewarn.server.operator.table import Route
 from forewarn.server.service import Opened, Service, clock_of
 from forewarn.server.sockets import HandedOver
 from forewarn.settings import prepare_types
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import AccessRole, AgentStatus
 from store.wrapped import Wrapped
 

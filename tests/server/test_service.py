@@ -30,7 +30,8 @@ from forewarn.server.service import (
 )
 from forewarn.server.sockets import SocketUnusable
 from forewarn.store import sqlite
-from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
+from forewarn.store.port import StoreUnavailable, StoreUnusable
+from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from patience import eventually

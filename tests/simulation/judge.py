@@ -18,7 +18,7 @@ from forewarn.maintenance.model import (
     StartCause,
     key,
 )
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import EventStatus, EventType, TargetKind
 from simulation.clocks import Clocks
 from simulation.turn_judge import TurnJudge, Wrong
@@ -344,4 +344,4 @@ class Judge:
             ):
                 raise Wrong(f"{event_id} was approved, and the store does not know")
         live = memory.live_operations()
-        invariants.check(World(scopes=memory.all_scopes, operations=live))
+        invariants.check(World(LiveState(scopes=memory.all_scopes, operations=live)))

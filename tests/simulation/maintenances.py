@@ -9,6 +9,7 @@ import msgspec
 
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
+from forewarn.control.outbox import state_of
 from forewarn.maintenance.model import Changes, DrainOptions, Maintenance, Refused, Stay
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
@@ -104,9 +105,7 @@ class MaintenanceOperators:
         try:
             with self._town.writer.store.read() as reading:
                 wanted, planned = maintenances.prepared(
-                    reading,
-                    reading.scopes(),
-                    reading.machines(),
+                    state_of(reading),
                     asked,
                     self._town.policy,
                     now=self._town.now,

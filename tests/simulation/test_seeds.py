@@ -30,7 +30,7 @@ from forewarn.maintenance import (
     units,
 )
 from forewarn.maintenance.footprints import UnitsInWorld
-from forewarn.maintenance.model import HostState, Maintenance, Operation, Sighting
+from forewarn.maintenance.model import HostState, Maintenance, Operation
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.maintenance.world import World
@@ -134,8 +134,11 @@ def nobody_after_failures(self: transitions.Transitions, operation: Any, awaited
 await_ = transitions.Transitions._await
 
 
-def unasked(self: transitions.Transitions, operation: Any, name: str) -> Sighting:
-    return Sighting(asked_at=self.now, version="2020-07-01")
+def unasked(operation: Operation, name: str, sighting: Any) -> bool:
+    return operation.status is EventStatus.RETURNING or is_back(operation, name, sighting)
+
+
+is_back = transitions.is_back
 
 
 def unannounced(working: transitions.Transitions, operation: Operation, _: Any) -> None:
@@ -313,7 +316,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         "nobody has acknowledged",
         1,
     ),
-    "returns": (transitions.Transitions, "asked_again", unasked, "has not asked again", 2),
+    "returns": (transitions, "is_back", unasked, "has not asked again", 2),
     "held hosts": (commands, "follow_moves", unfollowed, "and says|held by", 1),
     "arrivals": (commands, "_locate", unannounced, "had no notice", 6),
     "zones": (time_windows, "check", readable, "by the unknown time zone", 22),

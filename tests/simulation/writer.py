@@ -5,9 +5,11 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
-from forewarn.control.unit_of_work import UnitOfWork, WriterMemory, world_of
+from forewarn.control.outbox import state_of
+from forewarn.control.unit_of_work import UnitOfWork, WriterMemory
 from forewarn.control.writer import Job
 from forewarn.maintenance.model import Changes
+from forewarn.maintenance.world import World
 from forewarn.store.sqlite import InMemoryStore
 from simulation.turn_judge import Wrong
 from store.model import Model
@@ -107,7 +109,7 @@ class JudgedWriter:
             Wrong: They differ.
         """
         with self._memory.transaction() as (transaction, world):
-            stored = world_of(transaction)
+            stored = World(state_of(transaction))
             for name, table in vars(stored).items():
                 if isinstance(table, dict) and getattr(world, name) != table:
                     raise Wrong(f"in memory, {name} is not what the store has")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from forewarn.maintenance import relays
 from forewarn.maintenance.accounts import DONE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import Changes, Refused
-from forewarn.store.port import AuditQuery, Store
+from forewarn.store.port import AuditQuery
+from forewarn.store.sql import Store
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 from store.conformance import assert_rolled_back, save
 from store.engines import NewStore

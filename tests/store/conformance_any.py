@@ -19,7 +19,9 @@ from forewarn.maintenance.model import (
     StartCause,
     Tombstone,
 )
-from forewarn.store.port import HistoryQuery, Reading, Store
+from forewarn.store.port import HistoryQuery
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 from store import values
 from store.conformance_history import all_pages

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from forewarn.store.port import HistoryQuery, Store
+from forewarn.store.port import HistoryQuery
+from forewarn.store.sql import Store
 from forewarn.vocabulary import EventStatus
 from store.conformance import save
 from store.values import MINUTE, NOW, operation, with_maintenances

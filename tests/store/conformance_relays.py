@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.relays import Relay
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from store.engines import NewStore
 from store.values import MINUTE, NOW
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.webhooks import Webhook
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from forewarn.vocabulary import ErrorCode
 from store.engines import NewStore
 from store.values import MINUTE, NOW

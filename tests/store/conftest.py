@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from store.engines import ENGINES, SHARED_ENGINES, Engine, NewStore, parameters
 
 

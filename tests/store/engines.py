@@ -14,7 +14,7 @@ import pytest
 
 import postgres
 from forewarn.store import postgresql, schema, sqlite
-from forewarn.store.port import Store
+from forewarn.store.sql import Store
 from store.shared import SharedStore
 
 NewStore: TypeAlias = Callable[[], Store]

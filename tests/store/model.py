@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class Model:
-    """What is committed; the questions are those of `port.Reading`."""
+    """What is committed; the questions are those of `queries.Reading`."""
 
     def __init__(self) -> None:
         self.all_scopes: dict[str, Scope] = {}

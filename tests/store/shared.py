@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from forewarn.store.port import StoreUnusable
-from forewarn.store.sql import SqlTransaction
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import IN_MEMORY, InMemoryStore, SqliteConnection
 
 
@@ -24,7 +24,7 @@ class SharedStore(InMemoryStore):
         return True
 
     @contextmanager
-    def write(self) -> Iterator[SqlTransaction]:
+    def write(self) -> Iterator[Transaction]:
         with super().write() as transaction:
             yield transaction
         if transaction.appended is not None:

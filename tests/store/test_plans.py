@@ -14,7 +14,9 @@ from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.store import postgresql, sql, sqlite
 from forewarn.store.connections import DatabaseConnection, Pool
-from forewarn.store.port import AuditQuery, HistoryQuery, NewChange, Reading, Store
+from forewarn.store.port import AuditQuery, HistoryQuery, NewChange
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.vocabulary import EventStatus, EventType
 from store import engines, values
 from store.values import MINUTE, NOW, WEB, machine, operation, with_maintenances
@@ -135,8 +137,8 @@ def scans(store: sql.SqlStore[Any], seen: Seen) -> dict[str, list[str]]:
 
 
 QUESTIONS: dict[str, Callable[[Reading], object]] = {
-    "scopes by key": lambda r: r.scopes(["web"]),
-    "machines by key": lambda r: r.machines(["m1", "m2"]),
+    "scopes": lambda r: r.scopes(),
+    "machines": lambda r: r.machines(),
     "operations by id": lambda r: r.operations(["0.1", "0.2"]),
     "operations by maintenance": lambda r: r.operations_of_maintenance(3),
     "operations by event": lambda r: r.operations_of_events(["E1"]),

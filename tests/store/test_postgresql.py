@@ -18,12 +18,12 @@ from forewarn.store import postgresql
 from forewarn.store.port import (
     OutcomeUnknown,
     Position,
-    Store,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
 )
 from forewarn.store.postgresql import Patience, PostgresqlStore
+from forewarn.store.sql import Store
 from store.conformance import save
 from store.conformance_outbox import append, append_alone, replica, seen
 from store.engines import EMPTY, NEEDS_POSTGRESQL, server
@@ -370,10 +370,10 @@ def test_a_server_that_is_gone_when_an_idle_connection_is_lost_is_away(
 def test_a_beat_during_a_removal_leaves_nothing_of_the_machine(url: str) -> None:
     with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
         save(removes, Changes(scopes=(WEB,), machines=(machine("a"),)))
-        beats.beat(replica(), [seen("a")])
+        beats.beat(replica(), seen("a"))
         with removes.write() as transaction:
             transaction.save(Changes(removed_machines=("a",)))
-            beating = threads.submit(beats.beat, replica(), [seen("a")])
+            beating = threads.submit(beats.beat, replica(), seen("a"))
             wait_for_locks(1)
         beating.result(patience.SECONDS)
         with beats.read() as reading:
@@ -384,12 +384,12 @@ def test_a_beat_and_a_removal_never_wait_for_each_other(url: str) -> None:
     with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(2) as threads:
         save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
         for name in ("b", "a"):  # the table has them in this order, and beats come in the other
-            beats.beat(replica(), [seen(name)])
+            beats.beat(replica(), seen(name))
         with psycopg.connect(url) as beside:
             beside.execute("SELECT FROM sightings WHERE machine = 'b' FOR UPDATE")
             removing = threads.submit(save, removes, Changes(removed_machines=("a", "b")))
             wait_for_locks(1)
-            beating = threads.submit(beats.beat, replica(), [seen("a"), seen("b")])
+            beating = threads.submit(beats.beat, replica(), seen("a") | seen("b"))
             wait_for_locks(2)
         removing.result(patience.SECONDS)
         beating.result(patience.SECONDS)
@@ -402,7 +402,7 @@ def test_what_a_beat_wrote_after_a_removal_is_news_since_then(url: str) -> None:
         save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
         with removes.write() as transaction:
             transaction.save(Changes(removed_machines=("a",)))
-            beating = threads.submit(beats.beat, replica(), [seen("b")])
+            beating = threads.submit(beats.beat, replica(), seen("b"))
             wait_for_locks(1)
             removed_at = removes.beat(replica())
         assert beating.result(patience.SECONDS) > removed_at
@@ -417,7 +417,7 @@ def test_beats_go_on_while_a_long_removal_is_under_way(url: str) -> None:
             beside.execute("SELECT FROM state WHERE (kind, key) = ('machine', 'a') FOR UPDATE")
             removing = threads.submit(save, removes, Changes(removed_machines=("a",)))
             wait_for_locks(1)
-            beats.beat(replica(), [seen("a"), seen("b")])
+            beats.beat(replica(), seen("a") | seen("b"))
         removing.result(patience.SECONDS)
         with beats.read() as reading:
             assert [*reading.sightings()] == ["b"]

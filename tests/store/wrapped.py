@@ -1,11 +1,15 @@
 """A store around another one: what tests build on to count, to stall and to fail."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
+from forewarn.maintenance.model import Sighting
 from forewarn.maintenance.relays import Relay
-from forewarn.store.port import Membership, Reading, Replica, SeenMachine, Store, Transaction
+from forewarn.maintenance.world import NOTHING
+from forewarn.store.port import Membership, Replica
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 
 
 class Wrapped:
@@ -28,10 +32,10 @@ class Wrapped:
         with self.inner.read() as reading:
             yield reading
 
-    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+    def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         return self.inner.beat(replica, seen)
 
-    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+    def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
         self.inner.see(seen, at)
 
     def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:

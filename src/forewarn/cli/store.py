@@ -12,7 +12,8 @@ from forewarn.cli.options import FILE, JSON, argument, flag, option
 from forewarn.server.operator import fields
 
 if TYPE_CHECKING:
-    from forewarn.store.port import ChangesBeside, Store
+    from forewarn.store.port import ChangesBeside
+    from forewarn.store.sql import Store
 
 BY: Final = 1_000_000
 """The step by which incarnations are raised: a scope whose events change once a second, day and

@@ -65,17 +65,7 @@ class OperatorRequest:
 
 def expired(hold: Hold, at: datetime) -> AuditRecord:
     """Return the record of a hold that has ended by itself, as its author ordered."""
-    return AuditRecord(
-        at=at,
-        by=hold.by,
-        role=None,
-        address="",
-        action="",
-        deed=Deed.EXPIRE,
-        detail=str(hold),
-        outcome=DONE,
-        request="",
-    )
+    return AuditRecord(at=at, by=hold.by, deed=Deed.EXPIRE, detail=str(hold), outcome=DONE)
 
 
 Describe: TypeAlias = Callable[[Any], str]

@@ -31,7 +31,8 @@ from forewarn.clock import Clock
 from forewarn.maintenance import news
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.news import NumberedNews
-from forewarn.store.port import Store, StoreError, StoreUnavailable
+from forewarn.store.port import StoreError, StoreUnavailable
+from forewarn.store.sql import Store
 
 ASK_SECONDS: Final = 30.0
 """The longest wait for the loop's answer: many times the longest that a whole fleet holds it up."""

@@ -229,9 +229,8 @@ class Executor(Rounds):
         """Look for outcomes that this replica alone may know."""
         if not self._has_to_look:
             return
-        self._has_to_look = (
-            False  # before the store is asked: later changes may not be in its answer
-        )
+        # Before the store is asked: later changes may not be in its answer.
+        self._has_to_look = False
         try:
             tasks = await asyncio.wrap_future(self._plane.unknown_tasks(self._name))
         except StoreError:

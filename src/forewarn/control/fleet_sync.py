@@ -20,9 +20,8 @@ from forewarn.control.ticker import Contained
 from forewarn.maintenance import host_observations, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_observations import (
-    Action,
     FleetState,
-    RaiseUnforeseen,
+    Recorded,
     RecordHost,
     Remark,
     Survey,
@@ -145,8 +144,15 @@ class FleetSync(Contained):
         async with self._recording:
             now = self._time.now()
             for action in self._observed.surveyed(host, number, domains, self._fleet, now):
-                with self._contained(_about(action)):
-                    await self._carry_out(action)
+                match action:
+                    case Survey():
+                        for each in [action.host] if action.host else self._due:
+                            self._due[each].set()
+                    case Remark():
+                        _log.info(action.message, host=action.host, names=action.names)
+                    case _:
+                        with self._contained(action.machine.name):
+                            await self._carry_out(action)
 
     def _put_machines(self, machines: Iterable[Machine]) -> None:
         for machine in machines:
@@ -185,7 +191,7 @@ class FleetSync(Contained):
                 self._observed.host_rebooted(drain.host, self._time.now())
                 self._due[drain.host].set()
 
-    async def _carry_out(self, action: Action) -> None:
+    async def _carry_out(self, action: Recorded) -> None:
         """Record the result of a survey; the next survey finds again what the store cannot take."""
         try:
             await self._record(action)
@@ -196,36 +202,19 @@ class FleetSync(Contained):
             return
         self._observed.recorded(action, self._time.now())
 
-    async def _record(self, action: Action) -> None:
-        match action:
-            case Survey():
-                for host in [action.host] if action.host else self._due:
-                    self._due[host].set()
-            case RecordHost():
-                machine, host = action.machine, action.host
-                await asyncio.wrap_future(self._plane.record_hosts({machine.key: host}))
-                _log.info("a machine has moved", machine=machine.name, host=host, was=machine.host)
-            case RaiseUnforeseen():
-                name = action.machine.name
-                _log.warning("a machine has crashed", machine=name, why=action.why)
-                request = planner.Request(
-                    event_type=EventType.REBOOT,
-                    machines=(name,),
-                    source=EventSource.PLATFORM,
-                    description=DESCRIPTION,
-                    no_notice=True,
-                    requested_by=BY,
-                )
-                await asyncio.wrap_future(self._plane.request(request))
-            case Remark():
-                _log.info(action.message, host=action.host, names=action.names)
-
-
-def _about(action: Action) -> str:
-    match action:
-        case RecordHost() | RaiseUnforeseen():
-            return action.machine.name
-        case Remark():
-            return f"host {action.host}"
-        case Survey():
-            return f"host {action.host}" if action.host else "all hosts"
+    async def _record(self, action: Recorded) -> None:
+        machine, host = action.machine, action.host
+        if isinstance(action, RecordHost):
+            await asyncio.wrap_future(self._plane.record_hosts({machine.key: host}))
+            _log.info("a machine has moved", machine=machine.name, host=host, was=machine.host)
+            return
+        _log.warning("a machine has crashed", machine=machine.name, why=action.why)
+        request = planner.Request(
+            event_type=EventType.REBOOT,
+            machines=(machine.name,),
+            source=EventSource.PLATFORM,
+            description=DESCRIPTION,
+            no_notice=True,
+            requested_by=BY,
+        )
+        await asyncio.wrap_future(self._plane.request(request))

@@ -7,6 +7,7 @@ exactly once. A start begins with the record of the one before, by whatever cloc
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -20,7 +21,8 @@ from forewarn.control.service_clock import Served, ServiceClock
 from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import commands, notice
 from forewarn.maintenance.alerts import Alert, store_down
-from forewarn.store.port import JUMP, Reading, StoreError, StoreUnavailable
+from forewarn.store.port import JUMP, StoreError, StoreUnavailable
+from forewarn.store.queries import Reading
 
 SETTING: Final = "serving"
 """The setting under which the store keeps `Served`."""
@@ -38,6 +40,7 @@ HUNG_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Heartbeat:
     """Keeps the service's clock going, and the store up to date with it.
 
@@ -47,45 +50,39 @@ class Heartbeat:
     can read here.
     """
 
-    def __init__(
-        self,
-        plane: Plane,
-        clock: ServiceClock,
-        real: Clock,
-        replicas: Replicas | None = None,
-        *,
-        serves: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._plane = plane
-        self._clock = clock
-        self._real = real
-        self._replicas = replicas
-        self._shared = replicas is not None and replicas.shared
-        self._serves = serves
-        self._wake = asyncio.Event()
-        self._stopping = False
-        self._saving_lock = asyncio.Lock()
-        self._saving: asyncio.Task[None] | None = None
-        self.store_down: Alert | None = None
-        """The alert that nothing can be saved; None once something was."""
+    plane: Plane
+    clock: ServiceClock
+    real: Clock
+    replicas: Replicas | None = None
+    _: KW_ONLY
+    serves: Callable[[], bool] = lambda: True
+    store_down: Alert | None = None
+    """The alert that nothing can be saved; None once something was."""
+    _stopping: bool = False
+    _saving: asyncio.Task[None] | None = None
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _saving_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def _shared(self) -> bool:
+        return self.replicas is not None and self.replicas.shared
 
     async def begin(self) -> None:
         """Give back an outage since the last start, before anything else happens."""
-        behind = await asyncio.wrap_future(self._plane.order(set_back, self._clock.shown))
+        behind = await asyncio.wrap_future(self.plane.order(set_back, self.clock.shown))
         if behind:
             _log.warning(
                 "the wall clock was set back: NotBefore stays as guests have read it",
                 seconds=round(behind.total_seconds(), 1),
             )
-        kept = await asyncio.wrap_future(self._plane.setting(SETTING))
-        served = None if kept is None else msgspec.json.decode(kept, type=Served)
-        if self._replicas is not None:
-            rows = await self._replicas.begin()
-            beats = [self._replicas.shown(row.beat_at) for row in rows if row.serving]
+        served = _served(await asyncio.wrap_future(self.plane.setting(SETTING)))
+        if self.replicas is not None:
+            rows = await self.replicas.begin()
+            beats = [self.clock.shown(row.beat_at) for row in rows if row.serving]
             beats += [] if served is None else [served.until]
             if self._shared:
                 served = Served(until=max(beats)) if beats else None
-        owed = self._clock.begin(served)
+        owed = self.clock.begin(served)
         await self._extend(owed, "guests could not read; every notice has moved later by as much")
         await self._beat()
 
@@ -93,19 +90,19 @@ class Heartbeat:
         """Beat, until `stop`; save now and then, and at once when notices must move."""
         save_at = -math.inf
         while not self._stopping:
-            if self._serves():
-                self._clock.beat()
+            if self.serves():
+                self.clock.beat()
             else:
-                self._clock.look()
-            now = self._real.monotonic()
-            is_due = now >= save_at or (self._clock.owed and self.store_down is None)
+                self.clock.look()
+            now = self.real.monotonic()
+            is_due = now >= save_at or (self.clock.owed and self.store_down is None)
             if self._saving is None or self._saving.done():
                 if is_due:
                     save_at = now + SAVE_SECONDS
                     self._saving = asyncio.create_task(self._save())
             elif self.store_down is None and now - save_at >= HUNG_SECONDS - SAVE_SECONDS:
                 self._note(StoreUnavailable(f"a write has not ended within {HUNG_SECONDS:.0f} s"))
-            await self._real.wait(BEAT_SECONDS, self._wake)
+            await self.real.wait(BEAT_SECONDS, self._wake)
         await self._save()
 
     def stop(self) -> None:
@@ -116,7 +113,10 @@ class Heartbeat:
     async def _save(self) -> None:
         async with self._saving_lock:
             try:
-                await self._pay()
+                owed = self.clock.owed
+                await self._extend(owed, "every notice has moved later")
+                self.clock.pay(owed)
+                await self._beat()
                 self.store_down = None
             except Exception as error:  # noqa: BLE001 - the next beat tries again
                 self._note(error)
@@ -126,43 +126,36 @@ class Heartbeat:
         before, known = self.store_down, isinstance(error, StoreError)
         if not (known and before):
             _log.warning("could not save the heartbeat", why=error, exc_info=not known)
-        since = self._clock.now() if before is None else before.since
+        since = self.clock.now() if before is None else before.since
         self.store_down = store_down(error, since)
-
-    async def _pay(self) -> None:
-        owed = self._clock.owed
-        await self._extend(owed, "every notice has moved later")
-        self._clock.pay(owed)
-        await self._beat()
 
     async def _extend(self, owed: timedelta, message: str) -> None:
         """Save when guests could last read, and move every notice later, in one transaction."""
-        served = msgspec.json.encode(self._clock.served()).decode()
+        served = msgspec.json.encode(self.clock.served()).decode()
         if owed:
             limit = self._of_all if self._shared else None
-            lapse = self._plane.extend_notices(owed, setting=(SETTING, served), limit=limit)
+            lapse = self.plane.extend_notices(owed, setting=(SETTING, served), limit=limit)
             _log.warning(
                 message,
                 seconds=round(owed.total_seconds(), 1),
                 operations=await asyncio.wrap_future(lapse),
             )
         elif not self._shared:
-            await asyncio.wrap_future(self._plane.put_setting(SETTING, served))
+            await asyncio.wrap_future(self.plane.put_setting(SETTING, served))
 
     async def _beat(self) -> None:
-        if self._replicas is not None:
-            await self._replicas.beat(serving=self._serves(), stopped=self._stopping)
+        if self.replicas is not None:
+            await self.replicas.beat(serving=self.serves(), stopped=self._stopping)
 
     def _of_all(self, reading: Reading, now: datetime, length: timedelta) -> timedelta:
         """Return the part of this replica's outage that was one of all, and did not count yet."""
-        assert self._replicas is not None
-        own = self._replicas.own.name
+        assert self.replicas is not None
+        own = self.replicas.own.name
         rows = reading.replicas().items()
-        shown = self._replicas.shown
+        shown = self.clock.shown
         read_at = [shown(row.beat_at) for name, row in rows if row.serving and name != own]
-        kept = reading.setting(SETTING)
-        if kept is not None:
-            read_at.append(msgspec.json.decode(kept, type=Served).until)
+        if (served := _served(reading.setting(SETTING))) is not None:
+            read_at.append(served.until)
         left = min(length, now - max(read_at, default=now - length))
         return left if left.total_seconds() > notice.OUTAGE_SECONDS else timedelta(0)
 
@@ -175,8 +168,7 @@ def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datet
     time.
     """
     store, now = unit.store, unit.now
-    kept = store.setting(SETTING)
-    served = None if kept is None else msgspec.json.decode(kept, type=Served)
+    served = _served(store.setting(SETTING))
     latest = [shown(row.beat_at) for row in store.replicas().values()]
     latest += [] if served is None else [served.until]
     behind = max(latest, default=now) - now
@@ -188,3 +180,7 @@ def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datet
         store.put_setting(SETTING, msgspec.json.encode(served).decode())
     decide(unit, commands.set_back, behind)
     return behind
+
+
+def _served(kept: str | None) -> Served | None:
+    return None if kept is None else msgspec.json.decode(kept, type=Served)

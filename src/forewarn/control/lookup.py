@@ -87,15 +87,6 @@ def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | 
     return found
 
 
-def maintenance(unit: UnitOfWork, number: int) -> Maintenance:
-    """Return a maintenance, open or over; NOT_FOUND where history has none of that number."""
-    found = unit.maintenance(number)
-    if found is None:
-        message = f"no maintenance {number}: see 'forewarn maintenance list'"
-        raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
-    return found
-
-
 def known_place(unit: UnitOfWork, hold: Hold) -> None:
     """Refuse (NOT_FOUND) a hold of an unknown thing, unless there is one already."""
     world = unit.world
@@ -116,7 +107,7 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     operations = tuple(operations)
     known = unit.world.machines
     held = (hold.name for hold in host_plan.of_hosts(unit.world.holds.values()))
-    closed = tuple(sorted({*host_drain.closed(unit.world.drains.values()), *held}))
+    closed = tuple(sorted(host_plan.closed(unit.world.drains.values()).union(held)))
     return tuple(_task(operation, known, closed) for operation in operations)
 
 

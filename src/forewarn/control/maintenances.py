@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from operator import attrgetter
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 import structlog
@@ -42,9 +43,9 @@ from forewarn.maintenance.model import (
     Operation,
     Policy,
     Refused,
-    Scope,
     key,
     mapped,
+    no_maintenance,
     unknown,
 )
 from forewarn.maintenance.planner import Request
@@ -61,8 +62,7 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
-from forewarn.maintenance.world import World
-from forewarn.store.port import Reading
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
 GAP_SECONDS = 0.1
@@ -328,7 +328,9 @@ def order(
 
     The retry of a unit whose drain is stuck is the retry of its drain.
     """
-    known = lookup.maintenance(unit, number)
+    known = unit.maintenance(number)
+    if known is None:
+        raise no_maintenance(number)
     if not known.open:
         turn_orders.order(known, kind, name, by, unit.now)  # which is refused
     _recalled(unit, known)
@@ -345,9 +347,7 @@ def order(
 
 
 def prepared(
-    reading: Reading,
-    scopes: Mapping[str, Scope],
-    fleet: Mapping[str, Machine],
+    state: LiveState,
     asked: Asked,
     rules: Policy,
     *,
@@ -356,9 +356,8 @@ def prepared(
 ) -> tuple[Maintenance, Callable[..., PlannedTurns]]:
     """Return the requested maintenance, as number 0, and a function that plans it.
 
-    `scopes` and `fleet` are all there are, by key. If drains are asked for, those hosts of the
-    `survey` are drained that can be. Planning takes seconds, and reads nothing: `to_the_end=False`
-    leaves out the time when all is over.
+    If drains are asked for, those hosts of the `survey` are drained that can be. Planning takes
+    seconds: `to_the_end=False` leaves out the time when all is over.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -367,10 +366,10 @@ def prepared(
     request, targets, policy = asked.request, asked.targets, asked.policy
     planner.check(request)
     turns.check_policy(policy)
-    units, members = _units(scopes, fleet, targets, _drained(asked.draining, survey))
+    units, members = _units(state, targets, _drained(asked.draining, survey))
     _check_once(units, members)
     for machine in (machine for its in members.values() for machine in its):
-        planner.check_eligible(request.event_type, scopes[machine.scope])
+        planner.check_eligible(request.event_type, state.scopes[machine.scope])
     if request.event_type in planner.ALL_DOMAINS_AT_ONCE:
         # Those there are now: what takes the place of a machine that is deleted is not meant.
         units = [
@@ -408,7 +407,7 @@ def prepared(
         turn_forecast.planned,
         maintenance,
         lambda unit: takes[unit.key],
-        _worlds(reading, scopes, fleet, members),
+        _worlds(state, members),
         rules,
         now,
         survey=survey,
@@ -422,16 +421,10 @@ def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collec
     return [name for name, facts in hosts if facts.can_reboot or not draining.reboot]
 
 
-def _worlds(
-    reading: Reading,
-    scopes: Mapping[str, Scope],
-    fleet: Mapping[str, Machine],
-    members: Mapping[str, Iterable[Machine]],
-) -> Callable[[], World]:
+def _worlds(state: LiveState, members: Mapping[str, Iterable[Machine]]) -> Callable[[], World]:
     """Return a function that makes a World of all scopes that share operations with the units."""
-    operations = reading.live_operations()
     in_scope: dict[str, list[Operation]] = {}
-    for operation in operations.values():
+    for operation in state.operations.values():
         for event in operation.events:
             in_scope.setdefault(event.scope, []).append(operation)
     found: dict[str, None] = {}
@@ -440,55 +433,47 @@ def _worlds(
         found |= dict.fromkeys(new)
         met = {event.scope for s in new for o in in_scope.get(s, ()) for event in o.events}
         new = sorted(met - found.keys())
-    machines = {name: machine for name, machine in fleet.items() if machine.scope in found}
-    live = {o.id: o for name in found for o in in_scope.get(name, ())}
-    holds, drains = reading.holds(), reading.drains()
-    return lambda: World(
-        scopes={name: scopes[name] for name in found if name in scopes},
-        machines=machines,
-        operations=live,
-        holds=holds,
-        drains=drains,
+    concerned = LiveState(
+        scopes={name: state.scopes[name] for name in found if name in state.scopes},
+        machines={name: one for name, one in state.machines.items() if one.scope in found},
+        operations={one.id: one for name in found for one in in_scope.get(name, ())},
+        holds=state.holds,
+        drains=state.drains,
     )
+    return partial(World, concerned)
 
 
 def _check_notice(
     policy: TurnPolicy, event_type: EventType, units: Iterable[Unit], now: datetime
 ) -> None:
-    drains = any(unit.drain for unit in units)
-    for name, given in (
-        ("approval_until", policy.approval_until),
-        ("notice_seconds", policy.notice_seconds),
-    ):
-        if drains and given:
-            message = (
-                f"{name} is not for hosts that are drained: their machines move away live, with "
-                "the least notice; leave it out, or do not drain the hosts"
-            )
-            raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+    def refuse(name: str, message: str, code: ErrorCode = ErrorCode.INVALID) -> NoReturn:
+        raise Refused(code, f"{name} {message}", where=f"policy.{name}")
+
+    until, seconds = policy.approval_until, policy.notice_seconds
+    if any(unit.drain for unit in units):
+        for name, given in (("approval_until", until), ("notice_seconds", seconds)):
+            if given:
+                refuse(
+                    name,
+                    "is not for hosts that are drained: their machines move away live, with the "
+                    "least notice; leave it out, or do not drain the hosts",
+                )
     least = notice.LEAST.get(event_type, timedelta(minutes=min(notice.TERMINATE_MINUTES)))
-    if 0 < policy.notice_seconds < least.total_seconds():
-        message = (
-            f"notice_seconds {policy.notice_seconds} is too short: a {event_type} has at least "
-            f"{least.total_seconds():.0f} s of notice"
-        )
-        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, where="policy.notice_seconds")
-    until = policy.approval_until
+    if 0 < seconds < least.total_seconds():
+        at_least = f"a {event_type} has at least {least.total_seconds():.0f} s of notice"
+        too_short = ErrorCode.NOTICE_TOO_SHORT
+        refuse("notice_seconds", f"{seconds} is too short: {at_least}", too_short)
     if until is not None and until <= now:
-        message = f"approval_until is over: expected a time after {notice.spoken(now)}"
-        raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
+        refuse("approval_until", f"is over: expected a time after {notice.spoken(now)}")
     if until is not None and until > now + notice.FURTHEST:
-        message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
-        raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
+        refuse("approval_until", f"is more than {notice.FURTHEST.days} days ahead")
 
 
 def _units(
-    scopes: Mapping[str, Scope],
-    fleet: Mapping[str, Machine],
-    targets: UnitTargets,
-    drained: Collection[str],
+    state: LiveState, targets: UnitTargets, drained: Collection[str]
 ) -> tuple[list[Unit], dict[str, list[Machine]]]:
     """Return the units that are named, each once, and their machines by the units' keys."""
+    scopes, fleet = state.scopes, state.machines
     hosts = dict.fromkeys(targets.hosts)
     machines = dict.fromkeys(targets.machines)
     if targets.all_hosts or targets.tags:
@@ -500,8 +485,8 @@ def _units(
                 machines.setdefault(machine.name)
     if targets.all_hosts:
         hosts |= dict.fromkeys(sorted(drained))
-    on_hosts = _grouped(fleet.values(), lambda each: each.host)
-    of_scopes = _grouped(fleet.values() if targets.scopes else (), lambda each: each.scope)
+    on_hosts = planner.grouped(fleet.values(), attrgetter("host"))
+    of_scopes = planner.by_scope(fleet.values() if targets.scopes else ())
     units: list[Unit] = []
     members: dict[str, list[Machine]] = {}
 
@@ -520,10 +505,9 @@ def _units(
     for scope in dict.fromkeys(targets.scopes):
         if not (its := of_scopes.get(key(scope), [])):
             raise unknown("scope", scope)
-        domains = _grouped(its, lambda each: str(each.update_domain))
-        for domain in sorted(map(int, domains)):
-            unit = planner.of_domain(scopes[key(scope)].name, domain)
-            add(unit, "scope", domains[str(domain)])
+        domains = planner.grouped(its, attrgetter("update_domain"))
+        for domain in sorted(domains):
+            add(planner.of_domain(scopes[key(scope)].name, domain), "scope", domains[domain])
     for name in machines:
         its = [fleet[key(name)]] if key(name) in fleet else []
         unit = Unit(name=name, kind=UnitKind.MACHINES, machines=(key(name),))
@@ -540,12 +524,3 @@ def _check_once(units: Iterable[Unit], members: Mapping[str, list[Machine]]) -> 
             if other != unit.name:
                 message = f"{machine.name} is in {other} and in {unit.name}: name it once"
                 raise Refused(ErrorCode.INVALID, message, machine=machine.name)
-
-
-def _grouped(
-    machines: Iterable[Machine], of: Callable[[Machine], str]
-) -> Mapping[str, list[Machine]]:
-    found: dict[str, list[Machine]] = {}
-    for machine in machines:
-        found.setdefault(of(machine), []).append(machine)
-    return found

@@ -17,6 +17,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,31 +28,25 @@ from forewarn.clock import Clock
 from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.maintenance import news, turns
-from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
-    Hold,
-    HoldKind,
-    Machine,
     Maintenance,
     Operation,
-    Scope,
 )
 from forewarn.maintenance.units import MaintenanceState, UnitState
+from forewarn.maintenance.world import LiveState
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
     NewChange,
     OutcomeUnknown,
     Position,
-    Reading,
-    Store,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
-    Transaction,
 )
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import EventStatus
 
 JSON: Final = 1
@@ -127,17 +122,8 @@ class LostTail(StoreUnavailable):
         )
 
 
-class Known(msgspec.Struct, frozen=True):
-    """The copy of the store that a process keeps in memory; of operations, the live ones."""
-
-    scopes: Mapping[str, Scope] = {}
-    machines: Mapping[str, Machine] = {}
-    operations: Mapping[str, Operation] = {}
-    drains: Mapping[str, Drain] = {}
-    tokens: Mapping[str, Token] = {}
-    maintenances: Mapping[int, Maintenance] = {}
-    """Those that are open."""
-    holds: Mapping[tuple[HoldKind, str], Hold] = {}
+KEPT: Final = ("scopes", "machines", "operations", "maintenances", "holds", "drains", "tokens")
+"""The tables of live state that the parts of a process keep too."""
 
 
 def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
@@ -146,20 +132,22 @@ def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
     return (REREAD, b"") if values > MAX_VALUES else (JSON, _encode(saved))
 
 
-def known_of(reading: Reading) -> Known:
-    """Return all that a process keeps in memory."""
-    return Known(
+def state_of(reading: Reading) -> LiveState:
+    """Return all live state in the store."""
+    return LiveState(
         reading.scopes(),
         reading.machines(),
         reading.live_operations(),
-        reading.drains(),
-        reading.tokens(),
         reading.open_maintenances(),
         {(hold.kind, hold.name): hold for hold in reading.holds()},
+        reading.drains(),
+        reading.tokens(),
+        reading.tombstones(),
+        tombstones.scopes(reading),
     )
 
 
-def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> Changes:
+def difference(before: LiveState, after: LiveState, ended: Mapping[str, Operation]) -> Changes:
     """Return the changes that lead from one state of memory to another.
 
     `ended` has the operations that are live before and not after, as far as the store has them; the
@@ -168,9 +156,7 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
     gone = before.operations.keys() - after.operations.keys()
     lost = (_ended(before.operations[name]) for name in gone - ended.keys())
     over = before.maintenances.keys() - after.maintenances.keys()
-    new = {
-        kind: _new(getattr(before, kind), getattr(after, kind)) for kind in Known.__struct_fields__
-    }
+    new = {kind: _new(getattr(before, kind), getattr(after, kind)) for kind in KEPT}
     new["operations"] = (*(ended[name] for name in gone & ended.keys()), *lost, *new["operations"])
     stopped = (_stopped(before.maintenances[number]) for number in over)
     new["maintenances"] = (*stopped, *new["maintenances"])
@@ -185,9 +171,9 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
     )
 
 
-def everything(known: Known) -> Changes:
-    """Return the whole memory as one change, for the parts of a process at its start."""
-    return difference(Known(), known, {})
+def everything(state: LiveState) -> Changes:
+    """Return the whole state as one change, for the parts of a process at its start."""
+    return difference(LiveState(), state, {})
 
 
 def _ended(lost: Operation) -> Operation:
@@ -328,6 +314,7 @@ def _doubted(operation: Operation) -> Operation:
     )
 
 
+@dataclass(eq=False, repr=False)
 class Follower:
     """The position up to which this process has published, and the ways to advance it.
 
@@ -335,44 +322,41 @@ class Follower:
     the feed delivers.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        feed: Changefeed,
-        real: Clock,
-        *,
-        replica: str = "",
-        mint: Callable[[], str] | None = None,
-        known: Callable[[], Known] = Known,
-    ) -> None:
-        self._store = store
-        self._feed = feed
-        self._real = real
-        self.replica = replica
+    store: Store
+    feed: Changefeed
+    real: Clock
+    _: KW_ONLY
+    replica: str = ""
+    mint: Callable[[], str] | None = None
+    """Returns the next token; None for the replica's name and a number."""
+    known: Callable[[], LiveState] = LiveState
+    applied: Position = field(default_factory=Position)
+    """The last row that was published."""
+    looked_at: float = 0.0
+    """When it was last known to be the last of the store, in real seconds."""
+    lost: LostChanges | None = None
+    """When the store last lost changes, as far as this process has read."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while publishing; `applied` changes under it alone."""
+    _ended: dict[str, int] = field(default_factory=dict)
+    """The last attempts of what had started and has ended lately, by operation: memory forgets
+    these, and the store may have lost that they ever started."""
+
+    def __post_init__(self) -> None:
+        """Look from now on."""
         numbers = itertools.count(1)
-        self._mint = mint or (lambda: f"{replica}-{next(numbers)}")
-        self._known = known
-        self._lock = threading.Lock()
-        """Held while publishing; `applied` changes under it alone."""
-        self.applied = Position()
-        """The last row that was published."""
-        self.looked_at = real.monotonic()
-        """When it was last known to be the last of the store, in real seconds."""
-        self._ended: dict[str, int] = {}
-        """The last attempts of what had started and has ended lately, by operation: memory forgets
-        these, and the store may have lost that they ever started."""
-        self.lost: LostChanges | None = None
-        """When the store last lost changes, as far as this process has read."""
+        self._token = self.mint or (lambda: f"{self.replica}-{next(numbers)}")
+        self.looked_at = self.real.monotonic()
 
     def begin(self, position: Position, lost: LostChanges | None = None) -> None:
         """Go on from here: memory was filled in the snapshot that had this position."""
         self.applied, self.lost = position, lost
-        self.looked_at = self._real.monotonic()
+        self.looked_at = self.real.monotonic()
 
     @property
     def behind_seconds(self) -> float:
         """Seconds since it last knew all there is; 0 where one process has the store."""
-        return self._real.monotonic() - self.looked_at if self._store.shared else 0.0
+        return self.real.monotonic() - self.looked_at if self.store.shared else 0.0
 
     @property
     def cut_off(self) -> bool:
@@ -387,7 +371,7 @@ class Follower:
         Raises:
             LostTail: The last published row is no longer in the store.
         """
-        if not self._store.shared:
+        if not self.store.shared:
             return []
         applied = self.applied
         if transaction.position() == applied:
@@ -401,12 +385,12 @@ class Follower:
         if not saved:
             return None
         # Nobody reads what a process on its own has written: its rows only number the changes.
-        form, body = encoded(saved) if self._store.shared else (REREAD, b"")
+        form, body = encoded(saved) if self.store.shared else (REREAD, b"")
         at = transaction.now() or now
         return transaction.append(self._change(body, form, at), news)
 
     def _change(self, body: bytes, form: int, at: datetime) -> NewChange:
-        token = self._mint()
+        token = self._token()
         return NewChange(token=token, replica=self.replica, at=at, format=form, body=body)
 
     def publish(
@@ -422,7 +406,7 @@ class Follower:
                 self._publish_rows(missed)
                 if own is None or own.sequence <= self.applied.sequence:
                     return
-                if not self._store.shared or own.sequence == self.applied.sequence + 1:
+                if not self.store.shared or own.sequence == self.applied.sequence + 1:
                     self._publish_all(saved)
                     self._reach(own, news)
                     return
@@ -430,7 +414,7 @@ class Follower:
         except StoreError as error:
             _log.warning("memory is behind the store; it is read again soon", why=str(error))
         except Exception as error:  # noqa: BLE001 - it was committed, so no job may run again
-            self._feed.fail(error)
+            self.feed.fail(error)
 
     # The thread's side.
 
@@ -442,9 +426,9 @@ class Follower:
         """
         with self._lock:
             while True:
-                began = self._real.monotonic()
+                began = self.real.monotonic()
                 try:
-                    with self._store.read() as reading:
+                    with self.store.read() as reading:
                         missed = self._after(self.applied, reading)
                 except LostTail:
                     self._recover()
@@ -488,8 +472,8 @@ class Follower:
 
     def _publish_all(self, saved: Iterable[Changes]) -> None:
         for changes in saved:
-            self._feed.publish(changes)
-            if self._store.shared:
+            self.feed.publish(changes)
+            if self.store.shared:
                 self._remember(changes)
 
     def _remember(self, changes: Changes) -> None:
@@ -501,11 +485,11 @@ class Follower:
 
     def _recover(self) -> None:
         """Go on with a store that has lost changes; the lock is held."""
-        applied, known = self.applied, self._feed.ask(self._known).operations
+        applied, known = self.applied, self.feed.ask(self.known).operations
         begun = {i: o.attempt for i, o in known.items() if o.started_at is not None}
-        with self._store.write() as transaction:
-            now = transaction.now() or self._real.now()
-            noticed = LostChanges(at=now, token=self._mint(), changes=0, replica=self.replica)
+        with self.store.write() as transaction:
+            now = transaction.now() or self.real.now()
+            noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
             changes = recover(transaction, begun | self._ended, applied, self.lost, noticed)
             if changes:  # the others read again, too, and what was noticed with it
                 change = self._change(b"", REREAD, transaction.now() or now)
@@ -523,19 +507,19 @@ class Follower:
 
         `lost` is True if the last published row is no longer in the store.
         """
-        before = self._feed.ask(self._known)
-        with self._store.read() as reading:
-            position, after = reading.position(), known_of(reading)
+        before = self.feed.ask(self.known)
+        with self.store.read() as reading:
+            position, after = reading.position(), state_of(reading)
             latest = latest_loss(reading)
             ended = reading.operations(before.operations.keys() - after.operations.keys())
         if changes := difference(before, after, ended):
-            self._feed.publish(changes)
+            self.feed.publish(changes)
         self.lost = latest
         self._reach(position, lost=lost)
 
     def _reach(self, position: Position, news: bytes | None = None, *, lost: bool = False) -> None:
         self.applied = position
-        self._feed.reach(Reached(position.sequence, news, lost))
+        self.feed.reach(Reached(position.sequence, news, lost))
 
 
 class FollowerThread:

@@ -12,6 +12,7 @@ import copy
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -45,11 +46,12 @@ from forewarn.maintenance.model import (
     Sightings,
     Verdict,
     key,
+    mapped,
     unseen,
 )
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.turn_check import CheckRun
-from forewarn.store.port import Reading
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 ADVANCE_BATCH = 1000
@@ -111,6 +113,7 @@ def _job(
     return submit
 
 
+@dataclass(eq=False, repr=False)
 class Plane:
     """The control plane.
 
@@ -118,23 +121,14 @@ class Plane:
     within which a machine must have asked to count as listening.
     """
 
-    def __init__(
-        self,
-        writer: Writer,
-        mint: Callable[[], str],
-        policy: Policy = commands.ALWAYS_ON,
-        *,
-        may_start: Callable[[], bool] = lambda: True,
-        listening: Callable[[], timedelta] = lambda: LISTENING,
-        sighting: Sightings = unseen,
-    ) -> None:
-        self._writer = writer
-        self._audited: tuple[OperatorRequest, Describe] | None = None
-        self._mint = mint
-        self._policy = policy
-        self.may_start = may_start
-        self._listening = listening
-        self._sighting = sighting
+    writer: Writer
+    mint: Callable[[], str]
+    policy: Policy = commands.ALWAYS_ON
+    _: KW_ONLY
+    may_start: Callable[[], bool] = lambda: True
+    listening: Callable[[], timedelta] = lambda: LISTENING
+    sighting: Sightings = unseen
+    _audited: tuple[OperatorRequest, Describe] | None = None
 
     # The fleet.
 
@@ -151,7 +145,7 @@ class Plane:
     ) -> fleet_file.Applied:
         """Make the fleet match a fleet file; `dry_run` changes nothing."""
         applied = fleet_file.apply(
-            unit.world, wanted, prune=prune, mint=self._mint, again=again, allow_empty=allow_empty
+            unit.world, wanted, prune=prune, mint=self.mint, again=again, allow_empty=allow_empty
         )
         if not dry_run:
             self._change_fleet(unit, applied.changes)
@@ -253,7 +247,7 @@ class Plane:
         named = lookup.resolve(unit, *(one for one in references if one not in waiting))
         for number in waiting:
             named |= unit.operations_of_maintenance(int(number))
-        return self._run(unit, commands.cancel_operations, named, reason, whole)
+        return self._decide(unit, commands.cancel_operations, named, reason, whole).operations
 
     @_job
     def hold(
@@ -272,14 +266,14 @@ class Plane:
         """
         hold = msgspec.structs.replace(_hold(unit, kind, name, reason, by), until=until)
         lookup.known_place(unit, hold)
-        return self._run(unit, commands.place_hold, hold)
+        return self._decide(unit, commands.place_hold, hold).operations
 
     @_job
     def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Operations:
         """Release a hold; the answer is the operations that it covered."""
         hold = _hold(unit, kind, name)
         lookup.known_place(unit, hold)
-        return self._run(unit, commands.release_hold, hold)
+        return self._decide(unit, commands.release_hold, hold).operations
 
     @_job
     def postpone(
@@ -287,7 +281,7 @@ class Plane:
     ) -> Operations:
         """Move operations later than what guests have read; of a maintenance what is Scheduled."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
-        return self._run(unit, commands.postpone_operations, named, not_before)
+        return self._decide(unit, commands.postpone_operations, named, not_before).operations
 
     @_job
     def acknowledge(
@@ -296,7 +290,7 @@ class Plane:
         """Acknowledge failures, so that their alerts end; all or none."""
         named = lookup.resolve(unit, *references)
         rule = commands.acknowledge_failures
-        return self._run(unit, rule, named, by, even_if_down=even_if_down)
+        return self._decide(unit, rule, named, by, even_if_down=even_if_down).operations
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> None:
@@ -325,7 +319,7 @@ class Plane:
             length = limit(store, unit.now, length)
         if not length:
             return 0
-        moved = self._run(unit, commands.extend_notices, length)
+        moved = self._decide(unit, commands.extend_notices, length).operations
         if setting is not None:
             store.put_setting(*setting)
         return len(moved)
@@ -361,7 +355,7 @@ class Plane:
     @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Operations:
         """Look again at the machines that these operations await."""
-        return self._run(unit, commands.record_returns, unit.operations(operations))
+        return self._decide(unit, commands.record_returns, unit.operations(operations)).operations
 
     def next_wakeup(self) -> "Future[datetime | None]":
         """Return the next time for `advance` or `expire_holds`; None while nothing is scheduled."""
@@ -370,7 +364,7 @@ class Plane:
             times = (reading.next_wakeup(), *(hold.until for hold in reading.holds()))
             return min((at for at in times if at is not None), default=None)
 
-        return self._writer.read(question)
+        return self.writer.read(question)
 
     @_job
     def forget(self, unit: UnitOfWork, keep: Retention) -> bool:
@@ -413,14 +407,14 @@ class Plane:
         if not free:
             return ()
         share = -(-len(free) // replicas)
-        claimed = self._run(unit, commands.claim_tasks, free[:share], executor, lease)
+        claimed = self._decide(unit, commands.claim_tasks, free[:share], executor, lease).operations
         return lookup.tasks(unit, claimed)
 
     @_job
     def renew(self, unit: UnitOfWork, operation: str, attempt: int, lease: timedelta) -> Operations:
         """Lengthen a claim; a stale attempt is refused."""
         unit.operations([operation])
-        return self._run(unit, commands.renew_lease, operation, attempt, lease)
+        return self._decide(unit, commands.renew_lease, operation, attempt, lease).operations
 
     @_job
     def finish(
@@ -429,7 +423,7 @@ class Plane:
         """Record the outcome of an operation; a stale attempt is refused."""
         unit.operations([operation])
         reported = msgspec.structs.asdict(outcome)
-        return self._run(unit, commands.finish_task, operation, attempt, **reported)
+        return self._decide(unit, commands.finish_task, operation, attempt, **reported).operations
 
     @_job
     def report_unknown(
@@ -440,7 +434,9 @@ class Plane:
         It stays Started, and nobody carries it out, until `resolve`.
         """
         unit.operations([operation])
-        return self._run(unit, commands.report_unknown_outcome, operation, attempt, message)
+        return self._decide(
+            unit, commands.report_unknown_outcome, operation, attempt, message
+        ).operations
 
     @_job
     def resolve(
@@ -448,7 +444,7 @@ class Plane:
     ) -> Operations:
         """Record the result of operations whose outcome is unknown, or repeat them."""
         named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
-        return self._run(unit, commands.resolve_outcomes, named, verdict, by)
+        return self._decide(unit, commands.resolve_outcomes, named, verdict, by).operations
 
     def started(self) -> "Future[frozenset[str]]":
         """Return the ids of the operations that are Started."""
@@ -457,7 +453,7 @@ class Plane:
             live = reading.live_operations().values()
             return frozenset(o.id for o in live if o.status is EventStatus.STARTED)
 
-        return self._writer.read(question)
+        return self.writer.read(question)
 
     @_job
     def unknown_tasks(self, unit: UnitOfWork, executor: str) -> tuple[Task, ...]:
@@ -521,7 +517,7 @@ class Plane:
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Stepped:
         """Take the next step of a host's drain; of its requests, the first that is possible."""
         view = lookup.drain(unit, host, survey)
-        step = host_drain.step(view, unit.now, self._policy.host_back)
+        step = host_drain.step(view, unit.now, self.policy.host_back)
 
         def ask(request: planner.Request) -> int:
             number = unit.next_maintenance_number()
@@ -530,13 +526,8 @@ class Plane:
 
         step = host_drain.ask_first(view, step, ask, unit.now)
         self._follow(unit, step)
-        return Stepped(
-            changed=step.drain.state is not view.drain.state
-            or step.drain.maintenances != view.drain.maintenances,
-            survey=step.survey,
-            reboot=step.reboot,
-            wake_at=step.wake_at,
-        )
+        asked = step.drain.maintenances != view.drain.maintenances
+        return mapped(Stepped, step, changed=asked or step.drain.state is not view.drain.state)
 
     @_job
     def order_drain(
@@ -574,8 +565,8 @@ class Plane:
 
     def _submit(self, job: Job) -> "Future[Any]":
         if self._audited is None:
-            return self._writer.submit(job)
-        return accounts.submit(self._writer, job, *self._audited)
+            return self.writer.submit(job)
+        return accounts.submit(self.writer, job, *self._audited)
 
     # Operators' accounts, and what they asked.
 
@@ -594,7 +585,7 @@ class Plane:
 
     def setting(self, name: str) -> "Future[str | None]":
         """Return a value that the service saved for itself; None without one."""
-        return self._writer.read(lambda reading: reading.setting(name))
+        return self.writer.read(lambda reading: reading.setting(name))
 
     @_job
     def put_setting(self, unit: UnitOfWork, name: str, value: str) -> None:
@@ -611,16 +602,7 @@ class Plane:
     ) -> Operations:
         ids = [event_id.upper() for event_id in events]
         unit.operations_of_events(ids)
-        return self._run(unit, commands.approve_events, ids, approval, scope)
-
-    def _run(
-        self,
-        unit: UnitOfWork,
-        command: Callable[Concatenate[Transitions, P], Iterable[str]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Operations:
-        return self._decide(unit, command, *args, **kwargs).operations
+        return self._decide(unit, commands.approve_events, ids, approval, scope).operations
 
     def _starts(self, unit: UnitOfWork) -> bool:
         if unit.may_start is None:
@@ -641,10 +623,10 @@ class Plane:
 
     def _decision(self, unit: UnitOfWork, command: commands.Command) -> Decision:
         policy = msgspec.structs.replace(
-            self._policy, starts=self._starts(unit), listening=self._listening()
+            self.policy, starts=self._starts(unit), listening=self.listening()
         )
         return commands.decide(
-            unit.world, command, unit.now, self._mint, policy, sighting=self._sighting
+            unit.world, command, unit.now, self.mint, policy, sighting=self.sighting
         )
 
 

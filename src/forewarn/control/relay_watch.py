@@ -25,9 +25,10 @@ from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Hold, HoldKind, HostState, Refused
-from forewarn.maintenance.relays import Relay, RelayHolds, RelayTerms
+from forewarn.maintenance.relays import Relay, RelayTerms
 from forewarn.maintenance.transitions import Transitions
-from forewarn.store.port import Store, StoreError
+from forewarn.store.port import StoreError
+from forewarn.store.sql import Store
 from forewarn.vocabulary import ErrorCode
 
 LOOK_EVERY: Final = timedelta(seconds=1)
@@ -269,19 +270,18 @@ class RelayWatch(Rounds):
                 await self._exchange()
         self._follow_those_behind()
         terms, at = self._terms(), self._time.now()
-        found = relays.judge(self.relays.values(), terms, self.has_all, at)
-        if found:
-            await self._follow(found)
+        away, back = relays.judge(self.relays.values(), terms, self.has_all, at)
+        if away or back:
+            await self._follow(away[:MAX_AT_ONCE], back[:MAX_AT_ONCE])
         if self._awaits:
             awaited = (relays.is_awaited(one, terms, at) for one in self.relays.values())
-            self._awaits = len(found.hold) > MAX_AT_ONCE or any(awaited)
+            self._awaits = len(away) > MAX_AT_ONCE or any(awaited)
 
-    async def _follow(self, found: RelayHolds) -> None:
+    async def _follow(self, away: list[tuple[Relay, datetime]], back: list[Relay]) -> None:
         if self._unsaved:
             await self._exchange()  # a host is held for an absence that the store knows of
-        held = [(*each, self._plane.order(hold, *each)) for each in found.hold[:MAX_AT_ONCE]]
-        released = found.release[:MAX_AT_ONCE]
-        freed = [(relay.host, self._plane.order(release, relay.host)) for relay in released]
+        held = [(*each, self._plane.order(hold, *each)) for each in away]
+        freed = [(relay.host, self._plane.order(release, relay.host)) for relay in back]
         for relay, since, future in held:
             with self._settling(relay.host):
                 known = await asyncio.wrap_future(future)

@@ -8,6 +8,7 @@ leads: `executor` claims tasks.
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -19,7 +20,8 @@ from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Sighting, Sightings
-from forewarn.store.port import Replica, SeenMachine, Store
+from forewarn.store.port import Replica
+from forewarn.store.sql import Store
 
 LIVE: Final = timedelta(seconds=7)
 """The greatest age of the row of a live replica: three beats and a second."""
@@ -88,19 +90,16 @@ class SharedSightings:
         """Take the next request of each of these machines (keys) for news: they are awaited."""
         self._awaited.update(machines)
 
-    def news(self) -> list[SeenMachine]:
+    def news(self) -> dict[str, Sighting]:
         """Return the sightings to write at this beat; they count as written from now on."""
         taken, self._news, self._removed = self._news, set(), set()
         taken.update(self._asked_since())
         again = {one for one in self._awaited if self._has_asked(one)}
         self._awaited -= again
         taken |= again
-        found = []
-        for machine in taken:
-            seen = self(machine)  # with what an agent said to another replica
-            if seen is not None:
-                self._saved[machine] = seen.asked_at
-                found.append(SeenMachine(machine=machine, **msgspec.structs.asdict(seen)))
+        # With what an agent said to another replica.
+        found = {name: seen for name in taken if (seen := self(name)) is not None}
+        self._saved |= {name: seen.asked_at for name, seen in found.items()}
         return found
 
     def _asked_since(self) -> Iterator[str]:
@@ -113,14 +112,13 @@ class SharedSightings:
         own = self._here(machine)
         return own is not None and own.asked_at > self._saved.get(machine, own.asked_at)
 
-    def keep(self, unsaved: Iterable[SeenMachine]) -> None:
-        """Take back sightings that could not be written."""
-        self._news.update(one.machine for one in unsaved)
+    def keep(self, unsaved: Iterable[str]) -> None:
+        """Take back sightings of machines (keys) that could not be written."""
+        self._news.update(unsaved)
 
-    def learn_others(self, found: Mapping[str, SeenMachine]) -> None:
+    def learn_others(self, found: Mapping[str, Sighting]) -> None:
         """Take over the rows of other replicas, as they were read after the last `news`."""
-        for machine in found.keys() - self._removed:
-            self._others[machine] = msgspec.convert(found[machine], Sighting, from_attributes=True)
+        self._others |= {name: found[name] for name in found.keys() - self._removed}
 
     def learn(self, changes: Changes) -> None:
         """Forget the machines that left the fleet."""
@@ -143,6 +141,7 @@ def _latest(one: Sighting | None, other: Sighting | None) -> Sighting | None:
     return later
 
 
+@dataclass(eq=False, repr=False)
 class Replicas:
     """The rows of all replicas. Lives on the event loop's thread; the store is asked on others.
 
@@ -150,31 +149,21 @@ class Replicas:
     each beat; `follower` knows how far memory is.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        own: Replica,
-        follower: Follower,
-        clock: ServiceClock,
-        wall: Clock,
-        *,
-        sightings: SharedSightings,
-    ) -> None:
-        self.sightings = sightings
-        self._read_to: datetime | None = None
-        """By the database's clock: what was seen of machines is known up to here."""
-        self._store = store
-        self.own = own
-        self._follower = follower
-        self._clock = clock
-        self._wall = wall
-        self.shown = clock.shown
-        self._rows: dict[str, Replica] = {}
+    store: Store
+    own: Replica
+    follower: Follower
+    clock: ServiceClock
+    wall: Clock
+    _: KW_ONLY
+    sightings: SharedSightings
+    _read_to: datetime | None = None
+    """By the database's clock: what was seen of machines is known up to here."""
+    _rows: dict[str, Replica] = field(default_factory=dict)
 
     @property
     def shared(self) -> bool:
         """True if other replicas may share the store."""
-        return self._store.shared
+        return self.store.shared
 
     async def beat(self, *, serving: bool, stopped: bool = False) -> None:
         """Write this replica's row and its sightings of machines, and read those of all.
@@ -183,8 +172,8 @@ class Replicas:
         """
         own = replace(
             self.own,
-            beat_at=self._clock.at(),
-            applied=self._follower.applied.sequence,
+            beat_at=self.clock.at(),
+            applied=self.follower.applied.sequence,
             behind_ms=round(self.behind_seconds * 1000),
             serving=serving,
             stopped=stopped,
@@ -194,18 +183,18 @@ class Replicas:
             if self.shared:
                 await self._share(own, news)
             elif news:
-                await asyncio.to_thread(self._store.see, news, self._clock.now())
+                await asyncio.to_thread(self.store.see, news, self.clock.now())
         except BaseException:
             self.sightings.keep(news)
             raise
 
-    async def _share(self, own: Replica, news: Iterable[SeenMachine]) -> None:
-        asked = self._clock.asking()
+    async def _share(self, own: Replica, news: Mapping[str, Sighting]) -> None:
+        asked = self.clock.asking()
         at, rows, seen = await asyncio.to_thread(self._exchange, own, news)
-        self._clock.tell(at, asked)
+        self.clock.tell(at, asked)
         self.sightings.learn_others(seen)
         self._read_to = at - LATE
-        ahead = (self._wall.now() - at) / timedelta(milliseconds=1)
+        ahead = (self.wall.now() - at) / timedelta(milliseconds=1)
         self.own = replace(own, beat_at=at, clock_ahead_ms=round(ahead))
         self._rows = rows | {own.name: self.own}
 
@@ -215,21 +204,21 @@ class Replicas:
         self.sightings.learn_others(seen)
         return tuple(rows.values())
 
-    def _read(self) -> tuple[dict[str, Replica], dict[str, SeenMachine]]:
-        with self._store.read() as reading:
+    def _read(self) -> tuple[dict[str, Replica], dict[str, Sighting]]:
+        with self.store.read() as reading:
             return reading.replicas(), reading.sightings(self._read_to)
 
     def _exchange(
-        self, own: Replica, news: Iterable[SeenMachine]
-    ) -> tuple[datetime, dict[str, Replica], dict[str, SeenMachine]]:
-        at = self._store.beat(own, news)
+        self, own: Replica, news: Mapping[str, Sighting]
+    ) -> tuple[datetime, dict[str, Replica], dict[str, Sighting]]:
+        at = self.store.beat(own, news)
         return at, *self._read()
 
     def all(self) -> tuple[Replica, ...]:
         """Return the rows as of the last beat, this replica's among them, by name."""
         if not self.shared:
-            applied = self._follower.applied.sequence
-            return (replace(self.own, beat_at=self._clock.now(), applied=applied),)
+            applied = self.follower.applied.sequence
+            return (replace(self.own, beat_at=self.clock.now(), applied=applied),)
         rows = self._rows or {self.own.name: self.own}
         newest = max(row.beat_at for row in rows.values())
         shown = (row for row in rows.values() if newest - row.beat_at < FORGOTTEN)
@@ -238,7 +227,7 @@ class Replicas:
     @property
     def behind_seconds(self) -> float:
         """Seconds since this replica last knew every change; 0 where it is alone."""
-        return self._follower.behind_seconds
+        return self.follower.behind_seconds
 
     def others(self) -> tuple[Replica, ...]:
         """Return the other replicas that lived at the last beat."""
@@ -251,7 +240,7 @@ class Replicas:
         for row in self._rows.values():
             if not row.stopped and MISSED <= self.own.beat_at - row.beat_at < MISSED_FOR:
                 message = "it has said nothing since, and was not stopped: start it again"
-                about, since = f"replica {row.name}", self.shown(row.beat_at)
+                about, since = f"replica {row.name}", self.clock.shown(row.beat_at)
                 yield Alert(AlertKind.REPLICA_LOST, about, message, since)
 
     def live(self) -> int:

@@ -14,7 +14,8 @@ import msgspec
 
 from forewarn.maintenance.model import Changes, Tombstone
 from forewarn.maintenance.world import Name, World
-from forewarn.store.port import Reading, Transaction
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Transaction
 
 SETTING: Final = "retired incarnations"
 """The store's setting with the last incarnations of removed scopes: JSON, by the scope's key;

@@ -14,11 +14,12 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 from forewarn.control import tombstones
 from forewarn.control.outbox import (
     JSON,
+    KEPT,
     MAX_ROWS,
-    Known,
     LostChanges,
     decode,
     latest_loss,
+    state_of,
 )
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord
@@ -30,40 +31,16 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.transitions import Decision, Transitions
-from forewarn.maintenance.world import IndexBroken, Name, World
-from forewarn.store.port import (
-    ChangeRecord,
-    Position,
-    Reading,
-    Store,
-    StoreError,
-    StoreUnavailable,
-    Transaction,
-)
+from forewarn.maintenance.world import IndexBroken, LiveState, Name, World
+from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
+from forewarn.store.sql import Store, Transaction
 
-K = TypeVar("K")
 P = ParamSpec("P")
 T = TypeVar("T")
-V = TypeVar("V")
 
 
 class PartlySaved(Exception):  # noqa: N818 - what happened
     """A job is refused, its cause says why, and the transaction has a part of its changes."""
-
-
-def world_of(reading: Reading) -> World:
-    """Return all live state in the store."""
-    return World(
-        scopes=reading.scopes(),
-        machines=reading.machines(),
-        operations=reading.live_operations(),
-        maintenances=reading.open_maintenances(),
-        holds=reading.holds(),
-        tombstones=reading.tombstones(),
-        retired=tombstones.scopes(reading),
-        drains=reading.drains(),
-        tokens=reading.tokens(),
-    )
 
 
 class WriterMemory:
@@ -118,7 +95,7 @@ class WriterMemory:
             rows = transaction.changes_after(max(0, self._position.sequence - 1), MAX_ROWS)
             world = self._follow(world, rows)
         if world is None:
-            world = world_of(transaction)
+            world = World(state_of(transaction))
         self._position = last
         return world
 
@@ -163,15 +140,14 @@ class UnitOfWork:
         self._closed: set[int] = set()
         """The maintenances that were open and are not any more."""
 
-    # What is alive. Keys that are not there are left out.
-
-    # What is alive, or history. Operations are recalled: a decision may concern them.
+    # What is alive, or history; keys that are not there are left out. Operations are recalled: a
+    # decision may concern them.
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
         if over := [name for name in ids if name not in self.world.operations]:
             self._recall(self._transaction.operations(over))
-        return _known(self.world.operations, ids)
+        return self._live(ids)
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         """Return the operations, live or over, that these events (upper-case ids) belong to."""
@@ -183,12 +159,16 @@ class UnitOfWork:
     def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
         """Return a maintenance's operations, live or over, by id."""
         self._recall(self.store.operations_of_maintenance(number))
-        return _known(self.world.operations, self.world.of_maintenance.of(number))
+        return self._live(self.world.of_maintenance.of(number))
 
     def maintenance(self, number: int) -> Maintenance | None:
         """Return a maintenance, open or over; None where history has none of that number."""
         known = self.world.maintenances.get(number)
         return known or self._transaction.maintenances([number]).get(number)
+
+    def _live(self, ids: Iterable[str]) -> dict[str, Operation]:
+        known = self.world.operations
+        return {name: known[name] for name in ids if name in known}
 
     def _recall(self, found: Mapping[str, Operation]) -> None:
         for operation in found.values():
@@ -256,9 +236,10 @@ class UnitOfWork:
             numbers = [one.number for one in changes.maintenances]
             self._last_number = max(self._last_number, *numbers, 0)
             known = {number: before["maintenances", number] for number in numbers}
-            were = news.Before(
+            hosts = [one.host for one in changes.drains]
+            were = LiveState(
                 maintenances={number: one for number, one in known.items() if one and one.open},
-                drains={one.host: before["drains", one.host] for one in changes.drains},
+                drains={host: old for host in hosts if (old := before["drains", host])},
             )
             self._news += news.of_others(were, changes, self._new_numbers, self.now)
             self._closed |= news.closed(were.maintenances, changes.maintenances, self._new_numbers)
@@ -284,23 +265,19 @@ class UnitOfWork:
             self._notes = []
 
 
-def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
+def at_start(unit: UnitOfWork) -> tuple[Position, LiveState, LostChanges | None]:
     """Return the initial memory: its position, its values, and the latest loss of changes.
 
     The values are the World's own, so that they are there once.
     """
     world, store = unit.world, unit.store
-    tables = {kind: dict(getattr(world, kind)) for kind in Known.__struct_fields__}
-    live = {name: one for name, one in world.operations.items() if one.live}
-    return store.position(), Known(**tables | {"operations": live}), latest_loss(store)
+    tables = {kind: dict(getattr(world, kind)) for kind in KEPT}
+    tables["operations"] = {name: one for name, one in world.operations.items() if one.live}
+    return store.position(), LiveState(**tables), latest_loss(store)
 
 
 _OFTEN: Final = frozenset(("operations", "scopes"))
 """The tables whose changes have no news beside those of operations."""
-
-
-def _known(table: Mapping[K, V], keys: Iterable[K]) -> dict[K, V]:
-    return {name: value for name in keys if (value := table.get(name)) is not None}
 
 
 class Decide(Protocol):

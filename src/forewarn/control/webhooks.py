@@ -30,7 +30,8 @@ from forewarn.maintenance import news, webhooks
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import Refused, unknown
 from forewarn.maintenance.webhooks import MAX_WEBHOOKS, Place, Webhook
-from forewarn.store.port import Reading, StoreError, micros
+from forewarn.store.port import StoreError, micros
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
 
 LOOK_EVERY: Final = timedelta(seconds=5)

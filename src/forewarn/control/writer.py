@@ -26,7 +26,9 @@ from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.unit_of_work import PartlySaved, UnitOfWork, WriterMemory
 from forewarn.maintenance.model import Refused
-from forewarn.store.port import ChangeRecord, Position, Reading, Store, StoreError, StoreUnavailable
+from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 
 MAX_BATCH = 500
 """The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""

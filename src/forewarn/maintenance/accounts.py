@@ -4,11 +4,9 @@ The rules about maintenance never look at these values. They are here because th
 published together with what a request changes.
 """
 
-from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -54,67 +52,53 @@ class Deed(StrEnum):
     A request that is refused before its handler runs has the handler's name as its kind.
     """
 
-    APPLY_FLEET = "apply_fleet"
-    REMOVE_MACHINES = "remove_machines"
-    REQUEST = "request_maintenance"
-    ORDER = "order_maintenance"
-    APPROVE = "approve"
-    CANCEL = "cancel"
-    POSTPONE = "postpone"
-    HOLD = "hold"
-    RELEASE = "release"
-    EXPIRE = "expire"
-    ACKNOWLEDGE = "acknowledge"
-    RESOLVE = "resolve"
-    DRAIN = "drain_hosts"
-    ORDER_DRAIN = "order_drain"
-    CREATE_TOKEN = "create_token"  # noqa: S105 - a word
-    REVOKE_TOKENS = "revoke_tokens"
-    ADD_WEBHOOK = "add_webhook"
-    REMOVE_WEBHOOKS = "remove_webhooks"
-    TEST_WEBHOOK = "test_webhook"
-    CREATE_RELAY_TOKEN = "create_relay_token"  # noqa: S105 - a word
-    REVOKE_RELAY_TOKENS = "revoke_relay_tokens"
-    LOG_IN = "log_in"
-    LOG_IN_LINK = "log_in_link"
-    LOG_OUT = "log_out"
+    done: str
+    """The words for a request that was carried out, before its detail."""
+    asked: str
+    """The words for one that was refused."""
+
+    APPLY_FLEET = "apply_fleet", "changed the fleet:", "change the fleet"
+    REMOVE_MACHINES = "remove_machines", "changed the fleet:", "remove from the fleet:"
+    REQUEST = "request_maintenance", "asked for", ""
+    ORDER = "order_maintenance", "ordered", ""
+    APPROVE = "approve", "approved", "approve"
+    CANCEL = "cancel", "cancelled", "cancel"
+    POSTPONE = "postpone", "postponed", "postpone"
+    HOLD = "hold", "held", "hold"
+    RELEASE = "release", "released", "release"
+    EXPIRE = "expire", "hold expired:", ""
+    ACKNOWLEDGE = "acknowledge", "acknowledged", "acknowledge"
+    RESOLVE = "resolve", "resolved", "resolve"
+    DRAIN = "drain_hosts", "asked for the drain of", "drain"
+    ORDER_DRAIN = "order_drain", "ordered", ""
+    CREATE_TOKEN = "create_token", "made the token", "make the token"
+    REVOKE_TOKENS = "revoke_tokens", "revoked the token", "revoke the token"
+    ADD_WEBHOOK = "add_webhook", "added the webhook", "add the webhook"
+    REMOVE_WEBHOOKS = "remove_webhooks", "removed the webhook", "remove the webhook"
+    TEST_WEBHOOK = "test_webhook", "tested the webhook", "test the webhook"
+    CREATE_RELAY_TOKEN = (
+        "create_relay_token",
+        "made a token for the relay of",
+        "make a token for the relay of",
+    )
+    REVOKE_RELAY_TOKENS = (
+        "revoke_relay_tokens",
+        "revoked the tokens of the relay of",
+        "revoke the relay's tokens:",
+    )
+    LOG_IN = "log_in", "logged in:", "log in"
+    LOG_IN_LINK = "log_in_link", "made a link to log in:", "make a link to log in"
+    LOG_OUT = "log_out", "logged out:", "log out"
+
+    def __new__(cls, name: str, done: str, asked: str) -> Self:
+        """Make a kind with its words."""
+        member = str.__new__(cls, name)
+        member._value_, member.done, member.asked = name, done, asked
+        return member
 
 
 LOGINS: Final = "log_"
 """The beginning of the kinds that are about logging in and out."""
-
-WORDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        Deed.APPLY_FLEET: ("changed the fleet:", "change the fleet"),
-        Deed.REMOVE_MACHINES: ("changed the fleet:", "remove from the fleet:"),
-        Deed.REQUEST: ("asked for", ""),
-        Deed.ORDER: ("ordered", ""),
-        Deed.APPROVE: ("approved", "approve"),
-        Deed.CANCEL: ("cancelled", "cancel"),
-        Deed.POSTPONE: ("postponed", "postpone"),
-        Deed.HOLD: ("held", "hold"),
-        Deed.RELEASE: ("released", "release"),
-        Deed.EXPIRE: ("hold expired:", ""),
-        Deed.ACKNOWLEDGE: ("acknowledged", "acknowledge"),
-        Deed.RESOLVE: ("resolved", "resolve"),
-        Deed.DRAIN: ("asked for the drain of", "drain"),
-        Deed.ORDER_DRAIN: ("ordered", ""),
-        Deed.CREATE_TOKEN: ("made the token", "make the token"),
-        Deed.REVOKE_TOKENS: ("revoked the token", "revoke the token"),
-        Deed.ADD_WEBHOOK: ("added the webhook", "add the webhook"),
-        Deed.REMOVE_WEBHOOKS: ("removed the webhook", "remove the webhook"),
-        Deed.TEST_WEBHOOK: ("tested the webhook", "test the webhook"),
-        Deed.CREATE_RELAY_TOKEN: ("made a token for the relay of", "make a token for the relay of"),
-        Deed.REVOKE_RELAY_TOKENS: (
-            "revoked the tokens of the relay of",
-            "revoke the relay's tokens:",
-        ),
-        Deed.LOG_IN: ("logged in:", "log in"),
-        Deed.LOG_IN_LINK: ("made a link to log in:", "make a link to log in"),
-        Deed.LOG_OUT: ("logged out:", "log out"),
-    }
-)
-"""The words for a request, before its detail: where it was done, and where it was refused."""
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -125,17 +109,17 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: datetime
     by: str
     """The name of the token, or of the unix socket's user; `""` where nobody was known."""
-    role: AccessRole | None
+    role: AccessRole | None = None
     """None where nobody was known."""
-    address: str
+    address: str = ""
     """The address that it came from: an IP address, or `unix:uid=1000`."""
-    action: str
+    action: str = ""
     """The method and the path, without the query."""
-    detail: str
+    detail: str = ""
     """The subject of the request in one line; `""` where it was refused before it was read."""
     outcome: str
     """`done`, or the code of the error."""
-    request: str
+    request: str = ""
     """The id of the request, which its answer carries as `X-Request-Id`."""
     deed: str = ""
     """The kind of request, mostly a `Deed`; `""` where it was refused before that was known."""
@@ -152,7 +136,8 @@ DONE = "done"
 
 def summary(record: AuditRecord) -> str:
     """Return the request in words: `postponed 2 to 14:23Z`, or `refused: Reboot of web-0`."""
-    done, asked = WORDS.get(record.deed, (record.action, record.action))
+    deed = next((deed for deed in Deed if deed == record.deed), None)
+    done, asked = (deed.done, deed.asked) if deed else (record.action, record.action)
     if record.done:
         return f"{done} {record.detail}".strip()
     return f"refused: {f'{asked} {record.detail}'.strip() or record.action}"

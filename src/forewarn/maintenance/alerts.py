@@ -7,8 +7,7 @@ released, an unapproved event when it starts, a lost host when it answers again.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
+from typing import Self
 
 import msgspec
 
@@ -45,26 +44,26 @@ usual guest asks once a minute."""
 class AlertKind(StrEnum):
     """The conditions that an operator should look at."""
 
-    FAILED = "failed"
-    HALTED = "halted"
+    FAILED = "failed", "acknowledge {0}"
+    HALTED = "halted", "maintenance resume {0}"
     """Units of a maintenance failed, or its check did: it waits until it is resumed or stopped."""
-    UNCONFIRMED = "unconfirmed"
+    UNCONFIRMED = "unconfirmed", "maintenance resume {0}"
     """The next wave of a maintenance waits for an operator."""
-    REFUSED = "refused"
+    REFUSED = "refused", "maintenance show {0}"
     """The rules have refused a unit of a maintenance, or the drain of its host, for a while."""
-    UNKNOWN = "unknown"
+    UNKNOWN = "unknown", "resolve {0} succeeded|failed|repeat"
     """Nobody knows whether an operation was carried out."""
     STUCK = "stuck"
-    HELD = "held"
-    UNAPPROVED = "unapproved"
+    HELD = "held", "release {0}"
+    UNAPPROVED = "unapproved", "postpone {0} +30m"
     """It starts within CLOSE, and its guests have not approved."""
-    UNSEEN = "unseen"
+    UNSEEN = "unseen", "postpone {0} +30m"
     """Its machines use an api-version that does not show it, or do not ask."""
-    NOT_BACK = "not-back"
+    NOT_BACK = "not-back", "acknowledge {0}"
     """It is over, and agents of its machines have not said that they are back."""
-    ARRIVED = "arrived"
+    ARRIVED = "arrived", "cancel {0}"
     """Machines came to a host whose maintenance was announced before, and it does not start."""
-    AGENT_HELD = "agent-held"
+    AGENT_HELD = "agent-held", "postpone {0} +30m"
     """An agent could not prepare its machine, and does not approve."""
     HOST_LOST = "host-lost"
     """A host that the fleet is watched on does not answer."""
@@ -73,7 +72,7 @@ class AlertKind(StrEnum):
     RUNS_TWICE = "runs-twice"
     FLEET = "fleet"
     """The fleet and the hosts' domains differ."""
-    HOST_STUCK = "host-stuck"
+    HOST_STUCK = "host-stuck", "host show {1}"
     RELAY_AWAY = "relay-away"
     """The relay of a host does not ask for it, and nothing of the host starts."""
     STORE_DOWN = "store-down"
@@ -84,8 +83,19 @@ class AlertKind(StrEnum):
     """A replica fell silent without being stopped."""
     FAILING = "failing"
     """A part of the service fails again and again, at one thing or as a whole."""
-    WEBHOOK_BEHIND = "webhook-behind"
+    WEBHOOK_BEHIND = "webhook-behind", "webhook test {1}"
     """A webhook has not accepted news for ten minutes, or missed some."""
+
+    remedy: str
+    """The command of `forewarn` that ends such alerts once the cause is understood; it takes the
+    subject of the alert, or the last word of that. `""` where the cause is mended elsewhere, and
+    the alert ends with it."""
+
+    def __new__(cls, name: str, remedy: str = "") -> Self:
+        """Make a kind with its remedy."""
+        member = str.__new__(cls, name)
+        member._value_, member.remedy = name, remedy
+        return member
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -100,31 +110,9 @@ class Alert(msgspec.Struct, frozen=True):
     since: datetime
 
 
-REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
-    {
-        AlertKind.FAILED: "acknowledge {0}",
-        AlertKind.HALTED: "maintenance resume {0}",
-        AlertKind.UNCONFIRMED: "maintenance resume {0}",
-        AlertKind.REFUSED: "maintenance show {0}",
-        AlertKind.UNKNOWN: "resolve {0} succeeded|failed|repeat",
-        AlertKind.HELD: "release {0}",
-        AlertKind.UNAPPROVED: "postpone {0} +30m",
-        AlertKind.UNSEEN: "postpone {0} +30m",
-        AlertKind.ARRIVED: "cancel {0}",
-        AlertKind.AGENT_HELD: "postpone {0} +30m",
-        AlertKind.NOT_BACK: "acknowledge {0}",
-        AlertKind.HOST_STUCK: "host show {1}",
-        AlertKind.WEBHOOK_BEHIND: "webhook test {1}",
-    }
-)
-"""The command of `forewarn` that ends each kind of alert once the cause is understood; it takes the
-subject of the alert, or the last word of that. Other causes are mended elsewhere, and their alerts
-end with them."""
-
-
 def remedy(alert: Alert) -> str:
     """Return the command of `forewarn` that ends an alert, or shows the cause; `""` for none."""
-    return REMEDIES.get(alert.kind, "").format(alert.about, alert.about.rpartition(" ")[2])
+    return alert.kind.remedy.format(alert.about, alert.about.rpartition(" ")[2])
 
 
 class Audience(msgspec.Struct, frozen=True):

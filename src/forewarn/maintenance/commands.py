@@ -39,12 +39,13 @@ from forewarn.maintenance.transitions import (
     Decision,
     Transitions,
     Trigger,
+    is_back,
 )
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turns import left_host
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
-from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
@@ -66,19 +67,8 @@ replace = msgspec.structs.replace
 
 
 def has_returned(operation: Operation, sighting: Sightings) -> bool:
-    """Return True if an awaited machine may be back; `Transitions.look_for_returns` judges it."""
-    if operation.status is EventStatus.FAILED:
-        return False
-    for name in operation.awaited:
-        seen = sighting(key(name))
-        if seen is None:
-            continue
-        if operation.carried_out_at is not None and not operation.status.over:
-            if seen.asked_at > operation.carried_out_at:
-                return True
-        elif seen.agent is AgentStatus.BACK:
-            return True
-    return False
+    """Return True if a machine that an operation awaits is back."""
+    return any(is_back(operation, name, sighting) for name in operation.awaited)
 
 
 def decide(

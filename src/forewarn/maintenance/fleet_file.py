@@ -10,7 +10,8 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -43,6 +44,7 @@ MAX_MACHINES = 200_000
 
 MAX_TAGS = 50
 T = TypeVar("T", bound=Hashable)
+E = TypeVar("E", "AvailabilitySet", "ScaleSet", "CloudService", "StandaloneMachine")
 
 replace = msgspec.structs.replace
 
@@ -237,10 +239,8 @@ def _groups(fleet: Fleet) -> Iterator[Group]:
         entries: tuple[Entry, ...] = getattr(fleet, table)
         for n, entry in enumerate(entries):
             where = f"{table}[{n}]"
-            fields = msgspec.structs.asdict(entry)
-            shared = {
-                name: fields[name] for name in model.Scope.__struct_fields__ if name in fields
-            }
+            fields = {*entry.__struct_fields__}.intersection(model.Scope.__struct_fields__)
+            shared = {name: getattr(entry, name) for name in fields}
             members = tuple(
                 Member(*found, (entry if found[2].listener is None else found[2]).listener or "")
                 for found in _members(entry, where)
@@ -402,7 +402,7 @@ def apply(
     _check_kept(kept, after, scopes)
     _check_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
-    _check_live(world.operations.values(), gone, moved)
+    _check_live(world, gone, moved)
     _skip_incarnations(scopes, world, after.values())
     populated = {m.scope for m in (*after.values(), *kept)} | scopes.keys()
     emptied = world.scopes if prune else {old.scope: None for old, _ in moved}
@@ -426,9 +426,14 @@ def apply(
     )
 
 
-SHARED: Final = tuple(name for name in ScopeEntry.__struct_fields__ if name != "listener")
-"""The fields that a group of the file shares with its scope; the listener belongs to its machines.
-"""
+def entry_of(shape: type[E], scope: model.Scope, **given: object) -> E:
+    """Return a scope's entry in the file: with these fields, and its own of the same names."""
+    shared = {
+        name: getattr(scope, name)
+        for name in shape.__struct_fields__
+        if name in model.Scope.__struct_fields__
+    }
+    return shape(**shared | given)
 
 
 def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine]) -> Fleet:
@@ -441,47 +446,29 @@ def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine
     tables: dict[str, list[Any]] = {table: [] for table in Fleet.__struct_fields__}
     for scope in sorted(scopes, key=lambda scope: scope.key):
         found = members.get(scope.key, [])
-        common = {name: getattr(scope, name) for name in SHARED}
+        entry: Entry
         match scope.kind:
             case ScopeKind.AVAILABILITY_SET:
                 named = [NamedMachine(**_written(one), name=one.name) for one in _in_order(found)]
-                entry: Entry = AvailabilitySet(**common, machines=tuple(named))
+                entry = entry_of(AvailabilitySet, scope, machines=tuple(named))
             case ScopeKind.SCALE_SET:
-                entry = ScaleSet(
-                    **common,
-                    priority=scope.priority,
-                    terminate_notice_minutes=scope.terminate_notice_minutes,
-                    machines=tuple(
-                        IndexedMachine(**_written(one), index=_index(one))
-                        for one in sorted(found, key=_index)
-                    ),
-                )
+                indexed = [IndexedMachine(**_written(one), index=_index(one)) for one in found]
+                indexed.sort(key=lambda one: one.index)
+                entry = entry_of(ScaleSet, scope, machines=tuple(indexed))
             case ScopeKind.CLOUD_SERVICE:
-                entry = CloudService(**common, roles=tuple(_roles(found)))
+                entry = entry_of(CloudService, scope, roles=tuple(_roles(found)))
+            case _ if found:
+                entry = entry_of(StandaloneMachine, scope, **_written(found[0]))
             case _:
-                if not found:
-                    continue
-                entry = StandaloneMachine(
-                    **_written(found[0]),
-                    name=found[0].name,
-                    priority=scope.priority,
-                    automatically_approve=scope.automatically_approve,
-                )
+                continue
         tables[scope.kind].append(entry)
     return Fleet(**{table: tuple(entries) for table, entries in tables.items()})
 
 
 def _written(machine: model.Machine) -> dict[str, Any]:
-    return {
-        **msgspec.structs.asdict(machine.profile),
-        "host": machine.host,
-        "address": machine.address,
-        "listener": machine.listener or None,
-        "vm_id": machine.vm_id,
-        "update_domain": machine.update_domain,
-        "fault_domain": machine.fault_domain,
-        "tags": dict(machine.tags),
-    }
+    own = ("host", "address", "vm_id", "update_domain", "fault_domain")
+    fields = msgspec.structs.asdict(machine.profile) | {one: getattr(machine, one) for one in own}
+    return fields | {"listener": machine.listener or None, "tags": dict(machine.tags)}
 
 
 def _in_order(machines: Collection[model.Machine]) -> list[model.Machine]:
@@ -516,8 +503,7 @@ def remove(world: World, names: Collection[str]) -> Applied:
     if missing:
         raise model.unknown("machine", missing[0])
     gone = [world.machines[name] for name in dict.fromkeys(map(model.key, names))]
-    live = dict.fromkeys(name for each in gone for name in world.live_of_machine.of(each.key))
-    _check_live([world.operations[name] for name in live], gone, [])
+    _check_live(world, gone, [])
     gone_keys = {machine.key for machine in gone}
     scopes = dict.fromkeys(machine.scope for machine in gone)
     emptied = [name for name in scopes if gone_keys.issuperset(world.members.of(name))]
@@ -677,7 +663,7 @@ def _check_ids(machines: Collection[model.Machine]) -> None:
 
 
 def _check_live(
-    operations: Collection[model.Operation],
+    world: World,
     gone: Collection[model.Machine],
     moved: Collection[tuple[model.Machine, model.Machine]],
 ) -> None:
@@ -686,31 +672,28 @@ def _check_live(
     A machine that an operation has left down may be removed, but not moved: its new update domain
     would count as up.
     """
-    busy: dict[str, str] = {}
-    down: dict[str, str] = {}
-    for operation in operations:
-        for event in operation.events if operation.live else ():
-            of_machine = down if operation.status.over else busy
-            of_machine |= dict.fromkeys(map(model.key, event.machines), event.id)
-    leaving = [*gone] + [
-        old
-        for old, new in moved
-        if (old.name, old.scope, old.update_domain) != (new.name, new.scope, new.update_domain)
-    ]
-    for machine in leaving:
-        if event_id := busy.get(machine.key):
-            message = (
-                f"{machine.name} has the live event {event_id} and cannot be removed, renamed or "
-                "moved until it is over: wait, or cancel the event"
-            )
-        elif (event_id := down.get(machine.key)) and machine not in gone:
-            message = (
-                f"{machine.name} counts as down since its event {event_id} and cannot be renamed "
-                "or moved until it is up again: wait, or acknowledge the operation"
-            )
-        else:
-            continue
-        raise model.Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
+    place = attrgetter("name", "scope", "update_domain")
+    moving = {old.key: old for old, new in moved if place(old) != place(new)}
+    for name, machine in ({one.key: one for one in gone} | moving).items():
+        live = [world.operations[one] for one in world.live_of_machine.of(name)]
+        for operation in sorted(live, key=lambda one: one.status.over):
+            events = (e for e in operation.events if name in map(model.key, e.machines))
+            if (event := next(events, None)) is None:
+                continue
+            if not operation.status.over:
+                message = (
+                    f"{machine.name} has the live event {event.id} and cannot be removed, renamed "
+                    "or moved until it is over: wait, or cancel the event"
+                )
+            elif name in moving:
+                message = (
+                    f"{machine.name} counts as down since its event {event.id} and cannot be "
+                    "renamed or moved until it is up again: wait, or acknowledge the operation"
+                )
+            else:
+                continue
+            facts = {"machine": machine.name, "event_id": event.id}
+            raise model.Refused(ErrorCode.CONFLICT, message, **facts)
 
 
 def _skip_incarnations(

@@ -110,12 +110,9 @@ def _one_a_machine(
         for domain in domains:
             places.setdefault(domain.uuid, []).append((host, domain))
 
-    def rank(place: tuple[str, Domain]) -> int:
-        state = place[1].state
-        return PRESENCE.index(state) if state in PRESENCE else len(PRESENCE)
-
+    rank = {state: place for place, state in enumerate(PRESENCE)}
     for found in places.values():
-        found.sort(key=rank)
+        found.sort(key=lambda place: rank.get(place[1].state, len(rank)))
         running = [host for host, domain in found if domain.state == "running"]
         host, domain = found[0]
         if len(running) > 1:
@@ -144,18 +141,19 @@ class _Import:
         name = self._name(host, domain, known)
         if not name:
             return
-        if known and known.kind not in IMPORTED:
-            self._warn(name, f"is left as it is, for {known.scope} is a {known.kind}")
-            return
         scope, kind = tag.scope, ScopeKind.AVAILABILITY_SET
         if not scope and known:
             scope, kind = known.scope, known.kind
         present = self._known.scopes.get(key(scope)) if scope else None
-        if present and present.kind not in IMPORTED:
-            self._warn(name, f"is left out, for {scope} is a {present.kind}: apply a file with it")
-            return
-        if scope and not fleet_file.NAME.fullmatch(scope):
-            self._warn(name, f"is left out, for its tag has the invalid scope {scope[:80]!r}")
+        why = ""
+        if known and known.kind not in IMPORTED:
+            why = f"is left as it is, for {known.scope} is a {known.kind}"
+        elif present and present.kind not in IMPORTED:
+            why = f"is left out, for {scope} is a {present.kind}: apply a file with it"
+        elif scope and not fleet_file.NAME.fullmatch(scope):
+            why = f"is left out, for its tag has the invalid scope {scope[:80]!r}"
+        if why:
+            self._warn(name, why)
             return
         entry = known.entry if known else fleet_file.NamedMachine(name=name, vm_id=domain.uuid)
         alone = not scope or kind is ScopeKind.MACHINE
@@ -170,12 +168,8 @@ class _Import:
         )
         if alone:
             own = self._scope(entry.name, ScopeKind.MACHINE)
-            standalone = fleet_file.StandaloneMachine(
-                **msgspec.structs.asdict(entry),
-                priority=own.priority,
-                automatically_approve=own.automatically_approve,
-            )
-            self._alone.append(standalone)
+            fields = msgspec.structs.asdict(entry)
+            self._alone.append(fleet_file.entry_of(fleet_file.StandaloneMachine, own, **fields))
         else:
             self._sets.setdefault(key(scope), (scope, []))[1].append(entry)
 
@@ -186,12 +180,10 @@ class _Import:
             own = self._scope(scope, ScopeKind.AVAILABILITY_SET)
             highest = max((machine.update_domain or 0) for machine in machines)
             sets.append(
-                fleet_file.AvailabilitySet(
-                    name=own.name,
+                fleet_file.entry_of(
+                    fleet_file.AvailabilitySet,
+                    own,
                     update_domains=max(own.update_domains, highest + 1),
-                    automatically_approve=own.automatically_approve,
-                    queue=own.queue,
-                    settle_seconds=own.settle_seconds,
                     machines=tuple(machines),
                 )
             )
@@ -220,21 +212,18 @@ class _Import:
                 )
             return known.entry.name
         name = asked or domain.name
+        shown, why = name, ""
         if not fleet_file.NAME.fullmatch(name):
-            self._warn(
-                f"{name[:80]!r} on {host}",
-                "is left out, for no machine can have this name: "
-                f"'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
-            )
-            return ""
-        if self._names.setdefault(key(name), domain.uuid) != domain.uuid:
-            self._warn(
-                f"{name} on {host}",
-                "is left out, for another machine has its name: "
-                f"'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
-            )
-            return ""
-        return name
+            shown, why = repr(name[:80]), "no machine can have this name"
+        elif self._names.setdefault(key(name), domain.uuid) != domain.uuid:
+            why = "another machine has its name"
+        if not why:
+            return name
+        self._warn(
+            f"{shown} on {host}",
+            f"is left out, for {why}: 'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
+        )
+        return ""
 
     def _update_domain(self, name: str, tag: Tag) -> int | None:
         text = tag.update_domain

@@ -1,6 +1,7 @@
 """The footprints of units under way, and the other maintenance that is in their way."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -115,24 +116,22 @@ def _standing(operation: Operation) -> str:
     return f"{operation.id}, which is {operation.status}"
 
 
+@dataclass(eq=False, repr=False)
 class UnitsInWorld:
     """The units of a maintenance in the World: their machines, and the obstacles in their way.
 
     `queues` tells of a scope if its operations wait unannounced for another update domain.
     """
 
-    def __init__(
-        self, maintenance: Maintenance, world: World, queues: Callable[[Scope], bool]
-    ) -> None:
-        self._maintenance = maintenance
-        self._world = world
-        self._queues = queues
-        self._done: dict[str, set[str]] | None = None
-        """By scope, the machines that its update domains have done."""
+    maintenance: Maintenance
+    world: World
+    queues: Callable[[Scope], bool]
+    _done: dict[str, set[str]] | None = None
+    """By scope, the machines that its update domains have done."""
 
     def machines(self, unit: Unit) -> list[Machine]:
         """Return the machines of a unit that are not done, in no order."""
-        world = self._world
+        world = self.world
         done = set(unit.done)
         if unit.kind is UnitKind.HOST:
             found = world.machines_on(unit.name)
@@ -157,22 +156,22 @@ class UnitsInWorld:
         One that is Queued and held, or has its window ahead, gives way to others: it occupies no
         domains.
         """
-        found = footprint(self.machines(unit), self._maintenance.policy.spread)
-        name = f"{self._maintenance.number}.{unit.operation}"
-        operation = self._world.operations.get(name)
+        found = footprint(self.machines(unit), self.maintenance.policy.spread)
+        name = f"{self.maintenance.number}.{unit.operation}"
+        operation = self.world.operations.get(name)
         if unit.state is UnitState.RUNNING and operation is not None and operation.gives_way:
             return replace(found, domains={}, places=frozenset())
         return found
 
     def occupied(self, unit: Unit, takes: Footprint) -> str:
         """Describe the hold on a unit, or the obstacle in its way; `""` if it can go."""
-        world = self._world
+        world = self.world
         machines = [world.machines[key(name)] for name in takes.machines]
-        host = unit.name if unit.kind is UnitKind.HOST else self._maintenance.to_host
+        host = unit.name if unit.kind is UnitKind.HOST else self.maintenance.to_host
         if held := planner.on_hold(machines, world.holds_in_order(), host):
             return held
         live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
-        queueing = {scope for scope in takes.domains if self._queues(world.scopes[scope])}
+        queueing = {scope for scope in takes.domains if self.queues(world.scopes[scope])}
         drains = [world.drains[host] for host in sorted(world.drains)] if unit.drain else ()
         return in_the_way(unit, takes, live.values(), drains, queueing=queueing)
 
@@ -199,11 +198,11 @@ class UnitsInWorld:
         }
         for scope in dict.fromkeys(scope for scope, _ in places):
             done = self._done_in(scope)
-            left = {m.update_domain for m in self._world.machines_of(scope) if m.key not in done}
+            left = {m.update_domain for m in self.world.machines_of(scope) if m.key not in done}
             for domain in sorted(left):
                 index = places.get((scope, domain))
                 if index is None:
-                    name = self._world.scopes[scope].name
+                    name = self.world.scopes[scope].name
                     wave = max(unit.wave for unit in after)
                     after.append(planner.of_domain(name, domain, wave=wave))
                 elif after[index].state is UnitState.DONE:
@@ -213,7 +212,7 @@ class UnitsInWorld:
     def _done_in(self, scope: str) -> set[str]:
         if self._done is None:
             self._done = {}
-            for unit in self._maintenance.units:
+            for unit in self.maintenance.units:
                 if unit.kind is UnitKind.UPDATE_DOMAIN:
                     self._done.setdefault(unit.scope, set()).update(unit.done)
         return self._done.get(scope, set())

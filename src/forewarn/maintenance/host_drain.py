@@ -133,7 +133,7 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def closed(self) -> set[str]:
         """The hosts that no machine may move to."""
-        return {drain.host for drain in self.drains.values() if drain.closed}
+        return host_plan.closed(self.drains.values())
 
 
 def view(
@@ -154,19 +154,11 @@ def view(
     )
 
 
-class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A maintenance to ask for."""
-
-    machine: str
-    request: Request
-    home: bool = False
-
-
 class DrainStep(msgspec.Struct, frozen=True, kw_only=True):
     """The next step of a drain."""
 
     drain: Drain
-    asks: tuple[DrainRequest, ...] = ()
+    asks: tuple[Request, ...] = ()
     """The maintenance to ask for: the first of these that is not refused because of a live event.
     """
     cancel: tuple[str, ...] = ()
@@ -189,11 +181,6 @@ def after(host: str, state: HostState, trigger: HostTrigger) -> HostState:
         message = f"cannot {trigger} host {host}: it is {state}"
         raise Refused(ErrorCode.CONFLICT, message, host=host, state=str(state))
     return following
-
-
-def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
-    """Return the hosts that no machine may move to, in order."""
-    return tuple(sorted(drain.host for drain in drains if drain.closed))
 
 
 # What each state does next.
@@ -381,7 +368,7 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
         and machine.host != drain.host
     ]
     if away:
-        asks = tuple(_ask(drain, guest, home=True) for guest in away)
+        asks = tuple(_ask(drain, guest) for guest in away)
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
@@ -398,7 +385,7 @@ def ask_first(
     refusals: list[Refused] = []
     for each in step.asks:
         try:
-            number = ask(each.request)
+            number = ask(each)
         except Refused as refusal:
             refusals.append(refusal)
         else:
@@ -406,12 +393,12 @@ def ask_first(
     return refused(replace(view, drain=step.drain), refusals, now) if refusals else step
 
 
-def asked(drain: Drain, ask: DrainRequest, number: int) -> Drain:
+def asked(drain: Drain, ask: Request, number: int) -> Drain:
     """Return the drain after one of its maintenances was asked for, with its number."""
-    field = "returns_by" if ask.home else "leaves_by"
+    field = "returns_by" if drain.state is HostState.RETURNING else "leaves_by"
     guests = tuple(
         replace(guest, **{field: number})
-        if guest.name == ask.machine and not getattr(guest, field)
+        if guest.name in ask.machines and not getattr(guest, field)
         else guest
         for guest in drain.guests
     )
@@ -644,10 +631,11 @@ _TYPES: Final = MappingProxyType(
 )
 
 
-def _ask(drain: Drain, guest: DrainGuest, *, home: bool = False) -> DrainRequest:
+def _ask(drain: Drain, guest: DrainGuest) -> Request:
     """Return the request that takes a machine away, or brings it home."""
+    home = drain.state is HostState.RETURNING
     way = (Way.REDEPLOY if guest.obstacles else Way.LIVE) if home else guest.way
-    request = Request(
+    return Request(
         event_type=_TYPES[way],
         machines=(guest.name,),
         live_migration=way is Way.LIVE,
@@ -656,4 +644,3 @@ def _ask(drain: Drain, guest: DrainGuest, *, home: bool = False) -> DrainRequest
         without_notice=drain.without_notice,
         requested_by=drain.requested_by,
     )
-    return DrainRequest(machine=guest.name, request=request, home=home)

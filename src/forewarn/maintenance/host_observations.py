@@ -21,7 +21,6 @@ survey. A domain that appears, goes or was started again is logged or an alert, 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
@@ -67,17 +66,6 @@ class FleetState(msgspec.Struct, frozen=True):
     rebooting: Collection[str] = ()
 
 
-class DomainChange(StrEnum):
-    """The difference between two surveys of a host in one domain."""
-
-    APPEARED = "appeared"
-    GONE = "gone"
-    FAILED = "failed"
-    """It was in memory, and is off although nobody stopped it."""
-    RESTARTED = "restarted"
-    """It is in memory again, in another run."""
-
-
 class Survey(msgspec.Struct, frozen=True):
     """Survey a host at once, or all: a domain has failed, or runs on another host too."""
 
@@ -108,31 +96,10 @@ class Remark(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
 
 
-Action: TypeAlias = Survey | RecordHost | RaiseUnforeseen | Remark
+Recorded: TypeAlias = RecordHost | RaiseUnforeseen
+"""The actions that the store is to have."""
 
-
-def compare(
-    before: Mapping[str, Domain],
-    after: Mapping[str, Domain],
-    failures: Collection[str] = FAILED_REASONS,
-) -> Iterator[tuple[DomainChange, Domain]]:
-    """Compare two surveys of a host, by UUID; yield each change with the domain as it is now.
-
-    Args:
-        before: The earlier survey.
-        after: The later survey.
-        failures: The reasons for which a domain is off that has failed.
-    """
-    for uuid, domain in after.items():
-        earlier = before.get(uuid)
-        if earlier is None:
-            yield DomainChange.APPEARED, domain
-        elif earlier.present and _has_failed(domain, failures):
-            yield DomainChange.FAILED, domain
-        elif earlier.present and domain.present and earlier.run != domain.run:
-            yield DomainChange.RESTARTED, domain
-    for uuid in before.keys() - after.keys():
-        yield DomainChange.GONE, before[uuid]
+Action: TypeAlias = Survey | Recorded | Remark
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -197,20 +164,26 @@ class Observations:
         state.domains = {each.uuid: _seen(each, before.get(each.uuid), now) for each in domains}
         state.lost_at, state.number = None, number
         unknown = []
-        for change, domain in compare(_domains(before), _domains(state.domains), failures):
-            machine = fleet.machines.get(domain.uuid)
-            match change:
-                case DomainChange.APPEARED:
-                    self._places.setdefault(domain.uuid, set()).add(host)
-                    self._gone.pop(domain.uuid, None)
-                    if machine is None:
-                        unknown.append(domain.name)
-                case DomainChange.GONE:
-                    self._goes(host, domain.uuid, now)
-                case DomainChange.FAILED:
-                    actions += self._suspect(host, domain, fleet, now)
-                case DomainChange.RESTARTED if machine and machine.key not in fleet.busy:
-                    actions.append(Remark("a machine was restarted", host, (machine.name,)))
+        for uuid, seen in state.domains.items():
+            domain = seen.domain
+            machine, earlier = fleet.machines.get(uuid), before.get(uuid)
+            if earlier is None:
+                self._places.setdefault(uuid, set()).add(host)
+                self._gone.pop(uuid, None)
+                if machine is None:
+                    unknown.append(domain.name)
+            elif earlier.domain.present and _has_failed(domain, failures):
+                actions += self._suspect(host, domain, fleet, now)
+            elif (
+                machine is not None
+                and machine.key not in fleet.busy
+                and earlier.domain.present
+                and domain.present
+                and earlier.domain.run != domain.run
+            ):
+                actions.append(Remark("a machine was restarted", host, (machine.name,)))
+        for uuid in before.keys() - state.domains.keys():
+            self._goes(host, uuid, now)
         if unknown:
             message = "domains are not in the fleet; see 'forewarn fleet sync --dry-run'"
             actions.append(Remark(message, host, tuple(sorted(unknown))))
@@ -219,7 +192,7 @@ class Observations:
         actions += self._moves(before.keys() | state.domains.keys(), fleet)
         return actions
 
-    def recorded(self, action: Action, now: datetime) -> None:
+    def recorded(self, action: Recorded, now: datetime) -> None:
         """Note that a crash is recorded, or never will be."""
         if isinstance(action, RaiseUnforeseen):
             uuid = action.machine.vm_id
@@ -375,10 +348,6 @@ def _seen(domain: Domain, earlier: _Seen | None, now: datetime) -> _Seen:
 
 def _settled(seen: Mapping[str, _Seen]) -> set[str]:
     return {uuid for uuid, each in seen.items() if each.domain.state in SETTLED}
-
-
-def _domains(seen: Mapping[str, _Seen]) -> dict[str, Domain]:
-    return {uuid: each.domain for uuid, each in seen.items()}
 
 
 def _has_failed(domain: Domain, reasons: Collection[str] = FAILED_REASONS) -> bool:

@@ -133,6 +133,11 @@ def on_hosts(
     }
 
 
+def closed(drains: Iterable[Drain]) -> set[str]:
+    """Return the hosts that no machine may move to because of their drains."""
+    return {drain.host for drain in drains if drain.closed}
+
+
 def of_hosts(holds: Iterable[Hold]) -> Iterator[Hold]:
     """Yield the holds of hosts: no machine moves to these."""
     return (hold for hold in holds if hold.kind is HoldKind.HOST)
@@ -193,7 +198,7 @@ def plans(
 
     Hosts that are not rebooted stay closed, so nothing moves to those that come before.
     """
-    shut = {drain.host for drain in drains.values() if drain.closed}
+    shut = closed(drains.values())
     found = []
     for one in wanted:
         shut.add(one.host)

@@ -48,6 +48,12 @@ def unknown(what: str, *names: str) -> Refused:
     return Refused(vocabulary.ErrorCode.NOT_FOUND, message, what=what, name=names[0])
 
 
+def no_maintenance(number: int) -> Refused:
+    """Return the refusal (NOT_FOUND) of a number that no maintenance has."""
+    message = f"no maintenance {number}: see 'forewarn maintenance list'"
+    return Refused(vocabulary.ErrorCode.NOT_FOUND, message, maintenance=number)
+
+
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 

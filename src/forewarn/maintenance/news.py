@@ -23,8 +23,10 @@ from forewarn.maintenance.model import (
     Operation,
     Refused,
     key,
+    mapped,
 )
 from forewarn.maintenance.units import MaintenanceState
+from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -143,13 +145,6 @@ class _Typed(msgspec.Struct):
     type: str
 
 
-class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """The state before a change, except operations; None stands for a new value."""
-
-    maintenances: Mapping[int, Maintenance]
-    drains: Mapping[str, Drain]
-
-
 _STATUS: Final = {status: NewsType(f"operation.{status.lower()}") for status in EventStatus}
 _HOST: Final = {state: NewsType(f"host.{state}") for state in HostState}
 _MAINTENANCE: Final = {
@@ -165,7 +160,8 @@ _AT_ONCE: Final = frozenset((MaintenanceState.HALTED, MaintenanceState.STOPPED))
 _ENDED: Final = frozenset(_STATUS[status] for status in EventStatus if status.over)
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[NewsItem]).decode
+decode: Final = msgspec.json.Decoder(list[NewsItem]).decode
+"""Return the items of one transaction, in their order."""
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _type_of = msgspec.json.Decoder(_Typed).decode
 
@@ -181,11 +177,6 @@ def encode(items: Sequence[NewsItem]) -> bytes:
         omitted = NewsItem(type=NewsType.OMITTED, at=items[-1].at, subject="news", data=data)
         items = [*items[: MAX_ITEMS - 1], omitted]
     return _encode(items) if items else b""
-
-
-def decode(stored: bytes) -> list[NewsItem]:
-    """Return the items of one transaction, in their order."""
-    return _decode(stored)
 
 
 def numbered(sequence: int, stored: bytes) -> tuple[NumberedNews, ...]:
@@ -234,17 +225,19 @@ def of_operations(
 
 
 def of_others(
-    before: Before, changes: Changes, new: Collection[int], now: datetime
+    before: LiveState, changes: Changes, new: Collection[int], now: datetime
 ) -> list[NewsItem]:
     """Return the news of a decision about anything but operations.
 
-    `before` has everything that it changed, and `new` the numbers of new maintenances.
+    `before` has the earlier values of its changes, and `new` the numbers of new maintenances.
     """
     found: list[NewsItem] = []
     for maintenance in changes.maintenances:
         known = before.maintenances.get(maintenance.number)
         _of_maintenance(found, known, maintenance, new, now)
-    found += [_hold(_end_of(hold, now), hold, now) for hold in changes.released]
+    for hold in changes.released:
+        kind = NewsType.HOLD_EXPIRED if hold.expired(now) else NewsType.HOLD_RELEASED
+        found.append(_hold(kind, hold, now))
     found += [_hold(NewsType.HOLD_PUT, hold, now) for hold in changes.holds]
     for drain in changes.drains:
         _of_drain(found, before.drains.get(drain.host), drain, now)
@@ -369,28 +362,21 @@ def _of_maintenance(
             kinds.append(_MAINTENANCE[after.state])
     if not kinds:
         return
-    data = NewsData(
+    of_kind = dict.fromkeys(TargetKind, ()) | {after.target: after.targets}
+    data = mapped(
+        NewsData,
+        after,
         maintenance=after.number,
         status=after.state,
-        event_type=after.event_type,
-        source=after.source,
-        target=after.target,
-        description=after.description,
-        duration_seconds=after.duration_seconds,
         targets=after.targets[:MAX_NAMES],
-        machines=after.targets[:MAX_NAMES] if after.target is TargetKind.MACHINES else (),
-        machine_count=len(after.targets) if after.target is TargetKind.MACHINES else 0,
-        scopes=tuple(map(key, after.targets))[:MAX_NAMES]
-        if after.target is TargetKind.SCOPE
-        else (),
-        host=after.targets[0]
-        if after.target is TargetKind.HOST and len(after.targets) == 1
-        else "",
+        machines=of_kind[TargetKind.MACHINES][:MAX_NAMES],
+        machine_count=len(of_kind[TargetKind.MACHINES]),
+        scopes=tuple(map(key, of_kind[TargetKind.SCOPE]))[:MAX_NAMES],
+        host="".join(of_kind[TargetKind.HOST]) if len(after.targets) == 1 else "",
         wave=after.wave + 1 if after.units else 0,
         waves=max((unit.wave for unit in after.units), default=-1) + 1,
         units=counts,
         by=after.changed_by or after.requested_by,
-        reason=after.reason,
     )
     subject = f"maintenance {after.number}"
     found += [NewsItem(type=kind, at=now, subject=subject, data=data) for kind in kinds]
@@ -399,10 +385,6 @@ def _of_maintenance(
 def _units(maintenance: Maintenance) -> dict[str, int]:
     states = Counter(unit.state for unit in maintenance.units)
     return {str(state): count for state, count in states.items()}
-
-
-def _end_of(hold: Hold, now: datetime) -> NewsType:
-    return NewsType.HOLD_EXPIRED if hold.expired(now) else NewsType.HOLD_RELEASED
 
 
 def _hold(kind: NewsType, hold: Hold, now: datetime) -> NewsItem:

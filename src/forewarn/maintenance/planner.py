@@ -8,10 +8,11 @@ has its turn after another (`maintenance.turns`), each with the machines that it
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from operator import attrgetter
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -26,6 +27,8 @@ from forewarn.vocabulary import (
     ScopeKind,
     TargetKind,
 )
+
+K = TypeVar("K", bound=Hashable)
 
 MAX_NOTICE_SECONDS = int(notice.FURTHEST.total_seconds())
 
@@ -190,7 +193,8 @@ def plan(
     steps: list[PlannedOperation] = []
     for part in sorted(parts, key=lambda part: part[0].scope):
         every = [*turns(part)]
-        first = next_turn(every, world.holds.values(), request.to_host)
+        holds, to_host = world.holds.values(), request.to_host
+        first = next((turn for turn in every if not on_hold(turn, holds, to_host)), every[0])
         rest = [turn for turn in every if turn is not first]
         if rest and request.indivisible and not request.no_notice:
             raise _divided(request.host, rest[0][0], world)
@@ -201,6 +205,8 @@ def plan(
     if len(steps) == sum(1 for part in parts for _ in turns(part)):
         units, steps = [], [msgspec.structs.replace(step, unit=None) for step in steps]
     named = request.scope or request.host
+    one = TargetKind.HOST if request.host else TargetKind.SCOPE
+    kind = one if named else TargetKind.MACHINES
     maintenance = model.mapped(
         model.Maintenance,
         request,
@@ -208,7 +214,7 @@ def plan(
         targets=(named,) if named else tuple(machine.name for machine in machines),
         requested_at=now,
         description=description(request),
-        target=_target_kind(request),
+        target=kind,
         units=tuple(units),
         policy=TurnPolicy(at_once="100%", notice_seconds=request.notice_seconds),
         state=MaintenanceState.RUNNING if units else MaintenanceState.ANNOUNCED,
@@ -273,18 +279,6 @@ def turns(machines: Iterable[model.Machine]) -> Iterator[tuple[model.Machine, ..
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
-def next_turn(
-    turns: Iterable[tuple[model.Machine, ...]], holds: Iterable[model.Hold], to_host: str
-) -> tuple[model.Machine, ...]:
-    """Return the first turn that no hold covers, the first of all where each is covered.
-
-    Its machines move to `to_host`, where that is not `""`.
-    """
-    turns = tuple(turns)
-    free = (turn for turn in turns if not on_hold(turn, holds, to_host))
-    return next(free, turns[0] if turns else ())
-
-
 def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host: str = "") -> str:
     """Describe the hold that would keep a unit with these machines from starting; `""` for none.
 
@@ -343,12 +337,19 @@ def is_off(scope: str) -> model.Refused:
     return model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope)
 
 
+def grouped(
+    machines: Iterable[model.Machine], of: Callable[[model.Machine], K]
+) -> dict[K, list[model.Machine]]:
+    """Return machines by something that they share, in their order."""
+    members: dict[K, list[model.Machine]] = {}
+    for machine in machines:
+        members.setdefault(of(machine), []).append(machine)
+    return members
+
+
 def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]]:
     """Return machines by the key of their scope, in their order."""
-    members: dict[str, list[model.Machine]] = {}
-    for machine in machines:
-        members.setdefault(machine.scope, []).append(machine)
-    return members
+    return grouped(machines, attrgetter("scope"))
 
 
 def queue_order(operation: model.Operation) -> tuple[bool, datetime, int, int]:
@@ -376,12 +377,6 @@ def natural(machine: model.Machine) -> list[Any]:
 _NUMBERS: Final = re.compile(r"(\d+)")
 
 
-def _target_kind(request: Request) -> TargetKind:
-    if request.host:
-        return TargetKind.HOST
-    return TargetKind.SCOPE if request.scope else TargetKind.MACHINES
-
-
 def check(request: Request) -> None:
     """Refuse a request that contradicts itself (INVALID), whatever its target."""
     if request.duration_seconds < -1 or request.duration_seconds > MAX_DURATION_SECONDS:
@@ -406,9 +401,11 @@ def check(request: Request) -> None:
     if request.not_before is not None and request.notice_seconds:
         message = "not_before and notice_seconds both say when it may start: leave one out"
         raise model.Refused(ErrorCode.INVALID, message)
-    if request.not_before is not None and request.not_before.tzinfo is None:
-        message = f"NotBefore {request.not_before.isoformat()} has no time zone: add one, such as Z"
-        raise model.Refused(ErrorCode.INVALID, message)
+    for name in ("not_before", "opens_at", "closes_at"):
+        moment: datetime | None = getattr(request, name)
+        if moment is not None and moment.tzinfo is None:
+            message = f"{name} {moment.isoformat()} has no time zone: add one, such as Z"
+            raise model.Refused(ErrorCode.INVALID, message)
     if request.indivisible and not request.host:
         raise model.Refused(ErrorCode.INVALID, "indivisible needs a host")
     if not request.no_notice:
@@ -435,10 +432,6 @@ def asked_start(request: Request, now: datetime) -> datetime | None:
 def _check_window(request: Request, now: datetime) -> None:
     """Refuse a window that nothing can start in."""
     opens, closes, asked = request.opens_at, request.closes_at, asked_start(request, now)
-    for moment in (opens, closes):
-        if moment is not None and moment.tzinfo is None:
-            message = f"window {moment.isoformat()} has no time zone: add one, such as Z"
-            raise model.Refused(ErrorCode.INVALID, message)
     if opens is None and closes is None:
         return
     if request.no_notice:

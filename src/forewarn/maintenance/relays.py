@@ -67,17 +67,6 @@ class RelayTerms(msgspec.Struct, frozen=True, kw_only=True):
     since then. The replica that has its request may be frozen."""
 
 
-class RelayHolds(msgspec.Struct, frozen=True):
-    """The hosts to hold, since when, and those to release."""
-
-    hold: tuple[tuple[Relay, datetime], ...] = ()
-    release: tuple[Relay, ...] = ()
-
-    def __bool__(self) -> bool:
-        """Return True if there is a host to hold or to release."""
-        return bool(self.hold or self.release)
-
-
 # The tokens.
 
 
@@ -144,8 +133,8 @@ def is_awaited(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
 
 def judge(
     relays: Iterable[Relay], terms: RelayTerms, has_all: Callable[[Relay], bool], now: datetime
-) -> RelayHolds:
-    """Decide which hosts to hold because their relay is away, and which to release.
+) -> tuple[list[tuple[Relay, datetime]], list[Relay]]:
+    """Decide which hosts to hold because their relay is away, since when, and which to release.
 
     A host is held once for each absence: an operator may release it. `has_all` tells whether a
     relay has everything that concerns its host. A host stays held until its relay asks again: that
@@ -167,4 +156,4 @@ def judge(
             hold.append((relay, max(relay.heard_at, terms.began_at)))
         elif relay.held_for is not None and not away and (not guarded or back(relay)):
             release.append(relay)
-    return RelayHolds(tuple(hold), tuple(release))
+    return hold, release

@@ -12,7 +12,7 @@ counts.
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -118,20 +118,17 @@ def _open(windows: tuple[str, ...], zone: ZoneInfo, first: date) -> Iterator[Spa
                     yield span
 
 
-def _merged(spans: list[Span]) -> Iterator[Span]:
-    held: Span | None = None
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
     for span in spans:
-        if held is not None and span.opens <= held.closes:
-            held = Span(held.opens, max(held.closes, span.closes))
-            continue
-        if held is not None:
-            yield held
-        held = span
-    if held is not None:
-        yield held
+        if merged and span.opens <= merged[-1].closes:
+            merged[-1] = Span(merged[-1].opens, max(merged[-1].closes, span.closes))
+        else:
+            merged.append(span)
+    return merged
 
 
-def _without(spans: Iterator[Span], blackouts: list[Span]) -> Iterator[Span]:
+def _without(spans: Iterable[Span], blackouts: list[Span]) -> Iterator[Span]:
     for span in spans:
         opens = span.opens
         for blackout in blackouts:

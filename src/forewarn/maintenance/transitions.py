@@ -97,6 +97,20 @@ def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventS
     return following
 
 
+def is_back(operation: model.Operation, name: str, sighting: model.Sightings) -> bool:
+    """Tell whether an awaited machine is back, by its latest request.
+
+    It asked after its operation was carried out; of one that is Completed, its agent says `back`.
+    Nothing but an operator's word ends a failure.
+    """
+    seen = sighting(model.key(name))
+    if seen is None or operation.status is EventStatus.FAILED:
+        return False
+    if operation.status.over:
+        return seen.agent is AgentStatus.BACK
+    return operation.carried_out_at is not None and seen.asked_at > operation.carried_out_at
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command."""
 
@@ -154,8 +168,7 @@ class Transitions:
         """Return a maintenance; one that is unknown, or over and not recalled, is NOT_FOUND."""
         maintenance = self.maintenances.get(number)
         if maintenance is None:
-            message = f"no maintenance {number}: see 'forewarn maintenance list'"
-            raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+            raise model.no_maintenance(number)
         return maintenance
 
     def claimed(self, operation_id: str, attempt: int) -> model.Operation:
@@ -345,11 +358,6 @@ class Transitions:
     def end(self, operation: model.Operation, trigger: Trigger, outcome: str) -> None:
         """End an operation; its domains stay down until its machines have recovered."""
         status = step(operation.id, operation.status, trigger)
-        awaited: tuple[str, ...] = ()
-        if status is EventStatus.FAILED:
-            awaited = operation.machines
-        elif status is EventStatus.COMPLETED:
-            awaited = self._without_word(operation.reporting)
         ended = replace(
             operation,
             status=status,
@@ -361,9 +369,11 @@ class Transitions:
             outcome_unknown="",
             outcome=outcome[-MAX_OUTCOME:],
         )
-        self._await(ended, awaited)
         if status is EventStatus.COMPLETED:
+            self._await(ended, self._not_back(ended, ended.reporting))
             self._repair(ended)
+        else:
+            self._await(ended, ended.machines if status is EventStatus.FAILED else ())
 
     def _repair(self, operation: model.Operation) -> None:
         names = {model.key(name) for name in operation.machines}
@@ -541,21 +551,18 @@ class Transitions:
 
     def look_for_returns(self, operation: model.Operation) -> None:
         """Stop waiting for the machines of an operation that are back, or left the fleet."""
-        known = tuple(name for name in operation.awaited if model.key(name) in self.machines)
+        left = self._not_back(operation, operation.awaited)
         if operation.status is not EventStatus.RETURNING:
-            completed = operation.status is EventStatus.COMPLETED
-            left = self._without_word(known) if completed else known
             if left != operation.awaited:
                 self._await(operation, left)
             return
-        asked = {name: self.asked_again(operation, name) for name in known}
-        talking = {name for name, sight in asked.items() if sight is not None and sight.agent}
-        talking.update(operation.reporting)
-        returning = replace(
-            operation,
-            awaited=tuple(name for name, sight in asked.items() if sight is None),
-            reporting=tuple(name for name in operation.machines if name in talking),
-        )
+        talking = {
+            name
+            for name in operation.awaited
+            if (sight := self.asked_again(operation, name)) is not None and sight.agent
+        }.union(operation.reporting)
+        reporting = tuple(name for name in operation.machines if name in talking)
+        returning = replace(operation, awaited=left, reporting=reporting)
         if returning.awaited:
             self.put(returning)
         else:
@@ -572,15 +579,11 @@ class Transitions:
         sight = self.sighting(model.key(name))
         return sight if sight and sight.asked_at > since else None
 
-    def _without_word(self, names: Iterable[str]) -> tuple[str, ...]:
+    def _not_back(self, operation: model.Operation, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(
             name
             for name in names
-            if model.key(name) in self.machines
-            and (
-                (sight := self.sighting(model.key(name))) is None
-                or sight.agent is not AgentStatus.BACK
-            )
+            if model.key(name) in self.machines and not is_back(operation, name, self.sighting)
         )
 
     def hold(self, operation: model.Operation, since: datetime | None = None) -> None:

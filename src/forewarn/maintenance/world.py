@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+
+import msgspec
 
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
@@ -134,22 +136,46 @@ class Table(dict[K, V]):
     pop = popitem = update = setdefault = clear = __ior__ = _refuse
 
 
+class Kind(NamedTuple):
+    """A kind of value in Changes: its key, and the field for those that are removed."""
+
+    key_of: Callable[[Any], Any]
+    gone: str = ""
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "scopes": Kind(attrgetter("key"), "removed_scopes"),
+    "machines": Kind(attrgetter("key"), "removed_machines"),
+    "maintenances": Kind(attrgetter("number")),
+    "operations": Kind(attrgetter("id")),
+    "holds": Kind(attrgetter("kind", "name"), "released"),
+    "tombstones": Kind(attrgetter("key"), "revived"),
+    "drains": Kind(attrgetter("host")),
+    "tokens": Kind(attrgetter("name"), "revoked_tokens"),
+}
+"""By the field of Changes for new values, and the table of the World."""
+
+
+class LiveState(msgspec.Struct, frozen=True):
+    """All live state as plain tables, by key: the content of a World."""
+
+    scopes: Mapping[str, Scope] = NOTHING
+    machines: Mapping[str, Machine] = NOTHING
+    operations: Mapping[str, Operation] = NOTHING
+    maintenances: Mapping[int, Maintenance] = NOTHING
+    """Those that are open."""
+    holds: Mapping[tuple[HoldKind, str], Hold] = NOTHING
+    drains: Mapping[str, Drain] = NOTHING
+    tokens: Mapping[str, Token] = NOTHING
+    tombstones: Mapping[str, Tombstone] = NOTHING
+    retired: Mapping[str, int] = NOTHING
+    """The last incarnations of removed scopes that ever had an event."""
+
+
 class World:
     """All live state."""
 
-    def __init__(  # noqa: PLR0913 - one for each kind
-        self,
-        *,
-        scopes: Mapping[str, Scope] = NOTHING,
-        machines: Mapping[str, Machine] = NOTHING,
-        operations: Mapping[str, Operation] = NOTHING,
-        maintenances: Mapping[int, Maintenance] = NOTHING,
-        holds: Iterable[Hold] = (),
-        tombstones: Mapping[str, Tombstone] = NOTHING,
-        retired: Mapping[str, int] = NOTHING,
-        drains: Mapping[str, Drain] = NOTHING,
-        tokens: Mapping[str, Token] = NOTHING,
-    ) -> None:
+    def __init__(self, state: LiveState = LiveState()) -> None:  # noqa: B008 - frozen
         self._journal: list[tuple[Table[Any, Any], Any, Any] | None] = []
         self._recalled: dict[str, Operation] = {}
         """The operations that were recalled in this transaction, as they were then."""
@@ -174,24 +200,12 @@ class World:
         self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
         self.retired: Table[str, int] = self._table("retired")
-        """The last incarnations of removed scopes that ever had an event."""
         self.drains: Table[str, Drain] = self._table("drains")
         self.tokens_of_host = Index()
         """The names of relays' tokens by host."""
         self.tokens: Table[str, Token] = self._table("tokens", self._index_token)
-        filled: tuple[tuple[Table[Any, Any], Mapping[Any, Any]], ...] = (
-            (self.scopes, scopes),
-            (self.machines, machines),
-            (self.operations, operations),
-            (self.maintenances, maintenances),
-            (self.holds, {(hold.kind, hold.name): hold for hold in holds}),
-            (self.tombstones, tombstones),
-            (self.retired, retired),
-            (self.drains, drains),
-            (self.tokens, tokens),
-        )
-        for table, values in filled:
-            table.fill(values)
+        for kind in state.__struct_fields__:
+            getattr(self, kind).fill(getattr(state, kind))
 
     def _table(
         self, kind: str, index: Callable[[Any, Any], None] = lambda _, __: None
@@ -311,19 +325,21 @@ class World:
         found: dict[str, list[Any]] = {}
         for (kind, name), old in before.items():
             new = getattr(self, kind).get(name)
-            if kind in _GONE and old is not None and (new is None or kind == "holds"):
-                found.setdefault(_GONE[kind], []).append(old if kind == "holds" else name)
-            if new is not None and kind != "retired":
+            if kind == "retired":
+                continue
+            if old is not None and (new is None or kind == "holds"):
+                found.setdefault(KINDS[kind].gone, []).append(old if kind == "holds" else name)
+            if new is not None:
                 found.setdefault(kind, []).append(new)
         return Changes(**{kind: tuple(values) for kind, values in found.items()})
 
     def take(self, changes: Changes) -> None:
         """Take over what a decision, or another process, has changed."""
         _remove(self.retired, [scope.key for scope in changes.scopes])
-        _remove(self.holds, map(_KEYS["holds"], changes.released))
+        _remove(self.holds, map(KINDS["holds"].key_of, changes.released))
         _remove(self.tombstones, changes.revived)
         _remove(self.tokens, changes.revoked_tokens)
-        for kind, key_of in _KEYS.items():
+        for kind, (key_of, _) in KINDS.items():
             table: Table[Any, Any] = getattr(self, kind)
             for value in getattr(changes, kind):
                 table[key_of(value)] = value
@@ -417,27 +433,6 @@ class World:
                 self._wakeups = [(at, name) for at, name in known if at is not None]
                 heapq.heapify(self._wakeups)
 
-
-_KEYS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "scopes": attrgetter("key"),
-    "machines": attrgetter("key"),
-    "maintenances": attrgetter("number"),
-    "operations": attrgetter("id"),
-    "holds": attrgetter("kind", "name"),
-    "tombstones": attrgetter("key"),
-    "drains": attrgetter("host"),
-    "tokens": attrgetter("name"),
-}
-"""The key of a value in each table that Changes have new values for."""
-
-_GONE: Final = {
-    "scopes": "removed_scopes",
-    "machines": "removed_machines",
-    "holds": "released",
-    "tombstones": "revived",
-    "tokens": "revoked_tokens",
-}
-"""The field of Changes for removed values of each table."""
 
 _NOWHERE: Final[tuple[frozenset[str], ...]] = (frozenset(),) * 4
 

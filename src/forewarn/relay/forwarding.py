@@ -245,19 +245,19 @@ class Forwarding:
 
     async def tell(self, seen: SharedSightings) -> None:
         """Report new sightings of machines to the service; failed reports are repeated."""
-        news = seen.news()
+        news = [*seen.news().items()]
         for start in range(0, len(news), relay_feed.MAX_SIGHTINGS):
             some = news[start : start + relay_feed.MAX_SIGHTINGS]
             body = relay_feed.encode(
                 [
                     AgedSighting(
-                        machine=each.machine,
+                        machine=machine,
                         age_seconds=max(0.0, self._age(each.asked_at)),
                         version=each.version,
                         agent=each.agent,
                         reason=each.reason,
                     )
-                    for each in some
+                    for machine, each in some
                 ]
             )
             try:
@@ -266,7 +266,7 @@ class Forwarding:
                     raise _error(reply)
             except (StoreUnavailable, OutcomeUnknown, Refused) as error:
                 _log.debug("could not tell which machines asked", why=str(error))
-                seen.keep(news[start:])
+                seen.keep(machine for machine, _ in news[start:])
                 return
 
     async def close(self) -> None:

@@ -39,7 +39,8 @@ from forewarn.server.settings import Settings, StoreSettings
 from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import OFF, prepare_types, split_address, state_folder
 from forewarn.store import sqlite
-from forewarn.store.port import Store, StoreError, StoreUnavailable
+from forewarn.store.port import StoreError, StoreUnavailable
+from forewarn.store.sql import Store
 from forewarn.version import __version__
 
 STOPPED: Final = 0

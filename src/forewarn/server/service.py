@@ -34,7 +34,7 @@ from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.maintenances import Maintenances
-from forewarn.control.outbox import Follower, FollowerThread, Known, everything
+from forewarn.control.outbox import Follower, FollowerThread, everything
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
@@ -55,7 +55,9 @@ from forewarn.server.process import Crashed
 from forewarn.server.relay.application import RelayPlane
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import SIMULATED_HOSTS_NAME, Settings
-from forewarn.store.port import Reading, Replica, Store, StoreError, StoreUnusable
+from forewarn.store.port import Replica, StoreError, StoreUnusable
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.version import __version__
 from forewarn.vocabulary import EventType
 
@@ -166,9 +168,7 @@ class Service:
         self._feed = Changefeed()
         watch = self._watch = clock
         own = self._own = _own_row(settings, mint(), watch.now())
-        self._follower = Follower(
-            store, self._feed, real, replica=own.name, mint=mint, known=self._known
-        )
+        self._follower = Follower(store, self._feed, real, replica=own.name, mint=mint)
         self._writer = ThreadWriter(
             store, watch, self._feed, real, follower=self._follower, told=watch
         )
@@ -208,6 +208,7 @@ class Service:
         self._sender = Sender(real, settings.webhooks.tls_ca)
         reached = connections.ReachedLimits("relay")
         self._backend = self._make_backend([*self._writer.collectors, reached.counter])
+        self._follower.known = self._backend.live_state
         self._relays = self._make_relays(handed_over, reached) if settings.relay.listen else None
         self._operators = OperatorPlane(self._backend, mint, own.process, handed_over)
         self._webhooks = Deliveries(self._plane, self._backend.read, watch, real, self._sender.send)
@@ -478,18 +479,6 @@ class Service:
                 "among them, and what had started counts as begun elsewhere; look at what runs"
             )
             yield Alert(AlertKind.LOST_CHANGES, "database", message, lost.at)
-
-    def _known(self) -> Known:
-        """Return the content of memory; on the loop's thread."""
-        return Known(
-            dict(self._backend.inventory.scopes),
-            dict(self._guests.machines),
-            dict(self._backend.inventory.operations),
-            dict(self._hosts.drains),
-            tokens=dict(self._backend.accounts.tokens),
-            maintenances=dict(self._maintenances.open),
-            holds=dict(self._backend.inventory.holds),
-        )
 
     async def _follow(self) -> None:
         assert self._following is not None  # `open` made it

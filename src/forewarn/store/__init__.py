@@ -1,10 +1,10 @@
 """The memory: the data that survives a crash.
 
-    port         Store, Transaction, Reading: the promises that every store keeps
+    port         the values that a store takes and returns, and its errors
     schema       the tables, and the kinds of values in them
     connections  connections to a database, whatever the engine, and the form of statements
-    queries      the questions to a database
-    sql          SqlStore: transactions, writing and copying
+    queries      Reading: the questions to a database
+    sql          Store, Transaction: writing and copying
     sqlite       open_store: SQLite's settings, its errors (a full disk), the creation of a new
                  file; and InMemoryStore, for the emulator and for tests
     postgresql   the same for PostgreSQL, where one replica writes at a time, so that nothing starts

@@ -31,6 +31,8 @@ class DatabaseConnection(ABC):
     """A connection of one engine, which one thread has at a time."""
 
     ERRORS: ClassVar[type[Exception]]
+    driver: Any
+    """The connection of the engine's own driver."""
 
     def __init__(self, place: str, explain: Explain) -> None:
         self.place = place
@@ -50,9 +52,9 @@ class DatabaseConnection(ABC):
     def end(self, *, commit: bool) -> None:
         """End the transaction, if there is one."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close it."""
+        self.driver.close()
 
     @abstractmethod
     def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:

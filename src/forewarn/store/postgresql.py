@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,9 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 
 from forewarn.clock import SystemClock
+from forewarn.maintenance.model import Sighting
 from forewarn.maintenance.relays import Relay
+from forewarn.maintenance.world import NOTHING
 from forewarn.store import schema
 from forewarn.store.connections import IDLE_CONNECTIONS, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
@@ -34,16 +36,14 @@ from forewarn.store.port import (
     Membership,
     OutcomeUnknown,
     Position,
-    Reading,
     Replica,
-    SeenMachine,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
     micros,
 )
-from forewarn.store.queries import SqlReading, moment
-from forewarn.store.sql import SqlStore, SqlTransaction
+from forewarn.store.queries import Reading, moment
+from forewarn.store.sql import SqlStore, Transaction
 
 OLDEST: Final = 14
 """The oldest release of PostgreSQL that its project still maintained when this was written."""
@@ -358,6 +358,7 @@ class PostgresqlConnection(DatabaseConnection):
     """A connection to a server."""
 
     ERRORS = psycopg.Error
+    driver: _PsycopgConnection
 
     def __init__(self, access: Access) -> None:
         super().__init__(access.place, explain)
@@ -391,9 +392,6 @@ class PostgresqlConnection(DatabaseConnection):
             self.driver.commit()
         else:
             self.driver.rollback()
-
-    def close(self) -> None:
-        self.driver.close()
 
     def count_on(self) -> None:
         self.run(_COUNT_ON)
@@ -534,7 +532,7 @@ class _Deciding:
 
 
 class PostgresqlStore(SqlStore[PostgresqlConnection]):
-    """`port.Store` over a database that several replicas share."""
+    """A store in a database that several replicas share."""
 
     def __init__(self, pool: Pool[PostgresqlConnection], access: Access) -> None:
         super().__init__(pool, place=access.place)
@@ -546,7 +544,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
         return True
 
     @contextmanager
-    def write(self) -> Iterator[SqlTransaction]:
+    def write(self) -> Iterator[Transaction]:
         appended: Position | None = None
         with self._turn.taken():
             try:
@@ -562,21 +560,21 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
     def read(self) -> Iterator[Reading]:
         try:
             with self._transaction(lambda one: one.begin(writing=False)) as connection:
-                yield SqlReading(connection)
+                yield Reading(connection)
         except _Lost:
             pass  # all was read by then: the answer to its end makes no difference
 
-    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+    def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         row = (replica.name, micros(replica.beat_at), schema.encode(replica).decode())
         try:
             with self._transaction(PostgresqlConnection.begin_beat) as connection:
-                if seen := list(seen):
+                if seen:
                     # Before the time is read: others read what was written since their last look.
                     connection.run(_SHARE_SIGHTINGS)
                 ((number,),) = connection.run(_PUT_REPLICA, row)
                 told = moment(number)
                 if seen and replica.beat_at - told <= JUMP:
-                    SqlTransaction(connection).put_sightings(seen, told)
+                    Transaction(connection).put_sightings(seen, told)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost during a heartbeat ({lost})"
             raise StoreUnavailable(message) from lost
@@ -587,7 +585,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             with self._transaction(PostgresqlConnection.begin_beat) as connection:
                 ((number,),) = connection.run(_TELL_NOW)
                 if at is None or at - moment(number) <= JUMP:
-                    SqlTransaction(connection).put_relays(relays)
+                    Transaction(connection).put_relays(relays)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost while relays were noted ({lost})"
             raise StoreUnavailable(message) from lost
@@ -687,8 +685,8 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             return found.rowcount == 1
 
 
-class PostgresqlTransaction(SqlTransaction):
-    """`port.Transaction` by the database's clock, which tells others of its change."""
+class PostgresqlTransaction(Transaction):
+    """A transaction by the database's clock, which tells others of its change."""
 
     def __init__(self, connection: PostgresqlConnection) -> None:
         super().__init__(connection)

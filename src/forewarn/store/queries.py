@@ -1,8 +1,8 @@
 """The questions to a database; each is a bounded number of statements."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,7 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Scope,
+    Sighting,
     Tombstone,
 )
 from forewarn.maintenance.relays import Relay
@@ -29,7 +30,6 @@ from forewarn.store.port import (
     Page,
     Position,
     Replica,
-    SeenMachine,
     micros,
 )
 from forewarn.store.schema import decoded
@@ -46,24 +46,29 @@ def moment(number: int) -> datetime:
     return EPOCH + timedelta(0, 0, number)
 
 
+Condition: TypeAlias = tuple[str, list[Any]]
+"""A condition, and its values."""
+
 _PAGE: Final = "SELECT o.announced, o.number, o.body FROM operations o"
 _OPERATIONS: Final = "SELECT body FROM operations"
 _AGENTS: Final = {"": None} | {one.value: one for one in AgentStatus}
 
 
-class SqlReading:
-    """`port.Reading` over SQL, which has the docstrings."""
+class Reading:
+    """A consistent view of one instant. Keys are lower-case names; unknown ones are left out."""
 
     def __init__(self, connection: DatabaseConnection) -> None:
         self._connection = connection
 
-    def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
-        return dict(sorted(self._state("scope", keys).items()))
+    def scopes(self) -> dict[str, Scope]:
+        """Return all scopes by key."""
+        return dict(sorted(self._state("scope").items()))
 
-    def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
+    def machines(self) -> dict[str, Machine]:
+        """Return all machines by key."""
         share = schema.sharing()
         found: dict[str, Machine] = {}
-        for name, body in self._bodies("machine", keys):
+        for name, body in self._bodies("machine"):
             one = decoded("machine", body)
             share(one)
             # A key is the name's own text where both are equal: 100,000 of them take 7 MB.
@@ -71,33 +76,41 @@ class SqlReading:
         return found
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
+        """Return these operations, live or over, by id."""
         return _by_id(self._among(f"{_OPERATIONS} WHERE id {{among}} ORDER BY number", ids))
 
     def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
+        """Return a maintenance's operations, live or over, by id."""
         return _by_id(self._run(f"{_OPERATIONS} WHERE maintenance = ? ORDER BY number", number))
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
+        """Return the operations, live or over, that these events (upper-case ids) belong to."""
         of_events = "id IN (SELECT operation FROM names WHERE name {among})"
         names = [f"event {one}" for one in event_ids]
         return _by_id(self._among(f"{_OPERATIONS} WHERE {of_events} ORDER BY number", names))
 
     def live_operations(self) -> dict[str, Operation]:
+        """Return the live operations (`Operation.live`), by id."""
         return _by_id(self._run(f"{_OPERATIONS} WHERE live = 1 ORDER BY number"))
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
+        """Return these maintenances by number."""
         found = self._among("SELECT body FROM maintenances WHERE number {among}", numbers)
         return {one.number: one for one in values_of("maintenance", found)}
 
     def open_maintenances(self) -> dict[int, Maintenance]:
+        """Return the maintenances with `Maintenance.open`, by number, the oldest first."""
         found = self._run("SELECT body FROM maintenances WHERE open = 1 ORDER BY number")
         return {one.number: one for one in values_of("maintenance", found)}
 
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
+        """Return up to `limit` maintenances with numbers below `before`, the newest first."""
         below = "SELECT body FROM maintenances WHERE number < ? ORDER BY number DESC LIMIT ?"
         found = self._run(below, 2**63 - 1 if before is None else before, limit)
         return values_of("maintenance", found)
 
     def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
+        """Return the latest maintenance that was requested with this idempotency key."""
         # The condition on no key is the index's own.
         asked = "key = ? AND key <> '' ORDER BY key, number DESC LIMIT 1"
         if "\0" in idempotency_key:  # no row has it, and PostgreSQL would not look for it
@@ -106,25 +119,34 @@ class SqlReading:
         return next(iter(values_of("maintenance", found)), None)
 
     def next_wakeup(self) -> datetime | None:
+        """Return the earliest `Operation.wakeup_at` of all operations, None if there is none."""
         first = "SELECT wakeup FROM operations WHERE wakeup IS NOT NULL ORDER BY wakeup LIMIT 1"
         found = self._run(first)
         return moment(found[0][0]) if found else None
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
+        """Return up to `limit` Failed operations that nobody acknowledged, the latest first."""
         latest = "WHERE failed = 1 ORDER BY ended DESC, number DESC LIMIT ?"
         return _by_id(self._run(f"{_OPERATIONS} {latest}", limit))
 
     def holds(self) -> tuple[Hold, ...]:
+        """Return all holds, the oldest first, those of one instant by kind and name."""
         found = self._state("hold").values()
         return tuple(sorted(found, key=lambda hold: (hold.at, hold.kind, hold.name)))
 
     def tombstones(self) -> dict[str, Tombstone]:
+        """Return all tombstones, by the machine's key."""
         return self._state("tombstone")
 
     def drains(self) -> dict[str, Drain]:
+        """Return the latest drain of each host, by the host as it is written."""
         return self._state("drain")
 
     def history(self, query: HistoryQuery) -> Page:
+        """Return one page of operations, newest announcement first.
+
+        Pages neither repeat nor skip an operation while new ones are announced.
+        """
         if "\0" in query.machine + query.scope:
             return Page(operations=())
         found = self._connection.run(*_page(query))
@@ -136,23 +158,32 @@ class SqlReading:
         )
 
     def ended(self, since: datetime, limit: int) -> list[Operation]:
+        """Return operations that ended since then and are not live, the latest end first."""
         latest = "WHERE live = 0 AND ended >= ? ORDER BY ended DESC, number DESC LIMIT ?"
         return values_of("operation", self._run(f"{_OPERATIONS} {latest}", micros(since), limit))
 
     def ends(self, since: datetime) -> dict[EventStatus, int]:
+        """Return how many of all these have each status."""
         # Grouped by the bare column, SQLite would walk the index over all statuses.
         counted = "SELECT status || '', count(*) FROM operations WHERE live = 0 AND ended >= ?"
         found = self._run(f"{counted} GROUP BY 1", micros(since))
         return {EventStatus(status): many for status, many in found}
 
     def setting(self, name: str) -> str | None:
-        return self._state("setting", [name]).get(name)
+        """Return a value that the service saved for itself; None without one."""
+        kept: str | None = self._one("setting", name)
+        return kept
 
     def position(self) -> Position:
+        """Return the place of the last change of the outbox."""
         found = self._run("SELECT number, token FROM changes ORDER BY number DESC LIMIT 1")
         return Position(*found[0]) if found else Position()
 
     def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
+        """Return up to `limit` changes with greater numbers, in their order.
+
+        The first of them has the number `sequence + 1`, unless that was trimmed.
+        """
         columns = "number, token, replica, at, format, body"
         following = f"SELECT {columns} FROM changes WHERE number > ? ORDER BY number LIMIT ?"
         return [
@@ -168,6 +199,7 @@ class SqlReading:
         ]
 
     def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:
+        """Return the news of up to `limit` transactions with greater numbers, in their order."""
         following = "SELECT number, at, items FROM news WHERE number > ? ORDER BY number LIMIT ?"
         return [
             NewsRecord(sequence=number, at=moment(at), items=items.encode())
@@ -175,9 +207,11 @@ class SqlReading:
         ]
 
     def news_trimmed(self) -> int:
+        """Return the number of the last transaction whose news was trimmed; 0 without one."""
         return self._number(TRIMMED_NEWS)
 
     def outcomes(self, numbers: Collection[int]) -> dict[int, dict[EventStatus, int]]:
+        """Return the number of operations of these maintenances in each status."""
         counted = (
             "SELECT maintenance, status, count(*) FROM operations WHERE maintenance {among} "
             "GROUP BY maintenance, status"
@@ -188,37 +222,38 @@ class SqlReading:
         return found
 
     def replicas(self) -> dict[str, Replica]:
+        """Return each replica's latest report of itself, by name."""
         return {
             name: msgspec.structs.replace(decoded("replica", body), beat_at=moment(beat))
             for name, beat, body in self._run("SELECT name, beat, body FROM replicas")
         }
 
-    def sightings(self, since: datetime | None = None) -> dict[str, SeenMachine]:
+    def sightings(self, since: datetime | None = None) -> dict[str, Sighting]:
+        """Return the replicas' sightings of machines, by key, as far as written since then."""
         columns = "SELECT machine, asked, version, agent, reason FROM sightings"
         if since is None:
             found = self._run(columns)
         else:
             found = self._run(f"{columns} WHERE saved >= ?", micros(since))
         return {
-            machine: SeenMachine(
-                machine=machine,
-                asked_at=moment(asked),
-                version=version,
-                agent=_AGENTS[agent],
-                reason=reason,
+            machine: Sighting(
+                asked_at=moment(asked), version=version, agent=_AGENTS[agent], reason=reason
             )
             for machine, asked, version, agent, reason in found
         }
 
     def tokens(self) -> dict[str, Token]:
+        """Return the tokens of operators by name, in the order of names."""
         return dict(sorted(self._state("token").items()))
 
     def webhooks(self) -> dict[str, Webhook]:
+        """Return the webhooks by name, in the order of names."""
         return dict(sorted(self._state("webhook").items()))
 
     def relays(
         self, hosts: Collection[str] | None = None, since: datetime | None = None
     ) -> dict[str, Relay]:
+        """Return the latest reports of these hosts' relays, or of all, if they came since then."""
         columns = "SELECT heard, due, held, body FROM relays"
         if hosts is not None:
             found = self._among(f"{columns} WHERE host {{among}}", hosts)
@@ -233,22 +268,17 @@ class SqlReading:
         }
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
+        """Return records of the audit log, the newest first."""
         if "\0" in query.by:
             return []
-        wanted: list[tuple[str, object]] = [
-            ("number < ?", 2**63 - 1 if query.before is None else query.before)
-        ]
+        before = 2**63 - 1 if query.before is None else query.before
+        wanted = [("number < ?", [before]), *_between("at", query.since, query.until)]
         if query.by:
-            wanted.append(("by = ?", query.by))
-        if query.since is not None:
-            wanted.append(("at >= ?", micros(query.since)))
-        if query.until is not None:
-            wanted.append(("at < ?", micros(query.until)))
+            wanted.append(("by = ?", [query.by]))
         if not query.logins:  # within a text of the body each quotation mark has a backslash
-            wanted.append(("NOT (done = 1 AND body LIKE ?)", f'%"deed":"{LOGINS}%'))
-        where = " AND ".join(condition for condition, _ in wanted)
-        latest = f"SELECT number, body FROM audit WHERE {where} ORDER BY number DESC LIMIT ?"
-        found = self._run(latest, *(value for _, value in wanted), query.limit)
+            wanted.append(("NOT (done = 1 AND body LIKE ?)", [f'%"deed":"{LOGINS}%']))
+        latest = "SELECT number, body FROM audit", "number DESC"
+        found = self._connection.run(*_first(*latest, wanted, query.limit))
         return [
             msgspec.structs.replace(decoded("audit", body), sequence=number)
             for number, body in found
@@ -262,21 +292,18 @@ class SqlReading:
         wanted = [one for one in dict.fromkeys(keys) if not isinstance(one, str) or "\0" not in one]
         return self._connection.run(sql, (self._connection.keys(wanted),)) if wanted else []
 
-    def _state(self, kind: str, keys: Iterable[str] | None = None) -> dict[str, Any]:
-        return {name: decoded(kind, body) for name, body in self._bodies(kind, keys)}
+    def _state(self, kind: str) -> dict[str, Any]:
+        return {name: decoded(kind, body) for name, body in self._bodies(kind)}
 
-    def _bodies(self, kind: str, keys: Iterable[str] | None) -> Iterable[Row]:
-        whole = "SELECT key, body FROM state WHERE kind = ?"
-        if keys is None:
-            return self._connection.each(whole, (kind,))
-        if wanted := [name for name in dict.fromkeys(keys) if "\0" not in name]:
-            values = (kind, self._connection.keys(wanted))
-            return self._connection.each(f"{whole} AND key {{among}}", values)
-        return ()
+    def _bodies(self, kind: str) -> Iterable[Row]:
+        return self._connection.each("SELECT key, body FROM state WHERE kind = ?", (kind,))
+
+    def _one(self, kind: str, name: str) -> Any:  # noqa: ANN401 - of that kind
+        found = self._run("SELECT body FROM state WHERE kind = ? AND key = ?", kind, name)
+        return next(iter(values_of(kind, found)), None)
 
     def _number(self, name: str) -> int:
-        number: int = self._state("number", [name]).get(name, 0)
-        return number
+        return self._one("number", name) or 0
 
 
 def values_of(kind: str, rows: Iterable[Row]) -> list[Any]:
@@ -297,7 +324,7 @@ def _relay(heard: int, due: int, held: int | None, body: str) -> Relay:
 
 def _page(query: HistoryQuery) -> tuple[str, list[Any]]:
     """Return the statement for a page and, if there is more, one operation beyond it."""
-    wanted: list[tuple[str, list[Any]]] = []
+    wanted = _between("o.announced", query.since, query.until)
     if query.after is not None:
         announced, number = query.after
         wanted.append(("(o.announced, o.number) < (?, ?)", [micros(announced), number]))
@@ -311,10 +338,18 @@ def _page(query: HistoryQuery) -> tuple[str, list[Any]]:
         if members:
             marks = ", ".join("?" * len(members))
             wanted.append((f"o.{column} IN ({marks})", [one.value for one in members]))
-    if query.since is not None:
-        wanted.append(("o.announced >= ?", [micros(query.since)]))
-    if query.until is not None:
-        wanted.append(("o.announced < ?", [micros(query.until)]))
+    return _first(_PAGE, "o.announced DESC, o.number DESC", wanted, query.limit + 1)
+
+
+def _between(column: str, since: datetime | None, until: datetime | None) -> list[Condition]:
+    limits = ((f"{column} >= ?", since), (f"{column} < ?", until))
+    return [(condition, [micros(at)]) for condition, at in limits if at is not None]
+
+
+def _first(
+    select: str, order: str, wanted: Sequence[Condition], limit: int
+) -> tuple[str, list[Any]]:
+    """Return the statement for the first rows that fit all conditions, with its values."""
     where = f" WHERE {' AND '.join(condition for condition, _ in wanted)}" if wanted else ""
-    newest_first = f"{_PAGE}{where} ORDER BY o.announced DESC, o.number DESC LIMIT ?"
-    return newest_first, [*(value for _, values in wanted for value in values), query.limit + 1]
+    values = [value for _, values in wanted for value in values]
+    return f"{select}{where} ORDER BY {order} LIMIT ?", [*values, limit]

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Final, Generic, TypeAlias
+from typing import Any, Final, Generic, TypeAlias
 
 import msgspec
 
@@ -15,9 +15,11 @@ from forewarn.maintenance.model import (
     Hold,
     Maintenance,
     Operation,
+    Sighting,
 )
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
+from forewarn.maintenance.world import KINDS, NOTHING
 from forewarn.store import schema
 from forewarn.store.connections import ROWS_AT_ONCE, C, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
@@ -25,16 +27,13 @@ from forewarn.store.port import (
     Membership,
     NewChange,
     Position,
-    Reading,
     Replica,
-    SeenMachine,
     StoreUnusable,
-    Transaction,
     WriterTurn,
     micros,
     refuse_nul,
 )
-from forewarn.store.queries import LAST_MAINTENANCE, TRIMMED_NEWS, SqlReading
+from forewarn.store.queries import LAST_MAINTENANCE, TRIMMED_NEWS, Reading
 from forewarn.store.schema import encode, names_of
 from forewarn.vocabulary import EventStatus
 
@@ -92,8 +91,8 @@ _SET_BACK: Final = (
 )
 
 
-class SqlTransaction(SqlReading):
-    """`port.Transaction` over SQL, which has the docstrings."""
+class Transaction(Reading):
+    """Reading and writing as one: all of it is durable after the commit, or none of it is."""
 
     def __init__(self, connection: DatabaseConnection) -> None:
         super().__init__(connection)
@@ -103,17 +102,23 @@ class SqlTransaction(SqlReading):
         """Operations that were written here: their names are there."""
 
     def save(self, changes: Changes) -> None:
+        """Write new values over the old; later readings of this transaction see them.
+
+        Removed values go last. A machine's scope, and an operation's maintenance, is there already
+        or comes with it; a scope goes with or after its machines. An operation keeps its events,
+        and these their scope and machines.
+
+        Released holds go first: by kind and name, whatever else the value says. A new one is the
+        only one of its kind and name. Of tombstones, revived ones go first. A host's latest drain
+        replaces the one before. Revoked tokens go first; a new one is the only one of its name. Of
+        relays' tokens, void ones go first, and one of a known digest replaces it.
+        """
         self._remove("hold", map(_hold_key, changes.released))
         self._remove("tombstone", changes.revived)
         self._remove("token", changes.revoked_tokens)
         put: dict[tuple[str, str], object] = {}
-        for kind, key_of, values in (
-            ("scope", attrgetter("key"), changes.scopes),
-            ("machine", attrgetter("key"), changes.machines),
-            ("tombstone", attrgetter("key"), changes.tombstones),
-            ("drain", attrgetter("host"), changes.drains),
-            ("token", attrgetter("name"), changes.tokens),
-        ):
+        for kind in ("scope", "machine", "tombstone", "drain", "token"):
+            values, key_of = getattr(changes, f"{kind}s"), KINDS[f"{kind}s"].key_of
             put |= {(kind, key_of(one)): one for one in values}
         self._put(put)
         # A second one of a name is a mistake of ours.
@@ -128,12 +133,27 @@ class SqlTransaction(SqlReading):
             self._forget_sightings(changes.removed_machines)
 
     def next_maintenance_number(self) -> int:
+        """Return the least number, from 1, above that of every maintenance ever saved.
+
+        It is taken when a maintenance with it is saved: a refused request takes none.
+        """
         return self._number(LAST_MAINTENANCE) + 1
 
     def skip_maintenance_numbers(self, count: int) -> None:
+        """Skip this many numbers: maintenances that the store has lost may have had them."""
         self._count_up_to(self._number(LAST_MAINTENANCE) + count)
 
     def purge(self, ended_before: datetime, limit: int) -> int:
+        """Forget up to `limit` operations that ended before this, the first ended first.
+
+        A maintenance goes with the last of its operations; one without operations, with those of a
+        later one. Its number is not given again. The operations of an open maintenance stay until
+        it is over. Holds, tombstones and drains are not history: they stay, whatever happens to the
+        operations.
+
+        Returns:
+            The number of operations that were forgotten.
+        """
         old = self._run(
             "SELECT id, maintenance FROM operations WHERE live = 0 AND ended < ? "
             "AND maintenance NOT IN "
@@ -154,6 +174,7 @@ class SqlTransaction(SqlReading):
         return len(old)
 
     def record(self, records: Sequence[AuditRecord]) -> None:
+        """Add records to the audit log, each with the next number, whatever its `sequence` is."""
         ((last,),) = self._run("SELECT coalesce(max(number), 0) FROM audit")
         self._connection.write(
             _AUDIT,
@@ -164,6 +185,13 @@ class SqlTransaction(SqlReading):
         )
 
     def purge_audit(self, before: datetime, limit: int, *, refusals: int) -> int:
+        """Forget up to `limit` records that were written before this, the oldest first.
+
+        Of refused requests, only the latest `refusals` are kept, whatever their age.
+
+        Returns:
+            The number of records that were forgotten.
+        """
         oldest = self._run("SELECT number, at FROM audit ORDER BY number LIMIT ?", limit)
         old = [n for n, _ in takewhile(lambda row: row[1] < micros(before), oldest)]
         refused = "SELECT number FROM audit WHERE done = 0 ORDER BY number DESC LIMIT ? OFFSET ?"
@@ -172,19 +200,32 @@ class SqlTransaction(SqlReading):
         return len(set(old))
 
     def put_webhooks(self, webhooks: Iterable[Webhook]) -> None:
+        """Write webhooks over those of the same names."""
         self._put({("webhook", one.name): one for one in webhooks})
 
     def remove_webhooks(self, names: Iterable[str]) -> None:
+        """Forget webhooks; a name that is not there does no harm."""
         self._remove("webhook", names)
 
     def put_setting(self, name: str, value: str) -> None:
+        """Save a value for the service itself."""
         refuse_nul(name)
         self._put({("setting", name): value})
 
     def now(self) -> datetime | None:
+        """Return the time of the transaction, None where the process's own clock counts.
+
+        It is the database's clock at the beginning, and later than the last change unless the clock
+        was set back by more than JUMP.
+        """
         return None
 
     def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
+        """Add a change to the outbox, at most one in a transaction; return its place.
+
+        `news` are the items for outsiders; empty for none. `skip` is how many numbers to skip:
+        changes that the store has lost may have had them.
+        """
         assert self.appended is None, "a transaction has one change"
         number = self.position().sequence + 1 + skip
         self._append((number, *_row_of_change(change)), news)
@@ -198,10 +239,19 @@ class SqlTransaction(SqlReading):
             self._run("INSERT INTO news VALUES (?, ?, ?)", number, at, news.decode())
 
     def trim(self, before: datetime, limit: int) -> int:
+        """Forget up to `limit` of the oldest changes made before this; return the number of these.
+
+        The last change stays, whatever its age.
+        """
         # Without the last that was found: it is the last of all, or one too many.
         return len(self._trim("changes", self._oldest("changes", limit + 1)[:-1], before))
 
     def trim_news(self, before: datetime, limit: int) -> int:
+        """Forget the news of up to `limit` of the oldest transactions, of those made before this.
+
+        Returns:
+            The number of these transactions.
+        """
         old = self._trim("news", self._oldest("news", limit), before)
         if old:
             self._put({("number", TRIMMED_NEWS): old[-1]})
@@ -217,6 +267,11 @@ class SqlTransaction(SqlReading):
         return old
 
     def set_back(self, now: datetime, at: datetime) -> None:
+        """Date sightings of machines, relays and replicas that are later than now to now.
+
+        The clock was set back: old requests would count as later ones. Now is `at` by the clock
+        that dates rows.
+        """
         for table, name, by_row in _SET_BACK:
             to = micros(at if by_row else now)
             self._run(f"UPDATE {table} SET {name} = ? WHERE {name} > ?", to, to)
@@ -230,10 +285,12 @@ class SqlTransaction(SqlReading):
         self._put(dated)
 
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
+        """Record the absence of its relay for which a host is held; None: it is over."""
         held = None if held_for is None else micros(held_for)
         self._run("UPDATE relays SET held = ? WHERE host = ?", held, host)
 
     def forget_relay(self, host: str) -> None:
+        """Forget the report of this host's relay."""
         self._run("DELETE FROM relays WHERE host = ?", host)
 
     def put_relays(self, relays: Iterable[Relay]) -> None:
@@ -246,21 +303,20 @@ class SqlTransaction(SqlReading):
         row = (replica.name, micros(replica.beat_at), _body(replica))
         self._connection.write(_PUT_REPLICA, [row])
 
-    def put_sightings(self, seen: Iterable[SeenMachine], saved_at: datetime) -> None:
+    def put_sightings(self, seen: Mapping[str, Sighting], saved_at: datetime) -> None:
         """Write a replica's sightings of machines where there is none later; for `SqlStore.beat`.
 
         A machine that has left the fleet is left out: the replica may not know yet that it has.
         """
-        # In one order: two replicas may write of the same machines at once.
-        by_key = {one.machine: one for one in sorted(seen, key=attrgetter("machine"))}
         listed = "SELECT key FROM state WHERE kind = 'machine' AND key {among}"
-        known = {name for (name,) in self._among(listed, by_key)}
+        known = {name for (name,) in self._among(listed, seen)}
         saved = micros(saved_at)
         self._connection.write(
             _SEE,
             (
                 (name, micros(one.asked_at), saved, one.version, one.agent or "", one.reason)
-                for name, one in by_key.items()
+                # In one order: two replicas may write of the same machines at once.
+                for name, one in sorted(seen.items())
                 if name in known
             ),
         )
@@ -341,9 +397,12 @@ def _row_of_change(change: NewChange) -> Row:
 
 
 class SqlStore(Generic[C]):
-    """`port.Store` over connections to a database that has this release's schema.
+    """The place of everything that must survive a crash: a database with this release's schema.
 
     Messages call it by its place; `release` is called once it is closed.
+
+    StoreUnavailable: it cannot be used now, and nothing was changed. StoreUnusable: it was damaged
+    or taken away since it was opened.
     """
 
     def __init__(
@@ -356,36 +415,78 @@ class SqlStore(Generic[C]):
 
     @property
     def shared(self) -> bool:
+        """True if several replicas may have it open; `join` is only for such a store."""
         return False
 
     @contextmanager
-    def write(self) -> Iterator["SqlTransaction"]:
+    def write(self) -> Iterator["Transaction"]:
+        """Open the one writing transaction: commit at the block's end, roll back if it raises.
+
+        A thread that has one open must not open another. After a statement that failed nothing is
+        committed, even if the block goes on. Where the answer to a commit is lost, the store looks
+        for the change that the transaction appended: if it is there, the block ends as usual.
+
+        Raises:
+            Refused: A text has a NUL character, which PostgreSQL cannot store.
+            OutcomeUnknown: The answer to the commit was lost, and its effect could not be found out
+                in time. A transaction without a change in the outbox ends so at once.
+            StoreUnusable: The store was damaged or taken away since it was opened.
+        """
         with self._turn.taken(), self._transaction(lambda one: one.begin(writing=True)) as found:
-            yield SqlTransaction(found)
+            yield Transaction(found)
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
+        """Open a view of this instant; any thread may, while another writes."""
         with self._transaction(lambda one: one.begin(writing=False)) as found:
-            yield SqlReading(found)
+            yield Reading(found)
 
-    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+    def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
+        """Write a replica's report of itself and its sightings, in a transaction of its own.
+
+        Of a machine, the latest sighting of any replica counts; its agent's report stays until the
+        agent says something else. Nothing is written of a machine that has left the fleet. In a
+        shared store it does not wait for the writing one, and may be lost in a crash.
+
+        It counts from `replica.beat_at`, or from now if that is earlier: the process may have stood
+        still since it made the report. If `replica.beat_at` is later by more than JUMP, the clock
+        was set back and the process does not know it yet: its sightings are not written.
+
+        Returns:
+            The database's time, or `replica.beat_at` where the process's own clock counts.
+        """
         with self.write() as transaction:
             transaction.put_replica(replica)
             transaction.put_sightings(seen, replica.beat_at)
         return replica.beat_at
 
-    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+    def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
+        """Write sightings of machines, as `beat` does, where no replica has a row."""
         with self.write() as transaction:
             transaction.put_sightings(seen, at)
 
     def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
+        """Write reports of relays, in a transaction of its own.
+
+        Of a relay, the latest report to any replica counts; `held_for` stays as it is. Nothing is
+        written if `at`, the database's time as the process has it, is later than that by more than
+        JUMP: the clock was set back. In a shared store it does not wait for the writing one, and
+        may be lost in a crash.
+        """
         with self.write() as transaction:
             transaction.put_relays(relays)
 
     def join(self, name: str) -> Membership:
+        """Take the name of a replica for this process, as long as it lives.
+
+        Raises:
+            StoreUnavailable: There is no connection now.
+            StoreUnusable: Another process has the name.
+        """
         raise StoreUnusable(f"{self._place} is one process's: {name!r} cannot share it")
 
     def close(self) -> None:
+        """Leave the store clean; nothing may be under way."""
         self._pool.close()
         self._release()
 
@@ -410,6 +511,9 @@ class SqlStore(Generic[C]):
         connection.commit()
 
 
+Store: TypeAlias = SqlStore[Any]
+"""A store, whichever database it is in."""
+
 Told: TypeAlias = Callable[[str, int, int], None]
 """Called with a table, the number of rows copied, and the number of all its rows."""
 
@@ -423,8 +527,6 @@ def copy(source: Reading, target: Transaction, told: Told) -> int:
     Raises:
         StoreUnusable: The target is not empty.
     """
-    assert isinstance(source, SqlReading)
-    assert isinstance(target, SqlTransaction)
     old, new = source._connection, target._connection  # noqa: SLF001 - of this module
     copied = 0
     for table in schema.TABLES:

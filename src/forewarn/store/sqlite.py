@@ -19,13 +19,12 @@ from forewarn.store.connections import DatabaseConnection, Pool, Row
 from forewarn.store.port import (
     ChangesBeside,
     OutcomeUnknown,
-    Store,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
     WriterTurn,
 )
-from forewarn.store.sql import SqlStore
+from forewarn.store.sql import SqlStore, Store
 
 BUSY_SECONDS = 5
 """The longest wait for another program's lock (a backup's, a shell's); waiting requests are refused
@@ -169,6 +168,7 @@ class SqliteConnection(DatabaseConnection):
     """A connection to a file; one in memory begins with the content of `image`."""
 
     ERRORS = sqlite3.Error
+    driver: sqlite3.Connection
 
     def __init__(
         self, path: Path, place: str = "", image: bytes = b"", file: DatabaseFile | None = None
@@ -206,9 +206,6 @@ class SqliteConnection(DatabaseConnection):
     def end(self, *, commit: bool) -> None:
         if self.driver.in_transaction:  # after some errors SQLite has rolled back by itself
             self.driver.execute("COMMIT" if commit else "ROLLBACK")
-
-    def close(self) -> None:
-        self.driver.close()
 
     def count_on(self) -> None:
         """Do nothing: SQLite looks for the highest number each time."""

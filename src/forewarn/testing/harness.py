@@ -12,14 +12,15 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import maintenances
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import Heartbeat
-from forewarn.control.outbox import everything, known_of
+from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import ReturnWatch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation, Policy, Sighting
-from forewarn.store.port import Reading, Store
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 
 LEASE: Final = timedelta(days=3650)
@@ -82,7 +83,7 @@ class Harness:
         self._run(self.heartbeat.begin())
         self.plane.release_claims().result()
         with self.store.read() as reading:
-            known = everything(known_of(reading))
+            known = everything(state_of(reading))
         for learn in (self._returns.learn, self._keep_open, self.learn):
             learn(known)
             feed.subscribe(learn)

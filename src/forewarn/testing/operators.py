@@ -20,7 +20,7 @@ from forewarn.clock import SystemClock
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.maintenances import Maintenances
-from forewarn.control.outbox import Follower, everything, known_of
+from forewarn.control.outbox import Follower, everything, state_of
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Refused
@@ -182,7 +182,7 @@ class Operators(OperatorPlane):
             more=EMULATOR,
         )
         with service.store.read() as reading:
-            known, position = known_of(reading), reading.position()
+            known, position = state_of(reading), reading.position()
         backend.news.begin(position.sequence)
         for learn in (backend.learn, backend.maintenances.learn):
             learn(everything(known))

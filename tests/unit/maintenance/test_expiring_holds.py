@@ -8,8 +8,9 @@ from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import alerts, commands, planner, standing, turn_forecast
 from forewarn.maintenance.footprints import Footprint
 from forewarn.maintenance.model import Changes, HoldKind
-from forewarn.maintenance.news import Before, of_others
+from forewarn.maintenance.news import of_others
 from forewarn.maintenance.units import Unit
+from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import EventType
 from turn_world import maintenance
 
@@ -38,8 +39,7 @@ def test_whatever_tells_of_a_hold_tells_its_end(held: Bench) -> None:
 def test_the_news_tell_an_end_from_a_release(held: Bench) -> None:
     (hold,) = held.snapshot.holds
     for now, told in ((END - SECOND, "hold.released"), (END, "hold.expired")):
-        before = Before(maintenances={}, drains={})
-        (item,) = of_others(before, Changes(released=(hold,)), (), now)
+        (item,) = of_others(LiveState(), Changes(released=(hold,)), (), now)
         assert (item.type, item.data.until) == (told, END)
 
 

@@ -15,14 +15,12 @@ from forewarn.maintenance.host_observations import (
     SUSPECTED_FOR,
     TWICE_AFTER,
     Action,
-    DomainChange,
     FleetState,
     Observations,
     RaiseUnforeseen,
     RecordHost,
     Remark,
     Survey,
-    compare,
 )
 from forewarn.maintenance.model import Machine
 
@@ -101,22 +99,22 @@ FAILED = domain(G1, "off", "failed")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "change"),
+    ("before", "after", "follows"),
     [
-        (None, domain(G1), DomainChange.APPEARED),
-        (None, FAILED, DomainChange.APPEARED),
-        (domain(G1), None, DomainChange.GONE),
+        (None, domain(G1), None),
+        (None, FAILED, None),
+        (domain(G1), None, None),
         (domain(G1), domain(G1), None),
-        (domain(G1), domain(G1, run=2), DomainChange.RESTARTED),
-        (domain(G1, "paused"), domain(G1, run=2), DomainChange.RESTARTED),
+        (domain(G1), domain(G1, run=2), Remark),
+        (domain(G1, "paused"), domain(G1, run=2), Remark),
         (domain(G1, "off", "shutdown"), domain(G1, run=2), None),
         (domain(G1), domain(G1, "paused"), None),
-        (domain(G1), FAILED, DomainChange.FAILED),
-        (domain(G1, "paused"), FAILED, DomainChange.FAILED),
-        (domain(G1, "handover"), FAILED, DomainChange.FAILED),
-        (domain(G1), domain(G1, "off", "crashed"), DomainChange.FAILED),
-        (domain(G1), domain(G1, "off", "daemon"), DomainChange.FAILED),
-        (domain(G1), domain(G1, "crashed"), DomainChange.FAILED),
+        (domain(G1), FAILED, Survey),
+        (domain(G1, "paused"), FAILED, Survey),
+        (domain(G1, "handover"), FAILED, Survey),
+        (domain(G1), domain(G1, "off", "crashed"), Survey),
+        (domain(G1), domain(G1, "off", "daemon"), Survey),
+        (domain(G1), domain(G1, "crashed"), Survey),
         (FAILED, FAILED, None),
         (domain(G1, "off", "shutdown"), FAILED, None),
         (domain(G1), domain(G1, "off", "unknown"), None),
@@ -127,10 +125,12 @@ FAILED = domain(G1, "off", "failed")
     ],
 )
 def test_two_surveys_differ_in_a_domain(
-    before: Domain | None, after: Domain | None, change: DomainChange | None
+    hosts: Hosts, before: Domain | None, after: Domain | None, follows: type | None
 ) -> None:
-    found = [*compare(*({G1: one} if one else {} for one in (before, after)))]
-    assert found == ([(change, after or before)] if change else [])
+    for one in (before, after):
+        number, domains = hosts.observed.begin(), [one] if one else []
+        found = hosts.observed.surveyed("h1", number, domains, hosts.fleet, NOW)
+    assert [type(action) for action in found] == ([follows] if follows else [])
 
 
 # Moves.

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND
-from forewarn.maintenance import host_drain
-from forewarn.maintenance.host_drain import DrainOrder, DrainRequest, DrainStep, DrainView
+from forewarn.maintenance import host_drain, host_plan
+from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Drain,
@@ -144,11 +144,11 @@ def entered(of: Drain, state: HostState, **more: Any) -> Drain:
 # Draining.
 
 
-def asked(name: str, event_type: EventType, **more: Any) -> DrainRequest:
+def asked(name: str, event_type: EventType, **more: Any) -> Request:
     usual = Request(
         event_type=event_type, machines=(name,), without_notice=True, requested_by="ann"
     )
-    return DrainRequest(machine=name, request=replace(usual, **more))
+    return replace(usual, **more)
 
 
 def test_a_maintenance_is_asked_for_each_machine_that_moves_and_has_none() -> None:
@@ -502,9 +502,7 @@ def test_machines_come_home_live_or_as_they_left() -> None:
     following = step(view(of, operation(1), under_way, machines=machines))
     first = asked("db-0", EventType.FREEZE, live_migration=True, to_host="h1")
     second = asked("db-1", EventType.REDEPLOY, to_host="h1")
-    assert following == DrainStep(
-        drain=of, asks=(replace(first, home=True), replace(second, home=True)), wake_at=ASK_AGAIN
-    )
+    assert following == DrainStep(drain=of, asks=(first, second), wake_at=ASK_AGAIN)
     resting = DrainStep(drain=replace(of, reason=""))
     leaving = operation(1, EventStatus.STARTED)
     assert step(view(of, leaving, under_way, machines=machines)) == resting
@@ -526,11 +524,12 @@ def test_a_machine_that_does_not_come_home_stops_the_return() -> None:
 
 
 def test_the_number_of_a_maintenance_is_noted_at_its_machine() -> None:
-    of = drain(guests=(guest("db-0"), guest("db-1")), reason="had to wait")
+    guests = guest("db-0"), guest("db-1")
     request = asked("db-1", EventType.FREEZE)
-    for home, field in ((False, "leaves_by"), (True, "returns_by")):
+    for state, field in ((HostState.DRAINING, "leaves_by"), (HostState.RETURNING, "returns_by")):
+        of = drain(state, guests=guests, reason="had to wait")
         noted = (of.guests[0], replace(of.guests[1], **{field: 7}))
-        after = host_drain.asked(of, replace(request, home=home), 7)
+        after = host_drain.asked(of, request, 7)
         assert after == replace(of, guests=noted, reason="")
 
 
@@ -587,13 +586,13 @@ def test_each_order_does_what_it_says(kind: DrainOrder, machine: str, expected: 
     assert host_drain.order(of, kind, NOW, machine) == expected(of, NOW)
 
 
-def test_the_hosts_that_no_machine_may_move_to_are_told_in_order() -> None:
+def test_no_machine_may_move_to_the_hosts_that_are_being_drained() -> None:
     drains = [
         drain(HostState.EMPTY, "h3"),
         drain(HostState.UP, "h2"),
         drain(HostState.DRAINING, "h1"),
     ]
-    assert host_drain.closed(drains) == ("h1", "h3")
+    assert host_plan.closed(drains) == {"h1", "h3"}
 
 
 def test_a_transition_that_the_table_has_not_is_refused_with_the_host_and_its_state() -> None:

@@ -18,8 +18,9 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
 )
-from forewarn.maintenance.news import MAX_ITEMS, Before, NewsData, NewsItem, NewsType
+from forewarn.maintenance.news import MAX_ITEMS, NewsData, NewsItem, NewsType
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
+from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 
 replace = msgspec.structs.replace
@@ -48,7 +49,7 @@ def of(
 
 def others(changes: Changes, new: Iterable[int] = (), **before: Any) -> Told:
     known: dict[str, Any] = {"maintenances": {}, "drains": {}}
-    return told(news.of_others(Before(**known | before), changes, {*new}, NOW))
+    return told(news.of_others(LiveState(**known | before), changes, {*new}, NOW))
 
 
 def announced(*machines: str) -> tuple[Bench, Operation]:

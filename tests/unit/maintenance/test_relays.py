@@ -44,13 +44,13 @@ def token(digest: str, minutes: int, *, used: bool = False) -> Token:
 
 def held(heard: Relay, now: datetime, terms: RelayTerms = TERMS, *, all_of_it: bool = True) -> str:
     """What is to be done about one relay: `hold SECONDS` before now, `release`, or nothing."""
-    found = relays.judge([heard], terms, lambda _: all_of_it, now)
-    if found.hold:
-        ((about, since),) = found.hold
+    hold, release = relays.judge([heard], terms, lambda _: all_of_it, now)
+    if hold:
+        ((about, since),) = hold
         assert about is heard
-        assert found.release == ()
+        assert release == []
         return f"hold {(now - since).total_seconds():g}"
-    return "release" if found.release else ""
+    return "release" if release else ""
 
 
 def test_a_relay_is_away_once_its_next_request_is_late_and_since_its_last() -> None:
@@ -100,13 +100,10 @@ def test_each_relay_is_judged_by_itself_to_the_moment() -> None:
     back = relay(late, host="h3", held_for=NOW)
     terms = msgspec.structs.replace(TERMS, tokens={"h1": NOW, "h2": NOW, "h3": NOW})
     found = relays.judge([on_time, away, back], terms, lambda _: True, late)
-    assert found == relays.RelayHolds(((away, NOW),), (back,))
-    assert found
-    assert relays.RelayHolds(release=(back,))
-    assert not relays.RelayHolds()
+    assert found == ([(away, NOW)], [back])
     edge = NOW + MINUTE + LATE
-    assert not relays.judge([away], terms, lambda _: True, edge)
-    assert relays.judge([away], terms, lambda _: True, edge + SECOND)
+    assert relays.judge([away], terms, lambda _: True, edge) == ([], [])
+    assert relays.judge([away], terms, lambda _: True, edge + SECOND) == ([(away, NOW)], [])
 
 
 def test_a_host_is_held_once_for_each_absence() -> None:
@@ -170,9 +167,9 @@ def test_nobody_is_held_early_or_twice_or_released_while_away(
     all_of_it: bool,
 ) -> None:
     terms = RelayTerms(replica="a", began_at=since - 3 * SECOND, since=since, tokens=tokens)
-    found = relays.judge(heard, terms, lambda _: all_of_it, now)
-    assert {one.host for one, _ in found.hold}.isdisjoint(one.host for one in found.release)
-    for one, from_then in found.hold:
+    hold, release = relays.judge(heard, terms, lambda _: all_of_it, now)
+    assert {one.host for one, _ in hold}.isdisjoint(one.host for one in release)
+    for one, from_then in hold:
         assert one.host in tokens
         assert one.held_for != one.heard_at
         assert now - one.due_at > LATE
@@ -180,8 +177,8 @@ def test_nobody_is_held_early_or_twice_or_released_while_away(
         assert from_then >= one.heard_at or from_then == terms.began_at
         # Once it is held for that, nothing is done about it again until it is heard.
         marked = msgspec.structs.replace(one, held_for=one.heard_at)
-        assert not relays.judge([marked], terms, lambda _: True, now)
-    for one in found.release:
+        assert relays.judge([marked], terms, lambda _: True, now) == ([], [])
+    for one in release:
         assert one.held_for is not None
         assert (
             one.host not in tokens

@@ -24,7 +24,7 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import TurnOrder, TurnPolicy
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ScopeKind
 from turn_world import HOUR, maintenance
 
@@ -75,8 +75,11 @@ def world_of(takes: Takes, *held: str) -> World:
     }
     names = {one.scope for one in machines.values()}
     scopes = {n: Scope(name=n, kind=ScopeKind.AVAILABILITY_SET, update_domains=5) for n in names}
-    holds = [Hold(kind=HoldKind.HOST, name=name, reason="", by="ann", at=NOW) for name in held]
-    return World(scopes=scopes, machines=machines, holds=holds)
+    holds = {
+        (HoldKind.HOST, name): Hold(kind=HoldKind.HOST, name=name, reason="", by="ann", at=NOW)
+        for name in held
+    }
+    return World(LiveState(scopes=scopes, machines=machines, holds=holds))
 
 
 def planned(of: Maintenance, takes: Takes, *held: str) -> PlannedTurns:

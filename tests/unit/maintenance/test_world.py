@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import FLEET, MINUTE, NOW, Bench
 from forewarn.maintenance import commands
 from forewarn.maintenance.model import AT_ONCE, Changes, HoldKind, Operation
-from forewarn.maintenance.world import Index, IndexBroken, Table, World
+from forewarn.maintenance.world import Index, IndexBroken, LiveState, Table, World
 from forewarn.vocabulary import EventStatus, EventType
 
 replace = msgspec.structs.replace
@@ -55,8 +55,8 @@ def test_what_a_change_leads_to_is_what_is_filled_and_to_undo_it_leaves_nothing(
     before = content(busy().snapshot.world())
     changes = step(bench)
     world.take(changes)
-    tables = ("scopes", "machines", "operations", "maintenances", "tombstones", "retired")
-    filled = World(holds=world.holds.values(), **{name: getattr(world, name) for name in tables})
+    tables = {name: getattr(world, name) for name in LiveState.__struct_fields__}
+    filled = World(LiveState(**tables))
     assert content(world) == content(filled)
     assert world.changes(world.since(0)).operations == changes.operations
     world.undo()

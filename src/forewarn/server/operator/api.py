@@ -30,7 +30,8 @@ from forewarn.server.operator import fields, maintenance_schemas, routing, schem
 from forewarn.server.operator.errors import as_json
 from forewarn.server.operator.routing import Backend, OperatorCall, one_line
 from forewarn.server.operator.table import API
-from forewarn.store.port import HistoryQuery, Reading
+from forewarn.store.port import HistoryQuery
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=schemas.MAX_NUMBER)] | None
@@ -277,17 +278,10 @@ async def _start(
 async def _prepared(
     backend: Backend, asked: maintenances.Asked, survey: HostSurvey | None
 ) -> tuple[model.Maintenance, Callable[..., PlannedTurns]]:
-    now, inventory = backend.now(), backend.inventory.snapshot()
-    return await backend.read(
-        lambda reading: maintenances.prepared(
-            reading,
-            inventory.scopes,
-            inventory.machines,
-            asked,
-            backend.settings.rules.policy,
-            now=now,
-            survey=survey,
-        )
+    state, policy = backend.live_state(), backend.settings.rules.policy
+    now = backend.now()
+    return await asyncio.to_thread(
+        maintenances.prepared, state, asked, policy, now=now, survey=survey
     )
 
 
@@ -337,8 +331,7 @@ async def show_maintenance(
 
     maintenance, operations = await backend.read(question)
     if maintenance is None:
-        message = f"no maintenance {number}: see 'forewarn maintenance list'"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+        raise model.no_maintenance(number)
     return await _detail(backend, maintenance, operations.values())
 
 

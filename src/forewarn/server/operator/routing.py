@@ -26,13 +26,16 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import alerts, fleet_file, model
 from forewarn.maintenance.accounts import Deed
 from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.world import LiveState
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import auth, schemas, table, views
 from forewarn.server.operator.auth import Accounts
 from forewarn.server.operator.inventory import Inventory, MachineSearch
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.server.settings import Settings
-from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, StoreError, micros
+from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, StoreError, micros
+from forewarn.store.queries import Reading
+from forewarn.store.sql import Store
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
 T = TypeVar("T")
@@ -140,6 +143,19 @@ class Backend:
         """Take over what changed, after the guest plane."""
         self.inventory.learn(changes)
         self.accounts.learn(changes)
+
+    def live_state(self) -> LiveState:
+        """Return the live state that this process keeps, as it is now, for another thread."""
+        inventory = self.inventory.snapshot()
+        return LiveState(
+            inventory.scopes,
+            inventory.machines,
+            inventory.operations,
+            dict(self.maintenances.open),
+            inventory.holds,
+            dict(self.hosts.drains),
+            dict(self.accounts.tokens),
+        )
 
     def now(self) -> datetime:
         """Return the service's time."""

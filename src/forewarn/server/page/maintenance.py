@@ -33,7 +33,7 @@ from forewarn.server.page import forms, machines, orders
 from forewarn.server.page.forms import Draft, FilledForm
 from forewarn.server.page.orders import OperatorOrder, Standing, Subject
 from forewarn.server.page.routes import PageRequest
-from forewarn.store.port import Reading
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
 BACK: Final = re.compile(

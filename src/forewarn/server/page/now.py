@@ -27,7 +27,8 @@ from forewarn.server.page import fleet_map, orders, timeline
 from forewarn.server.page.fleet_map import Condition, Place
 from forewarn.server.page.live import SharedAnswers
 from forewarn.server.page.rendering import Renderer
-from forewarn.store.port import Reading, StoreError
+from forewarn.store.port import StoreError
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 PAST: Final = timedelta(days=7)
@@ -397,7 +398,7 @@ def _alert_lines(
 
 def _action(alert: alerts.Alert, failed: Sequence[str]) -> tuple[str, str]:
     """Return the label and the address of the order that ends an alert."""
-    words = alerts.REMEDIES.get(alert.kind, "").split()  # not those of a host named "drain"
+    words = alert.kind.remedy.split()  # not those of a host named "drain"
     names = (word for word in words if word in orders.ORDERS)
     name, unit = next(names, ""), ""
     if name == "resume" and len(failed) == 1:
