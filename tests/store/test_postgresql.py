@@ -325,8 +325,9 @@ def test_a_server_that_does_not_answer_is_given_up_on(
 ) -> None:
     def work() -> None:
         with store.write() as transaction:
-            proxy.stall()
             transaction.save(Changes(scopes=(WEB,)))
+            proxy.stall()
+            transaction.scopes()
 
     with through(proxy, url, Patience(answer=1.0)) as store:
         with pytest.raises(StoreUnavailable):
@@ -334,6 +335,18 @@ def test_a_server_that_does_not_answer_is_given_up_on(
         proxy.heal()
         assert what_is_there(beside) == NOTHING
         save_and_append(store, "a")
+
+
+def test_what_is_saved_goes_to_the_server_with_the_commit_or_before_a_question(
+    store: PostgresqlStore, beside: PostgresqlStore
+) -> None:
+    its = "FROM pg_stat_activity WHERE datname = 'troubled' AND state = 'idle in transaction'"
+    with store.write() as transaction:
+        transaction.save(Changes(scopes=(BATCH,)))
+        append(transaction, "a")
+        assert "INSERT" not in server().sql(f"SELECT query {its}")
+        assert set(transaction.scopes()) == {"batch"}
+    assert what_is_there(beside) == SAVED
 
 
 def test_connections_that_were_lost_while_they_were_idle_are_not_noticed(
@@ -465,7 +478,7 @@ def test_nothing_is_committed_after_a_lost_connection_that_was_swallowed(
             end_backends("idle in transaction")
             for _ in range(2):
                 with pytest.raises(StoreUnavailable):
-                    transaction.save(Changes(scopes=(BATCH,)))
+                    transaction.scopes()
 
     with pytest.raises(StoreUnavailable):
         stubborn()

@@ -256,7 +256,9 @@ class UnitOfWork:
             if changes.removed_machines:
                 tombstones.record(world, before, self.now)
                 changes = world.changes(world.since(self._mark))
-            self._transaction.save(changes)
+            old = before.items()
+            had = {id_ for (kind, id_), one in old if kind == "operations" and one is not None}
+            self._transaction.save(changes, had)
             self.saved.append(changes)
             tombstones.keep(self._transaction, world, before)
             self._mark = self._told = world.mark()

@@ -61,8 +61,12 @@ class DatabaseConnection(ABC):
         """Run a statement."""
 
     @abstractmethod
+    def _send(self, sql: str, values: Sequence[Any]) -> None:
+        """Run a statement without an answer, at the latest before the next one that has one."""
+
+    @abstractmethod
     def _write(self, sql: str, rows: list[Row]) -> None:
-        """Run a statement for all these rows."""
+        """Run a statement for all these rows, as `_send` does."""
 
     @staticmethod
     @abstractmethod
@@ -113,8 +117,14 @@ class DatabaseConnection(ABC):
         with self._told():
             yield from self._execute(sql, values)
 
+    def send(self, sql: str, values: Sequence[Any]) -> None:
+        """Run a statement without an answer; its error may come with the next, or the commit."""
+        self.check()
+        with self._told():
+            self._send(sql, values)
+
     def write(self, sql: str, rows: Iterable[Row]) -> None:
-        """Run a statement for rows with different keys."""
+        """Run a statement for rows with different keys; its error may come as that of `send`."""
         remaining = iter(rows)
         while part := list(islice(remaining, ROWS_AT_ONCE)):
             self.check()

@@ -366,6 +366,8 @@ class PostgresqlConnection(DatabaseConnection):
         self.begun: tuple[int, int | None, str | None, int | None] = (0, None, None, None)
         """The database's time when the transaction began to write, and the last change then."""
         self._patience = access.patience
+        self._unsent: list[tuple[str, Sequence[Any]]] = []
+        """The statements without an answer that have not been sent: they go in one round trip."""
 
     @property
     def is_idle(self) -> bool:
@@ -388,26 +390,41 @@ class PostgresqlConnection(DatabaseConnection):
         self.driver.execute(_BEGIN_BEAT)
 
     def end(self, *, commit: bool) -> None:
-        if commit:
-            self.driver.commit()
-        else:
+        if not commit:
+            self._unsent = []
             self.driver.rollback()
+        elif self._unsent:
+            self._send_all(self.driver.commit)
+        else:
+            self.driver.commit()
 
     def count_on(self) -> None:
         self.run(_COUNT_ON)
 
     def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:
+        if self._unsent:
+            self._send_all()
         cursor = self.driver.execute(_text(sql), values)
         return () if cursor.description is None else cursor
+
+    def _send(self, sql: str, values: Sequence[Any]) -> None:
+        self._unsent.append((_text(sql), values))
 
     def _write(self, sql: str, rows: list[Row]) -> None:
         if len(rows) <= FEW:
             marks = ", ".join([f"({', '.join(['%b'] * len(rows[0]))})"] * len(rows))
-            self.driver.execute(sql.format(rows=f"VALUES {marks}"), [*itertools.chain(*rows)])
+            self._send(sql.format(rows=f"VALUES {marks}"), [*itertools.chain(*rows)])
             return
         columns = [*map(list, zip(*rows, strict=True))]
         arrays = ", ".join(f"%b::{_type_of(column)}[]" for column in columns)
-        self.driver.execute(sql.format(rows=f"SELECT * FROM unnest({arrays})"), columns)
+        self._send(sql.format(rows=f"SELECT * FROM unnest({arrays})"), columns)
+
+    def _send_all(self, last: Callable[[], None] = lambda: None) -> None:
+        unsent, self._unsent = self._unsent, []
+        with self.driver.pipeline():
+            for sql, values in unsent:
+                self.driver.execute(sql, values)
+            last()
 
     @staticmethod
     def keys(keys: Collection[Any]) -> object:
@@ -711,7 +728,7 @@ class PostgresqlTransaction(Transaction):
         number, _, _, at, *_ = row
         told = (number, at, news.decode()) if news else ()
         statement = _APPEND_WITH_NEWS if news else _APPEND_AND_TELL
-        self._run(statement, *row, *told, str(number))
+        self._connection.send(statement, (*row, *told, str(number)))
 
 
 class _PostgresqlMembership:

@@ -1,6 +1,6 @@
 """The store over connections: transactions, writing and copying, whatever the database."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice, takewhile
@@ -98,11 +98,11 @@ class Transaction(Reading):
         super().__init__(connection)
         self.appended: Position | None = None
         """The change of this transaction in the outbox."""
-        self._known: set[str] = set()
-        """Operations that were written here: their names are there."""
 
-    def save(self, changes: Changes) -> None:
+    def save(self, changes: Changes, had: Container[str] = ()) -> None:
         """Write new values over the old; later readings of this transaction see them.
+
+        `had` are the ids of operations that the store has: their names are there.
 
         Removed values go last. A machine's scope, and an operation's maintenance, is there already
         or comes with it; a scope goes with or after its machines. An operation keeps its events,
@@ -126,7 +126,7 @@ class Transaction(Reading):
         if changes.maintenances:
             self._save_maintenances(changes.maintenances)
         if changes.operations:
-            self._save_operations({one.id: one for one in changes.operations})
+            self._save_operations({one.id: one for one in changes.operations}, had)
         self._remove("machine", changes.removed_machines)
         self._remove("scope", changes.removed_scopes)
         if changes.removed_machines:
@@ -164,7 +164,6 @@ class Transaction(Reading):
         ids = [id_ for id_, _ in old]
         self._among("DELETE FROM names WHERE operation {among}", ids)
         self._among("DELETE FROM operations WHERE id {among}", ids)
-        self._known.difference_update(ids)
         if old:  # one whose hosts were all drained has no operations: it goes with those after it
             self._run(
                 "DELETE FROM maintenances WHERE open = 0 AND number <= ? AND NOT EXISTS "
@@ -233,10 +232,11 @@ class Transaction(Reading):
         return self.appended
 
     def _append(self, row: Row, news: bytes) -> None:
-        self._run("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", *row)
+        self._connection.send("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", row)
         if news:
             number, *_, at, _form, _body = row
-            self._run("INSERT INTO news VALUES (?, ?, ?)", number, at, news.decode())
+            told = (number, at, news.decode())
+            self._connection.send("INSERT INTO news VALUES (?, ?, ?)", told)
 
     def trim(self, before: datetime, limit: int) -> int:
         """Forget up to `limit` of the oldest changes made before this; return the number of these.
@@ -348,16 +348,10 @@ class Transaction(Reading):
         )
         self._count_up_to(max(by_number))
 
-    def _save_operations(self, operations: Mapping[str, Operation]) -> None:
-        left = operations.keys() - self._known
-        known = self._among("SELECT id FROM operations WHERE id {among}", left)
-        new = left - {id_ for (id_,) in known}
-        self._known |= left
+    def _save_operations(self, operations: Mapping[str, Operation], had: Container[str]) -> None:
         self._connection.write(_PUT_OPERATION, map(_row_of_operation, operations.values()))
-        self._connection.write(
-            _NAME,
-            ((n, one.id) for id_, one in operations.items() if id_ in new for n in names_of(one)),
-        )
+        new = (one for one in operations.values() if one.id not in had)
+        self._connection.write(_NAME, ((name, one.id) for one in new for name in names_of(one)))
 
 
 def _body(value: object) -> str:

@@ -213,6 +213,9 @@ class SqliteConnection(DatabaseConnection):
     def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:
         return self.driver.execute(_text(sql), values)
 
+    def _send(self, sql: str, values: Sequence[Any]) -> None:
+        self.driver.execute(_text(sql), values)
+
     def _write(self, sql: str, rows: list[Row]) -> None:
         self.driver.executemany(_text(sql, len(rows[0])), rows)
 
