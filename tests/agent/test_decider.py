@@ -392,6 +392,16 @@ def test_an_undo_that_may_be_repeated_gives_way_to_an_event_that_needs_the_actio
     assert bench.runs["web"].facts == {"active": True}
 
 
+def test_an_undo_that_gave_way_in_vain_goes_on() -> None:
+    bench = seen(service(undo_retries=0))
+    bench.end("web")
+    assert bench.see() == ["undo web"]
+    assert bench.see(PREEMPT) == ["stop web"]
+    assert bench.see() == []
+    assert bench.end("web", CUT) == []
+    assert bench.let_pass(LONGEST_PAUSE_SECONDS) == ["undo web"]
+
+
 def test_an_undo_gives_way_only_when_the_turn_of_its_action_has_come() -> None:
     bench = Bench(REBOOTS, rule(command("checkpoint"), service("web"), name="later"))
     bench.see(event())

@@ -13,8 +13,13 @@ import msgspec
 import pytest
 
 import patience
+from builders import NOW
+from forewarn.clock import SystemClock
+from forewarn.control.replicas import SharedSightings
+from forewarn.maintenance.model import Sighting
 from forewarn.protocol.message import Reply
 from forewarn.relay import cache
+from forewarn.relay.forwarding import Forwarding
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
 from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
@@ -108,6 +113,24 @@ async def approve(upstream: Upstream) -> Reply:
 async def report(upstream: Upstream) -> Reply:
     asked = relay_feed.SIGHTINGS_PATH
     return await upstream.ask(asked, b"[]", patience.SECONDS, each_seconds=patience.SECONDS)
+
+
+@played
+async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -> None:
+    service = filled()
+    upstream = await asked(service, tmp_path)
+    names = {f"m{number}" for number in range(relay_feed.MAX_SIGHTINGS + 1)}
+    seen = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
+    for name in names:
+        seen.hear(name)
+    forwarding = Forwarding(upstream, lambda _: 0.0, seen, SystemClock())
+    service.other = always(503, b"")
+    await forwarding.tell(seen)
+    service.other = None
+    await forwarding.tell(seen)
+    assert {each.machine for each in service.seen} == names
+    await forwarding.close()
+    await service.stop()
 
 
 @played
