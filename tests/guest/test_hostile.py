@@ -25,7 +25,6 @@ from forewarn.server.guest.limits import (
     Account,
     FairQueue,
     Limits,
-    Rate,
     Reason,
 )
 from forewarn.server.guest.listener import (
@@ -123,15 +122,6 @@ def test_a_request_is_refused_by_its_head_before_any_of_its_body_comes(
         assert peer.connection._reader._body is None
 
 
-def test_the_rate_is_judged_before_the_body_comes() -> None:
-    with room.opened(rate=Rate(per_second=1, burst=1)) as (plane, _):
-        peer = plane.connect()
-        peer.send(get())
-        peer.send(get(EVENTS, "Content-Length: 60000"))
-        assert statuses(peer) == [200, 429]
-        assert peer.ended
-
-
 @pytest.mark.parametrize("data", [get(), get("/nowhere"), b"no HTTP", b""])
 @played
 async def test_strangers_who_keep_the_loop_busy_move_no_notice(data: bytes) -> None:
@@ -159,23 +149,6 @@ async def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage() 
         watch.beat()
         assert watch.owed == timedelta(seconds=6)
         assert not watch.may_start()
-
-
-def test_strangers_have_a_quarter_of_the_connections_and_machines_still_get_in() -> None:
-    with room.opened(Limits(connections=8)) as (plane, _):
-        strangers = [plane.connect(f"10.9.9.{number}") for number in range(6)]
-        assert [statuses(each) for each in strangers] == [[], [], [503], [503], [503], [503]]
-        assert plane.counters.refusals == {Reason.CONNECTIONS_OF_STRANGERS: 4}
-        assert plane.connect().got == b""
-        strangers[0].abort()
-        assert plane.connect("10.9.9.9").got == b""
-
-
-def test_a_network_of_ipv6_addresses_counts_as_one() -> None:
-    with room.opened(Limits(connections_per_address=2)) as (plane, _):
-        peers = [plane.connect(f"fd00::{number:x}") for number in range(3)]
-        assert [statuses(each) for each in peers] == [[], [], [503]]
-        assert plane.connect("fd00:0:0:1::1").got == b""
 
 
 def test_a_machine_behind_a_proxy_has_its_waiters_and_connections_and_no_more() -> None:
@@ -393,26 +366,6 @@ async def test_accepts_take_a_bounded_time_of_a_round_of_the_loop() -> None:
             client.close()
         steps = [after - before for before, after in itertools.pairwise(counts)]
         assert 1 < max(steps) <= ACCEPTS
-
-
-def test_a_guest_has_one_approval_in_flight_and_a_neighbour_does_not_wait_for_the_rest() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        greedy = [plane.connect() for _ in range(5)]
-        for peer in greedy:
-            peer.send(post())
-        neighbour = plane.connect("10.0.0.11")
-        neighbour.send(post())
-        turn()
-        assert len(plane.approvals._waiting) == 2
-        plane.approvals.decide_all()
-        turn()
-        assert statuses(neighbour) == [200]
-        assert [statuses(each) for each in greedy] == [[200], [], [], [], []]
-        for _ in range(4):
-            plane.approvals.decide_all()
-            turn()
-        assert [statuses(each) for each in greedy] == [[200]] * 5
 
 
 def approving(count: int) -> bytes:
