@@ -1,14 +1,12 @@
 """The agent's decider in stories: texts of one verb a line, and the verbs that they are made of.
 
-A line has one verb, its words, and options (`left=30`), as a shell would split it. What follows it
-stands behind an arrow: `end web -> do drain`. Nothing follows a line without one.
+What follows a line stands behind an arrow: `end web -> do drain`. Nothing follows one without it.
 
 A `step` is an action of the next `rule`; rules that come once events were seen count from the next
 `kill` or `reload`. An event is a Reboot of this machine with 900 s of notice, but for what a line
 `event` says. Times are seconds from the beginning.
 """
 
-import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+import stories
 from agent import bench
 from agent.bench import ME, START, Bench
 from forewarn.agent import decider, status
@@ -24,10 +23,9 @@ from forewarn.agent.decider import ActionFinished, ShutdownRequested
 from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.state import Case, EventRetried
 from forewarn.client.event import Event
-from scenarios.story import OPTION, stories
 
 FILE: Final = Path(__file__).with_name("stories.txt")
-STORIES: Final = stories(FILE.read_text(encoding="utf-8"))
+STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
 MATCH: Final = frozenset({"types", "machine", "min_notice_seconds", "max_notice_seconds"})
 NOTICED: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ANSWERS: Final = {"taken": True, "refused": False, "lost": None}
@@ -55,9 +53,8 @@ class Story:
     def carry_out(self, row: str) -> None:
         """Carry a line out, and compare what follows it."""
         told, _, follows = row.partition(" -> ")
-        words = shlex.split(told, comments=True)
-        options = dict(map(option, filter(OPTION.match, words)))
-        verb, *words = [word for word in words if not OPTION.match(word)] or [""]
+        verb, words, given = stories.split(told)
+        options = {name: value_of(text) for name, text in given.items()}
         if verb == "expect":
             EXPECTED[words[0]](self.bench, *words[1:], **options)
         elif verb:
@@ -119,12 +116,12 @@ class Story:
         self.bench.journal = [self.bench.decider.state.checkpoint()]
 
 
-def option(word: str) -> tuple[str, Any]:
-    name, _, told = word.partition("=")
+def value_of(text: str) -> Any:
+    """Return the value of an option: JSON, or else a text."""
     try:
-        return name, msgspec.json.decode(told)
+        return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return name, told
+        return text
 
 
 VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
@@ -215,9 +212,4 @@ EXPECTED: Final[dict[str, Callable[..., None]]] = {
 
 @pytest.mark.parametrize("title", STORIES)
 def test_the_story_holds(title: str) -> None:
-    story = Story()
-    for number, row in STORIES[title]:
-        try:
-            story.carry_out(row)
-        except (AssertionError, LookupError, TypeError, ValueError) as error:
-            pytest.fail(f"{FILE.name}:{number}: {row}\n    but {type(error).__name__}: {error}")
+    stories.check(FILE, STORIES[title], Story().carry_out)

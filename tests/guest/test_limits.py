@@ -93,32 +93,6 @@ def test_what_a_chunked_body_takes_on_the_wire_has_a_limit_too(
     assert statuses(sent(post(coded, "Transfer-Encoding: chunked"), cut).got) == [status]
 
 
-@pytest.mark.parametrize(
-    ("data", "seconds", "status"),
-    [
-        (b"", 5, None),
-        (b"G", 5, 408),
-        (get() + b"G", 5, 408),
-        (post()[:-1], 10, 408),
-        (get(), 75, None),
-    ],
-    ids=["silent from the start", "a head", "a second head", "a body", "idle"],
-)
-def test_each_stage_has_its_time(data: bytes, seconds: float, status: int | None) -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        if data:
-            peer.send(data)
-            turn()
-        before = peer.got
-        plane.pass_time(seconds - 0.01)
-        assert peer.got == before
-        assert not peer.closing
-        plane.pass_time(0.02)
-        assert statuses(peer.got[len(before) :]) == ([] if status is None else [status])
-        assert peer.closing or peer.ended
-
-
 def test_a_dripping_body_has_no_longer_than_any_other() -> None:
     with room.opened() as (plane, _):
         peer = plane.connect()

@@ -1,40 +1,46 @@
 """The guest plane in stories: texts of one verb a line, and the verbs that they are made of.
 
-A line has one verb, its words, and options (`from=10.0.0.11`), as a shell would split it. What the
-settings say (`limit`, `rate`, `enablement`) comes first. A peer connects when a line names it
-first: from the address of web-0, unless a line `connect` says otherwise. It sends requests, `get`
-and `post` or those that a line `request` has named: `get*3` is three of them, `post[:-20]` a part.
+What the settings say (`limit`, `rate`, `enablement`) comes first. A peer connects when a line names
+it first: from the address of web-0, unless a line `connect` says otherwise. It sends requests:
+`get`, `post`, or one that a line `request` has named. `get*3` is three, `post[:-20]` a part.
 
 `expect PEER` has the statuses of all that came (or `any`), and the state of the connection;
 `answer PEER` has facts of the last answer, a header that is not there as `""`.
 """
 
 import asyncio
+import ipaddress
 import re
-import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
+import stories
 from forewarn.maintenance.model import Changes, Enablement, Policy
+from forewarn.protocol import exchange
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
 from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.machines import Proxies
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventType
 from guest import room
 from guest.room import Peer, Room, answers, get, post, statuses
-from scenarios.story import OPTION, stories
 
 FILE: Final = Path(__file__).with_name("stories.txt")
-STORIES: Final = stories(FILE.read_text(encoding="utf-8"))
+STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
 PIECE: Final = re.compile(r"([a-z][\w-]*)(?:\[(-?\d*):(-?\d*)\])?(?:\*(\d+))?")
 ERRORS: Final = {"fail": StoreUnavailable("away"), "break": RuntimeError("ours")}
+PROXIES: Final = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+SECRET: Final = b"a secret of theirs"
+PROXIES.secrets = (SECRET,)
 PLACES: Final = {
     "bridge": room.BRIDGE,
     "loopback": Listener(address="127.0.0.1"),
+    "proxied": room.Behind(room.BRIDGE, PROXIES),
 }
 
 
@@ -67,9 +73,7 @@ class Story:
 
     def carry_out(self, row: str) -> None:
         """Carry a line out."""
-        words = shlex.split(row, comments=True)
-        options = dict(word.split("=", 1) for word in words if OPTION.match(word))
-        verb, *words = [word for word in words if not OPTION.match(word)] or [""]
+        verb, words, options = stories.split(row)
         if verb:
             VERBS[verb](self, *words, **options)
 
@@ -89,12 +93,20 @@ class Story:
     def request(
         self, name: str, kind: str, *given: str, target: str = room.EVENTS, body: str = ""
     ) -> None:
-        """Write a request down: a GET or a POST with these headers, or bytes."""
+        """Write a request down: a GET or a POST with these headers, or bytes.
+
+        A signed one is a proxy's for a machine, its first word.
+        """
         kind, _, version = kind.partition("-")
         if kind == "bytes":
             made = "".join(given).encode().decode("unicode_escape").encode()
         elif kind == "get":
             made = get(target, *given)
+        elif kind == "signed":
+            machine, *more = given
+            signature = exchange.sign(machine.encode(), SECRET).decode()
+            signed = f"X-Instance-ID: {machine}", f"X-Instance-ID-Signature: {signature}"
+            made = get(target, *signed, *more)
         else:
             made = post((body or room.APPROVAL.decode()).encode(), *given, target=target)
         self.requests[name] = made.replace(b"HTTP/1.1", b"HTTP/%s" % (version or "1.1").encode())
@@ -118,9 +130,10 @@ class Story:
             data = data[int(begin or 0) : int(end) if end else None]
         return data * int(times or 1)
 
-    def take(self, name: str, what: str) -> None:
-        """Take nothing of what comes from now on, or all of it again."""
+    def take(self, name: str, what: str, buffers: str = "") -> None:
+        """Take nothing of what comes from now on but so many bytes, or all of it again."""
         peer = self.peer(name)
+        peer.high = int(buffers or peer.high)
         peer.takes = what == "all"
         if peer.takes:
             peer.take()
@@ -150,6 +163,11 @@ class Story:
     def scope(self, name: str, incarnation: str) -> None:
         """Have a scope be there."""
         self.plane.learn(Changes(scopes=(room.scope(name, incarnation=int(incarnation)),)))
+
+    def note_request(self, scope: str) -> None:
+        """Have a scope be noted as asked for."""
+        known = self.plane.documents.scope(scope)
+        self.plane.learn(Changes(scopes=(replace(known, asked_at=room.START),)))
 
     def retire(self) -> None:
         """Stop the plane."""
@@ -214,6 +232,7 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "publish": Story.publish,
     "machine": Story.machine,
     "scope": Story.scope,
+    "note-request": Story.note_request,
     "expect": Story.expect,
     "answer": Story.answer,
     "count": Story.count,
@@ -239,10 +258,4 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
 @pytest.mark.parametrize("title", STORIES)
 def test_the_story_holds(title: str) -> None:
     with ExitStack() as opened:
-        story = Story(opened)
-        for number, row in STORIES[title]:
-            try:
-                story.carry_out(row)
-            except (AssertionError, LookupError, TypeError, ValueError) as error:
-                instead = f"{type(error).__name__}: {error}"
-                pytest.fail(f"{FILE.name}:{number}: {row}\n    but {instead}")
+        stories.check(FILE, STORIES[title], Story(opened).carry_out)
