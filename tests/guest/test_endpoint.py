@@ -13,7 +13,6 @@ from forewarn.maintenance.model import Changes, Enablement, Policy, Refused, Sig
 from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.server.guest.documents import TURN_ON_SECONDS
 from forewarn.server.guest.endpoint import PendingApproval
-from forewarn.server.guest.listener import Listener, source_of
 from forewarn.server.guest.machines import Source
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
@@ -21,7 +20,6 @@ from guest import room
 from guest.room import Enabling, Peer, Room, get, opened, statuses
 
 METADATA = (b"Metadata", b"true")
-LOOPBACK = source_of(Listener(address="127.0.0.1"))("127.0.0.1")
 WEB = Source(address="10.0.0.11")
 
 
@@ -117,44 +115,6 @@ def test_an_approval_that_was_withdrawn_is_to_be_sent_again(plane: room.Room) ->
     future: Future[Any] = Future()
     future.cancel()
     assert plane.endpoint.settle(future, "10.0.0.10").status == 503
-
-
-def test_the_version_comes_before_the_caller_and_the_caller_before_the_body(
-    plane: room.Room,
-) -> None:
-    nobody = Source(address="10.9.9.9")
-    wrong = "/metadata/scheduledevents?api-version=latest"
-    assert ask(plane, wrong, nobody, b"POST", b"not json").status == 400
-    refused = ask(plane, room.EVENTS, nobody, b"POST", b"not json")
-    assert refused.status == 403
-    assert "10.9.9.9" in error(refused)
-    assert ask(plane, room.EVENTS, WEB, b"POST", b"not json").status == 400
-
-
-def test_a_path_names_the_machine_on_a_loopback_listener_alone(plane: room.Room) -> None:
-    path = f"/vm/WEB-0{room.EVENTS}"
-    assert ask(plane, path, LOOPBACK).status == 200
-    assert ask(plane, path, WEB).status == 404
-    unknown = ask(plane, f"/vm/web-9{room.EVENTS}", LOOPBACK)
-    assert unknown.status == 403
-    assert "web-9" in error(unknown)
-
-
-@pytest.mark.parametrize(
-    ("target", "body"),
-    [
-        ("/metadata/instance/compute/name?api-version=2021-02-01&format=text", b"web-1"),
-        ("/metadata/instance/network/interface/0/ipv6?api-version=2021-02-01", b'{"ipAddress":[]}'),
-    ],
-)
-def test_a_machine_reads_its_own_instance(plane: room.Room, target: str, body: bytes) -> None:
-    reply = ask(plane, target)
-    assert (reply.status, reply.body) == (200, body)
-
-
-def test_the_versions_are_for_registered_machines_too(plane: room.Room) -> None:
-    assert b"2025-04-07" in ask(plane, "/metadata/versions").body
-    assert ask(plane, "/metadata/versions", Source(address="10.9.9.9")).status == 403
 
 
 def test_asking_for_events_is_seen_and_asking_for_other_things_is_not(plane: room.Room) -> None:
