@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from forewarn.protocol import exchange
-from forewarn.server.guest.endpoint import OTHER, RESOURCES, Counters
+from forewarn.server.guest.endpoint import Counters
 from forewarn.server.guest.limits import Reason
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies
@@ -126,19 +126,3 @@ def test_secrets_are_changed_under_an_open_connection() -> None:
         peer.send(by(old))
         turn()
         assert [each.status for each in answers(peer.got)] == [200, 200, 200, 403]
-
-
-def counted(plane: room.Room) -> dict[str, dict[int, int]]:
-    found = plane.counters.answers
-    assert tuple(found) == RESOURCES
-    return {resource: dict(counts) for resource, counts in found.items() if counts}
-
-
-def test_what_is_no_request_is_counted_as_other() -> None:
-    with room.opened(room.Limits(connections=2)) as (plane, _):
-        plane.connect().send(b"nonsense\r\n\r\n")
-        peers = [plane.connect() for _ in range(3)]
-        assert [bool(peer.got) for peer in peers] == [False, True, True]
-        assert counted(plane) == {OTHER: {400: 1, 503: 2}}
-        plane.pass_time(60)
-        assert counted(plane) == {OTHER: {400: 1, 503: 2}}

@@ -3,21 +3,19 @@
 import gc
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from forewarn.maintenance.model import Changes, Enablement, Policy, Refused, Sighting
+from forewarn.maintenance.model import Changes, Refused, Sighting
 from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.server.guest.documents import TURN_ON_SECONDS
 from forewarn.server.guest.endpoint import PendingApproval
 from forewarn.server.guest.machines import Source
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 from guest import room
-from guest.room import Enabling, Peer, Room, get, opened, statuses
 
 METADATA = (b"Metadata", b"true")
 WEB = Source(address="10.0.0.11")
@@ -154,42 +152,3 @@ def test_a_refused_approval_is_let_go_of_without_the_collector(plane: room.Room)
         assert settle()() is None
     finally:
         gc.enable()
-
-
-FIRST = Policy(enablement=Enablement.FIRST_REQUEST)
-Opened = tuple[Room, Callable[[], None]]
-
-
-@pytest.fixture
-def first() -> Iterator[Opened]:
-    with opened(enabling=Enabling(policy=FIRST)) as made:
-        yield made
-
-
-def poll(plane: Opened, request: bytes, address: str = "10.0.0.10") -> Peer:
-    peer = plane[0].connect(address)
-    peer.send(request)
-    plane[1]()
-    return peer
-
-
-def test_a_guest_waits_for_a_slow_store_no_longer_than_clients_wait(first: Opened) -> None:
-    plane, turn = first
-    plane.approvals.waits = True
-    peer = poll(first, get())
-    assert statuses(peer) == []
-    until = plane.connections.loop.time() + 10 * TURN_ON_SECONDS
-    while not statuses(peer) and plane.connections.loop.time() < until:
-        turn()
-    assert statuses(peer) == [200]
-    assert plane.approvals.turned == []
-
-
-def test_a_machine_whose_scope_is_gone_meanwhile_is_still_answered(first: Opened) -> None:
-    plane, turn = first
-    plane.approvals.waits = True
-    peer = poll(first, get())
-    plane.approvals.learn = lambda _: plane.documents.learn(room.Changes(removed_scopes=("web",)))
-    plane.approvals.decide_all()
-    turn()
-    assert statuses(peer) == [500]

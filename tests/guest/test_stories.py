@@ -67,6 +67,11 @@ class Story:
             self._plane, self.turn = self._opened.enter_context(opening)
         return self._plane
 
+    def turns(self, times: str = "1") -> None:
+        """Have the loop do all that it has to, and so much of its time pass."""
+        for _ in range(int(times)):
+            self.turn()
+
     def peer(self, name: str) -> Peer:
         """Return a peer, connected by now."""
         return self.peers.get(name) or self.connect(name)
@@ -240,7 +245,7 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "retire": Story.retire,
     "retired": Story.retired,
     "close": lambda story, name: story.peer(name).close(),
-    "turn": lambda story: story.turn(),
+    "turn": Story.turns,
     "pass": lambda story, seconds: story.plane.pass_time(float(seconds)),
     "decide": lambda story: story.plane.approvals.decide_all(),
     "end": lambda story, name: story.peer(name).end(),
