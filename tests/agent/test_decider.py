@@ -5,11 +5,9 @@ import re
 
 import pytest
 
-from agent.bench import ME, START, STOP, Bench, command, event, rule, seen, service
+from agent.bench import ME, START, Bench, command, event, rule, seen, service
 from forewarn.agent import state
 from forewarn.agent.decider import (
-    GRACE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
     NAME_SECONDS,
     OTHERS_AT_ONCE,
     ActionFinished,
@@ -17,7 +15,6 @@ from forewarn.agent.decider import (
     FactsFound,
     PeersAnswered,
     ProceedAction,
-    ShutdownRequested,
     TimePassed,
 )
 from forewarn.agent.rules import ActionOutcome
@@ -33,42 +30,12 @@ from forewarn.agent.state import (
 )
 from house import tree
 
-FAILED, DONE, CUT = ActionOutcome.FAILED, ActionOutcome.DONE, ActionOutcome.CUT
-
 
 def results(bench: Bench) -> list[ActionOutcome | None]:
     (case,) = bench.decider.state.cases.values()
     return case.results
 
 
-# Failures.
-
-
-def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None:
-    bench = seen(service("web", retry_seconds=4, undo_retries=6))
-    bench.end("web")
-    bench.see()
-    waited = []
-    for _ in range(6):
-        bench.end("web", FAILED)
-        assert bench.decider.wake_at is not None
-        waited.append(bench.decider.wake_at - bench.now)
-        assert bench.let_pass(waited[-1] - 1) == []
-        assert bench.let_pass(1) == ["undo web"]
-    assert waited == [4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
-    assert bench.runs["web"].attempt == 7
-    bench.end("web", FAILED)
-    assert bench.decider.wake_at is None
-    assert bench.standing == ["web"]
-
-
-# Time
-
-
-# Rules that wait
-
-
-# events that come before the machine knows its own name
 def test_a_name_is_waited_for_no_longer_because_other_events_wait_their_turn() -> None:
     bench = Bench(rule(command("drain")))
     others = [event(f"X{number}", resources=(f"o{number}",)) for number in range(50)]
@@ -89,7 +56,7 @@ def test_an_action_that_ends_after_its_rule_has_fewer_is_forgotten() -> None:
     bench.end("log")
     more = bench.runs["log"]
     bench.reload(rule({"log": {}}, approve="never"))
-    bench.tell(ActionFinished(more.run, DONE))
+    bench.tell(ActionFinished(more.run, ActionOutcome.DONE))
     assert results(bench) == [None]
 
 
@@ -144,38 +111,7 @@ def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> 
     assert run.effect == written.effect
 
 
-@pytest.mark.parametrize(("repeatable", "said"), [(True, ["do drain"]), (False, [])])
-@pytest.mark.parametrize("ends", [True, False])
-def test_an_action_that_goes_on_too_long_is_interrupted(
-    repeatable: bool, ends: bool, said: list[str]
-) -> None:
-    bench = seen(command("drain", repeatable=repeatable, time_limit_seconds=300))
-    bench.tell(ShutdownRequested())
-    assert bench.let_pass(STOP - 1) == []
-    bench.tell(ShutdownRequested())  # told with each input
-    assert bench.let_pass(1) == ["stop drain"]
-    if ends:
-        bench.end("drain", ActionOutcome.CUT)
-    else:
-        bench.let_pass(GRACE_SECONDS)
-    assert not bench.decider.busy
-    bench.start()
-    assert bench.see(event()) == said
-
-
 # The journal, and what follows from it.
-
-
-def test_what_was_over_meanwhile_is_undone_as_it_was_said_then() -> None:
-    bench = seen(service("web"), command("drain"))
-    bench.find("web", active=True)
-    bench.end("web")
-    bench.rules = ()
-    bench.start()
-    assert bench.see() == ["undo drain"]
-    assert bench.end("drain") == ["undo web"]
-    assert bench.runs["web"].facts == {"active": True}
-    assert bench.runs["web"].event.event_id == "E1"
 
 
 def test_a_journal_made_short_says_the_same() -> None:

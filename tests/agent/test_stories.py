@@ -96,9 +96,9 @@ class Story:
         run = self.bench.runs[which].run
         return self.bench.tell(ActionFinished(run, ActionOutcome(outcome), text))
 
-    def kill(self, boot: str = "boot-1") -> list[str]:
-        """Begin again from the journal."""
-        if self.rules:
+    def kill(self, boot: str = "boot-1", *, without_rules: bool = False) -> list[str]:
+        """Begin again from the journal, by the rules before, those given since, or none."""
+        if self.rules or without_rules:
             self.bench.rules, self.rules = tuple(self.rules), []
         return self.bench.start(boot)
 
@@ -184,6 +184,10 @@ def expect_run(of: Bench, which: str, **facts: Any) -> None:
     assert {name: known[name] for name in facts} == facts
 
 
+def expect_busy(of: Bench, told: str) -> None:
+    assert of.decider.busy == (told == "yes")
+
+
 def expect_tried(of: Bench, number: str) -> None:
     assert sum(isinstance(record, EventRetried) for record in of.journal) == int(number)
 
@@ -205,6 +209,7 @@ EXPECTED: Final[dict[str, Callable[..., None]]] = {
     "reasons": expect_reasons,
     "effect": expect_effect,
     "run": expect_run,
+    "busy": expect_busy,
     "tried": expect_tried,
     "approvals": expect_approvals,
 }
