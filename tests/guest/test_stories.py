@@ -34,14 +34,7 @@ FILE: Final = Path(__file__).with_name("stories.txt")
 STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
 PIECE: Final = re.compile(r"([a-z][\w-]*)(?:\[(-?\d*):(-?\d*)\])?(?:\*(\d+))?")
 ERRORS: Final = {"fail": StoreUnavailable("away"), "break": RuntimeError("ours")}
-PROXIES: Final = Proxies([ipaddress.ip_network("192.0.2.7/32")])
-SECRET: Final = b"a secret of theirs"
-PROXIES.secrets = (SECRET,)
-PLACES: Final = {
-    "bridge": room.BRIDGE,
-    "loopback": Listener(address="127.0.0.1"),
-    "proxied": room.Behind(room.BRIDGE, PROXIES),
-}
+SECRET: Final = "a secret of theirs"
 
 
 class Story:
@@ -54,6 +47,13 @@ class Story:
         self.enabling = room.ALWAYS_ON
         self.requests = {"get": get(), "post": post()}
         self.peers: dict[str, Peer] = {}
+        self.proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+        self.places = {
+            "bridge": room.BRIDGE,
+            "loopback": Listener(address="127.0.0.1"),
+            "proxied": room.Behind(room.BRIDGE, self.proxies),
+        }
+        self.trust(SECRET)
         self._plane: Room | None = None
         self.turn: Callable[[], None]
         self.stopping: asyncio.Future[int]
@@ -96,7 +96,13 @@ class Story:
         self.enabling = room.Enabling(policy, float(delay))
 
     def request(
-        self, name: str, kind: str, *given: str, target: str = room.EVENTS, body: str = ""
+        self,
+        name: str,
+        kind: str,
+        *given: str,
+        target: str = room.EVENTS,
+        body: str = "",
+        secret: str = SECRET,
     ) -> None:
         """Write a request down: a GET or a POST with these headers, or bytes.
 
@@ -109,7 +115,7 @@ class Story:
             made = get(target, *given)
         elif kind == "signed":
             machine, *more = given
-            signature = exchange.sign(machine.encode(), SECRET).decode()
+            signature = exchange.sign(machine.encode(), secret.encode()).decode()
             signed = f"X-Instance-ID: {machine}", f"X-Instance-ID-Signature: {signature}"
             made = get(target, *signed, *more)
         else:
@@ -118,8 +124,13 @@ class Story:
 
     def connect(self, name: str, at: str = "bridge", **facts: str) -> Peer:
         """Connect a peer, in place of an earlier one of this name."""
-        peer = self.peers[name] = self.plane.connect(facts.get("from", "10.0.0.10"), PLACES[at])
+        address = facts.get("from", "10.0.0.10")
+        peer = self.peers[name] = self.plane.connect(address, self.places[at])
         return peer
+
+    def trust(self, *secrets: str) -> None:
+        """Have proxies sign by any of these secrets from now on."""
+        self.proxies.secrets = tuple(map(str.encode, secrets))
 
     def send(self, name: str, *words: str) -> None:
         """Send requests, or parts of them, in one piece."""
@@ -230,6 +241,7 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "enablement": Story.enable,
     "request": Story.request,
     "connect": Story.connect,
+    "trust": Story.trust,
     "send": Story.send,
     "send-until-paused": Story.send_until_paused,
     "take": Story.take,
