@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -123,6 +124,9 @@ async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_
             newer(service, incarnation)
             await reached(lambda: relay.relay._held.etag == service.etag)
             assert await relay.incarnation() == str(incarnation)
+        saved = tmp_path / "state" / cache.FILE_NAME
+        os.utime(saved, (0, 0))
+    assert saved.stat().st_mtime > 0, "it was true until the end"
     await service.stop()
     async with relaying(own) as relay:
         assert await relay.incarnation() == "4"
@@ -241,6 +245,9 @@ async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_pat
         assert (seen.machine, seen.version) == ("web-0", "2020-07-01")
         assert (seen.agent, seen.reason) == ("held", "backup")
         assert 0 <= seen.age_seconds < HALF_AN_HOUR
+        service.learn(Changes(removed_machines=("web-0",)))
+        await reached(lambda: "web-0" not in relay.relay._held.machines)
+        await reached(lambda: "web-0" not in relay.relay._seen._saved)
 
 
 @played
