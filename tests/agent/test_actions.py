@@ -25,13 +25,10 @@ from client.scripted import serving
 from forewarn import clock
 from forewarn.agent.actions import http
 from forewarn.agent.actions.action import ActionFailed, ActionStopped
-from forewarn.agent.daemon import Daemon
 from forewarn.agent.decider import DocumentSeen
 from forewarn.agent.journal import Journal
-from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import ActionBegun
 from forewarn.client import proxies
-from forewarn.settings import OFF
 from house import tree
 from http_proxy import HttpProxy
 from ports import free_port
@@ -294,21 +291,23 @@ def test_a_unit_that_ran_is_stopped_and_started_again(units: Units) -> None:
     ]
 
 
-def test_a_unit_that_did_not_run_is_left_as_it_is(units: Units) -> None:
-    units.put("web", "inactive")
-    done = Done(service={"stop": "web"})
+@pytest.mark.parametrize(
+    ("step", "before", "during", "after"),
+    [
+        ({"stop": "web"}, "inactive", "inactive", "inactive"),
+        ({"start": "web"}, "inactive", "active", "inactive"),
+        ({"start": "web"}, "active", "active", "active"),
+    ],
+)
+def test_a_unit_is_left_as_it_was_before(
+    units: Units, step: dict[str, str], before: str, during: str, after: str
+) -> None:
+    units.put("web", before)
+    done = Done(service=step)
     done.prepare()
+    assert units.word("web") == during
     done.recover()
-    assert units.word("web") == "inactive"
-
-
-def test_a_unit_that_is_started_is_stopped_again(units: Units) -> None:
-    units.put("page", "inactive")
-    done = Done(service={"start": "page"})
-    done.prepare()
-    assert units.word("page") == "active"
-    done.recover()
-    assert units.word("page") == "inactive"
+    assert units.word("web") == after
 
 
 def test_what_was_never_noted_was_never_changed(units: Units) -> None:
@@ -466,12 +465,7 @@ def test_a_request_that_waits_for_its_answer_can_be_cut(site: Site) -> None:
 def tries(tmp_path: Path, **http: Any) -> int:
     """Return how many tries an agent with two retries makes of a request that fails."""
     journal = Journal(tmp_path / "state")
-    settings = AgentSettings(
-        client=ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0"),
-        status=StatusSettings(listen=OFF),
-        rule=(rule({"http": {"retry_seconds": 0, **http}}),),
-    )
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, rule({"http": {"retry_seconds": 0, **http}}))
     seen = event(starts_by=clock.monotonic() + 900)
     daemon._handle(DocumentSeen((seen,), "web-0"))
     while daemon._decider.busy:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,25 +13,37 @@ from forewarn.agent.rules import BUILT_IN
 from forewarn.cli import main
 
 
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], tuple[str, str]]:
+    """Check a file, and return what is said and what is noted."""
+
+    def run(text: str) -> tuple[str, str]:
+        file = tmp_path / "agent.toml"
+        file.write_text(text, encoding="utf-8")
+        assert main.execute(["agent", "check", "--config", str(file)]) == 0
+        return capsys.readouterr()
+
+    return run
+
+
+Check = Callable[[str], tuple[str, str]]
+
+
 def has(lines: list[str], facts: tuple[tuple[str, ...], ...]) -> bool:
     """Tell whether there are as many lines as facts, and each line has its own."""
     pairs = zip(lines, facts, strict=True)
     return all(fact in line for line, expected in pairs for fact in expected)
 
 
-def test_check_names_the_rules_that_each_type_of_event_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "agent.toml").write_text(
+def test_check_names_the_rules_that_each_type_of_event_takes(check: Check) -> None:
+    said, _ = check(
         "[[rule]]\nname = 'short'\nmatch = { types = ['Freeze'], max_duration_seconds = 10 }\n"
         "approve = 'at-once'\n"
         "[[rule]]\nname = 'stop'\nmatch = { types = ['Freeze', 'Reboot'] }\n"
-        "[[rule]]\nname = 'elsewhere'\nmatch = { machine = 'others' }\n",
-        encoding="utf-8",
+        "[[rule]]\nname = 'elsewhere'\nmatch = { machine = 'others' }\n"
     )
-    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
-    said = capsys.readouterr().out.splitlines()
-    taken = {line.split()[0]: line.split(maxsplit=1)[1] for line in said if line[:2] == "  "}
+    lines = (line.split(maxsplit=1) for line in said.splitlines() if line[:2] == "  ")
+    taken = dict(lines)
     assert taken["Freeze"] == "1. short; then 2. stop"
     assert taken["Reboot"] == "2. stop"
     assert taken["Preempt"] == f"4. {BUILT_IN.name}"
@@ -38,70 +51,54 @@ def test_check_names_the_rules_that_each_type_of_event_takes(
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_check_notes_a_rule_that_those_before_it_keep_from_every_event(
-    order: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    order: tuple[int, int], check: Check
 ) -> None:
     rules = ("name = 'some'\nmatch = { types = ['Reboot'] }\n", "name = 'all'\n")
-    text = "".join(f"[[rule]]\n{rules[number]}" for number in order)
-    (tmp_path / "agent.toml").write_text(text, encoding="utf-8")
-    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
-    assert ("'some' is never reached" in capsys.readouterr().err) is (order == (1, 0))
+    _, noted = check("".join(f"[[rule]]\n{rules[number]}" for number in order))
+    assert ("'some' is never reached" in noted) is (order == (1, 0))
 
 
-def test_check_notes_programs_that_are_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_notes_programs_that_are_not_there(tmp_path: Path, check: Check) -> None:
     (tmp_path / "plain").write_text("no program\n", encoding="utf-8")
     there, gone, plain = (
         json.dumps(str(path)) for path in (sys.executable, tmp_path / "gone", tmp_path / "plain")
     )
-    (tmp_path / "agent.toml").write_text(
+    _, noted = check(
         "[[rule]]\nname = 'r'\nprepare = [\n"
         f"  {{ command = {{ run = [{there}], undo = [{gone}] }} }},\n"
         f"  {{ command = {{ run = [{plain}] }} }},\n"
-        "  { command = { run = ['found-by-path'] } },\n]\n",
-        encoding="utf-8",
+        "  { command = { run = ['found-by-path'] } },\n]\n"
     )
-    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
-    assert capsys.readouterr().err.splitlines() == [
+    assert noted.splitlines() == [
         f"note: rule 'r': no executable program {str(tmp_path / name)!r} on this machine"
         for name in ("gone", "plain")
     ]
 
 
 def test_check_notes_units_that_systemd_does_not_know(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units = Units(tmp_path)
     monkeypatch.setenv("PATH", str(units.bin))
     units.put("web", "active")
-    (tmp_path / "agent.toml").write_text(
+    text = (
         "[[rule]]\nname = 'r'\nprepare = [\n"
         "  { service = { stop = 'web' } }, { service = { stop = 'wbe' } },\n"
-        "  { signal = { unit = 'dbx', signal = 'SIGTERM' } },\n]\n",
-        encoding="utf-8",
+        "  { signal = { unit = 'dbx', signal = 'SIGTERM' } },\n]\n"
     )
-    check = ["agent", "check", "--config", str(tmp_path / "agent.toml")]
-    assert main.execute(check) == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = check(text)[1].splitlines()
     assert has(lines, (("'r'", "'wbe'"), ("'r'", "'dbx'"))), lines
     monkeypatch.setenv("PATH", str(tmp_path))  # without systemd nobody knows
-    assert main.execute(check) == 0
-    assert capsys.readouterr().err == ""
+    assert check(text)[1] == ""
 
 
 @pytest.mark.parametrize(("way", "needed"), [("urls_file", True), ("slack", False)])
 def test_check_asks_for_apprise_only_where_messages_go_through_it(
-    way: str,
-    needed: bool,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    way: str, needed: bool, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)  # an import system's word for: not there
     rule = f"[[rule]]\nname = 'r'\nprepare = [ {{ notify = {{ {way} = '/etc/place' }} }} ]\n"
-    (tmp_path / "agent.toml").write_text(rule, encoding="utf-8")
-    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
-    assert ("pip install '.[notify]'" in capsys.readouterr().err) is needed
+    assert ("pip install '.[notify]'" in check(rule)[1]) is needed
 
 
 def answers() -> Scripted:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +22,7 @@ from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn import clock, status_port
 from forewarn.agent.actions.action import ActionRunner
-from forewarn.agent.daemon import Daemon, Poller
+from forewarn.agent.daemon import Poller
 from forewarn.agent.decider import (
     AT_ONCE,
     ActionFinished,
@@ -38,7 +38,6 @@ from forewarn.agent.decider import (
 )
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
-from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import (
     ActionBegun,
     AnyRecord,
@@ -47,18 +46,15 @@ from forewarn.agent.state import (
     RuleMatched,
 )
 from forewarn.agent.status import Peers
-from forewarn.settings import OFF
 from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer
 
-CLIENT = ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0")
 RULE = Rule(name="pool", prepare=(RuleAction(ready=ReadySettings()),), approve="when-prepared")
 
 
 def answers(folder: Path) -> dict[str, int]:
     """Return what the status port answers, by page, before the agent has begun to run."""
-    settings = AgentSettings(client=CLIENT, status=StatusSettings(listen="127.0.0.1:0"))
     journal = Journal(folder)
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, listen="127.0.0.1:0")
     daemon.listen()
     assert daemon._server is not None
     assert daemon.port is not None
@@ -104,12 +100,7 @@ def test_an_agent_that_comes_back_in_the_middle_is_never_ready_for_a_moment(
 def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) -> None:
     """An action's end that waits already, and would begin the next, is only written down."""
     journal = Journal(tmp_path)
-    settings = AgentSettings(
-        client=CLIENT,
-        status=StatusSettings(listen=OFF),
-        rule=(rule(command("true"), command("false")),),
-    )
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, rule(command("true"), command("false")))
     seen = event(starts_by=clock.monotonic() + 900)
     daemon._handle(DocumentSeen((seen,), "web-0"))
     patience.until(lambda: not daemon._inputs.empty())  # the first action has ended
@@ -130,10 +121,7 @@ def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
     """Whatever kills the agent next, what it did to the machine is undone."""
     folder = tmp_path / "state"
     journal = Journal(folder)
-    settings = AgentSettings(
-        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule(command("true")),)
-    )
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, rule(command("true")))
     daemon._handle(DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
     if way == "folder":
         shutil.rmtree(folder)
@@ -161,9 +149,7 @@ def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> Non
     again = Journal(tmp_path)
     contents = [document(), document(listed())]
     with serving(lambda _, number: message(200, contents[min(number, 2) - 1])) as server:
-        client = ClientSettings(endpoint=server.url, machine="web-0")
-        settings = AgentSettings(client=client, status=StatusSettings(listen=OFF))
-        daemon = Daemon(settings, again, tuple)
+        daemon = workplace.daemon(again, endpoint=server.url)
         daemon._poller.start()
         told = daemon._inputs.get(timeout=patience.SECONDS)
         daemon._poller.close()
@@ -186,10 +172,7 @@ def test_a_name_in_the_settings_that_the_endpoint_does_not_know_is_a_trouble(
         return message(200, b"web-0") if "compute" in asked.target else message(200, others)
 
     with serving(answers) as server:
-        client = ClientSettings(endpoint=server.url, machine=given)
-        daemon = Daemon(
-            AgentSettings(client=client, status=StatusSettings(listen=OFF)), None, tuple
-        )
+        daemon = workplace.daemon(None, endpoint=server.url, machine=given)
         daemon._poller.start()
         patience.until(lambda: any("compute" in each for each in targets))
         patience.until(lambda: not daemon._poller.comparing or bool(daemon._poller.misnamed))
@@ -214,10 +197,7 @@ class Counting(Journal):
 
 def test_a_crowd_of_events_costs_one_sync_and_one_page(tmp_path: Path) -> None:
     journal = Counting(tmp_path)
-    settings = AgentSettings(
-        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule({"log": {}}),)
-    )
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, rule({"log": {}}))
     crowd = [event(f"E{number}", starts_by=clock.monotonic() + 900) for number in range(50)]
     daemon._handle(DocumentSeen(tuple(crowd), "web-0"))
     assert journal.syncs == 1
@@ -252,10 +232,7 @@ def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
     journal = Slow(tmp_path)
-    settings = AgentSettings(
-        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule({"log": {}}),)
-    )
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, rule({"log": {}}))
     journal.goes_on.set()
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
@@ -306,8 +283,7 @@ def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     monkeypatch.setenv("WATCHDOG_USEC", "2000")  # it waits for a millisecond between its tries
     journal = Full(tmp_path)
-    settings = AgentSettings(client=CLIENT, status=StatusSettings(listen=OFF))
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal)
     daemon._trouble = "no space"  # it was logged before
     seen = 0
 
@@ -335,10 +311,7 @@ def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
 def test_a_journal_that_cannot_be_shortened_stops_nothing(tmp_path: Path) -> None:
     journal = Full(tmp_path)
     journal.full = journal.shortens = False
-    settings = AgentSettings(
-        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule({"log": {}}),)
-    )
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, rule({"log": {}}))
     daemon._handle(DocumentSeen((event(),), "web-0"))
     daemon._turn()
     daemon._handle(DocumentSeen((), "web-0"))
@@ -531,33 +504,30 @@ def without_threads() -> Iterator[None]:
         threading.stack_size(before)
 
 
-@pytest.fixture
-def no_threads() -> Iterator[None]:
+WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], Input]] = {
+    "an action has failed": (
+        lambda told: ActionRunner(told).begin(
+            begin(rule({"log": {}}).prepare[0], event()), "web-0", 0.0
+        ),
+        ActionFinished(1, ActionOutcome.FAILED, "can't start new thread"),
+    ),
+    "an approval may have been taken": (
+        lambda told: Poller("http://127.0.0.1:9", "web-0", told).approve(ApproveEvent(1, event())),
+        ApprovalAnswered(1, None),
+    ),
+    "peers are not prepared": (
+        lambda told: Peers(["http://127.0.0.1:9"], told).ask(AskPeers(1, "E1", ("web-1",))),
+        PeersAnswered(1, frozenset()),
+    ),
+}
+
+
+@pytest.mark.parametrize(("ask", "answer"), WITHOUT_THREADS.values(), ids=WITHOUT_THREADS)
+def test_what_gets_no_thread_is_answered(ask: Callable[[Told], None], answer: Input) -> None:
+    told = Told()
     with without_threads():
-        yield
-
-
-@pytest.mark.usefixtures("no_threads")
-def test_an_action_that_gets_no_thread_has_failed() -> None:
-    told = Told()
-    step = rule({"log": {}}).prepare[0]
-    seen = event()
-    ActionRunner(told).begin(begin(step, seen), "web-0", 0.0)
-    assert told.first() == ActionFinished(1, ActionOutcome.FAILED, "can't start new thread")
-
-
-@pytest.mark.usefixtures("no_threads")
-def test_an_approval_that_gets_no_thread_is_one_that_nobody_knows_the_fate_of() -> None:
-    told = Told()
-    Poller("http://127.0.0.1:9", "web-0", told).approve(ApproveEvent(1, event()))
-    assert told.first() == ApprovalAnswered(1, None)
-
-
-@pytest.mark.usefixtures("no_threads")
-def test_peers_that_get_no_thread_are_not_prepared() -> None:
-    told = Told()
-    Peers(["http://127.0.0.1:9"], told).ask(AskPeers(1, "E1", ("web-1",)))
-    assert told.causes == [PeersAnswered(1, frozenset())]
+        ask(told)
+    assert told.first() == answer
 
 
 def test_a_program_ends_though_its_stop_gets_no_thread(tmp_path: Path) -> None:

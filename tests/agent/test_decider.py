@@ -1,219 +1,39 @@
-"""The decider, case by case: prepare, approve, undo; two events at once, and the agent's end."""
+"""The decider beside its stories: crowds, numbers, the journal, and the table of phases."""
 
 import itertools
 import re
 
 import pytest
 
-from agent.bench import ME, NOTICE, START, STOP, Bench, command, event, rule, seen, service
-from forewarn.agent import decider, state
+from agent.bench import ME, START, Bench, command, event, rule, seen, service
+from forewarn.agent import state
 from forewarn.agent.decider import (
-    APPROVAL_SECONDS,
-    GRACE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
     NAME_SECONDS,
     OTHERS_AT_ONCE,
-    PEERS_SECONDS,
-    REFUSED_SECONDS,
     ActionFinished,
     ApprovalAnswered,
     FactsFound,
     PeersAnswered,
     ProceedAction,
-    ShutdownRequested,
     TimePassed,
 )
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.state import ActionEnded, FactsNoted, Phase, PhaseTrigger
+from forewarn.agent.state import (
+    ActionBegun,
+    AgentState,
+    EventApproved,
+    FactsNoted,
+    ImpossibleStep,
+    Phase,
+    PhaseTrigger,
+    RuleMatched,
+)
 from house import tree
-
-FAILED, DONE, CUT = ActionOutcome.FAILED, ActionOutcome.DONE, ActionOutcome.CUT
 
 
 def results(bench: Bench) -> list[ActionOutcome | None]:
     (case,) = bench.decider.state.cases.values()
     return case.results
-
-
-def test_a_rule_that_never_approves_prepares_and_undoes_all_the_same() -> None:
-    bench = seen(service(), approve="never")
-    assert bench.end("web") == []
-    assert bench.phase == "Prepared"
-    assert bench.see() == ["undo web"]
-
-
-def test_at_once_waits_for_nothing() -> None:
-    bench = Bench(rule({"log": {}}, approve="at-once"))
-    assert bench.see(event(resources=("web-1", ME))) == ["do log", "approve E1"]
-    assert bench.end("log", FAILED) == []
-    assert bench.answer(taken=True) == []
-    assert bench.phase == "Approved"
-
-
-def test_an_event_is_nobodys_while_the_own_name_is_not_known() -> None:
-    bench = Bench(rule(service()), me=None)
-    assert bench.see(event(concerns_me=None)) == []
-    assert bench.let_pass(NAME_SECONDS) == ["do log"]
-    bench.me = ME
-    assert bench.see(event()) == ["do web"]
-
-
-# Failures.
-
-
-def test_a_retry_that_does_not_fit_is_not_waited_for() -> None:
-    bench = Bench(rule(service("web", retries=9, retry_seconds=10)))
-    bench.see(event(starts_by=START + 15))
-    bench.end("web", FAILED)
-    assert results(bench) == [FAILED]
-
-
-def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None:
-    bench = seen(service("web", retry_seconds=4, undo_retries=6))
-    bench.end("web")
-    bench.see()
-    waited = []
-    for _ in range(6):
-        bench.end("web", FAILED)
-        assert bench.decider.wake_at is not None
-        waited.append(bench.decider.wake_at - bench.now)
-        assert bench.let_pass(waited[-1] - 1) == []
-        assert bench.let_pass(1) == ["undo web"]
-    assert waited == [4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
-    assert bench.runs["web"].attempt == 7
-    bench.end("web", FAILED)
-    assert bench.decider.wake_at is None
-    assert bench.standing == ["web"]
-
-
-def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
-    bench = seen({"ready": {}}, service("web", undo_retries=0, on_failure="continue"))
-    bench.end("ready")
-    bench.end("web")
-    bench.see()
-    assert bench.end("web", FAILED) == ["undo ready"]
-    assert bench.standing == ["ready"]
-
-
-def test_an_action_that_took_too_long_says_so() -> None:
-    bench = seen(service(time_limit_seconds=90))
-    assert bench.let_pass(90) == ["stop web"]
-    bench.end("web", CUT)
-    last = bench.journal[-1]
-    assert isinstance(last, ActionEnded)
-    assert last.text == "it took longer than 90 s; said so"
-
-
-# Time
-
-
-def test_an_action_that_needs_more_than_is_left_is_not_begun() -> None:
-    long, short = command("long", needs_seconds=60), command("short", needs_seconds=25)
-    bench = Bench(rule(long, short, when_cut="approve"))
-    assert bench.see(event(starts_by=START + 30)) == ["do short"]
-    assert bench.end("short") == ["approve E1"]
-    assert results(bench) == [ActionOutcome.NO_TIME, DONE]
-
-
-def test_each_retry_has_the_whole_limit_within_the_notice() -> None:
-    bench = Bench(rule(service(time_limit_seconds=20, retries=2, retry_seconds=1)))
-    bench.see(event(starts_by=START + 60))
-    assert bench.let_pass(20) == ["stop web"]
-    bench.end("web", CUT)
-    assert bench.let_pass(1) == ["do web"]
-    assert bench.runs["web"].until == START + 41
-    assert bench.let_pass(20) == ["stop web"]
-    bench.end("web", CUT)
-    assert bench.let_pass(1) == ["do web"]
-    assert bench.runs["web"].until == START + 55  # the notice, less the margin
-    assert bench.let_pass(13) == ["stop web"]
-    bench.end("web", CUT)
-    assert results(bench) == [CUT]
-
-
-def test_an_action_that_never_ends_is_waited_for_no_more() -> None:
-    bench = seen(service(time_limit_seconds=20), command("drain"))
-    bench.let_pass(20)
-    assert bench.let_pass(GRACE_SECONDS - 1) == []
-    assert bench.let_pass(1) == []
-    assert results(bench) == [FAILED, None]
-    assert bench.end("web") == []  # too late: it says nothing any more
-    assert bench.phase == "Held"
-
-
-HUNG = {"url": "http://lb.example/x", "on_failure": "continue", "retries": 0}
-
-
-def test_an_action_that_hangs_in_the_system_takes_nothing_of_the_next_ones_notice() -> None:
-    """A name server, a file server, a disk: the thread that hangs there is left behind."""
-    bench = Bench(rule({"http": HUNG | {"time_limit_seconds": 10}}, command("drain")))
-    bench.see(event(starts_by=START + 30))
-    bench.let_pass(10)
-    assert bench.let_pass(1) == ["do drain"]
-
-
-def test_what_is_under_way_when_an_event_starts_keeps_its_deadline() -> None:
-    bench = Bench(rule(service("web"), command("drain")))
-    bench.see(event(starts_by=START + 30))
-    bench.let_pass(10)
-    assert bench.see(event(status="Started")) == []
-    assert bench.let_pass(14) == []
-    assert bench.let_pass(1) == ["stop web"]
-    bench.end("web")
-    assert results(bench) == [DONE, ActionOutcome.STARTED]
-
-
-def test_a_cancelled_event_ends_what_is_under_way_and_undoes_it() -> None:
-    bench = seen(service("web"), command("drain"))
-    bench.end("web")
-    assert bench.see() == ["stop drain"]
-    assert bench.end("drain", CUT) == ["undo drain"]
-    assert bench.end("drain") == ["undo web"]
-
-
-def test_an_event_that_has_started_has_no_notice_left() -> None:
-    late = rule({"log": {}}, match={"max_notice_seconds": 0}, name="late", approve="never")
-    bench = Bench(late, rule(match={"min_notice_seconds": 0.5}, approve="at-once"))
-    assert bench.see(event(status="Started")) == ["do log"]
-    assert bench.runs["log"].rule == "late"
-    assert bench.see(event(status="Started"), event("E2")) == ["approve E2"]
-
-
-def test_an_action_is_told_its_rule_and_the_event_as_it_is_now() -> None:
-    bench = seen(service("web"), command("drain"), even_if_started=True)
-    bench.see(event(status="Started"))
-    bench.end("web")
-    assert bench.runs["drain"].rule == "r"
-    assert bench.runs["drain"].event.status == "Started"
-    bench.find("drain", was=1)
-    noted = bench.journal[-1]
-    assert isinstance(noted, FactsNoted)
-    assert noted.facts == {"was": 1}
-
-
-# Rules that wait
-
-
-def test_a_rule_for_little_notice_takes_the_event_when_it_is_so() -> None:
-    near = rule(service(), match={"max_notice_seconds": 120})
-    bench = Bench(near)
-    assert bench.see(event()) == ["do log"]
-    bench.end("log")
-    assert bench.decider.wake_at == START + NOTICE - 120
-    assert bench.let_pass(NOTICE - 121) == []
-    assert bench.let_pass(1) == ["do web"]
-    assert bench.end("web") == ["approve E1"]
-    assert bench.see() == ["undo web"]
-    assert bench.end("web") == ["undo log"]
-
-
-# events that come before the machine knows its own name
-ANYBODYS = rule(service(), name="anybody's", match={"machine": "any"}, approve="never")
-
-
-def test_an_event_of_unknown_machines_keeps_no_other_waiting() -> None:
-    bench = Bench(rule(command("drain")), ANYBODYS, me=None)
-    assert bench.see(event("E1", concerns_me=None), event("E2")) == ["do drain"]
 
 
 def test_a_name_is_waited_for_no_longer_because_other_events_wait_their_turn() -> None:
@@ -236,91 +56,11 @@ def test_an_action_that_ends_after_its_rule_has_fewer_is_forgotten() -> None:
     bench.end("log")
     more = bench.runs["log"]
     bench.reload(rule({"log": {}}, approve="never"))
-    bench.tell(ActionFinished(more.run, DONE))
+    bench.tell(ActionFinished(more.run, ActionOutcome.DONE))
     assert results(bench) == [None]
 
 
 OURS = (ME, "web-1", "web-2")
-
-
-def prepared(*resources: str, approve: str = "when-prepared") -> Bench:
-    bench = Bench(rule(service(), approve=approve))
-    bench.see(event(resources=resources))
-    return bench
-
-
-def test_the_first_machine_asks_the_others_and_approves_when_all_are_prepared() -> None:
-    bench = prepared(*OURS)
-    assert bench.end("web") == ["ask web-1 web-2"]
-    assert bench.hear("web-1") == []
-    assert bench.decider.wake_at == START + PEERS_SECONDS
-    assert bench.let_pass(PEERS_SECONDS) == ["ask web-1 web-2"]
-    assert bench.hear("web-1", "web-2", "stranger") == ["approve E1"]
-    assert bench.answer(taken=True) == []
-    assert bench.let_pass(NOTICE) == []
-    assert len(bench.approvals) == 1
-
-
-def test_names_compare_without_case_and_without_the_previews_underscore() -> None:
-    bench = prepared("_WEB-0", "_Web-1")
-    assert bench.end("web") == ["ask web-1"]
-    assert bench.hear("web-1") == ["approve E1"]
-
-
-def test_peers_are_asked_again_before_an_approval_is_sent_again() -> None:
-    bench = prepared(*OURS)
-    bench.end("web")
-    bench.hear("web-1", "web-2")
-    bench.answer(taken=None)
-    assert bench.let_pass(APPROVAL_SECONDS - 1) == []
-    assert bench.let_pass(1) == ["ask web-1 web-2"], "and not before: what they said would be old"
-    assert bench.hear("web-1", "web-2") == ["approve E1"]
-
-
-@pytest.mark.parametrize("resources", [(ME,), OURS])
-def test_an_approval_that_is_refused_is_sent_again_a_minute_later(
-    resources: tuple[str, ...],
-) -> None:
-    """The endpoint may refuse for a while: 403 as long as nobody knows the machine's address."""
-    bench = prepared(*resources)
-    bench.end("web")
-    others = resources[1:]
-    if others:
-        bench.hear(*others)
-    assert bench.answer(taken=False) == []
-    assert bench.phase == "Prepared"
-    assert bench.let_pass(REFUSED_SECONDS - 1) == []
-    assert bench.let_pass(1) == (["ask web-1 web-2"] if others else ["approve E1"])
-    if others:
-        assert bench.hear(*others) == ["approve E1"]
-    bench.answer(taken=True)
-    assert bench.phase == "Approved"
-
-
-def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
-    bench = Bench(rule(approve="at-once", match={"machine": "any"}), me=None)
-    assert bench.see(event(concerns_me=None)) == []
-    assert bench.let_pass(NAME_SECONDS) == ["approve E1"]
-    bench = prepared(*OURS)
-    assert bench.end("web") == ["ask web-1 web-2"]
-    bench.me = None
-    bench.start()
-    assert bench.see(event(concerns_me=None, resources=OURS)) == []
-    bench.me = ME
-    assert bench.see(event(resources=OURS)) == ["ask web-1 web-2"]
-
-
-def test_a_peer_agrees_when_it_is_prepared_and_its_rule_approves_at_all() -> None:
-    bench = prepared("web-1", ME)
-    (case,) = bench.decider.state.cases.values()
-    assert not decider.agrees(case)
-    bench.end("web")
-    assert decider.agrees(case)
-    bench = seen(service(), approve="never")
-    bench.end("web")
-    (case,) = bench.decider.state.cases.values()
-    assert case.phase == "Prepared"
-    assert not decider.agrees(case)
 
 
 def test_each_event_has_its_own_questions_and_its_own_approval() -> None:
@@ -335,72 +75,6 @@ def test_each_event_has_its_own_questions_and_its_own_approval() -> None:
     assert phases == {"E1": "Prepared", "E2": "Approved"}
     bench.tell(ApprovalAnswered(bench.approvals[1].request, taken=True))
     assert {case.phase for case in bench.decider.state.cases.values()} == {"Approved"}
-
-
-SECOND = event("E2", event_type="Redeploy")
-PREEMPT = event("E2", event_type="Preempt", starts_by=START + 30)
-
-
-def test_an_event_that_supersedes_another_takes_over_what_stands() -> None:
-    bench = seen(service())
-    bench.end("web")
-    assert bench.see(PREEMPT) == ["approve E2"]
-    assert bench.see() == ["undo web"]
-
-
-def test_what_one_does_for_itself_alone_is_undone_when_that_one_is_over() -> None:
-    first = rule(service("web"), command("a"), match={"types": ["Reboot"]}, name="first")
-    second = rule(service("web"), command("b"), name="second")
-    bench = Bench(first, second)
-    bench.see(event(), SECOND)
-    assert bench.end("web") == ["do a", "do b"]
-    bench.end("a")
-    bench.end("b")
-    assert bench.see(SECOND) == ["undo a"]
-    assert bench.end("a") == []
-    assert bench.see() == ["undo b"]
-    assert bench.end("b") == ["undo web"]
-
-
-def test_a_short_notice_does_not_end_what_another_event_has_time_for() -> None:
-    bench = seen(service())
-    assert bench.see(event(), PREEMPT) == []
-    assert bench.let_pass(25) == []
-    second = bench.decider.state.cases["E2"]
-    assert second.results == [ActionOutcome.NO_TIME]
-    assert bench.end("web") == ["approve E1"]
-
-
-def test_an_undo_that_may_not_be_repeated_is_waited_for_until_the_notice_is_over() -> None:
-    bench = seen(command("drain"))
-    bench.end("drain")
-    bench.see()
-    bench.see(PREEMPT)
-    assert bench.let_pass(25) == []
-    assert bench.decider.state.cases["E2"].results == [ActionOutcome.NO_TIME]
-
-
-def test_an_undo_that_may_be_repeated_gives_way_to_an_event_that_needs_the_action() -> None:
-    bench = seen(service(undo_retries=0))
-    bench.find("web", active=True)
-    bench.end("web")
-    assert bench.see() == ["undo web"]
-    assert bench.see(PREEMPT) == ["stop web"]
-    assert bench.end("web", ActionOutcome.CUT) == ["do web"]
-    assert bench.end("web") == ["approve E2"]
-    assert bench.see() == ["undo web"]
-    assert bench.runs["web"].facts == {"active": True}
-
-
-def test_an_undo_gives_way_only_when_the_turn_of_its_action_has_come() -> None:
-    bench = Bench(REBOOTS, rule(command("checkpoint"), service("web"), name="later"))
-    bench.see(event())
-    bench.end("web")
-    bench.end("drain")
-    bench.see()
-    assert bench.end("drain") == ["undo web"]
-    assert bench.see(PREEMPT) == ["do checkpoint"]
-    assert bench.end("checkpoint") == ["stop web"]
 
 
 def test_this_machines_event_does_not_wait_for_a_thousand_of_others() -> None:
@@ -428,9 +102,6 @@ def test_events_of_others_for_which_nothing_is_done_are_taken_up_one_turn_after_
     assert bench.decider.wake_at != bench.now
 
 
-REBOOTS = rule(service("web"), command("drain"), match={"types": ["Reboot"]}, name="reboots")
-
-
 def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> None:
     bench = seen(service("web"), command("drain"))
     run = bench.runs["web"]
@@ -440,23 +111,74 @@ def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> 
     assert run.effect == written.effect
 
 
-@pytest.mark.parametrize(("repeatable", "said"), [(True, ["do drain"]), (False, [])])
-@pytest.mark.parametrize("ends", [True, False])
-def test_an_action_that_goes_on_too_long_is_interrupted(
-    repeatable: bool, ends: bool, said: list[str]
-) -> None:
-    bench = seen(command("drain", repeatable=repeatable, time_limit_seconds=300))
-    bench.tell(ShutdownRequested())
-    assert bench.let_pass(STOP - 1) == []
-    bench.tell(ShutdownRequested())  # told with each input
-    assert bench.let_pass(1) == ["stop drain"]
-    if ends:
-        bench.end("drain", ActionOutcome.CUT)
-    else:
-        bench.let_pass(GRACE_SECONDS)
-    assert not bench.decider.busy
+# The journal, and what follows from it.
+
+
+def test_a_journal_made_short_says_the_same() -> None:
+    bench = Bench(rule({"ready": {}}, command("drain"), service()))
+    bench.see(event(), event("E2"))
+    bench.end("ready")
+    bench.find("drain", was=1)
+    before = bench.decider.state
+    short = AgentState([before.checkpoint()])
+    assert (short.boot, short.cases, short.effects) == (before.boot, before.cases, before.effects)
+    bench.journal = [before.checkpoint()]
     bench.start()
-    assert bench.see(event()) == said
+    bench.see(event(), event("E2"))
+    assert [e.order for e in bench.decider.state.effects.values()] == [1, 2]
+    assert bench.see() == ["undo drain"]
+    assert bench.runs["drain"].facts == {"was": 1}
+
+
+def test_the_journal_holds_no_time_of_one_boots_clock() -> None:
+    bench = seen(service())
+    (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
+    assert taken.event.starts_by is None
+    assert bench.decider.events["E1"].starts_by is not None
+
+
+def test_a_journal_made_short_to_nothing_goes_on() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.journal = [bench.decider.state.checkpoint()]
+    bench.start()
+    bench.see(event())
+    bench.end("web")
+    assert [effect.order for effect in bench.decider.state.effects.values()] == [1, 2]
+
+
+def test_records_that_contradict_one_another_are_refused_by_the_event() -> None:
+    bench = seen(service(), approve="never")
+    ledger = bench.decider.state
+    (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
+    with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot take"):
+        ledger.apply(taken)
+    with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot approve"):
+        ledger.apply(EventApproved(event_id="E1"))
+    assert ledger.cases["E1"].phase == "Preparing"
+
+
+def test_a_boot_interrupts_nothing_of_an_event_that_waited_for_anothers_action() -> None:
+    again = rule(command("drain", after_boot="again"), command("stop"))
+    bench = Bench(again)
+    bench.see(event())
+    bench.see(event(), event("E2"))
+    bench.start("boot-2")
+    cases = bench.decider.state.cases
+    assert [cases[each].again for each in ("E1", "E2")] == [[0], []]
+
+
+def test_an_action_that_is_begun_again_keeps_its_place_and_whom_it_served() -> None:
+    bench = Bench(rule(command("drain", retries=1)), me="web-0")
+    bench.see(event())
+    bench.end("drain", ActionOutcome.FAILED)
+    (drain,) = bench.decider.state.effects.values()
+    stop = ActionBegun(effect="stop", undo=False, event_id="E1", index=0, attempt=1)
+    bench.decider.state.apply(stop)
+    bench.see(event("E2"))
+    bench.let_pass(60)
+    effects = bench.decider.state.effects
+    assert (effects[drain.key].order, effects["stop"].order) == (1, 2)
+    assert effects[drain.key].served == ["E1", "E2"]
 
 
 EVERY = list(itertools.product([None, *Phase], PhaseTrigger))

@@ -98,38 +98,34 @@ def balancer(tmp_path: Path, site: Site) -> Iterator[Balancer]:
     made.process.wait()
 
 
-def test_a_server_is_drained_and_made_ready_again(balancer: Balancer) -> None:
-    done = balancer.done()
+READY, SHUT = {"state": "ready", "up": True}, {"state": "maint", "up": False}
+
+
+@pytest.mark.parametrize(
+    ("server", "facts", "drained", "meanwhile", "after"),
+    [
+        ("one", READY, "drain", "", "ready"),
+        ("one", READY, "drain", "maint", "maint"),
+        ("two", SHUT, "maint", "", "maint"),
+        ("two", SHUT, "maint", "ready", "ready"),
+    ],
+    ids=["drained", "an administrator shut it", "in maintenance", "an administrator opened it"],
+)
+def test_a_server_is_left_as_it_was_or_as_an_administrator_wants_it(
+    balancer: Balancer,
+    server: str,
+    facts: dict[str, object],
+    drained: str,
+    meanwhile: str,
+    after: str,
+) -> None:
+    done = balancer.done(server)
     done.prepare()
-    assert done.facts == {"state": "ready", "up": True}
-    assert balancer.state() == "drain"
-    done.recover()
-    assert balancer.state() == "ready"
-
-
-def test_a_server_that_was_in_maintenance_stays_so(balancer: Balancer) -> None:
-    done = balancer.done("two")
-    done.prepare()
-    assert done.facts == {"state": "maint", "up": False}
-    assert balancer.state("two") == "maint"
-    assert "maint" in done.recover()
-    assert balancer.state("two") == "maint"
-
-
-def test_what_an_administrator_changed_meanwhile_is_left_so(balancer: Balancer) -> None:
-    done = balancer.done("two")
-    done.prepare()
-    balancer.action("two")._set("ready")
-    done.recover()
-    assert balancer.state("two") == "ready"
-
-
-def test_a_server_that_an_administrator_took_out_meanwhile_stays_out(balancer: Balancer) -> None:
-    done = balancer.done()
-    done.prepare()
-    balancer.action("one")._set("maint")
-    assert "maint" in done.recover()
-    assert balancer.state() == "maint"
+    assert (done.facts, balancer.state(server)) == (facts, drained)
+    if meanwhile:
+        balancer.action(server)._set(meanwhile)
+    assert ("maint" in done.recover()) is ("maint" in {drained, meanwhile})
+    assert balancer.state(server) == after
 
 
 @pytest.mark.parametrize("word", ["health up", "state maint"])

@@ -13,13 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agent import workplace
 from agent.bench import Bench, command, event, rule, service
-from forewarn.agent.daemon import Daemon
 from forewarn.agent.decider import DocumentSeen
 from forewarn.agent.journal import MAX_BYTES, NAME, Journal, JournalError
-from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import AnyRecord, Checkpoint, MachineBooted
-from forewarn.settings import OFF
 
 WRITER = """
 import sys
@@ -172,13 +170,8 @@ def test_a_journal_made_short_goes_on(tmp_path: Path) -> None:
 def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(
     tmp_path: Path,
 ) -> None:
-    settings = AgentSettings(
-        client=ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0"),
-        status=StatusSettings(listen=OFF),
-        rule=(rule({"log": {}}, approve="never"),),
-    )
     journal = Journal(tmp_path)
-    daemon = Daemon(settings, journal, tuple)
+    daemon = workplace.daemon(journal, rule({"log": {}}, approve="never"))
     stays = event("STAYS")  # so that the agent is never idle
     for number in range(50):
         large = event(f"E{number}", description="x" * 1024 * 1024)

@@ -186,6 +186,7 @@ A, B = "https://example.org/a", "http://[::1]:8080/b"
         (ReadySettings, {"wait_seconds": 10.0, "time_limit_seconds": 10.0}, "wait_seconds"),
         (ReadySettings, {"wait_seconds": 9.0, "time_limit_seconds": 10.0}, None),
         (CommandSettings, {"run": ()}, "run"),
+        (LogSettings, {"message": "5 $"}, "message"),
         (NotifySettings, {}, ""),
         (NotifySettings, {"slack": A, "teams": A}, ""),
         (NotifySettings, {"teams": "ftp://example.org"}, "teams"),

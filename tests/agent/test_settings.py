@@ -118,18 +118,6 @@ EMPTY = "[[rule]]\nname = 'r'\nmatch = { min_notice_seconds = 9, max_notice_seco
         (step("service = { sotp = 'web' }"), "rule[0].prepare[0].service", "'stop'"),
         (step("service = { stop = 'a' }, ready = {}"), "rule[0].prepare[0]", "service and ready"),
         (step("command = { run = [] }"), "rule[0].prepare[0].command.run", "program"),
-        (step("http = { url = 'ftp://x' }"), "rule[0].prepare[0].http.url", "'ftp://x'"),
-        (
-            step("http = { url = 'http://x', body = '$event' }"),
-            "rule[0].prepare[0].http.body",
-            "event_id",
-        ),
-        (step("log = { message = '5 $' }"), "rule[0].prepare[0].log.message", "$$"),
-        (
-            step("haproxy = { socket = '/run/h', server = 'a/b; shutdown' }"),
-            "rule[0].prepare[0].haproxy.server",
-            "'backend/server'",
-        ),
         (OTHERS, "rule[0].approve", "'at-once'"),
         (EMPTY, "rule[0].match.max_notice_seconds", "min_notice_seconds"),
         ("[[rule]]\nname = 'r'\n[[rule]]\nname = 'r'\n", "", "'r'"),

@@ -18,9 +18,13 @@ import patience
 from agent.bench import begin, event
 from forewarn.agent.actions import action
 from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
+from forewarn.agent.daemon import Daemon
 from forewarn.agent.decider import FactsFound, Input
-from forewarn.agent.rules import RuleAction
+from forewarn.agent.journal import Journal
+from forewarn.agent.rules import Rule, RuleAction
+from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.client.event import Event
+from forewarn.settings import OFF
 
 SYSTEMCTL = """#!{python}
 # What the agent asks of systemctl, for units that are files of one word: active or inactive.
@@ -134,6 +138,22 @@ class Begun:
     def stop(self) -> str:
         self.run.stop()
         return self.end()
+
+
+def daemon(
+    journal: Journal | None,
+    *rules: Rule,
+    endpoint: str = "http://127.0.0.1:1",
+    machine: str = "web-0",
+    listen: str = OFF,
+) -> Daemon:
+    """Return an agent's daemon, by default without an endpoint that answers, and without a port."""
+    settings = AgentSettings(
+        client=ClientSettings(endpoint=endpoint, machine=machine),
+        status=StatusSettings(listen=listen),
+        rule=rules,
+    )
+    return Daemon(settings, journal, tuple)
 
 
 class Site(http.server.ThreadingHTTPServer):

@@ -1,7 +1,8 @@
 """Approving: what is confirmed, tried again, refused and given up."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pytest
@@ -13,6 +14,23 @@ from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
 Connect = Callable[..., Client]
+
+
+@contextmanager
+def answering(
+    *answers: bytes, shows: Callable[[int], bytes] = lambda _: document(listed())
+) -> Iterator[tuple[str, list[Asked]]]:
+    """A server that answers approvals so in turn, and shows this after so many; they are kept."""
+    posts: list[Asked] = []
+
+    def answer(asked: Asked, _: int) -> bytes:
+        if asked.method == "GET":
+            return message(200, shows(len(posts)))
+        posts.append(asked)
+        return answers[min(len(posts), len(answers)) - 1]
+
+    with serving(answer) as server:
+        yield server.url, posts
 
 
 def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud: Emulator) -> None:
@@ -30,18 +48,17 @@ def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud
 
 
 def test_an_approval_is_not_tried_past_the_events_end(connect: Connect) -> None:
-    posts = itertools.count()
+    looks = itertools.count()
 
-    def answers(asked: Asked, _: int) -> bytes:
-        if asked.method == "POST":
-            next(posts)
-            return message(503)
-        return message(200, document(*[listed()] * (next(copies) < 2)))
+    def shows(_: int) -> bytes:  # it twice, and then no more
+        return document(*[listed()] * (next(looks) < 2))
 
-    copies = itertools.count()  # a document that lists it, and then two that do not
-    with serving(answers) as server, pytest.raises(BadAnswer, match="ended"):
-        connect(server.url, name="web-0").approve(EVENT_ID)
-    assert next(posts) == 2
+    with (
+        answering(message(503), shows=shows) as (url, posts),
+        pytest.raises(BadAnswer, match="ended"),
+    ):
+        connect(url, name="web-0").approve(EVENT_ID)
+    assert len(posts) == 2
 
 
 def test_one_document_without_the_event_does_not_end_its_approval(
@@ -61,31 +78,19 @@ def test_one_document_without_the_event_does_not_end_its_approval(
     ids=["html", "gzip"],
 )
 def test_a_proxys_page_confirms_no_approval(connect: Connect, page: bytes) -> None:
-    posts = itertools.count(1)
-
-    def answers(asked: Asked, _: int) -> bytes:
-        if asked.method == "GET":
-            return message(200, document(listed()))
-        return page if next(posts) == 1 else message(200)
-
-    with serving(answers) as server:
-        connect(server.url, name="web-0").approve(EVENT_ID)
-    assert next(posts) == 3
+    with answering(page, message(200)) as (url, posts):
+        connect(url, name="web-0").approve(EVENT_ID)
+    assert len(posts) == 2
 
 
 def test_an_approval_of_several_goes_on_with_those_that_are_left(connect: Connect) -> None:
-    posts: list[list[str]] = []
-
-    def answers(asked: Asked, _: int) -> bytes:
-        if asked.method == "GET":
-            return message(200, document(*[listed(), listed("B")][: 2 - len(posts)]))
-        content = msgspec.json.decode(asked.body)
-        posts.append([request["EventId"] for request in content["StartRequests"]])
-        return message(503 if len(posts) == 1 else 200)
-
-    with serving(answers) as server:
-        connect(server.url, name="web-0").approve(EVENT_ID, "b", EVENT_ID.lower())
-    assert posts == [[EVENT_ID, "b"], [EVENT_ID]]
+    both = [listed(), listed("B")]
+    with answering(
+        message(503), message(200), shows=lambda approved: document(*both[: 2 - approved])
+    ) as (url, posts):
+        connect(url, name="web-0").approve(EVENT_ID, "b", EVENT_ID.lower())
+    asked = [msgspec.json.decode(each.body)["StartRequests"] for each in posts]
+    assert [[each["EventId"] for each in some] for some in asked] == [[EVENT_ID, "b"], [EVENT_ID]]
 
 
 def test_an_approval_is_tried_for_so_long_and_no_longer(connect: Connect, cloud: Emulator) -> None:
@@ -97,19 +102,11 @@ def test_an_approval_is_tried_for_so_long_and_no_longer(connect: Connect, cloud:
 
 @pytest.mark.parametrize("status", [400, 403])
 def test_an_approval_that_is_refused_is_not_tried_again(connect: Connect, status: int) -> None:
-    posts = itertools.count()
-
-    def answers(asked: Asked, _: int) -> bytes:
-        if asked.method == "GET":
-            return message(200, document(listed()))
-        next(posts)
-        return message(status, b'{"error":"never published"}')
-
-    with serving(answers) as server:
+    with answering(message(status, b'{"error":"never published"}')) as (url, posts):
         with pytest.raises(RequestRefused, match="never published") as caught:
-            connect(server.url, name="web-0").approve(EVENT_ID)
+            connect(url, name="web-0").approve(EVENT_ID)
         assert (caught.value.status, caught.value.text) == (status, "never published")
-    assert next(posts) == 1
+    assert len(posts) == 1
 
 
 def test_an_approval_by_a_version_that_is_refused_steps_down(connect: Connect) -> None:

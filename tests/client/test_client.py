@@ -160,6 +160,17 @@ def test_a_watch_goes_on_in_another_client(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_process_that_was_killed_in_its_first_drain_is_followed_by_one_that_undoes_it(
+    connect: Connect, cloud: Emulator, tmp_path: Path
+) -> None:
+    file = tmp_path / "state"
+    event = cloud.schedule("Reboot", "web-0")
+    assert next(connect(cloud.endpoint).watch(since=file)).appeared
+    assert [*json.loads(file.read_text())["known"]] == [event.event_id]
+    cloud.cancel(event)
+    assert next(connect(cloud.endpoint).watch(since=file)).gone
+
+
 FULL = Path("/dev/full")
 
 

@@ -11,6 +11,15 @@ from forewarn.client.session import FailedAnswer, Question
 from forewarn.client.watch import EventFilter
 from forewarn.protocol.message import Reply
 
+LISTED = one_by_one(document(listed()))
+NAMED = reply(200, b"web-0")
+
+
+def naming(*names: Reply | FailedAnswer, events: Answers = LISTED) -> Answers:
+    """A server that says these to questions for the name in turn, and the last one for ever."""
+    by_name = one_by_one(*names)
+    return lambda ask, held: (by_name if "compute" in ask.target else events)(ask, held)
+
 
 def test_the_name_is_asked_for_before_the_events() -> None:
     run = Run(one_by_one(reply(200, b"WEB-0\n"), document(listed())), name=None)
@@ -31,10 +40,7 @@ def test_an_instance_service_of_older_versions_is_asked_by_one_of_them() -> None
 
 @pytest.mark.parametrize("answer", [reply(404), reply(403), reply(400)])
 def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: Reply) -> None:
-    def server(ask: object, _: bool) -> object:
-        return answer if "compute" in ask.target else document(listed())
-
-    run = Run(server, name=None)
+    run = Run(naming(answer), name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
     while run.seconds < 200:
         run.ask()
@@ -46,19 +52,14 @@ def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: Re
 
 
 def test_a_server_without_names_is_not_said_to_have_no_events() -> None:
-    run = Run(lambda ask, _: reply(404) if "compute" in ask.target else document(), name=None)
+    run = Run(naming(reply(404)), name=None)
     run.ask()
     assert "name" in run.messages[0]
     assert "scheduled events" not in run.messages[0]
 
 
 def test_a_name_that_is_learnt_later_is_an_update() -> None:
-    named = iter([reply(404), reply(404), reply(200, b"web-0")])
-
-    def server(ask: object, _: bool) -> object:
-        return next(named) if "compute" in ask.target else document(listed())
-
-    run = Run(server, name=None)
+    run = Run(naming(reply(404), reply(404), NAMED), name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
     while not (told := run.ask()):
         assert run.seconds < 61
@@ -68,17 +69,14 @@ def test_a_name_that_is_learnt_later_is_an_update() -> None:
 
 def test_a_name_that_is_learnt_later_is_told_although_the_document_is_the_same() -> None:
     """A server that waits for a change would leave its events nobody's until there is one."""
-    named = iter([reply(404), reply(404), reply(200, b"web-0")])
 
-    def server(ask: Question, held: bool) -> Reply:
-        if "compute" in ask.target:
-            return next(named)
+    def events(_: Question, held: bool) -> Reply:
         if not held:
             return document(listed(), ETag="1")
         run.seconds += 60
         return reply(304, Preference_Applied="wait=60")
 
-    run = Run(server, name=None)
+    run = Run(naming(reply(404), reply(404), NAMED, events=events), name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
     while not (told := run.ask()):
         assert run.seconds < 61
@@ -132,12 +130,8 @@ def test_a_machine_that_is_registered_late_learns_at_once_whose_its_first_event_
 
 def test_the_name_is_asked_for_anew_as_soon_as_there_is_a_new_event() -> None:
     ids = ["E1"]
-    late = iter([*[reply(404)] * 3, reply(200, b"web-0")])
-
-    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
-        return next(late) if "compute" in ask.target else document(*map(listed, ids))
-
-    run = Run(server, name=None)
+    late = naming(*[reply(404)] * 3, NAMED, events=lambda *_: document(*map(listed, ids)))
+    run = Run(late, name=None)
     told = run.ask()
     for event_id in ("E2", "E3"):
         run.ask()
@@ -178,22 +172,14 @@ def test_the_name_keeps_nobody_from_the_events_for_over_five_seconds(
 def test_an_event_is_told_at_once_whatever_comes_instead_of_the_name() -> None:
     """A balancer with one endpoint that works, and that knows no names."""
     turns = itertools.cycle([document(listed()), reply(503)])
-
-    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
-        return reply(404) if "compute" in ask.target else next(turns)
-
-    run = Run(server, name=None)
+    run = Run(naming(reply(404), events=lambda *_: next(turns)), name=None)
     assert kinds(run.ask()) == ["appeared"]
     assert run.seconds < 0.1
 
 
 def test_events_that_are_known_ask_for_no_name() -> None:
-    documents = iter([document(listed("E1")), document(), *[document(listed("E1"))] * 20])
-
-    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
-        return reply(404) if "compute" in ask.target else next(documents)
-
-    run = Run(server, name=None)
+    events = one_by_one(document(listed("E1")), document(), document(listed("E1")))
+    run = Run(naming(reply(404), events=events), name=None)
     told = [change.kind for _ in range(15) for change in run.ask()]
     assert told == ["appeared"]
     assert len(named(run)) == 2
@@ -219,28 +205,25 @@ def test_a_name_that_was_learnt_at_last_leaves_no_failures_behind() -> None:
 def test_a_name_is_tried_again_before_the_events_where_that_may_help(
     status: int, tries: int
 ) -> None:
-    run = Run(lambda ask, _: reply(status) if "compute" in ask.target else document(), name=None)
+    run = Run(naming(reply(status)), name=None)
     run.ask()
     assert len(named(run)) == tries
 
 
-def renamed(*names: bytes) -> Answers:
-    """A server that tells these names in turn, and lists an event of web-9 from its second look."""
-    left, looks = iter(names), itertools.count()
+OTHERS = one_by_one(document(listed(Resources=["web-9"])))
 
-    def server(ask: Question, _held: bool) -> Reply:
-        if "compute" in ask.target:
-            return reply(200, next(left, names[-1]))
-        return document(*([listed(Resources=["web-9"])] if next(looks) else []))
 
-    return server
+def after_one_look() -> Answers:
+    """Events of web-9 from the second look on."""
+    return one_by_one(document(), document(listed(Resources=["web-9"])))
 
 
 @pytest.mark.parametrize(("now", "told"), [(b"web-9", ["appeared"]), (b"web-0", [])])
 def test_an_event_of_another_machine_has_the_own_name_asked_for_again(
     now: bytes, told: list[str]
 ) -> None:
-    run = Run(renamed(b"web-0", now), name=None, wishes=EventFilter(mine=True))
+    server = naming(NAMED, reply(200, now), events=after_one_look())
+    run = Run(server, name=None, wishes=EventFilter(mine=True))
     run.look()
     run.seconds += session.NAME_HOLDS_SECONDS
     assert kinds(run.look() + run.look()) == told
@@ -249,7 +232,8 @@ def test_an_event_of_another_machine_has_the_own_name_asked_for_again(
 
 
 def test_a_name_that_was_given_is_never_asked_for() -> None:
-    run = Run(renamed(b"web-9"), name="web-0", wishes=EventFilter(mine=True))
+    server = naming(reply(200, b"web-9"), events=after_one_look())
+    run = Run(server, name="web-0", wishes=EventFilter(mine=True))
     for _ in range(3):
         run.look()
         run.seconds += session.NAME_HOLDS_SECONDS
@@ -257,14 +241,7 @@ def test_a_name_that_was_given_is_never_asked_for() -> None:
 
 
 def test_a_name_that_cannot_be_asked_for_again_is_kept_without_a_word() -> None:
-    names = iter([reply(200, b"web-0")])
-
-    def server(ask: Question, _held: bool) -> Reply:
-        if "compute" in ask.target:
-            return next(names, reply(404))
-        return document(listed(Resources=["web-9"]))
-
-    run = Run(server, name=None)
+    run = Run(naming(NAMED, reply(404), events=OTHERS), name=None)
     run.seconds += session.NAME_HOLDS_SECONDS
     for _ in range(3):
         run.look()
@@ -274,12 +251,10 @@ def test_a_name_that_cannot_be_asked_for_again_is_kept_without_a_word() -> None:
 def test_events_of_others_one_after_another_ask_for_the_name_seldom() -> None:
     numbers = itertools.count()
 
-    def server(ask: Question, _held: bool) -> Reply:
-        if "compute" in ask.target:
-            return reply(200, b"web-0")
+    def events(*_: object) -> Reply:
         return document(listed(f"E{next(numbers)}", Resources=["web-9"]))
 
-    run = Run(server, name=None)
+    run = Run(naming(NAMED, events=events), name=None)
     while run.seconds < 10 * session.NAME_HOLDS_SECONDS:
         run.look()
     assert 8 <= len(named(run)) <= 12

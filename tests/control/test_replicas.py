@@ -323,10 +323,14 @@ def test_a_replica_that_falls_silent_is_an_alert_unless_it_was_stopped(
 
 
 class Blind(InMemoryStore):
-    """A store that takes nothing that was seen of machines."""
+    """A store that takes nothing that was seen of machines while its disk is full."""
+
+    is_full = True
 
     def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
-        raise StoreUnavailable("the disk is full")
+        if self.is_full:
+            raise StoreUnavailable("the disk is full")
+        super().see(seen, at)
 
 
 def test_an_outage_counts_once_though_what_was_seen_cannot_be_written() -> None:
@@ -349,6 +353,11 @@ def test_an_outage_counts_once_though_what_was_seen_cannot_be_written() -> None:
     assert watch.owed == timedelta(0)
     with store.read() as reading:
         assert reading.operations(["1.1"])["1.1"].not_before == NOW + 16 * MINUTE
+        assert not reading.sightings()
+    store.is_full = False
+    asyncio.run(heartbeat._save())
+    with store.read() as reading:
+        assert [*reading.sightings()] == ["web-0"]
 
 
 def test_alone_with_the_store_a_replica_shows_itself() -> None:

@@ -19,8 +19,8 @@ from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, InlineWriter, Job
-from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Refused, Scope
+from forewarn.maintenance import fleet_file, news
+from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Scope
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
@@ -84,23 +84,34 @@ def test_a_refusal_concerns_its_own_job_alone(threaded: Busy) -> None:
     assert threaded.store.commits == 2
 
 
+def hold(host: str) -> Job:
+    placed = Hold(kind=HoldKind.HOST, name=host, reason="", by="ann", at=NOW)
+    return lambda unit: unit.take(Changes(holds=(placed,)))
+
+
 def test_a_refusal_leaves_nothing_of_what_its_job_changed(threaded: Busy) -> None:
     def change_and_refuse(unit: UnitOfWork) -> None:
-        save("half")(unit)
+        hold("half")(unit)
         refuse(unit)
 
     def store_and_refuse(unit: UnitOfWork) -> None:
-        save("stored")(unit)
-        assert "stored" in unit.store.scopes()
+        hold("stored")(unit)
+        assert len(unit.store.holds()) == 2
         refuse(unit)
 
-    for guilty in (change_and_refuse, store_and_refuse):
+    for number, guilty in enumerate((change_and_refuse, store_and_refuse), 1):
         threaded.hold()
-        futures = [threaded.writer.submit(job) for job in (save("a"), guilty, save("b"))]
+        futures = [threaded.writer.submit(job) for job in (save("a"), guilty, hold(f"h{number}"))]
         threaded.release()
-        assert [futures[place].result(patience.SECONDS)[0] for place in (0, 2)] == ["a", "b"]
         assert isinstance(futures[1].exception(patience.SECONDS), Refused)
-        assert threaded.store.names() == {"a", "b"}
+        kept = [f"h{each}" for each in range(1, number + 1)]
+        assert futures[2].result(patience.SECONDS) is None
+        with threaded.store.read() as reading:
+            assert [each.name for each in reading.holds()] == kept
+            rows = reading.news_after(0, MAX_BATCH)
+        told = [one.subject for row in rows for one in news.decode(row.items)]
+        assert told == [f"host {each}" for each in kept]
+    assert threaded.store.names() == {"a"}
 
 
 def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:

@@ -6,7 +6,6 @@ import uuid
 import pytest
 
 from forewarn.server.guest.limits import TURNS, Limits
-from forewarn.store.port import StoreUnavailable
 from guest import room
 from guest.room import answers, chunked, get, post, statuses
 
@@ -47,42 +46,6 @@ def test_every_answer_has_an_id_of_its_own_and_the_date_of_its_second() -> None:
     assert second.headers["date"] == "Thu, 01 Jan 2026 12:00:01 GMT"
 
 
-def test_pipelined_requests_are_answered_in_their_order() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.send(get() + post() + get("/nowhere") + get("/metadata/versions"))
-        turn()
-        assert statuses(peer.got) == [200, 200, 404, 200]
-        assert len(plane.approvals.book) == 1
-
-
-def test_nothing_behind_an_approval_is_answered_or_read_before_it() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        peer = plane.connect()
-        peer.send(post() + get())
-        turn()
-        assert peer.got == b""
-        assert peer.paused
-        plane.approvals.decide_all()
-        turn()
-        assert statuses(peer.got) == [200, 200]
-        assert not peer.paused
-
-
-def test_what_was_on_its_way_when_reading_was_paused_waits_its_turn() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        peer = plane.connect()
-        peer.send(post())
-        for byte in get("/nowhere"):
-            peer.send(bytes([byte]))
-        assert peer.got == b""
-        plane.approvals.decide_all()
-        turn()
-        assert statuses(peer.got) == [200, 404]
-
-
 def test_a_plane_that_stops_closes_a_peer_once_it_has_taken_its_answers() -> None:
     with room.opened() as (plane, turn):
         peer = plane.connect()
@@ -95,17 +58,6 @@ def test_a_plane_that_stops_closes_a_peer_once_it_has_taken_its_answers() -> Non
         peer.take()
         assert peer.closing
         assert not peer.aborted
-
-
-def test_many_pipelined_requests_leave_others_their_turn() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.send(get() * 100)
-        assert len(answers(peer.got)) == 1
-        assert peer.paused
-        turn()
-        assert statuses(peer.got) == [200] * 100
-        assert not peer.paused
 
 
 @pytest.mark.parametrize("at_once", [1, TURNS])
@@ -128,17 +80,6 @@ def test_few_connections_at_a_time_have_a_turn_however_many_pipeline(at_once: in
             other.send(get())
             assert statuses(other.got) == [200]
         assert set(answered) == {1 + Limits().messages_per_turn}
-
-
-def test_a_connection_that_is_lost_before_its_turn_is_passed_over() -> None:
-    with room.opened() as (plane, turn):
-        gone, stays = plane.connect(), plane.connect()
-        for peer in (gone, stays):
-            peer.send(get() * 2)
-        gone.abort()
-        turn()
-        assert statuses(gone.got) == [200]
-        assert statuses(stays.got) == [200, 200]
 
 
 def test_a_plane_that_stops_answers_once_more_whoever_waits_for_a_turn() -> None:
@@ -183,85 +124,6 @@ def test_a_chunked_body_is_read_with_extensions_and_trailers(size: int) -> None:
         assert plane.approvals.book == [("web", (room.EVENT_ID,), "web-0", "10.0.0.10")]
 
 
-@pytest.mark.parametrize("waits", [True, False], ids=["waits for it", "does not wait"])
-def test_a_client_that_expects_100_gets_it_once_its_head_is_in_order(waits: bool) -> None:
-    request = post(room.APPROVAL, "Expect: 100-Continue")
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        if waits:
-            peer.send(request[: -len(room.APPROVAL)])
-            assert peer.got == b"HTTP/1.1 100 Continue\r\n\r\n"
-            peer.send(room.APPROVAL)
-        else:
-            peer.send(request)
-        turn()
-        assert statuses(peer.got) == [100, 200]
-
-
-@pytest.mark.parametrize(
-    ("target", "address", "status"),
-    [("/nowhere", "10.0.0.10", 404), (room.EVENTS, "10.9.9.9", 403)],
-)
-def test_a_client_that_expects_100_gets_the_final_answer_where_its_head_is_not_in_order(
-    target: str, address: str, status: int
-) -> None:
-    request = post(room.APPROVAL, "Expect: 100-continue", target=target)
-    with room.opened() as (plane, turn):
-        peer = plane.connect(address)
-        peer.send(request[: -len(room.APPROVAL)])
-        turn()
-        (answer,) = answers(peer.got)
-        assert answer.status == status
-        assert answer.headers["connection"] == "close"
-        assert peer.ended
-
-
-def test_http_1_0_expects_nothing_and_is_answered_after_its_body() -> None:
-    request = post(room.APPROVAL, "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0")
-    answer, peer = one(request)
-    assert answer.status == 200
-    assert answer.headers["connection"] == "close"
-    assert peer.closing
-
-
-def test_no_100_is_sent_for_a_request_without_a_body() -> None:
-    answer, _ = one(get(room.EVENTS, "Expect: 100-continue"))
-    assert answer.status == 200
-
-
-def test_any_other_expectation_fails() -> None:
-    answer, peer = one(post(room.APPROVAL, "Expect: 100-continue, magic"))
-    assert answer.status == 417
-    assert peer.ended
-
-
-def test_http_1_0_is_served_and_kept_only_if_it_asks() -> None:
-    answer, peer = one(get(version="1.0"))
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
-    assert peer.closing
-    answer, peer = one(get(room.EVENTS, "Connection: Keep-Alive", version="1.0"))
-    assert (answer.status, answer.headers["connection"]) == (200, "keep-alive")
-    assert not peer.closing
-
-
-def test_connection_close_is_echoed_and_nothing_after_it_is_answered() -> None:
-    answer, peer = one(get(room.EVENTS, "Connection: close") + get())
-    assert answer.headers["connection"] == "close"
-    assert peer.closing
-
-
-def test_a_close_that_was_asked_for_waits_for_a_peer_that_takes_its_answers_slowly() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        peer.takes = False
-        peer.send(get(room.EVENTS, "Connection: close"))
-        assert peer.closing
-        plane.pass_time(29.9)
-        assert not peer.aborted
-        plane.pass_time(0.2)
-        assert peer.aborted
-
-
 def test_a_head_gets_no_body_and_the_length_of_the_one_that_it_would_get() -> None:
     with room.opened() as (plane, _):
         peer = plane.connect()
@@ -270,13 +132,6 @@ def test_a_head_gets_no_body_and_the_length_of_the_one_that_it_would_get() -> No
     assert answer.status == 405
     assert answer.headers["allow"] == "GET, POST"
     assert int(answer.headers["content-length"]) > 0
-
-
-def test_a_304_has_neither_body_nor_length() -> None:
-    answer, peer = one(get(room.EVENTS, "If-None-Match: 2"))
-    assert answer.status == 304
-    assert answer.headers["etag"] == "2"
-    assert not peer.ended
 
 
 CODED = "Transfer-Encoding: chunked"
@@ -338,86 +193,3 @@ def test_another_method_is_not_allowed_and_a_word_that_is_none_is_not_http() -> 
     for method, status in ((b"PROPFIND", 405), (b"get", 400), (b"GETS", 400)):
         answer, _ = one(get().replace(b"GET", method, 1))
         assert answer.status == status
-
-
-def test_a_tunnel_is_refused_and_nothing_in_it_is_read() -> None:
-    answer, peer = one(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n" + get())
-    assert answer.status in {404, 405}
-    assert peer.ended
-
-
-def test_a_client_gone_before_its_answer_costs_nothing_and_its_approval_stands() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        peer = plane.connect()
-        peer.send(post())
-        peer.abort()
-        plane.approvals.decide_all()
-        turn()
-        assert peer.got == b""
-        assert len(plane.approvals.book) == 1
-        assert len(plane.connections) == 0
-
-
-def test_a_half_closed_post_still_gets_its_answer() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        peer = plane.connect()
-        peer.send(post())
-        peer.end()
-        turn()
-        assert not peer.closing
-        plane.approvals.decide_all()
-        turn()
-        assert statuses(peer.got) == [200]
-        assert peer.closing
-
-
-def test_all_that_came_before_a_half_close_is_answered() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.send(get() * 40)
-        peer.end()
-        turn()
-        assert statuses(peer.got) == [200] * 40
-        assert peer.closing
-
-
-@pytest.mark.parametrize("data", [get()[:-1], post()[:-1]], ids=["head", "body"])
-def test_a_request_that_ends_in_its_middle_is_refused(data: bytes) -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.send(data)
-        peer.end()
-        turn()
-        assert statuses(peer.got) == [400]
-        assert peer.closing
-        assert plane.approvals.book == []
-
-
-def test_a_store_that_is_away_is_told_and_the_connection_stays() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.error = StoreUnavailable("the disk is full")
-        peer = plane.connect()
-        peer.send(post() + get())
-        turn()
-        refused, document = answers(peer.got)
-        assert (refused.status, refused.headers["retry-after"]) == (503, "5")
-        assert document.status == 200
-        assert not peer.ended
-
-
-def test_answers_say_how_old_the_documents_are_once_they_are() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.send(get())
-        plane.age = 7
-        plane.pass_time(1)
-        for request in (get(), get(room.EVENTS, "If-None-Match: 2"), get("/metadata/versions")):
-            peer.send(request)
-        plane.age = 0
-        plane.pass_time(1)
-        peer.send(get())
-        turn()
-        ages = [each.headers.get("age") for each in answers(peer.got)]
-        assert ages == [None, "7", "7", "7", None]

@@ -10,18 +10,26 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from forewarn.server.guest.connection import UNREAD_BYTES
+from forewarn.server.guest.endpoint import SLICE
 from forewarn.server.guest.limits import BURST_SECONDS, STRANGERS_SHARE, Limits, Reason
 from forewarn.server.guest.listener import PAUSE_SECONDS
 from forewarn.server.guest.machines import Source
 from guest import room
 from guest.room import EVENTS, answers, get, post
 from guest.served import HERE, Served, played, serving
-from guest.test_long_poll import waits
 from patience import reached
 
 MACHINE = Source(address="10.0.0.10", network="10.0.0.10")
 STRANGER = Source(address="10.9.9.9", network="10.9.9.9")
 CLOSING = get(EVENTS, "Connection: close")
+
+
+def waits(tag: str = "2", seconds: int = 60, *headers: str, target: str = room.EVENTS) -> bytes:
+    return get(target, f"If-None-Match: {tag}", f"Prefer: wait={seconds}", *headers)
+
+
+Opened = tuple[room.Room, Callable[[], None]]
 
 
 class Accepting(NamedTuple):
@@ -213,6 +221,80 @@ def test_accepts_go_on_once_there_are_file_descriptors_again() -> None:
 
     with asyncio.Runner(loop_factory=room.SkippingLoop) as runner:
         runner.run(scene())
+
+
+# Requests that wait.
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    with room.opened() as made:
+        yield made
+
+
+def test_a_request_that_waits_keeps_nothing_of_what_it_said_but_its_answers_form(
+    opened: Opened,
+) -> None:
+    plane, turn = opened
+    peer = plane.connect()
+    peer.send(waits("2").replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive"))
+    reader = peer.connection._reader
+    assert len(plane.connections.long_polls) == 1
+    assert (reader.head.headers, reader.head.target) == ([], b"")
+    assert reader.head._parser is None
+    plane.publish(3)
+    turn()
+    (answer,) = answers(peer.got)
+    assert answer.headers["connection"] == "keep-alive"
+
+
+def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_one_had_waited(
+    opened: Opened,
+) -> None:
+    plane, turn = opened
+    peer = plane.connect()
+    peer.takes = False
+    peer.send(get("/metadata/instance/compute/name?api-version=2021-02-01&format=text"))
+    assert not peer.paused
+    peer.high = len(peer.got)
+    peer.send(waits("2"))
+    plane.publish(3)
+    turn()
+    plane.pass_time(30.1)
+    assert peer.aborted
+    assert plane.counters.refusals[Reason.SLOW_READER] == 1
+
+
+def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
+    loopback = room.Listener(address="127.0.0.1", default_vm="web-0")
+    with room.opened(Limits(connections_per_address=SLICE * 3)) as (plane, turn):
+        peers = [plane.connect("127.1.1.1", loopback) for _ in range(SLICE * 3)]
+        for peer in peers:
+            peer.send(waits())
+        plane.publish(3)
+        assert sum(bool(peer.got) for peer in peers) == SLICE
+        peer = plane.connect()
+        peer.send(get())
+        assert room.statuses(peer) == [200]
+        turn()
+        assert {tuple(room.statuses(peer)) for peer in peers} == {(200,)}
+
+
+def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(
+    opened: Opened,
+) -> None:
+    plane, turn = opened
+    peer = plane.connect()
+    peer.send(waits())
+    count = UNREAD_BYTES // len(get()) + 1
+    for _ in range(count):
+        assert (peer.got, peer.paused) == (b"", False)
+        peer.send(get())
+    assert peer.paused
+    plane.publish(3)
+    turn()
+    assert not peer.paused
+    assert room.statuses(peer) == [200] * (count + 1)
 
 
 MANY = 1_500

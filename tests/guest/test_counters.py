@@ -8,13 +8,13 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from forewarn.protocol import exchange
-from forewarn.server.guest.endpoint import OTHER, RESOURCES, Counters
+from forewarn.server.guest.endpoint import Counters
 from forewarn.server.guest.limits import Reason
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies
 from forewarn.server.process import LOG_SECONDS, MAX_LOGGED
 from guest import room
-from guest.room import EVENTS, Behind, answers, get, post
+from guest.room import Behind, answers, get
 
 
 @pytest.fixture
@@ -106,58 +106,3 @@ def test_the_log_says_what_a_proxys_guest_is_not_told(log: list[EventDict]) -> N
     ]
     assert log[1]["instance_id"] == ("web-9" * 20) + "..."
     assert "another secret" not in str(log)
-
-
-def test_secrets_are_changed_under_an_open_connection() -> None:
-    old, new = b"the old secret!!", b"the new secret!!"
-    proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
-    proxies.secrets = (old,)
-    place = Behind(Listener(address="169.254.169.254"), proxies)
-
-    def by(secret: bytes) -> bytes:
-        signature = exchange.sign(b"web-0", secret).decode()
-        return get(room.EVENTS, "X-Instance-ID: web-0", f"X-Instance-ID-Signature: {signature}")
-
-    with room.opened() as (plane, turn):
-        peer = plane.connect("192.0.2.7", place)
-        for secrets in ((old,), (new, old), (new,)):
-            proxies.secrets = secrets
-            peer.send(by(new if new in secrets else old))
-        peer.send(by(old))
-        turn()
-        assert [each.status for each in answers(peer.got)] == [200, 200, 200, 403]
-
-
-def counted(plane: room.Room) -> dict[str, dict[int, int]]:
-    found = plane.counters.answers
-    assert tuple(found) == RESOURCES
-    return {resource: dict(counts) for resource, counts in found.items() if counts}
-
-
-def test_every_answer_is_counted_by_what_was_asked_for() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.send(get() + get(EVENTS, "If-None-Match: 2") + post() + post(b"nonsense"))
-        turn()
-        peer.send(get("/metadata/versions") + get("/metadata/instance"))
-        turn()
-        peer.send(get("/metadata/instance?api-version=2021-02-01"))
-        peer.send(get("/elsewhere") + get("/METADATA/ScheduledEvents"))
-        turn()
-        assert counted(plane) == {
-            "events": {200: 1, 304: 1, 400: 1},
-            "approvals": {200: 1, 400: 1},
-            "versions": {200: 1},
-            "instance": {200: 1, 400: 1},
-            OTHER: {404: 1},
-        }
-
-
-def test_what_is_no_request_is_counted_as_other() -> None:
-    with room.opened(room.Limits(connections=2)) as (plane, _):
-        plane.connect().send(b"nonsense\r\n\r\n")
-        peers = [plane.connect() for _ in range(3)]
-        assert [bool(peer.got) for peer in peers] == [False, True, True]
-        assert counted(plane) == {OTHER: {400: 1, 503: 2}}
-        plane.pass_time(60)
-        assert counted(plane) == {OTHER: {400: 1, 503: 2}}

@@ -3,26 +3,21 @@
 import gc
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from forewarn.maintenance.model import Changes, Enablement, Policy, Refused, Sighting
+from forewarn.maintenance.model import Changes, Refused, Sighting
 from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.server.guest.documents import GATHER_SECONDS, SAVE_EVERY, TURN_ON_SECONDS
 from forewarn.server.guest.endpoint import PendingApproval
-from forewarn.server.guest.listener import Listener, source_of
 from forewarn.server.guest.machines import Source
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 from guest import room
-from guest.room import Enabling, Peer, Room, answers, get, opened, post, statuses
 
 METADATA = (b"Metadata", b"true")
-LOOPBACK = source_of(Listener(address="127.0.0.1"))("127.0.0.1")
 WEB = Source(address="10.0.0.11")
 
 
@@ -120,44 +115,6 @@ def test_an_approval_that_was_withdrawn_is_to_be_sent_again(plane: room.Room) ->
     assert plane.endpoint.settle(future, "10.0.0.10").status == 503
 
 
-def test_the_version_comes_before_the_caller_and_the_caller_before_the_body(
-    plane: room.Room,
-) -> None:
-    nobody = Source(address="10.9.9.9")
-    wrong = "/metadata/scheduledevents?api-version=latest"
-    assert ask(plane, wrong, nobody, b"POST", b"not json").status == 400
-    refused = ask(plane, room.EVENTS, nobody, b"POST", b"not json")
-    assert refused.status == 403
-    assert "10.9.9.9" in error(refused)
-    assert ask(plane, room.EVENTS, WEB, b"POST", b"not json").status == 400
-
-
-def test_a_path_names_the_machine_on_a_loopback_listener_alone(plane: room.Room) -> None:
-    path = f"/vm/WEB-0{room.EVENTS}"
-    assert ask(plane, path, LOOPBACK).status == 200
-    assert ask(plane, path, WEB).status == 404
-    unknown = ask(plane, f"/vm/web-9{room.EVENTS}", LOOPBACK)
-    assert unknown.status == 403
-    assert "web-9" in error(unknown)
-
-
-@pytest.mark.parametrize(
-    ("target", "body"),
-    [
-        ("/metadata/instance/compute/name?api-version=2021-02-01&format=text", b"web-1"),
-        ("/metadata/instance/network/interface/0/ipv6?api-version=2021-02-01", b'{"ipAddress":[]}'),
-    ],
-)
-def test_a_machine_reads_its_own_instance(plane: room.Room, target: str, body: bytes) -> None:
-    reply = ask(plane, target)
-    assert (reply.status, reply.body) == (200, body)
-
-
-def test_the_versions_are_for_registered_machines_too(plane: room.Room) -> None:
-    assert b"2025-04-07" in ask(plane, "/metadata/versions").body
-    assert ask(plane, "/metadata/versions", Source(address="10.9.9.9")).status == 403
-
-
 def test_asking_for_events_is_seen_and_asking_for_other_things_is_not(plane: room.Room) -> None:
     ask(plane, "/metadata/versions")
     ask(plane, "/metadata/instance?api-version=2021-02-01")
@@ -195,159 +152,3 @@ def test_a_refused_approval_is_let_go_of_without_the_collector(plane: room.Room)
         assert settle()() is None
     finally:
         gc.enable()
-
-
-FIRST = Policy(enablement=Enablement.FIRST_REQUEST)
-EMPTY_APPROVAL = b'{"StartRequests":[]}'
-
-Opened = tuple[Room, Callable[[], None]]
-
-
-@pytest.fixture
-def first() -> Iterator[Opened]:
-    with opened(enabling=Enabling(policy=FIRST)) as made:
-        yield made
-
-
-def poll(plane: Opened, request: bytes, address: str = "10.0.0.10") -> Peer:
-    peer = plane[0].connect(address)
-    peer.send(request)
-    plane[1]()
-    return peer
-
-
-@pytest.mark.parametrize("request_", [get(), post(), post(EMPTY_APPROVAL)])
-def test_the_first_request_turns_its_scope_on_before_it_is_answered(
-    first: Opened, request_: bytes
-) -> None:
-    plane, turn = first
-    plane.approvals.waits = True
-    peer = poll(first, request_)
-    other = poll(first, get(), "10.0.0.11")
-    assert statuses(peer) == statuses(other) == []
-    while plane.approvals.turned == [] or statuses(peer) == []:
-        plane.approvals.decide_all()
-        turn()
-    assert plane.approvals.turned == [("web",)]
-    assert statuses(peer) == statuses(other) == [200]
-
-
-def test_what_is_on_is_answered_at_once_and_saved_once_a_minute(first: Opened) -> None:
-    plane, turn = first
-    poll(first, get())
-    for _ in range(3):
-        assert statuses(poll(first, get())) == [200]
-    assert plane.approvals.turned == [("web",)]
-    plane.pass_time(SAVE_EVERY.total_seconds())
-    poll(first, get(), "127.0.0.1")
-    plane.approvals.waits = True
-    for _ in range(3):
-        assert statuses(poll(first, get())) == [200]
-    plane.pass_time(GATHER_SECONDS)
-    turn()
-    assert statuses(poll(first, get())) == [200]
-    plane.approvals.decide_all()
-    turn()
-    assert plane.approvals.turned == [("web",), ("bastion",), ("web",)]
-    plane.pass_time(GATHER_SECONDS)
-    turn()
-    assert len(plane.approvals.turned) == 3
-    plane.approvals.waits = False
-    plane.pass_time(SAVE_EVERY.total_seconds())
-    for address in ("10.0.0.10", "127.0.0.1"):
-        poll(first, get(), address)
-    plane.pass_time(GATHER_SECONDS)
-    turn()
-    assert plane.approvals.turned[3:] == [("bastion", "web")]
-
-
-@pytest.mark.parametrize(
-    ("changes", "status", "tag"),
-    [
-        (Changes(removed_machines=("bastion",), removed_scopes=("bastion",)), 403, None),
-        (Changes(machines=(room.machine("bastion", "127.0.0.1", scope="web"),)), 200, "2"),
-    ],
-    ids=["removed", "moved"],
-)
-def test_a_machine_that_leaves_its_scope_while_its_request_is_held_reads_nothing_of_it(
-    changes: Changes, status: int, tag: str | None
-) -> None:
-    with opened(enabling=Enabling(policy=FIRST, first_response_delay=5.0)) as plane:
-        peer = poll(plane, get(), "127.0.0.1")
-        assert statuses(peer) == []
-        plane[0].learn(changes)
-        plane[0].pass_time(5.0)
-        plane[1]()
-        (answer,) = answers(peer.got)
-        assert (answer.status, answer.headers.get("etag")) == (status, tag)
-
-
-def test_it_is_turned_on_again_after_a_day_without_a_request(first: Opened) -> None:
-    plane, _ = first
-    poll(first, get())
-    plane.clock.advance(timedelta(hours=24))
-    poll(first, get())
-    assert plane.approvals.turned == [("web",), ("web",)]
-
-
-def test_asking_for_other_things_turns_nothing_on(first: Opened) -> None:
-    plane, _ = first
-    for target in ("/metadata/versions", "/metadata/instance?api-version=2021-02-01"):
-        assert statuses(poll(first, get(target))) == [200]
-    assert statuses(poll(first, get(room.EVENTS), "10.9.9.9")) == [403]
-    assert plane.approvals.turned == []
-
-
-@pytest.mark.parametrize("problem", [StoreUnavailable("away"), RuntimeError("ours")], ids=repr)
-def test_a_guest_is_answered_from_memory_while_the_store_is_away_and_the_next_tries_again(
-    first: Opened, problem: Exception
-) -> None:
-    plane, _ = first
-    plane.approvals.error = problem
-    assert statuses(poll(first, get())) == [200]
-    assert plane.approvals.turned == []
-    plane.approvals.error = None
-    assert statuses(poll(first, get())) == [200]
-    assert plane.approvals.turned == [("web",)]
-
-
-def test_a_guest_waits_for_a_slow_store_no_longer_than_clients_wait(first: Opened) -> None:
-    plane, turn = first
-    plane.approvals.waits = True
-    peer = poll(first, get())
-    assert statuses(peer) == []
-    until = plane.connections.loop.time() + 10 * TURN_ON_SECONDS
-    while not statuses(peer) and plane.connections.loop.time() < until:
-        turn()
-    assert statuses(peer) == [200]
-    assert plane.approvals.turned == []
-
-
-def test_the_first_answer_may_be_held_back_and_the_next_is_not() -> None:
-    with opened(enabling=Enabling(policy=FIRST, first_response_delay=120.0)) as plane:
-        room_, turn = plane
-        peer = poll(plane, get())
-        assert room_.approvals.turned == [("web",)]
-        assert statuses(poll(plane, get())) == [200]
-        room_.pass_time(119)
-        turn()
-        assert statuses(peer) == []
-        room_.pass_time(1)
-        turn()
-        assert statuses(peer) == [200]
-
-
-def test_where_scopes_are_always_on_nobody_is_noted() -> None:
-    with opened() as plane:
-        assert statuses(poll(plane, get())) == [200]
-        assert plane[0].approvals.turned == []
-
-
-def test_a_machine_whose_scope_is_gone_meanwhile_is_still_answered(first: Opened) -> None:
-    plane, turn = first
-    plane.approvals.waits = True
-    peer = poll(first, get())
-    plane.approvals.learn = lambda _: plane.documents.learn(room.Changes(removed_scopes=("web",)))
-    plane.approvals.decide_all()
-    turn()
-    assert statuses(peer) == [500]

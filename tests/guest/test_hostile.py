@@ -1,7 +1,6 @@
 """What one guest, or a crowd of strangers, can take from the others: its share, and no more."""
 
 import asyncio
-import ipaddress
 import itertools
 import json
 import socket
@@ -14,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from forewarn.maintenance.model import Changes, Sighting
-from forewarn.protocol import exchange, refusals
+from forewarn.protocol import refusals
 from forewarn.server.guest.endpoint import OTHER
 from forewarn.server.guest.http import Head
 from forewarn.server.guest.limits import (
@@ -25,25 +24,19 @@ from forewarn.server.guest.limits import (
     Account,
     FairQueue,
     Limits,
-    Rate,
     Reason,
 )
 from forewarn.server.guest.listener import (
     ACCEPTS,
     RECEIVE_BYTES,
-    Listener,
 )
-from forewarn.server.guest.machines import Proxies, Registry
+from forewarn.server.guest.machines import Registry
 from guest import room
-from guest.room import APPROVAL, EVENTS, Behind, answers, chunked, get, post, statuses
+from guest.room import APPROVAL, EVENTS, answers, chunked, get, post, statuses
 from guest.served import GUESTS, HERE, played, serving
 from patience import reached
 
 STRANGER = "10.9.9.9"
-SECRET = b"a secret of theirs"
-PROXIES = Proxies([ipaddress.ip_network("192.0.2.7/32")])
-PROXIES.secrets = (SECRET,)
-BEHIND = Behind(Listener(address="169.254.169.254"), PROXIES)
 LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
 CODED = "Transfer-Encoding: chunked"
 
@@ -58,11 +51,6 @@ def chunks(count: int) -> bytes:
     ends = list(itertools.accumulate(sizes))
     parts = [body[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-
-
-def behind(name: str, *more: str) -> bytes:
-    signature = exchange.sign(name.encode(), SECRET).decode()
-    return get(EVENTS, f"X-Instance-ID: {name}", f"X-Instance-ID-Signature: {signature}", *more)
 
 
 @pytest.mark.parametrize("cut", [1 << 20, 777, 1])
@@ -123,15 +111,6 @@ def test_a_request_is_refused_by_its_head_before_any_of_its_body_comes(
         assert peer.connection._reader._body is None
 
 
-def test_the_rate_is_judged_before_the_body_comes() -> None:
-    with room.opened(rate=Rate(per_second=1, burst=1)) as (plane, _):
-        peer = plane.connect()
-        peer.send(get())
-        peer.send(get(EVENTS, "Content-Length: 60000"))
-        assert statuses(peer) == [200, 429]
-        assert peer.ended
-
-
 @pytest.mark.parametrize("data", [get(), get("/nowhere"), b"no HTTP", b""])
 @played
 async def test_strangers_who_keep_the_loop_busy_move_no_notice(data: bytes) -> None:
@@ -159,54 +138,6 @@ async def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage() 
         watch.beat()
         assert watch.owed == timedelta(seconds=6)
         assert not watch.may_start()
-
-
-def test_strangers_have_a_quarter_of_the_connections_and_machines_still_get_in() -> None:
-    with room.opened(Limits(connections=8)) as (plane, _):
-        strangers = [plane.connect(f"10.9.9.{number}") for number in range(6)]
-        assert [statuses(each) for each in strangers] == [[], [], [503], [503], [503], [503]]
-        assert plane.counters.refusals == {Reason.CONNECTIONS_OF_STRANGERS: 4}
-        assert plane.connect().got == b""
-        strangers[0].abort()
-        assert plane.connect("10.9.9.9").got == b""
-
-
-def test_a_network_of_ipv6_addresses_counts_as_one() -> None:
-    with room.opened(Limits(connections_per_address=2)) as (plane, _):
-        peers = [plane.connect(f"fd00::{number:x}") for number in range(3)]
-        assert [statuses(each) for each in peers] == [[], [], [503]]
-        assert plane.connect("fd00:0:0:1::1").got == b""
-
-
-def test_a_machine_behind_a_proxy_has_its_waiters_and_connections_and_no_more() -> None:
-    with room.opened(Limits(connections_per_address=3)) as (plane, _):
-        waits = ("If-None-Match: 2", "Prefer: wait=120")
-        peers = [plane.connect("192.0.2.7", BEHIND) for _ in range(5)]
-        for peer in peers:
-            peer.send(behind("web-0", *waits))
-        assert [statuses(each) for each in peers] == [[], [], [], [304], [304]]
-        assert [each.closing for each in peers] == [False, False, False, True, True]
-        assert plane.counters.refusals[Reason.WAITERS] == 2
-        assert plane.counters.refusals[Reason.CONNECTIONS_OF_ADDRESS] == 2
-        other = plane.connect("192.0.2.7", BEHIND)
-        other.send(behind("web-1", *waits))
-        assert other.got == b""
-        assert len(plane.connections.long_polls) == 4
-        for peer in (*peers[:3], other):
-            peer.abort()
-        assert all(account.waiters == 0 for account in plane.connections._accounts.values())
-
-
-def test_a_proxys_connection_counts_for_the_machine_that_asked_by_it_last() -> None:
-    with room.opened(Limits(connections_per_address=1)) as (plane, turn):
-        kept = plane.connect("192.0.2.7", BEHIND)
-        for name in ("web-0", "web-1", "web-0"):
-            kept.send(behind(name))
-        turn()
-        assert statuses(kept) == [200] * 3
-        other = plane.connect("192.0.2.7", BEHIND)
-        other.send(behind("web-1"))
-        assert not other.closing
 
 
 @pytest.mark.parametrize(
@@ -393,26 +324,6 @@ async def test_accepts_take_a_bounded_time_of_a_round_of_the_loop() -> None:
             client.close()
         steps = [after - before for before, after in itertools.pairwise(counts)]
         assert 1 < max(steps) <= ACCEPTS
-
-
-def test_a_guest_has_one_approval_in_flight_and_a_neighbour_does_not_wait_for_the_rest() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        greedy = [plane.connect() for _ in range(5)]
-        for peer in greedy:
-            peer.send(post())
-        neighbour = plane.connect("10.0.0.11")
-        neighbour.send(post())
-        turn()
-        assert len(plane.approvals._waiting) == 2
-        plane.approvals.decide_all()
-        turn()
-        assert statuses(neighbour) == [200]
-        assert [statuses(each) for each in greedy] == [[200], [], [], [], []]
-        for _ in range(4):
-            plane.approvals.decide_all()
-            turn()
-        assert [statuses(each) for each in greedy] == [[200]] * 5
 
 
 def approving(count: int) -> bytes:

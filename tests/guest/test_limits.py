@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from forewarn.maintenance.model import Changes
 from forewarn.server.guest.limits import (
     MAX_APPROVALS_IN_FLIGHT,
-    UNLIMITED,
     Account,
     Bucket,
     FairQueue,
@@ -16,9 +14,8 @@ from forewarn.server.guest.limits import (
     Rate,
     Reason,
 )
-from forewarn.server.guest.listener import Listener
 from guest import room
-from guest.room import Room, answers, chunked, get, post, statuses
+from guest.room import Room, chunked, get, post, statuses
 
 
 def sent(data: bytes, cut: int = 1 << 20) -> room.Peer:
@@ -96,32 +93,6 @@ def test_what_a_chunked_body_takes_on_the_wire_has_a_limit_too(
     assert statuses(sent(post(coded, "Transfer-Encoding: chunked"), cut).got) == [status]
 
 
-@pytest.mark.parametrize(
-    ("data", "seconds", "status"),
-    [
-        (b"", 5, None),
-        (b"G", 5, 408),
-        (get() + b"G", 5, 408),
-        (post()[:-1], 10, 408),
-        (get(), 75, None),
-    ],
-    ids=["silent from the start", "a head", "a second head", "a body", "idle"],
-)
-def test_each_stage_has_its_time(data: bytes, seconds: float, status: int | None) -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        if data:
-            peer.send(data)
-            turn()
-        before = peer.got
-        plane.pass_time(seconds - 0.01)
-        assert peer.got == before
-        assert not peer.closing
-        plane.pass_time(0.02)
-        assert statuses(peer.got[len(before) :]) == ([] if status is None else [status])
-        assert peer.closing or peer.ended
-
-
 def test_a_dripping_body_has_no_longer_than_any_other() -> None:
     with room.opened() as (plane, _):
         peer = plane.connect()
@@ -130,48 +101,6 @@ def test_a_dripping_body_has_no_longer_than_any_other() -> None:
             plane.pass_time(0.9)
             peer.send(bytes([byte]))
         assert statuses(peer.got) == [408]
-
-
-def test_a_second_head_has_its_own_time_though_it_came_with_the_end_of_the_first() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.send(get()[:10])
-        plane.pass_time(4)
-        peer.send(get()[10:] + get()[:10])
-        turn()
-        plane.pass_time(4)
-        assert statuses(peer.got) == [200]
-        plane.pass_time(1)
-        assert statuses(peer.got) == [200, 408]
-
-
-def test_an_approval_that_is_never_answered_is_cut_off_without_a_word() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        peer = plane.connect()
-        peer.send(post())
-        plane.pass_time(59.9)
-        assert not peer.closing
-        plane.pass_time(0.2)
-        assert peer.aborted
-        assert plane.counters.refusals[Reason.APPROVAL_TIMEOUT] == 1
-        plane.approvals.decide_all()
-        turn()
-        assert peer.got == b""
-
-
-def test_a_peer_that_never_takes_its_answers_is_cut_off() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.takes = False
-        while not peer.paused:
-            peer.send(get() * 10)
-            turn()
-        plane.pass_time(29.9)
-        assert not peer.closing
-        plane.pass_time(0.2)
-        assert peer.aborted
-        assert plane.counters.refusals[Reason.SLOW_READER] == 1
 
 
 def test_a_peer_that_approves_and_takes_no_answers_is_not_blamed_on_the_plane() -> None:
@@ -200,65 +129,6 @@ def test_the_rest_of_a_refused_request_is_thrown_away_up_to_a_limit() -> None:
         peer.send(b"x")
         assert peer.aborted
         assert peer.got == got
-
-
-def test_a_peer_that_does_not_close_after_its_last_answer_is_cut_off() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        peer.send(b"garbage\r\n\r\n")
-        plane.pass_time(4.9)
-        assert not peer.closing
-        plane.pass_time(0.2)
-        assert peer.aborted
-        assert len(plane.connections) == 0
-
-
-def test_a_quiet_close_does_not_wait_for_ever_for_a_peer_that_takes_nothing() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        peer.takes = False
-        peer.send(get())
-        plane.pass_time(75)
-        assert peer.closing
-        assert not peer.aborted
-        plane.pass_time(5)
-        assert peer.aborted
-        assert len(plane.connections) == 0
-
-
-def test_one_address_has_its_connections_and_another_still_gets_in() -> None:
-    with room.opened(Limits(connections_per_address=2)) as (plane, _):
-        first, _second = plane.connect(), plane.connect()
-        third = plane.connect()
-        (answer,) = answers(third.got)
-        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-        assert third.closing
-        assert plane.connect("10.0.0.11").got == b""
-        assert plane.counters.refusals[Reason.CONNECTIONS_OF_ADDRESS] == 1
-        first.abort()
-        assert plane.connect().got == b""
-        assert len(plane.connections) == 3
-
-
-def test_on_a_loopback_listener_all_machines_share_an_address_and_so_none_is_counted() -> None:
-    loopback = Listener(address="127.0.0.1")
-    with room.opened(Limits(connections_per_address=1)) as (plane, _):
-        peers = [plane.connect("127.0.0.1", loopback) for _ in range(3)]
-        assert [peer.got for peer in peers] == [b""] * 3
-        for peer in peers:
-            peer.abort()
-        assert len(plane.connections) == 0
-
-
-def test_all_together_have_their_connections() -> None:
-    with room.opened(Limits(connections=2)) as (plane, _):
-        for address in ("10.0.0.10", "10.0.0.11"):
-            assert plane.connect(address).got == b""
-        third = plane.connect("127.0.0.1")
-        assert statuses(third.got) == [503]
-        assert third.closing
-        assert plane.counters.refusals[Reason.CONNECTIONS] == 1
-        assert len(plane.connections) == 2
 
 
 class CountedAccount(Account):
@@ -375,25 +245,6 @@ def test_large_approvals_and_small_ones_do_not_keep_each_other_out() -> None:
     assert [name[:5] for name in order] == ["small"] * 3 + ["large"] * 3
 
 
-def test_an_approval_that_nobody_had_in_its_time_is_refused_with_a_word() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        submitted, waits = plane.connect(), plane.connect()
-        for peer in (submitted, waits):
-            peer.send(post())
-        plane.pass_time(60)
-        assert (submitted.aborted, submitted.got) == (True, b"")
-        (answer,) = answers(waits.got)
-        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-        plane.approvals.decide_all()
-        turn()
-        assert len(plane.approvals.book) == 1
-        waits.send(post())
-        plane.approvals.decide_all()
-        turn()
-        assert statuses(waits.got) == [503, 200]
-
-
 Opened = tuple[Room, Callable[[], None]]
 TEN = Rate(per_second=10, burst=4)
 
@@ -404,35 +255,6 @@ def opened() -> Iterator[Opened]:
         yield made
 
 
-def test_a_burst_is_answered_and_one_more_is_told_when_to_come_back(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.send(get() * 5)
-    turn()
-    assert statuses(peer) == [200, 200, 200, 200, 429]
-    refused = answers(peer.got)[-1]
-    assert refused.headers["retry-after"] == "1"
-    assert refused.headers["content-type"] == "text/plain; charset=utf-8"
-    assert refused.body == b"Too many requests"
-    assert "connection" not in refused.headers
-    assert plane.counters.refusals[Reason.RATE] == 1
-
-
-def test_who_comes_back_in_time_is_answered(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.send(get() * 5)
-    turn()
-    plane.pass_time(0.1)
-    peer.send(get() * 2)
-    turn()
-    assert statuses(peer)[5:] == [200, 429]
-    plane.pass_time(10)
-    peer.send(get() * 5)
-    turn()
-    assert statuses(peer)[7:] == [200, 200, 200, 200, 429]
-
-
 def test_whoever_keeps_to_the_rate_is_never_refused(opened: Opened) -> None:
     plane, _ = opened
     peer = plane.connect()
@@ -440,55 +262,6 @@ def test_whoever_keeps_to_the_rate_is_never_refused(opened: Opened) -> None:
         peer.send(get())
         plane.pass_time(0.1)
     assert set(statuses(peer)) == {200}
-
-
-def test_it_is_the_machines_own_on_all_of_its_connections(opened: Opened) -> None:
-    plane, _ = opened
-    peers = [plane.connect() for _ in range(5)]
-    for peer in peers:
-        peer.send(get("/metadata/versions"))
-    assert [statuses(peer) for peer in peers] == [[200]] * 4 + [[429]]
-    other = plane.connect("10.0.0.11")
-    other.send(get())
-    assert statuses(other) == [200]
-
-
-def test_an_approval_is_never_refused_for_it_and_does_not_count() -> None:
-    with room.opened(rate=TEN) as (plane, turn):
-        peer = plane.connect()
-        peer.send(post() * 10 + get() * 5 + post() + get())
-        turn()
-        assert statuses(peer) == [200] * 10 + [200] * 4 + [429, 200, 429]
-
-
-def test_what_is_wrong_by_itself_does_not_count_and_is_told_first(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.send(get("/nowhere") * 9 + get() * 5 + get("/nowhere"))
-    turn()
-    assert statuses(peer) == [404] * 9 + [200] * 4 + [429, 404]
-
-
-def test_a_machine_that_is_removed_is_forgotten(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.send(get() * 5)
-    turn()
-    machine = plane.registry.machines["web-0"]
-    plane.learn(Changes(removed_machines=("web-0",)))
-    assert plane.registry._callers == {}
-    plane.learn(Changes(machines=(machine,)))
-    peer.send(get())
-    assert statuses(peer)[-1] == 200
-
-
-def test_without_a_limit_nobody_is_refused() -> None:
-    with room.opened(rate=UNLIMITED) as (plane, turn):
-        peer = plane.connect()
-        peer.send(get() * 400)
-        turn()
-        turn()
-        assert statuses(peer) == [200] * 400
 
 
 @pytest.mark.parametrize(

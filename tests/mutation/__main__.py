@@ -57,7 +57,7 @@ TESTS = {
     "control": ["tests/control/test_returns.py"],
     "agent": [
         "tests/agent/test_decider.py",
-        "tests/agent/test_coming_back.py",
+        "tests/agent/test_stories.py",
         "tests/agent/test_rules.py",
         "tests/agent/test_settings.py",
     ],

@@ -94,7 +94,13 @@ class Running:
         (address,) = await self.relay.open()
         self.port = int(address.rpartition(":")[2])
 
-    async def ask(self, data: bytes | None = None) -> Answer | None:
+    async def ask(self, data: bytes | None = None) -> Answer:
+        """Return the answer, which there must be."""
+        found = await self.reply(data)
+        assert found is not None
+        return found
+
+    async def reply(self, data: bytes | None = None) -> Answer | None:
         """Return the answer; None where the connection was closed without one."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
@@ -109,13 +115,11 @@ class Running:
         return found[0] if found else None
 
     async def status(self, data: bytes | None = None) -> int:
-        answer = await self.ask(data)
+        answer = await self.reply(data)
         return 0 if answer is None else answer.status
 
     async def incarnation(self) -> str:
-        answer = await self.ask()
-        assert answer is not None
-        return answer.headers["etag"]
+        return (await self.ask()).headers["etag"]
 
     @property
     def heard(self) -> bool:
@@ -146,12 +150,22 @@ async def relaying(
 
 
 @asynccontextmanager
+async def started(*standins: StandIn) -> AsyncIterator[None]:
+    """Stand-ins that answer, until they are stopped at the end or before."""
+    for each in standins:
+        await each.start()
+    try:
+        yield
+    finally:
+        for each in standins:
+            await each.stop()
+
+
+@asynccontextmanager
 async def relayed(
     folder: Path, clock: SystemClock | None = None, **own: Any
 ) -> AsyncIterator[tuple[StandIn, Running]]:
     """A stand-in for the service, and a relay in front of it."""
     service = filled()
-    await service.start()
-    async with relaying(settings(folder, service, **own), clock) as relay:
+    async with started(service), relaying(settings(folder, service, **own), clock) as relay:
         yield service, relay
-    await service.stop()

@@ -13,8 +13,13 @@ import msgspec
 import pytest
 
 import patience
+from builders import NOW
+from forewarn.clock import SystemClock
+from forewarn.control.replicas import SharedSightings
+from forewarn.maintenance.model import Sighting
 from forewarn.protocol.message import Reply
 from forewarn.relay import cache
+from forewarn.relay.forwarding import Forwarding
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
 from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
@@ -65,8 +70,6 @@ async def test_no_answer_that_does_not_fit_changes_what_guests_read(
             writer.transport.abort()
         await reached(lambda: relay.relay._reader.failures >= 3)
         after = await relay.ask()
-        assert before is not None
-        assert after is not None
         assert (after.status, after.body) == (before.status, before.body)
         assert relay.relay.status(1).trouble != ""
         service.other = None
@@ -108,6 +111,24 @@ async def approve(upstream: Upstream) -> Reply:
 async def report(upstream: Upstream) -> Reply:
     asked = relay_feed.SIGHTINGS_PATH
     return await upstream.ask(asked, b"[]", patience.SECONDS, each_seconds=patience.SECONDS)
+
+
+@played
+async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -> None:
+    service = filled()
+    upstream = await asked(service, tmp_path)
+    names = {f"m{number}" for number in range(relay_feed.MAX_SIGHTINGS + 1)}
+    seen = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
+    for name in names:
+        seen.hear(name)
+    forwarding = Forwarding(upstream, lambda _: 0.0, seen, SystemClock())
+    service.other = always(503, b"")
+    await forwarding.tell(seen)
+    service.other = None
+    await forwarding.tell(seen)
+    assert {each.machine for each in service.seen} == names
+    await forwarding.close()
+    await service.stop()
 
 
 @played
@@ -285,7 +306,6 @@ async def test_a_guests_approval_is_refused_as_the_service_refuses_it(
     async with relayed(tmp_path) as (service, relay):
         service.other = refuse
         answer = await relay.ask(post())
-        assert answer is not None
         assert answer.status == expected
         nothing = b"Nothing was approved" in answer.body
         assert nothing is (expected == 503 and code != "unknown-outcome")
@@ -419,7 +439,6 @@ async def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_oth
         each.other = refuse
     async with relaying(settings(tmp_path, one, two)) as relay:
         answer = await relay.ask(post())
-        assert answer is not None
         assert answer.status == 503
         assert b"Nothing was approved" not in answer.body
     await one.stop()

@@ -13,8 +13,6 @@ it waits for, and of the rest only what it names. A time that is told as `yes` m
 A line `story TITLE` begins another story, on what stands above the first such line.
 """
 
-import re
-import shlex
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -22,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+import stories
 from forewarn import times
 from forewarn.connectors.port import Outcome
 from forewarn.control import maintenances
@@ -40,7 +39,6 @@ from forewarn.server.settings import RulesSettings
 from forewarn.vocabulary import AgentStatus
 from scenarios.house import BEGINNING, Impossible, MortalHouse, ServerKilled
 
-OPTION: Final = re.compile(r"[a-z_]+=")
 NOTHING: Final = timedelta()
 TARGETS: Final = ("hosts", "scopes", "machines")
 GROUPS: Final = ("availability_set", "scale_set", "cloud_service", "machine")
@@ -65,14 +63,13 @@ class Story:
 
     def carry_out(self, row: str) -> str:
         """Carry a line out; return what is so instead of what it says, `""` if it holds."""
-        words = shlex.split(row, comments=True)
-        if words and words[0] in {"at", "before"}:
-            when, span, *words = words
+        verb, words, options = stories.split(row)
+        if verb in {"at", "before"}:
+            when, (span, *words) = verb, words
             self.go_to(elapsed(span), inclusive=when == "at")
-        if not words:
+            verb, *words = words or [""]
+        if not verb:
             return ""
-        options = dict(word.split("=", 1) for word in words if OPTION.match(word))
-        verb, *words = [word for word in words if not OPTION.match(word)]
         if verb == "expect":
             verb, *words = [f"expect {words[0]}", *words[1:]]
             self.expectations += 1
@@ -124,29 +121,13 @@ def elapsed(told: str) -> timedelta:
     return timedelta(seconds=float(told[:-1])) if fraction else times.span(told)
 
 
-def stories(text: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the numbered rows of each story by its title; `""` of a text that is one story."""
-    shared: list[tuple[int, str]] = []
-    told: dict[str, list[tuple[int, str]]] = {}
-    rows = shared
-    for number, row in enumerate(text.splitlines(), 1):
-        if not row.startswith("story "):
-            rows.append((number, row))
-            continue
-        title = row.removeprefix("story ")
-        if title in told:
-            raise ValueError(f"line {number}: another story has this title")
-        rows = told[title] = [*shared]
-    return told or {"": shared}
-
-
 def play(text: str, name: str, title: str = "", *, dies_often: bool = False) -> Story:
     """Play a story, up to the first line that is broken.
 
     The server may die often: after each commit, before anybody is told of it, and is back at once.
     """
     story = Story(dies_often=dies_often)
-    for number, row in stories(text)[title]:
+    for number, row in stories.stories(text)[title]:
         try:
             instead = story.carry_out(row)
         except (Impossible, LookupError, TypeError, ValueError) as error:

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 import pytest
 
+import stories
 from forewarn.maintenance.invariants import InvariantBroken
 from forewarn.maintenance.model import Changes
 from forewarn.vocabulary import EventStatus
@@ -17,7 +18,7 @@ FILES = sorted(FOLDER.rglob("*.txt"))
 STORIES = [
     pytest.param(path, title, id=f"{path.stem} {title}".strip())
     for path in FILES
-    for title in story.stories(path.read_text(encoding="utf-8"))
+    for title in stories.stories(path.read_text(encoding="utf-8"))
 ]
 FLEET = "machine web\napply\n"
 
@@ -121,7 +122,7 @@ def test_a_line_that_does_not_hold_is_named_with_what_is_so_instead(
 
 def test_two_stories_of_a_text_have_two_titles() -> None:
     with pytest.raises(ValueError, match="line 3"):
-        story.stories("story one\nask web\nstory one\n")
+        stories.stories("story one\nask web\nstory one\n")
 
 
 @pytest.mark.parametrize("line", ["at 1m  ask web", "before 2m  ask web"])

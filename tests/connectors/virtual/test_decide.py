@@ -321,7 +321,9 @@ def test_a_migration_that_is_under_way_is_waited_for_and_cancelled_when_the_time
 @pytest.mark.parametrize("act", list(Act))
 def test_a_machine_that_runs_on_two_hosts_is_touched_on_neither(act: Act) -> None:
     hosts = Hosts([Host("h1", Copy()), Host("h2", Copy())])
-    assert (run(hosts, order(act)).do, hosts.done) == (Do.FAIL, [])
+    end = run(hosts, order(act))
+    assert (end.do, hosts.done) == (Do.FAIL, [])
+    assert all(name in end.message for name in ("h1", "h2"))
     assert program.check_done(order(act), hosts, hosts.timer).do is Do.UNKNOWN
 
 

@@ -253,13 +253,6 @@ def test_a_machine_that_is_off_and_defined_on_several_hosts_is_told_by_their_nam
     assert all(name in end.message for name in ("h1", "h2"))
 
 
-@pytest.mark.parametrize("act", list(Act))
-def test_a_machine_that_is_active_twice_is_told_by_its_hosts(act: Act) -> None:
-    end = after_look(Hosts([Host("h1", Copy()), Host("h2", Copy())]), order(act))
-    assert end.do is Do.FAIL
-    assert all(name in end.message for name in ("h1", "h2"))
-
-
 def test_who_has_taken_over_is_told_and_the_same_instant_is_no_later_one() -> None:
     later = marker(operation="2.1", started_at="2026-03-02T12:00:01.000000Z")
     for other, word in ((marker(attempt=2), "2"), (later, "2.1")):

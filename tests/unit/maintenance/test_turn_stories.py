@@ -1,6 +1,5 @@
 """Stories of units that take turns, one verb a line: turns.txt, played by the decider alone."""
 
-import shlex
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+import stories
 from builders import NOW
 from forewarn.maintenance import turn_check, turns
 from forewarn.maintenance.footprints import SEVERAL
@@ -21,7 +21,7 @@ from forewarn.vocabulary import ErrorCode
 from scenarios import story
 from turn_world import World, maintenance
 
-TEXT: Final = Path(__file__).with_name("turns.txt").read_text(encoding="utf-8")
+FILE: Final = Path(__file__).with_name("turns.txt")
 TIMES: Final = ("opens_at", "closes_at", "approval_until")
 replace = msgspec.structs.replace
 
@@ -35,14 +35,13 @@ class TurnStory:
         self.checks: dict[str, CheckRun] = {}
 
     def carry_out(self, row: str) -> None:
-        words = shlex.split(row, comments=True)
-        if words and words[0] == "at":
-            self.world.now = NOW + story.elapsed(words[1])
-            del words[:2]
-        if not words:
+        verb, names, options = stories.split(row)
+        if verb == "at":
+            span, *names = names
+            self.world.now = NOW + story.elapsed(span)
+            verb, *names = names or [""]
+        if not verb:
             return
-        options = dict(word.split("=", 1) for word in words if story.OPTION.match(word))
-        verb, *names = [word for word in words if not story.OPTION.match(word)]
         refused = options.pop("refused", "").split()
         if not refused:
             VERBS[verb](self, *names, **options)
@@ -180,12 +179,7 @@ VERBS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
-@pytest.mark.parametrize(("title", "rows"), story.stories(TEXT).items())
+@pytest.mark.parametrize(("title", "rows"), stories.stories(FILE.read_text("utf-8")).items())
 def test_the_story_holds(title: str, rows: list[tuple[int, str]]) -> None:
     assert title
-    told = TurnStory()
-    for number, row in rows:
-        try:
-            told.carry_out(row)
-        except (AssertionError, Refused, LookupError, TypeError) as error:
-            raise AssertionError(f"turns.txt:{number}: {row}\n    but {error!r}") from error
+    stories.check(FILE, rows, TurnStory().carry_out)

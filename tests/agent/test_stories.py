@@ -1,0 +1,220 @@
+"""The agent's decider in stories: texts of one verb a line, and the verbs that they are made of.
+
+What follows a line stands behind an arrow: `end web -> do drain`. Nothing follows one without it.
+
+A `step` is an action of the next `rule`; rules that come once events were seen count from the next
+`kill` or `reload`. An event is a Reboot of this machine with 900 s of notice, but for what a line
+`event` says. Times are seconds from the beginning.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+import stories
+from agent import bench
+from agent.bench import ME, START, Bench
+from forewarn.agent import decider, status
+from forewarn.agent.decider import ActionFinished, ShutdownRequested
+from forewarn.agent.rules import ActionOutcome, Rule
+from forewarn.agent.state import Case, EventRetried
+from forewarn.client.event import Event
+
+FILE: Final = Path(__file__).with_name("stories.txt")
+STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
+MATCH: Final = frozenset({"types", "machine", "min_notice_seconds", "max_notice_seconds"})
+NOTICED: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ANSWERS: Final = {"taken": True, "refused": False, "lost": None}
+CONCERNS: Final = {"me": True, "others": False, "nobody": None}
+
+
+class Story:
+    """A story so far: the rules and events that are written down, and the bench."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.rules: list[Rule] = []
+        self.events: dict[str, Event] = {}
+        self.me: str | None = ME
+        self._bench: Bench | None = None
+
+    @property
+    def bench(self) -> Bench:
+        """The bench, with the rules that were there when the first event was seen."""
+        if self._bench is None:
+            self._bench, self.rules = Bench(*self.rules, me=self.me), []
+        self._bench.me = self.me
+        return self._bench
+
+    def carry_out(self, row: str) -> None:
+        """Carry a line out, and compare what follows it."""
+        told, _, follows = row.partition(" -> ")
+        verb, words, given = stories.split(told)
+        options = {name: value_of(text) for name, text in given.items()}
+        if verb == "expect":
+            EXPECTED[words[0]](self.bench, *words[1:], **options)
+        elif verb:
+            said = VERBS[verb](self, *words, **options) or []
+            assert said == (follows.split(", ") if follows else [])
+
+    def step(self, kind: str, what: str = "", **terms: Any) -> None:
+        """Add an action to the next rule."""
+        made = {"service": bench.service, "command": bench.command}.get(kind)
+        self.steps.append({kind: terms} if made is None else made(what, **terms))
+
+    def rule(self, **given: Any) -> None:
+        """Add a rule with the actions before it."""
+        match = {name: given.pop(name) for name in MATCH & given.keys()}
+        if "types" in match:
+            match["types"] = match["types"].split(",")
+        self.rules.append(bench.rule(*self.steps, match=match, **given))
+        self.steps = []
+
+    def event(self, event_id: str, **facts: Any) -> None:
+        """Say how an event is from now on."""
+        if "type" in facts:
+            facts["event_type"] = facts.pop("type")
+        if "of" in facts:
+            facts["resources"] = tuple(facts.pop("of").split(","))
+        if "concerns" in facts:
+            facts["concerns_me"] = CONCERNS[facts.pop("concerns")]
+        if (left := facts.pop("left", None)) is not None:
+            facts["starts_by"] = START + left
+            facts["not_before"] = NOTICED + timedelta(seconds=left)
+        self.events[event_id] = bench.event(event_id, **facts)
+
+    def see(self, *ids: str) -> list[str]:
+        """Read a document that lists these events."""
+        return self.bench.see(*(self.events.get(each) or bench.event(each) for each in ids))
+
+    def end(self, which: str, outcome: str = "done", text: str = "said so") -> list[str]:
+        """End an action."""
+        run = self.bench.runs[which].run
+        return self.bench.tell(ActionFinished(run, ActionOutcome(outcome), text))
+
+    def kill(self, boot: str = "boot-1", *, without_rules: bool = False) -> list[str]:
+        """Begin again from the journal, by the rules before, those given since, or none."""
+        if self.rules or without_rules:
+            self.bench.rules, self.rules = tuple(self.rules), []
+        return self.bench.start(boot)
+
+    def reload(self) -> list[str]:
+        """Reload with the rules before."""
+        rules, self.rules = self.rules, []
+        return self.bench.reload(*rules)
+
+    def name(self, me: str) -> None:
+        """Say what this machine is called; `unknown` for nobody knows."""
+        self.me = None if me == "unknown" else me
+
+    def shorten(self) -> None:
+        """Shorten the journal."""
+        self.bench.journal = [self.bench.decider.state.checkpoint()]
+
+
+def value_of(text: str) -> Any:
+    """Return the value of an option: JSON, or else a text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
+    "step": Story.step,
+    "rule": Story.rule,
+    "event": Story.event,
+    "see": Story.see,
+    "end": Story.end,
+    "kill": Story.kill,
+    "reload": Story.reload,
+    "name": Story.name,
+    "shorten": Story.shorten,
+    "retry": lambda story: story.bench.retry(),
+    "pass": lambda story, seconds: story.bench.let_pass(float(seconds)),
+    "find": lambda story, which, **facts: story.bench.find(which, **facts),
+    "answer": lambda story, how: story.bench.answer(taken=ANSWERS[how]),
+    "hear": lambda story, *prepared: story.bench.hear(*prepared),
+    "shutdown": lambda story: story.bench.tell(ShutdownRequested()),
+}
+
+
+def case(of: Bench, event_id: str) -> Case:
+    return of.decider.state.cases[event_id]
+
+
+def expect_phase(of: Bench, event_id: str, phase: str) -> None:
+    assert case(of, event_id).phase == phase
+
+
+def expect_results(of: Bench, event_id: str, *results: str) -> None:
+    assert tuple(str(each or "-") for each in case(of, event_id).results) == results
+
+
+def expect_agrees(of: Bench, event_id: str, told: str) -> None:
+    assert decider.agrees(case(of, event_id)) == (told == "yes")
+
+
+def expect_standing(of: Bench, *names: str) -> None:
+    assert tuple(of.standing) == names
+
+
+def expect_wake(of: Bench, at: str) -> None:
+    assert of.decider.wake_at == (None if at == "never" else START + float(at))
+
+
+def expect_reasons(of: Bench, event_id: str, *reasons: str) -> None:
+    (told,) = [each for each in report(of)["events"] if each["event_id"] == event_id]
+    assert tuple(action["reason"] for action in told["actions"]) == reasons
+
+
+def expect_effect(of: Bench, **facts: Any) -> None:
+    (effect,) = report(of)["standing"]
+    assert {name: effect[name] for name in facts} == facts
+
+
+def expect_run(of: Bench, which: str, **facts: Any) -> None:
+    run = of.runs[which]
+    known = {"attempt": run.attempt, "until": run.until - START, "rule": run.rule}
+    known |= {"facts": run.facts, "event": run.event.event_id, "status": run.event.status}
+    assert {name: known[name] for name in facts} == facts
+
+
+def expect_busy(of: Bench, told: str) -> None:
+    assert of.decider.busy == (told == "yes")
+
+
+def expect_tried(of: Bench, number: str) -> None:
+    assert sum(isinstance(record, EventRetried) for record in of.journal) == int(number)
+
+
+def expect_approvals(of: Bench, number: str) -> None:
+    assert len(of.approvals) == int(number)
+
+
+def report(of: Bench) -> dict[str, Any]:
+    return status.report(of.decider, of.now)
+
+
+EXPECTED: Final[dict[str, Callable[..., None]]] = {
+    "phase": expect_phase,
+    "results": expect_results,
+    "agrees": expect_agrees,
+    "standing": expect_standing,
+    "wake": expect_wake,
+    "reasons": expect_reasons,
+    "effect": expect_effect,
+    "run": expect_run,
+    "busy": expect_busy,
+    "tried": expect_tried,
+    "approvals": expect_approvals,
+}
+
+
+@pytest.mark.parametrize("title", STORIES)
+def test_the_story_holds(title: str) -> None:
+    stories.check(FILE, STORIES[title], Story().carry_out)

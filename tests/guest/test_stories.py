@@ -1,0 +1,278 @@
+"""The guest plane in stories: texts of one verb a line, and the verbs that they are made of.
+
+What the settings say (`limit`, `rate`, `enablement`) comes first. A peer connects when a line names
+it first: from the address of web-0, unless a line `connect` says otherwise. It sends requests:
+`get`, `post`, or one that a line `request` has named. `get*3` is three, `post[:-20]` a part.
+
+`expect PEER` has the statuses of all that came (or `any`), and the state of the connection;
+`answer PEER` has facts of the last answer, a header that is not there as `""`.
+"""
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+import stories
+from forewarn.maintenance.model import Changes, Enablement, Policy
+from forewarn.protocol import exchange
+from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
+from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.machines import Proxies
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import EventType
+from guest import room
+from guest.room import Peer, Room, answers, get, post, statuses
+
+FILE: Final = Path(__file__).with_name("stories.txt")
+STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
+PIECE: Final = re.compile(r"([a-z][\w-]*)(?:\[(-?\d*):(-?\d*)\])?(?:\*(\d+))?")
+ERRORS: Final = {"fail": StoreUnavailable("away"), "break": RuntimeError("ours")}
+SECRET: Final = "a secret of theirs"
+
+
+class Story:
+    """A story so far: the plane, its peers, and the requests that are written down."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self._opened = opened
+        self.limits: dict[str, Any] = {}
+        self.rate = UNLIMITED
+        self.enabling = room.ALWAYS_ON
+        self.requests = {"get": get(), "post": post()}
+        self.peers: dict[str, Peer] = {}
+        self.proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+        self.places = {
+            "bridge": room.BRIDGE,
+            "loopback": Listener(address="127.0.0.1"),
+            "proxied": room.Behind(room.BRIDGE, self.proxies),
+        }
+        self.trust(SECRET)
+        self._plane: Room | None = None
+        self.turn: Callable[[], None]
+        self.stopping: asyncio.Future[int]
+
+    @property
+    def plane(self) -> Room:
+        """The plane, by the settings before the first line that needs it."""
+        if self._plane is None:
+            limits = Limits(**self.limits)
+            opening = room.opened(limits, self.enabling, self.rate)
+            self._plane, self.turn = self._opened.enter_context(opening)
+        return self._plane
+
+    def turns(self, times: str = "1") -> None:
+        """Have the loop do all that it has to, and so much of its time pass."""
+        for _ in range(int(times)):
+            self.turn()
+
+    def peer(self, name: str) -> Peer:
+        """Return a peer, connected by now."""
+        return self.peers.get(name) or self.connect(name)
+
+    def carry_out(self, row: str) -> None:
+        """Carry a line out."""
+        verb, words, options = stories.split(row)
+        if verb:
+            VERBS[verb](self, *words, **options)
+
+    def limit(self, **limits: str) -> None:
+        """Set limits."""
+        self.limits |= {name: int(value) for name, value in limits.items()}
+
+    def set_rate(self, per_second: str, burst: str) -> None:
+        """Set the rate of each machine."""
+        self.rate = Rate(per_second=float(per_second), burst=int(burst))
+
+    def enable(self, delay: str = "0") -> None:
+        """Turn scopes on by their first request."""
+        policy = Policy(enablement=Enablement.FIRST_REQUEST)
+        self.enabling = room.Enabling(policy, float(delay))
+
+    def request(
+        self,
+        name: str,
+        kind: str,
+        *given: str,
+        target: str = room.EVENTS,
+        body: str = "",
+        secret: str = SECRET,
+    ) -> None:
+        """Write a request down: a GET or a POST with these headers, or bytes.
+
+        A signed one is a proxy's for a machine, its first word.
+        """
+        kind, _, version = kind.partition("-")
+        if kind == "bytes":
+            made = "".join(given).encode().decode("unicode_escape").encode()
+        elif kind == "get":
+            made = get(target, *given)
+        elif kind == "signed":
+            machine, *more = given
+            signature = exchange.sign(machine.encode(), secret.encode()).decode()
+            signed = f"X-Instance-ID: {machine}", f"X-Instance-ID-Signature: {signature}"
+            made = get(target, *signed, *more)
+        else:
+            made = post((body or room.APPROVAL.decode()).encode(), *given, target=target)
+        self.requests[name] = made.replace(b"HTTP/1.1", b"HTTP/%s" % (version or "1.1").encode())
+
+    def connect(self, name: str, at: str = "bridge", **facts: str) -> Peer:
+        """Connect a peer, in place of an earlier one of this name."""
+        address = facts.get("from", "10.0.0.10")
+        peer = self.peers[name] = self.plane.connect(address, self.places[at])
+        return peer
+
+    def trust(self, *secrets: str) -> None:
+        """Have proxies sign by any of these secrets from now on."""
+        self.proxies.secrets = tuple(map(str.encode, secrets))
+
+    def send(self, name: str, *words: str) -> None:
+        """Send requests, or parts of them, in one piece."""
+        self.peer(name).send(b"".join(map(self.bytes_of, words)))
+
+    def bytes_of(self, word: str) -> bytes:
+        """Return the bytes that a word stands for."""
+        found = PIECE.fullmatch(word)
+        assert found is not None, word
+        request, begin, end, times = found.groups()
+        data = self.requests[request]
+        if begin is not None:
+            data = data[int(begin or 0) : int(end) if end else None]
+        return data * int(times or 1)
+
+    def take(self, name: str, what: str, buffers: str = "") -> None:
+        """Take nothing of what comes from now on but so many bytes, or all of it again."""
+        peer = self.peer(name)
+        peer.high = int(buffers or peer.high)
+        peer.takes = what == "all"
+        if peer.takes:
+            peer.take()
+
+    def send_until_paused(self, name: str, word: str) -> None:
+        """Send until it is read no further."""
+        while not self.peer(name).paused:
+            self.send(name, word)
+            self.turn()
+
+    def approvals(self, what: str) -> None:
+        """Have approvals wait, or fail as the store is away or by a defect, or be as ever."""
+        self.plane.approvals.waits = what == "wait"
+        self.plane.approvals.error = ERRORS.get(what)
+
+    def publish(
+        self, incarnation: str, scope: str = "web", event: str = "", kind: str = "Reboot"
+    ) -> None:
+        """Have a scope show another document."""
+        shown = room.operation(room.event(event), id="2.1", event_type=EventType(kind))
+        self.plane.publish(int(incarnation), scope, *((shown,) if event else ()))
+
+    def machine(self, name: str, address: str, scope: str) -> None:
+        """Have a machine be there, or be elsewhere."""
+        self.plane.learn(Changes(machines=(room.machine(name, address, scope=scope),)))
+
+    def scope(self, name: str, incarnation: str) -> None:
+        """Have a scope be there."""
+        self.plane.learn(Changes(scopes=(room.scope(name, incarnation=int(incarnation)),)))
+
+    def note_request(self, scope: str) -> None:
+        """Have a scope be noted as asked for."""
+        known = self.plane.documents.scope(scope)
+        self.plane.learn(Changes(scopes=(replace(known, asked_at=room.START),)))
+
+    def retire(self) -> None:
+        """Stop the plane."""
+        retiring = self.plane.connections.retire(20)
+        self.stopping = asyncio.ensure_future(retiring, loop=self.plane.connections.loop)
+
+    def retired(self, cut_off: str) -> None:
+        """Compare how many connections the stop has cut off."""
+        assert self.stopping.result() == int(cut_off)
+
+    def expect(self, name: str, *came: str, **state: str) -> None:
+        """Compare all that came to a peer, and the state of its connection."""
+        peer = self.peer(name)
+        parts = (word.partition("*") for word in came)
+        told = [status for status, _, times in parts for _ in range(int(times or 1))]
+        assert told in (["any"], [str(status) for status in statuses(peer)])
+        found = {each: "yes" if getattr(peer, each) else "no" for each in state}
+        assert found == state
+
+    def answer(self, name: str, has: str = "", lacks: str = "\0", **headers: str) -> None:
+        """Compare facts of the last answer."""
+        last = answers(self.peer(name).got)[-1]
+        body = last.body.decode()
+        assert has in body
+        assert lacks not in body
+        found = {each: last.headers.get(each.replace("_", "-"), "") for each in headers}
+        assert found == headers
+
+    def count(self, **counts: str) -> None:
+        """Compare what the plane counts."""
+        plane = self.plane
+        known: dict[str, object] = {
+            "open": len(plane.connections),
+            "waiting": len(plane.connections.long_polls),
+            "approved": len(plane.approvals.book),
+            "in_flight": len(plane.approvals._waiting),
+            "turned": ",".join("+".join(each) for each in plane.approvals.turned),
+            "known": len(plane.registry._callers),
+        }
+        known |= {each.replace("-", "_"): plane.counters.refusals[each] for each in Reason}
+        assert {name: str(known[name]) for name in counts} == counts
+
+    def answered(self, **told: str) -> None:
+        """Compare how many answers of each status the plane counts, by resource."""
+        counts = self.plane.counters.answers
+        known = {
+            each: ",".join(f"{k}:{n}" for k, n in sorted(counts[each].items())) for each in counts
+        }
+        assert {name: each for name, each in known.items() if each} == told
+
+
+VERBS: Final[dict[str, Callable[..., object]]] = {
+    "limit": Story.limit,
+    "rate": Story.set_rate,
+    "enablement": Story.enable,
+    "request": Story.request,
+    "connect": Story.connect,
+    "trust": Story.trust,
+    "send": Story.send,
+    "send-until-paused": Story.send_until_paused,
+    "take": Story.take,
+    "approvals": Story.approvals,
+    "publish": Story.publish,
+    "machine": Story.machine,
+    "scope": Story.scope,
+    "note-request": Story.note_request,
+    "expect": Story.expect,
+    "answer": Story.answer,
+    "count": Story.count,
+    "answered": Story.answered,
+    "retire": Story.retire,
+    "retired": Story.retired,
+    "close": lambda story, name: story.peer(name).close(),
+    "turn": Story.turns,
+    "pass": lambda story, seconds: story.plane.pass_time(float(seconds)),
+    "decide": lambda story: story.plane.approvals.decide_all(),
+    "end": lambda story, name: story.peer(name).end(),
+    "leave": lambda story, name: story.peer(name).abort(),
+    "suspend": lambda story: story.plane.connections.suspend(),
+    "resume": lambda story: story.plane.connections.resume(),
+    "age": lambda story, seconds: setattr(story.plane, "age", int(seconds)),
+    "remove": lambda story, *names: story.plane.learn(Changes(removed_machines=names)),
+    "remove-scope": lambda story, scope, *names: story.plane.learn(
+        Changes(removed_scopes=(scope,), removed_machines=names)
+    ),
+}
+
+
+@pytest.mark.parametrize("title", STORIES)
+def test_the_story_holds(title: str) -> None:
+    with ExitStack() as opened:
+        stories.check(FILE, STORIES[title], Story(opened).carry_out)
