@@ -128,8 +128,8 @@ def machine(name: str, host: str) -> Machine:
 
 
 def domain(told: str) -> Domain:
-    """A domain, told as `name:state:reason#run`."""
-    told, _, run = told.partition("#")
+    """A domain, told as `name:state:reason@run`."""
+    told, _, run = told.partition("@")
     name, state, reason, *_ = [*told.split(":"), "", ""]
     state = state or "running"
     tagged = reason == "tagged"
@@ -171,9 +171,9 @@ def test_a_crash_while_the_host_did_not_answer_is_found_when_it_does(
         ("", "g1:off:failed", DomainChange.APPEARED),
         ("g1", "", DomainChange.GONE),
         ("g1", "g1", None),
-        ("g1", "g1#2", DomainChange.RESTARTED),
-        ("g1:paused", "g1#2", DomainChange.RESTARTED),
-        ("g1:off:shutdown", "g1#2", None),
+        ("g1", "g1@2", DomainChange.RESTARTED),
+        ("g1:paused", "g1@2", DomainChange.RESTARTED),
+        ("g1:off:shutdown", "g1@2", None),
         ("g1", "g1:paused", None),
         ("g1", "g1:off:failed", DomainChange.FAILED),
         ("g1:paused", "g1:off:failed", DomainChange.FAILED),
