@@ -1,7 +1,8 @@
 """A reader of stories whose world is smaller than a house: its verbs are the methods of a class.
 
 A line has one verb, its words and its options, as in `story.py`; `at 5m` before a verb is a time
-from the beginning, and `refused=conflict` says that a line must be refused, and may name facts.
+from the beginning, and `refused=conflict` says that a line must be refused, and may name facts. A
+line that begins with spaces belongs to the one above.
 """
 
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from builders import NOW
 from forewarn.maintenance.model import Refused
@@ -25,7 +27,7 @@ class Told:
 
     def play(self, name: str, rows: list[tuple[int, str]]) -> int:
         """Carry the rows of a story out, up to the first that does not hold; return how many."""
-        for number, row in rows:
+        for number, row in joined(rows):
             try:
                 self.carry_out(row)
             except (AssertionError, Refused, LookupError, TypeError, ValueError) as error:
@@ -51,6 +53,27 @@ class Told:
         told = {f"{name}={fact}" for name, fact in refusal.value.facts.items()}
         assert refusal.value.code == refused[0], refusal.value
         assert told.issuperset(refused[1:]), told
+
+
+def joined(rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return rows with those that begin with spaces at the end of the one above."""
+    whole: list[tuple[int, str]] = []
+    for number, row in rows:
+        if row.startswith(" "):
+            whole[-1] = (whole[-1][0], f"{whole[-1][1]} {row.strip()}")
+        else:
+            whole.append((number, row))
+    return whole
+
+
+class WithoutTimes(yaml.SafeLoader):
+    """YAML in which a time is a text."""
+
+
+WithoutTimes.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in known if not tag.endswith(":timestamp")]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def stories_beside(test: str, name: str) -> list[Any]:

@@ -27,7 +27,7 @@ from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from forewarn.vocabulary import AgentStatus
 from scenarios import story
-from scenarios.told import Told
+from scenarios.told import Told, WithoutTimes
 from server.running import ME, NOON, Answer, Cli, Client, Running, end, fleet, stranger, under_way
 
 REQUEST: Final = re.compile(
@@ -49,13 +49,13 @@ BLUE: Final = {
 """A fleet whose machines are answered by a listener that there is not."""
 
 
-class Text(yaml.SafeLoader):
-    """YAML whose times and fractions are texts."""
+class Text(WithoutTimes):
+    """YAML in which fractions are texts, too: 1.1 is an operation."""
 
 
 Text.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in known if not tag.endswith((":float", ":timestamp"))]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, form) for tag, form in known if not tag.endswith(":float")]
+    for first, known in WithoutTimes.yaml_implicit_resolvers.items()
 }
 
 
@@ -84,17 +84,8 @@ class Exchanges(Told):
         self.bound: dict[str, Any] = {"fleet": fleet(), "blue": BLUE, "me": ME, "uid": os.geteuid()}
         self.clients: dict[str, Client] = {"root": self.root}
 
-    def play(self, name: str, rows: list[tuple[int, str]]) -> int:
-        whole: list[tuple[int, str]] = []
-        for number, row in rows:
-            if row.startswith(" "):
-                whole[-1] = (whole[-1][0], f"{whole[-1][1]} {row.strip()}")
-            elif not row.startswith("#"):
-                whole.append((number, row))
-        return super().play(name, whole)
-
     def carry_out(self, row: str) -> None:
-        said, _, expected = row.partition(" -> ")
+        said, _, expected = ("" if row.startswith("#") else row).partition(" -> ")
         if said.startswith("forewarn "):
             self.run(said, expected)
         elif (asked := REQUEST.fullmatch(said)) is None:
