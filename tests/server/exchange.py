@@ -153,7 +153,7 @@ class Exchanges(Told):
         assert status == ExitStatus[(told[1] or "ok").replace("-", "_").upper()], (out, err)
         shown = yaml.load(out, Text) if "--json" in said and out else None
         width = max(map(len, out.splitlines()), default=0)
-        self.compare({"out": out, "err": err, "json": shown, "width": width}, told[2])
+        self.compare({"out": out, "err": err.splitlines(), "json": shown, "width": width}, told[2])
 
     def compare_answer(self, answer: Answer, expected: str) -> None:
         told = EXPECTED.fullmatch(expected)
