@@ -1,8 +1,9 @@
 """A reader of stories whose world is smaller than a house: its verbs are the methods of a class.
 
 A line has one verb, its words and its options, as in `story.py`; `at 5m` before a verb is a time
-from the beginning, and `refused=conflict` says that a line must be refused, and may name facts. A
-line that begins with spaces belongs to the one above.
+from the beginning, and `refused=conflict` says that a line must be refused, and may name facts;
+`refused_saying` and `refused_without` are about its words. A line that begins with spaces belongs
+to the one above.
 """
 
 import shlex
@@ -44,6 +45,7 @@ class Told:
         options = dict(word.split("=", 1) for word in words if story.OPTION.match(word))
         verb, *names = [word for word in words if not story.OPTION.match(word)]
         refused = options.pop("refused", "").split()
+        says, unsaid = options.pop("refused_saying", ""), options.pop("refused_without", "\0")
         act = getattr(self, verb.replace("-", "_"))
         if not refused:
             act(*names, **options)
@@ -53,6 +55,8 @@ class Told:
         told = {f"{name}={fact}" for name, fact in refusal.value.facts.items()}
         assert refusal.value.code == refused[0], refusal.value
         assert told.issuperset(refused[1:]), told
+        assert says in refusal.value.message
+        assert unsaid not in refusal.value.message
 
 
 def joined(rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
