@@ -1,33 +1,51 @@
 """Stories as text: a line has one verb, its words and options (`by=ann`), as a shell splits them.
 
-A line `story TITLE` begins another story, on what stands above the first such line.
+A line `story TITLE` begins another story, on what stands above the first such line. A line that
+begins with spaces belongs to the one above.
 """
 
 import re
 import shlex
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+import yaml
+
+from builders import NOW
+from forewarn import times
+from forewarn.maintenance.model import Refused
 
 OPTION: Final = re.compile(r"[a-z_]+=")
 
+Rows = list[tuple[int, str]]
+"""Lines, each with its number."""
 
-def stories(text: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the numbered rows of each story by its title; `""` of a text that is one story."""
-    shared: list[tuple[int, str]] = []
-    told: dict[str, list[tuple[int, str]]] = {}
+
+def stories(text: str) -> dict[str, Rows]:
+    """Return the rows of each story by its title; `""` of a text that is one story."""
+    shared: Rows = []
+    told: dict[str, Rows] = {}
     rows = shared
     for number, row in enumerate(text.splitlines(), 1):
-        if not row.startswith("story "):
+        if row.startswith(" ") and rows:
+            rows[-1] = (rows[-1][0], f"{rows[-1][1]} {row.strip()}")
+        elif not row.startswith("story "):
             rows.append((number, row))
-            continue
-        title = row.removeprefix("story ")
-        if title in told:
-            raise ValueError(f"line {number}: another story has this title")
-        rows = told[title] = [*shared]
+        else:
+            title = row.removeprefix("story ")
+            if title in told:
+                raise ValueError(f"line {number}: another story has this title")
+            rows = told[title] = [*shared]
     return told or {"": shared}
+
+
+def stories_beside(test: str, name: str) -> list[Any]:
+    """Return the stories of a text in the folder of a test, as what that test is given."""
+    text = (Path(test).parent / name).read_text(encoding="utf-8")
+    return [pytest.param(rows, id=title) for title, rows in stories(text).items()]
 
 
 def split(row: str) -> tuple[str, list[str], dict[str, str]]:
@@ -38,11 +56,76 @@ def split(row: str) -> tuple[str, list[str], dict[str, str]]:
     return verb, words, options
 
 
-def check(path: Path, rows: list[tuple[int, str]], carry_out: Callable[[str], None]) -> None:
-    """Carry the rows of a story out; fail with the first one that does not hold."""
+def play(name: str, rows: Rows, carry_out: Callable[[str], object]) -> int:
+    """Carry the rows of a story out; return how many they are. One that does not hold is named."""
     for number, row in rows:
         try:
             carry_out(row)
-        except Exception as error:  # noqa: BLE001 - whatever a line raises, it does not hold
-            instead = f"{type(error).__name__}: {error}"
-            pytest.fail(f"{path.name}:{number}: {row}\n    but {instead}")
+        except Exception as error:
+            raise AssertionError(f"{name}:{number}: {row}\n    but {error!r}") from error
+    return len(rows)
+
+
+class Told:
+    """A story so far. Its public methods are the verbs, with `-` for `_`.
+
+    `at 5m` before a verb is a time from the beginning, and `refused=conflict` says that a line must
+    be refused, and may name facts; `refused_saying` and `refused_without` are about its words.
+    """
+
+    def go_to(self, elapsed: timedelta) -> None:
+        """Let time pass until then."""
+        raise NotImplementedError
+
+    def play(self, name: str, rows: Rows) -> int:
+        """Carry the rows of a story out; return how many they are."""
+        return play(name, rows, self.carry_out)
+
+    def carry_out(self, row: str) -> None:
+        verb, names, options = split(row)
+        if verb == "at":
+            span, *names = names
+            self.go_to(elapsed(span))
+            verb, *names = names or [""]
+        if not verb:
+            return
+        refused = options.pop("refused", "").split()
+        says, unsaid = options.pop("refused_saying", ""), options.pop("refused_without", "\0")
+        act = getattr(self, verb.replace("-", "_"))
+        if not refused:
+            act(*names, **options)
+            return
+        with pytest.raises(Refused) as refusal:
+            act(*names, **options)
+        told = {f"{name}={fact}" for name, fact in refusal.value.facts.items()}
+        assert refusal.value.code == refused[0], refusal.value
+        assert told.issuperset(refused[1:]), told
+        assert says in refusal.value.message
+        assert unsaid not in refusal.value.message
+
+
+def elapsed(told: str) -> timedelta:
+    """Return a span, which may be of a fraction of seconds: `1.5s`."""
+    fraction = "." in told and told.endswith("s")
+    return timedelta(seconds=float(told[:-1])) if fraction else times.span(told)
+
+
+def elapsed_at(moment: datetime | None) -> timedelta:
+    """Return how far a moment is from the beginning."""
+    assert moment is not None
+    return timedelta(seconds=round((moment - NOW).total_seconds(), 6))
+
+
+def listed(told: str) -> list[str]:
+    """Return words that have commas between them."""
+    return [word for word in told.split(",") if word]
+
+
+class WithoutTimes(yaml.SafeLoader):
+    """YAML in which a time is a text."""
+
+
+WithoutTimes.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in known if not tag.endswith(":timestamp")]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

@@ -217,4 +217,4 @@ EXPECTED: Final[dict[str, Callable[..., None]]] = {
 
 @pytest.mark.parametrize("title", STORIES)
 def test_the_story_holds(title: str) -> None:
-    stories.check(FILE, STORIES[title], Story().carry_out)
+    assert stories.play(FILE.name, STORIES[title], Story().carry_out)

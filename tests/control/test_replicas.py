@@ -1,4 +1,4 @@
-"""Replicas' rows: an outage of one is none of all, and one bad clock is one replica's alone."""
+"""Replicas' rows: replicas.txt, and what one replica alone shows and loses."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -14,10 +14,9 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane
-from forewarn.control.replicas import LIVE, MISSED, MISSED_FOR, Replicas, SharedSightings
+from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ServiceClock
 from forewarn.control.writer import InlineWriter, ThreadWriter
-from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Policy, Sighting, unseen
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.world import NOTHING
@@ -26,6 +25,7 @@ from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.shared import SharedStore
+from stories import Told, elapsed, elapsed_at, stories_beside
 
 
 class Database(SharedStore):
@@ -99,124 +99,133 @@ class Process:
         asyncio.run(self.heartbeat._save())
 
 
-def passes(town: Town, time: timedelta, *processes: Process) -> None:
-    """Let time pass; only these processes run in it."""
-    until = town.time.now() + time
-    while town.time.now() < until:
-        step = min(SECOND / 2, until - town.time.now())
-        town.time.advance(step)
-        for process in processes:
-            process.real.advance(step)
-            process.beat()
+class ReplicaStory(Told):
+    """Replicas of one store, by their names."""
+
+    def __init__(self) -> None:
+        self.town = Town()
+        self.processes: dict[str, Process] = {}
+        self.start("first")
+        plane = self.processes["first"].plane
+        plane.apply_fleet(FLEET).result()
+        plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
+        self.due("15m")
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.processes[name] = Process(self.town, name)
+
+    def pass_(self, span: str, *names: str) -> None:
+        """Let time pass; only these replicas run in it."""
+        until = self.town.time.now() + elapsed(span)
+        while self.town.time.now() < until:
+            step = min(SECOND / 2, until - self.town.time.now()) if names else elapsed(span)
+            self.town.time.advance(step)
+            for name in names:
+                self.processes[name].real.advance(step)
+                self.processes[name].beat()
+
+    def stall(self, span: str, *names: str) -> None:
+        """Let time pass for replicas that did not run in it."""
+        for name in names:
+            self.processes[name].real.advance(elapsed(span))
+
+    def stall_amid_beat(self, span: str, *names: str) -> None:
+        def stall() -> None:
+            self.town.time.advance(elapsed(span))
+            self.stall(span, *names)
+
+        self.town.store.on_beat = stall
+
+    def beat(self, name: str) -> None:
+        self.processes[name].beat()
+
+    def save(self, name: str) -> None:
+        asyncio.run(self.processes[name].heartbeat._save())
+
+    def stop(self, name: str) -> None:
+        self.processes[name].heartbeat.stop()
+        asyncio.run(self.processes[name].heartbeat.run())
+
+    def unreadable(self, name: str) -> None:
+        """Guests cannot read at a replica."""
+        self.processes[name].serving = False
+
+    def jump(self, name: str, span: str) -> None:
+        self.processes[name].real.jump(elapsed(span))
+
+    def jump_database(self, span: str) -> None:
+        self.town.time.jump(elapsed(span.lstrip("-")) * (-1 if span[0] == "-" else 1))
+
+    def see(self, name: str, machine: str) -> None:
+        self.processes[name].sees(machine)
+
+    # What must be so.
+
+    def due(self, since: str, at_most: str = "") -> None:
+        """How long after the beginning 1.1 starts."""
+        found = self.town.not_before()
+        assert elapsed(since) <= found <= elapsed(at_most or since), found
+
+    def ends(self, name: str) -> None:
+        """A replica beats once more, and has seen its clock jump."""
+        self.save(name)
+        with pytest.raises(ClockJumped):
+            self.processes[name].watch.look()
+        assert not self.processes[name].watch.may_start()
+
+    def goes_on(self, name: str) -> None:
+        self.save(name)
+        self.processes[name].watch.look()
+
+    def may_start(self, name: str) -> None:
+        assert self.processes[name].watch.may_start()
+
+    def owed(self, name: str, span: str) -> None:
+        assert self.processes[name].watch.owed == elapsed(span)
+
+    def right(self, name: str) -> None:
+        assert self.processes[name].watch.now() == self.town.time.now()
+
+    def rows(self, name: str, *expected: str) -> None:
+        assert [row.name for row in self.processes[name].replicas.all()] == [*expected]
+
+    def ahead(self, name: str, milliseconds: str) -> None:
+        """Each other replica reads how far a clock is ahead."""
+        rows = {row.name: row for row in self.processes["first"].replicas.all()}
+        assert rows[name].clock_ahead_ms == int(milliseconds)
+
+    def live(self, name: str, count: str) -> None:
+        assert self.processes[name].replicas.live() == int(count)
+
+    def knows_nothing_later(self, name: str) -> None:
+        """No sighting is of a later time than now."""
+        seen = filter(None, map(self.processes[name].sightings, ("web-0", "web-1")))
+        assert all(each.asked_at <= self.town.time.now() for each in seen)
+
+    def shares(self, name: str, other: str, machine: str) -> None:
+        """What one replica has seen of a machine, the other knows."""
+        seen = self.processes[name].seen[machine]
+        assert self.processes[other].sightings(machine) == seen
+
+    def alerts(self, name: str, *expected: str) -> None:
+        told = [
+            f"{one.kind} {one.about} {elapsed_at(one.since).seconds}s"
+            for one in self.processes[name].replicas.alerts()
+        ]
+        assert told == [*expected]
 
 
-def stalled(time: timedelta, *processes: Process) -> None:
-    """Let time pass for processes that did not run in it."""
-    for process in processes:
-        process.real.advance(time)
+setattr(ReplicaStory, "pass", ReplicaStory.pass_)
 
 
-@pytest.fixture
-def town() -> Town:
-    made = Town()
-    first = Process(made, "first")
-    first.plane.apply_fleet(FLEET).result()
-    request = Request(event_type=EventType.REBOOT, machines=("web-0",))
-    first.plane.request(request).result()
-    assert made.not_before() == 15 * MINUTE
-    return made
+@pytest.mark.parametrize("rows", stories_beside(__file__, "replicas.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert ReplicaStory().play("replicas.txt", rows)
 
 
-def test_a_replica_that_was_away_moves_nothing_where_another_lived(town: Town) -> None:
-    first = Process(town, "first")
-    passes(town, 10 * MINUTE, first)
-    second = Process(town, "second")
-    assert town.not_before() == 15 * MINUTE
-    assert [row.name for row in second.replicas.all()] == ["first", "second"]
-    assert second.replicas.live() == 2
-
-
-def test_an_outage_of_all_replicas_counts_once_and_from_the_latest_beat(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    passes(town, MINUTE, first, second)
-    passes(town, MINUTE, second)
-    town.time.advance(10 * MINUTE)
-    Process(town, "first")
-    assert town.not_before() == 25 * MINUTE
-    Process(town, "second")
-    assert town.not_before() == 25 * MINUTE
-
-
-def test_a_stall_of_one_replica_moves_nothing(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    passes(town, MINUTE, first)
-    stalled(MINUTE, second)
-    second.beat()
-    assert town.not_before() == 15 * MINUTE
-    assert second.watch.owed == timedelta(0)
-    assert second.watch.may_start()
-
-
-def test_a_stall_of_all_replicas_counts_once(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    passes(town, MINUTE, first, second)
-    town.time.advance(3 * MINUTE)
-    stalled(3 * MINUTE, first, second)
-    first.beat()
-    second.beat()
-    assert 18 * MINUTE <= town.not_before() <= 18 * MINUTE + 3 * SECOND
-
-
-def test_a_stall_of_all_replicas_amid_their_beats_counts_too(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    before = town.not_before()
-
-    def stall() -> None:
-        for clock in (town.time, first.real, second.real):
-            clock.advance(MINUTE)
-
-    town.store.on_beat = stall
-    first.beat()
-    second.beat()
-    passes(town, 3 * SECOND, first, second)
-    assert before + MINUTE <= town.not_before() <= before + MINUTE + 3 * SECOND
-
-
-def test_a_replica_whose_guests_cannot_read_is_no_replica_that_lives(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    passes(town, MINUTE, first, second)
-    second.serving = False
-    town.time.advance(3 * MINUTE)
-    stalled(3 * MINUTE, second)
-    asyncio.run(second.heartbeat._save())
-    stalled(3 * MINUTE, first)
-    first.beat()
-    assert town.not_before() >= 18 * MINUTE
-
-
-def test_a_replicas_own_wall_clock_moves_nothing(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    second.real.jump(20 * MINUTE)
-    passes(town, MINUTE, first, second)
-    assert second.watch.now() == first.watch.now() == town.time.now()
-    rows = {row.name: row for row in first.replicas.all()}
-    assert rows["second"].clock_ahead_ms == 1_200_000
-    assert Process(town, "third").watch.may_start()
-    assert town.not_before() == 15 * MINUTE
-
-
-def has_ended(process: Process) -> bool:
-    """Beat once more; tell whether the process has seen its clock jump."""
-    asyncio.run(process.heartbeat._save())
-    try:
-        process.watch.look()
-    except ClockJumped:
-        assert not process.watch.may_start()
-        return True
-    return False
-
-
-def test_a_transaction_whose_time_has_jumped_decides_nothing(town: Town) -> None:
+def test_a_transaction_whose_time_has_jumped_decides_nothing() -> None:
+    town = Town()
     only = Process(town, "only")
     told = town.store.write
 
@@ -234,92 +243,6 @@ def test_a_transaction_whose_time_has_jumped_decides_nothing(town: Town) -> None
     with pytest.raises(ClockJumped):
         plane.advance().result()
     writer.close()
-
-
-def test_a_replica_whose_machine_slept_ends_and_moves_no_notice(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    passes(town, MINUTE, first)  # the second's monotonic clock stood still meanwhile
-    assert has_ended(second)
-    assert not has_ended(first)
-    assert Process(town, "second").watch.may_start()
-    assert town.not_before() == 15 * MINUTE
-
-
-def test_where_the_databases_clock_jumps_all_end_and_the_first_start_moves_the_notices_once(
-    town: Town,
-) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    passes(town, MINUTE, first, second)
-    town.time.jump(10 * MINUTE)
-    assert has_ended(first)
-    again = Process(town, "first")  # while the second does not know it yet
-    assert town.not_before() == 25 * MINUTE
-    assert has_ended(second)
-    both = again, Process(town, "second")
-    passes(town, MINUTE, *both)
-    assert all(one.watch.may_start() for one in both)
-    assert town.not_before() == 25 * MINUTE
-
-
-def test_after_the_databases_clock_was_set_back_no_replica_knows_anything_later_than_now(
-    town: Town,
-) -> None:
-    town.time.advance(20 * MINUTE)
-    first, second = Process(town, "first"), Process(town, "second")
-    Process(town, "third")  # and is never started again
-    first.sees("web-0")
-    passes(town, MINUTE, first, second)
-    before = town.not_before()
-    town.time.jump(-10 * MINUTE)
-    assert has_ended(first)
-    again = Process(town, "first")
-    second.sees("web-1")  # by its own time, and that is not written
-    assert has_ended(second)
-    for process in (again, other := Process(town, "second")):
-        assert all(seen.asked_at <= town.time.now() for seen in known(process))
-    passes(town, 2 * LIVE, again, other)
-    assert again.replicas.live() == 2
-    other.sees("web-1")
-    passes(town, 4 * SECOND, again, other)
-    assert again.sightings("web-1") == other.seen["web-1"]
-    assert town.not_before() == before
-    passes(town, MINUTE)  # an outage of all counts as ever
-    asyncio.run(again.heartbeat._save())
-    assert Process(town, "third").watch.may_start()
-
-
-def known(process: Process) -> list[Sighting]:
-    return [s for name in ("web-0", "web-1") if (s := process.sightings(name)) is not None]
-
-
-def test_a_row_that_is_too_old_is_no_replica_that_lives(town: Town) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    passes(town, LIVE - SECOND, second)
-    assert second.replicas.live() == 2
-    passes(town, 2 * SECOND, second)
-    assert second.replicas.live() == 1
-    assert first.replicas.live() == 1  # it has not read the second's row yet
-
-
-@pytest.mark.parametrize("stops", [False, True])
-def test_a_replica_that_falls_silent_is_an_alert_unless_it_was_stopped(
-    town: Town, *, stops: bool
-) -> None:
-    first, second = Process(town, "first"), Process(town, "second")
-    last = town.time.now()
-    if stops:
-        first.heartbeat.stop()
-        asyncio.run(first.heartbeat.run())
-    passes(town, MISSED - SECOND, second)
-    assert [*second.replicas.alerts()] == []
-    passes(town, SECOND, second)
-    told = [(one.kind, one.about, one.since) for one in second.replicas.alerts()]
-    assert told == ([] if stops else [(AlertKind.REPLICA_LOST, "replica first", last)])
-    passes(town, SECOND, Process(town, "first"), second)
-    assert [*second.replicas.alerts()] == []
-    second.town.time.advance(MISSED_FOR)
-    second.beat()
-    assert [*second.replicas.alerts()] == []
 
 
 class Blind(InMemoryStore):

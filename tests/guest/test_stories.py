@@ -275,4 +275,4 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
 @pytest.mark.parametrize("title", STORIES)
 def test_the_story_holds(title: str) -> None:
     with ExitStack() as opened:
-        stories.check(FILE, STORIES[title], Story(opened).carry_out)
+        assert stories.play(FILE.name, STORIES[title], Story(opened).carry_out)

@@ -81,3 +81,19 @@ def test_every_test_that_a_page_names_is_there() -> None:
     }
     assert len(named) > 10
     assert named <= known
+
+
+def test_every_story_that_a_page_names_is_there() -> None:
+    texts = [path for path in tree.committed_files() if path.suffix == ".txt"]
+    known = {
+        f"`{path.name}`: {title}"
+        for path in texts
+        for title in re.findall(r"(?m)^story (.+)$", path.read_text(encoding="utf-8"))
+    }
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`\w+\.txt`: [^|]+\b", page.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert named <= known

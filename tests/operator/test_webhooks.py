@@ -147,23 +147,6 @@ def test_an_answer_is_taken_by_its_head_however_long_its_body_is(
     assert tried(client)["accepted"] is True
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"name": "x", "url": "http://10.0.0.1/"},
-        {"name": "x", "url": "https://a.example/", "types": ["frog"]},
-        {"name": "x", "url": "https://a.example/", "format": "slack"},
-        {"name": "a b", "url": "https://a.example/"},
-        {"name": "x", "url": "https://a.example/", "secret": "mine"},
-        {"name": "x"},
-    ],
-)
-def test_what_cannot_be_a_webhook_is_refused(client: Client, body: Any) -> None:
-    refused = client.ask("POST", "/v1/webhooks", body)
-    assert (refused.status, refused.error["code"]) == (400, "invalid")
-    assert client.get("/v1/webhooks")["webhooks"] == []
-
-
 def test_a_receiver_with_tls_is_verified_by_the_certificates_of_the_settings(
     tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -38,6 +38,7 @@ from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME
 from forewarn.server.settings import RulesSettings
 from forewarn.vocabulary import AgentStatus
 from scenarios.house import BEGINNING, Impossible, MortalHouse, ServerKilled
+from stories import elapsed
 
 NOTHING: Final = timedelta()
 TARGETS: Final = ("hosts", "scopes", "machines")
@@ -113,12 +114,6 @@ class Story:
             case tuple():
                 return ",".join(map(str, fact))
         return str(fact)
-
-
-def elapsed(told: str) -> timedelta:
-    """Return a span, which may be of a fraction of seconds: `1.5s`."""
-    fraction = "." in told and told.endswith("s")
-    return timedelta(seconds=float(told[:-1])) if fraction else times.span(told)
 
 
 def play(text: str, name: str, title: str = "", *, dies_often: bool = False) -> Story:

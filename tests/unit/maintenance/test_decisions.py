@@ -1,7 +1,7 @@
 """What follows from causes, where no story of tests/scenarios tells it: by the rules alone."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,10 +19,9 @@ from forewarn.maintenance.model import (
     Queueing,
     Refused,
     Sighting,
-    StartCause,
     Verdict,
 )
-from forewarn.maintenance.transitions import MAX_OUTCOME
+from forewarn.maintenance.transitions import MAX_OUTCOME, Decision
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind, UnitState
 from forewarn.vocabulary import (
@@ -33,6 +32,7 @@ from forewarn.vocabulary import (
     EventType,
     TargetKind,
 )
+from stories import Told, elapsed, elapsed_at, stories_beside
 
 REBOOT = EventType.REBOOT
 HOUR = timedelta(hours=1)
@@ -40,85 +40,140 @@ OPENS, CLOSES = NOW + HOUR, NOW + 2 * HOUR
 AHEAD = HOUR - 15 * MINUTE - SECOND
 """How long until guests hear of what is asked for now, so that their notice ends at OPENS."""
 FIRST_REQUEST = Policy(enablement=Enablement.FIRST_REQUEST)
-HALTED = Policy(starts=False)
 DONE, WAITING, RUNNING = UnitState.DONE, UnitState.WAITING, UnitState.RUNNING
 
 
+class BenchStory(Told):
+    """A fleet in memory, and the last decision about it."""
+
+    decision: Decision
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+
+    def decide(self, rule: Callable[..., Any], *given: Any, **named: Any) -> None:
+        self.decision = self.bench.decide(rule, *given, **named)
+
+    def policy(
+        self, queue: str = "announcement", starts: str = "", enablement: str = "always"
+    ) -> None:
+        self.bench.policy = Policy(
+            queue=Queueing(queue), starts=starts != "no", enablement=Enablement(enablement)
+        )
+
+    def schedule(
+        self, kind: str, *machines: str, no_notice: str = "", source: str = "Platform"
+    ) -> None:
+        more = {"no_notice": no_notice == "yes", "source": EventSource(source)}
+        self.bench.ask(EventType(kind), *machines, **more)
+
+    def each_domain(self) -> None:
+        self.bench.ask_each_domain()
+
+    def later(self, span: str) -> None:
+        self.bench.now += elapsed(span)
+
+    def earlier(self, span: str) -> None:
+        self.bench.now -= elapsed(span)
+
+    def pass_(self, span: str) -> None:
+        self.decision = self.bench.let_pass(elapsed(span))
+
+    def approve(self, operation: str, scope: str | None = None) -> None:
+        self.bench.approve(self.bench.event(operation).id, scope=scope)
+
+    def cancel(self, operation: str) -> None:
+        self.bench.cancel(operation)
+
+    def pause(self, number: str) -> None:
+        self.bench.order(MaintenanceOrder.PAUSE, number=int(number))
+
+    def claim(self, operation: str, by: str = "here") -> None:
+        self.decide(commands.claim_tasks, operations=[operation], executor=by, lease=MINUTE)
+
+    def renew(self, operation: str, attempt: str) -> None:
+        self.decide(commands.renew_lease, operation, int(attempt), MINUTE)
+
+    def release_leases(self, *operations: str) -> None:
+        self.decide(commands.release_leases, operations)
+
+    def end(self, operation: str, attempt: str) -> None:
+        self.decide(commands.finish_task, operation, int(attempt), succeeded=True, message="")
+
+    def finish(self, operation: str) -> None:
+        self.bench.finish(operation)
+
+    def fail(self, operation: str) -> None:
+        self.bench.finish(operation, succeeded=False)
+
+    def doubt(self, operation: str, attempt: str, message: str) -> None:
+        self.decide(commands.report_unknown_outcome, operation, int(attempt), message)
+
+    def repeat(self, operation: str) -> None:
+        self.decide(commands.resolve_outcomes, [operation], Verdict.REPEAT, "ann")
+
+    def advance(self, *operations: str) -> None:
+        """Start what is due, of these operations if any are named."""
+        self.decide(commands.advance_time, **({"ids": operations} if operations else {}))
+
+    def extend(self, span: str) -> None:
+        self.decide(commands.extend_notices, elapsed(span))
+
+    def request(self, scope: str) -> None:
+        """A machine of a scope asks for events."""
+        self.decide(commands.record_requests, (scope,))
+
+    def saw(self, *machines: str, agent: str = "") -> None:
+        status = AgentStatus(agent) if agent else None
+        seen = Sighting(asked_at=self.bench.now, version="2020-07-01", agent=status)
+        self.bench.sightings |= dict.fromkeys(machines, seen)
+
+    def forget_sightings(self) -> None:
+        self.bench.sightings.clear()
+
+    def look(self, operation: str) -> None:
+        """Look whether its machines are back."""
+        self.decide(commands.record_returns, (operation,))
+
+    # What must be so.
+
+    def decided(self, *operations: str) -> None:
+        assert [each.id for each in self.decision.operations] == [*operations]
+
+    def changed(self, what: str) -> None:
+        assert (what, self.decision.changes) == ("nothing", Changes())
+
+    def returned(self, operation: str, how: str) -> None:
+        found = commands.has_returned(self.bench.operation(operation), self.bench.sightings.get)
+        assert found is (how == "yes")
+
+    def incarnation(self, scope: str, number: str) -> None:
+        assert self.bench.scope(scope).incarnation == int(number)
+
+    def asked(self, scope: str, at: str) -> None:
+        assert elapsed_at(self.bench.scope(scope).asked_at) == elapsed(at)
+
+    def operation(self, name: str, status: str, **told: str) -> None:
+        found = self.bench.operation(name)
+        assert found.status == status
+        for field, expected in told.items():
+            fact: Any = getattr(found, field)
+            if isinstance(fact, datetime):
+                assert elapsed_at(fact) == elapsed(expected), field
+                continue
+            shown = ",".join(fact) if isinstance(fact, tuple) else str(fact)
+            assert {"None": "none", "True": "yes"}.get(shown, shown) == expected, field
+
+
+setattr(BenchStory, "pass", BenchStory.pass_)
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "decisions.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert BenchStory().play("decisions.txt", rows)
+
+
 # Tasks.
-
-
-def test_a_claim_is_a_lease_with_a_fencing_number() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.let_pass(15 * MINUTE)
-    (claimed,) = bench.claim("1.1").operations
-    assert (claimed.attempt, claimed.executor) == (1, "here")
-    assert claimed.lease_until == bench.now + MINUTE
-    with pytest.raises(Refused) as refusal:
-        bench.claim("1.1")
-    assert refusal.value.code is ErrorCode.CONFLICT
-    assert refusal.value.facts == {"operation": "1.1"}
-    assert "leased to here" in refusal.value.message
-    bench.now += MINUTE
-    (again,) = bench.claim("1.1").operations
-    assert again.attempt == 2
-    assert bench.scope("web").incarnation == 2
-
-
-def test_an_operation_remembers_who_claimed_it_until_an_operator_has_it_repeated() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.let_pass(15 * MINUTE)
-    for executor in ("here", "there", "here"):
-        bench.decide(commands.claim_tasks, operations=["1.1"], executor=executor, lease=MINUTE)
-        bench.now += MINUTE
-    assert bench.operation("1.1").claimed_by == ("here", "there")
-    bench.decide(commands.report_unknown_outcome, "1.1", 3, "lost")
-    repeat(bench)
-    bench.decide(commands.claim_tasks, operations=["1.1"], executor="there", lease=MINUTE)
-    assert bench.operation("1.1").claimed_by == ("there",)
-
-
-def test_only_what_has_started_can_be_claimed() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    with pytest.raises(Refused) as refusal:
-        bench.claim("1.1")
-    assert refusal.value.code is ErrorCode.CONFLICT
-    assert refusal.value.message.endswith("it is Scheduled")
-
-
-def test_a_renewal_lengthens_the_lease_and_a_release_ends_it() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.let_pass(15 * MINUTE)
-    bench.claim("1.1")
-    bench.now += 30 * SECOND
-    renewed = partial(commands.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE)
-    assert bench.decide(renewed).operations == (bench.operation("1.1"),)
-    assert bench.operation("1.1").lease_until == bench.now + MINUTE
-    released = bench.decide(commands.release_leases, operations=("1.1",))
-    assert released.operations[0].lease_until is None
-    assert bench.claim("1.1").operations[0].attempt == 2
-
-
-def test_a_stale_attempt_is_refused_whatever_it_wants() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.let_pass(15 * MINUTE)
-    bench.claim("1.1")
-    bench.now += 2 * MINUTE
-    bench.claim("1.1")
-    stale = [
-        partial(commands.finish_task, operation_id="1.1", attempt=1, succeeded=True, message=""),
-        partial(commands.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE),
-    ]
-    for cause in stale:
-        with pytest.raises(Refused) as refusal:
-            bench.decide(cause)
-        assert refusal.value.code is ErrorCode.STALE
-        assert refusal.value.facts == {"operation": "1.1", "attempt": 1}
-    assert bench.operation("1.1").status is EventStatus.STARTED
 
 
 def test_a_failed_operation_keeps_the_end_of_its_complaint() -> None:
@@ -131,13 +186,9 @@ def test_a_failed_operation_keeps_the_end_of_its_complaint() -> None:
     assert operation.outcome.endswith("xEND")
 
 
-def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
+def test_what_is_approved_and_waits_for_nothing_is_due_at_once() -> None:
     bench = Bench()
     bench.ask_each_domain()
-    assert bench.operation("1.1").wakeup_at == NOW + 15 * MINUTE
-    bench.let_pass(15 * MINUTE)
-    assert bench.operation("1.1").wakeup_at is None
-    assert bench.operation("2.1").wakeup_at is None
     approved = msgspec.structs.replace(
         bench.operation("2.1"),
         waits_for="",
@@ -149,32 +200,6 @@ def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
 # Clocks, outages and what is looked at.
 
 
-def test_what_waited_and_is_no_longer_due_by_a_clock_set_back_starts_at_its_not_before() -> None:
-    bench = Bench(queue=Queueing.START)
-    bench.ask(REBOOT, "web-0", no_notice=True)
-    bench.ask(REBOOT, "web-1")
-    bench.let_pass(15 * MINUTE)
-    assert bench.operation("2.1").waits_for == "1.1"
-    bench.now -= 10 * MINUTE
-    bench.finish("1.1")
-    freed = bench.operation("2.1")
-    assert (freed.status, freed.waits_for) == (EventStatus.SCHEDULED, "")
-    assert freed.wakeup_at == NOW + 15 * MINUTE
-    bench.let_pass(10 * MINUTE)
-    assert bench.operation("2.1").start_cause is StartCause.NOTICE_OVER
-
-
-def test_time_starts_only_what_is_looked_at() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.ask(REBOOT, "bastion")
-    bench.now += 15 * MINUTE
-    decision = bench.decide(commands.advance_time, ids=("2.1",))
-    assert [operation.id for operation in decision.operations] == ["2.1"]
-    assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    assert bench.operation("2.1").status is EventStatus.STARTED
-
-
 def test_cancelling_a_maintenance_that_is_not_open_still_takes_what_is_pending() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
@@ -184,26 +209,6 @@ def test_cancelling_a_maintenance_that_is_not_open_still_takes_what_is_pending()
     with pytest.raises(Refused) as refusal:
         bench.cancel(maintenance=1)
     assert refusal.value.code is ErrorCode.TOO_LATE
-
-
-def test_a_lapse_that_ends_at_this_instant_leaves_what_waits_waiting() -> None:
-    bench = Bench(queue=Queueing.START)
-    bench.ask(REBOOT, "web-0", no_notice=True)
-    bench.ask(REBOOT, "web-1")
-    bench.let_pass(15 * MINUTE)
-    bench.now += 5 * MINUTE
-    bench.decide(commands.extend_notices, 5 * MINUTE)
-    waiting = bench.operation("2.1")
-    assert (waiting.not_before, waiting.waits_for) == (NOW + 20 * MINUTE, "1.1")
-
-
-def test_an_operation_or_a_maintenance_that_is_unknown_is_named() -> None:
-    with pytest.raises(Refused) as operation:
-        Bench().cancel("9.1")
-    with pytest.raises(Refused) as maintenance:
-        Bench().order(MaintenanceOrder.PAUSE, number=7)
-    for refusal, facts in ((operation, {"operation": "9.1"}), (maintenance, {"maintenance": 7})):
-        assert (refusal.value.code, refusal.value.facts) == (ErrorCode.NOT_FOUND, facts)
 
 
 # Doubts.
@@ -221,28 +226,8 @@ def doubt(bench: Bench, message: str = "its runner was lost") -> None:
     bench.decide(commands.report_unknown_outcome, "1.1", 1, message)
 
 
-def repeat(bench: Bench) -> None:
-    bench.decide(commands.resolve_outcomes, ["1.1"], Verdict.REPEAT, "ann")
-
-
 def ended(bench: Bench, hosts: dict[str, str]) -> None:
     bench.decide(commands.finish_task, "1.1", 1, succeeded=True, message="so", hosts=hosts)
-
-
-def test_what_is_in_doubt_stays_started_and_nobody_claims_it() -> None:
-    bench = claimed()
-    incarnation = bench.scope("web").incarnation
-    doubt(bench)
-    operation = bench.operation("1.1")
-    assert operation.status is EventStatus.STARTED
-    assert (operation.outcome_unknown, operation.lease_until) == ("its runner was lost", None)
-    assert bench.scope("web").incarnation == incarnation
-    bench.now += MINUTE + SECOND
-    with pytest.raises(Refused, match="Started") as refused:
-        bench.claim("1.1")
-    assert refused.value.code is ErrorCode.CONFLICT
-    assert "outcome is unknown" in refused.value.message
-    assert "leased" not in refused.value.message
 
 
 def test_a_doubt_without_a_reason_is_one_all_the_same_and_a_long_one_keeps_its_end() -> None:
@@ -252,16 +237,6 @@ def test_a_doubt_without_a_reason_is_one_all_the_same_and_a_long_one_keeps_its_e
     doubt(bench, "x" * MAX_OUTCOME + "end")
     assert len(bench.operation("1.1").outcome_unknown) == MAX_OUTCOME
     assert bench.operation("1.1").outcome_unknown.endswith("xend")
-
-
-def test_a_lease_that_was_renewed_in_doubt_does_not_hold_the_repetition_up() -> None:
-    bench = claimed()
-    doubt(bench)
-    bench.decide(commands.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE)
-    repeat(bench)
-    assert bench.operation("1.1").lease_until is None
-    bench.claim("1.1")
-    assert bench.operation("1.1").attempt == 2
 
 
 def test_a_doubt_about_what_has_not_started_breaks_an_invariant() -> None:
@@ -418,193 +393,12 @@ def off() -> Bench:
     return bench
 
 
-def test_a_clock_that_was_set_back_makes_a_request_for_events_no_older() -> None:
-    bench = off()
-    bench.decide(commands.record_requests, ("web",))
-    bench.now -= HOUR
-    assert not bench.decide(commands.record_requests, ("web",)).changes
-    assert bench.scope("web").asked_at == NOW
-    bench.now += HOUR + SECOND
-    bench.decide(commands.record_requests, ("web",))
-    assert bench.scope("web").asked_at == NOW + SECOND
-
-
-def test_an_outage_moves_every_notice_by_its_length_and_starts_nothing() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", "bastion")
-    bench.ask(REBOOT, "batch_0", no_notice=True)
-    bench.decide(commands.record_requests, ("web",))
-    bench.now += 2 * HOUR
-    length = 2 * HOUR - timedelta(milliseconds=500)
-    decision = bench.decide(commands.extend_notices, length)
-    assert [o.id for o in decision.operations] == ["1.1", "1.2"]
-    assert bench.operation("1.2").not_before == NOW + 2 * HOUR + 15 * MINUTE
-    assert bench.scope("web").incarnation == 2
-    assert bench.scope("batch").incarnation == 1
-    assert bench.scope("web").asked_at == NOW + length
-    assert not bench.decide(commands.advance_time).operations
-    bench.let_pass(15 * MINUTE)
-    assert bench.operation("1.2").start_cause is StartCause.NOTICE_OVER
-
-
-def test_after_an_outage_what_waited_has_its_notice_back_but_for_what_is_approved() -> None:
-    bench = Bench()
-    bench.ask_each_domain()
-    bench.approve(bench.event("1.1").id)
-    bench.approve(bench.event("2.1").id)
-    bench.let_pass(15 * MINUTE)
-    bench.decide(commands.extend_notices, HOUR)
-    assert bench.operation("2.1").waits_for == "1.1"
-    assert bench.operation("3.1").waits_for == ""
-    bench.finish("1.1")
-    assert bench.operation("2.1").status is EventStatus.STARTED
-    assert bench.operation("3.1").status is EventStatus.SCHEDULED
-
-
 def test_a_fleet_file_does_not_turn_a_scope_off() -> None:
     bench = off()
     bench.decide(commands.record_requests, ("web",))
     bench.now += MINUTE
     applied = fleet_file.apply(bench.snapshot.world(), FLEET, prune=False, mint=bench.mint)
     assert not [scope for scope in applied.changes.scopes if scope.key == "web"]
-
-
-def test_while_nothing_may_start_what_gets_ready_stays_due() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0", "bastion")
-    bench.policy = HALTED
-    bench.approve(bench.event("1.2").id, scope="web")
-    assert bench.operation("1.2").approved
-    assert bench.operation("1.2").status is EventStatus.SCHEDULED
-    assert not bench.let_pass(20 * MINUTE).changes
-    bench.policy = Policy()
-    bench.let_pass(SECOND)
-    assert bench.operation("1.1").start_cause is StartCause.NOTICE_OVER
-    assert bench.operation("1.2").start_cause is StartCause.APPROVED
-
-
-def test_while_nothing_may_start_what_approves_itself_is_only_announced() -> None:
-    bench = Bench()
-    bench.policy = HALTED
-    bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
-    assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    assert bench.operation("1.1").approved
-    bench.ask(REBOOT, "web-0", no_notice=True)
-    assert bench.operation("2.1").status is EventStatus.STARTED
-    bench.policy = Policy()
-    bench.let_pass(SECOND)
-    assert bench.operation("1.1").start_cause is StartCause.APPROVED
-
-
-def test_while_nothing_may_start_the_end_of_one_frees_the_next_and_starts_it_later() -> None:
-    bench = Bench()
-    bench.ask_each_domain()
-    bench.let_pass(15 * MINUTE)
-    bench.policy = HALTED
-    bench.finish("1.1")
-    assert bench.operation("2.1").waits_for == ""
-    assert bench.operation("2.1").status is EventStatus.SCHEDULED
-    bench.policy = Policy()
-    bench.let_pass(SECOND)
-    assert bench.operation("2.1").status is EventStatus.STARTED
-    assert bench.operation("3.1").waits_for == "2.1"
-
-
-# Machines that return.
-
-
-def saw(bench: Bench, *machines: str, agent: AgentStatus | None = None) -> None:
-    for machine in machines:
-        bench.sightings[machine] = Sighting(asked_at=bench.now, version="2020-07-01", agent=agent)
-
-
-def look(bench: Bench, *operations: str) -> None:
-    bench.decide(commands.record_returns, operations)
-
-
-def carried_out(bench: Bench, operation: str, *, agent: AgentStatus | None = None) -> None:
-    """Start and finish an operation whose machines listened; they have not asked again."""
-    saw(bench, *bench.operation(operation).machines, agent=agent)
-    bench.approve(*(event.id for event in bench.operation(operation).events))
-    bench.finish(operation)
-
-
-def listened() -> Bench:
-    bench = Bench()
-    saw(bench, "web-0", "web-3")
-    bench.ask(REBOOT, "web-0", "web-3")
-    bench.approve(bench.event("1.1").id)
-    bench.now += MINUTE
-    return bench
-
-
-def status(bench: Bench, operation: str) -> EventStatus:
-    return bench.operation(operation).status
-
-
-def test_a_machine_that_asked_in_time_is_seen_before_its_operation_fails() -> None:
-    bench = listened()
-    bench.finish("1.1")
-    bench.now += SECOND
-    saw(bench, "web-0", "web-3")
-    bench.let_pass(10 * MINUTE)
-    assert status(bench, "1.1") is EventStatus.COMPLETED
-
-
-def test_the_word_of_an_agent_is_awaited_though_another_client_asked_first() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    saw(bench, "web-0", agent=AgentStatus.READY)
-    bench.approve(bench.event("1.1").id)
-    bench.finish("1.1")
-    bench.now += SECOND
-    saw(bench, "web-0")  # the service forgot the word when it was restarted
-    look(bench, "1.1")
-    assert bench.operation("1.1").awaited == ("web-0",)
-
-
-def returned(bench: Bench) -> bool:
-    return commands.has_returned(bench.operation("1.1"), bench.sightings.get)
-
-
-def test_a_machine_has_returned_when_it_asks_after_it_was_carried_out() -> None:
-    bench = listened()
-    bench.finish("1.1")
-    bench.sightings.clear()
-    assert not returned(bench)
-    saw(bench, "web-3")
-    assert not returned(bench)
-    bench.now += SECOND
-    saw(bench, "web-3")
-    assert returned(bench)
-    look(bench, "1.1")
-    assert not returned(bench)
-
-
-def test_a_machine_whose_agent_is_awaited_has_returned_when_the_agent_says_so() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    carried_out(bench, "1.1", agent=AgentStatus.READY)
-    bench.now += SECOND
-    saw(bench, "web-0", agent=AgentStatus.RECOVERING)
-    look(bench, "1.1")
-    assert status(bench, "1.1") is EventStatus.COMPLETED
-    bench.now += SECOND
-    saw(bench, "web-0", agent=AgentStatus.RECOVERING)
-    assert not returned(bench)
-    saw(bench, "web-0", agent=AgentStatus.BACK)
-    assert returned(bench)
-    look(bench, "1.1")
-    assert not returned(bench)
-
-
-def test_no_machine_returns_from_a_failure_by_its_agents_word() -> None:
-    bench = listened()
-    bench.finish("1.1", succeeded=False)
-    saw(bench, "web-0", agent=AgentStatus.BACK)
-    assert not returned(bench)
-    look(bench, "1.1")
-    assert bench.operation("1.1").awaited == ("web-0", "web-3")
 
 
 # Requests.

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 
-import stories
 from builders import NOW
 from forewarn.maintenance import turn_check, turns
 from forewarn.maintenance.footprints import SEVERAL
@@ -18,44 +16,28 @@ from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turns import Done, Stop, Wait
 from forewarn.maintenance.units import CONFIRM, TurnPolicy, UnitState
 from forewarn.vocabulary import ErrorCode
-from scenarios import story
+from stories import Told, elapsed, elapsed_at, stories_beside
 from turn_world import World, maintenance
 
-FILE: Final = Path(__file__).with_name("turns.txt")
 TIMES: Final = ("opens_at", "closes_at", "approval_until")
 replace = msgspec.structs.replace
 
 
-class TurnStory:
+class TurnStory(Told):
     """A maintenance so far, and the checks that were begun, by the names that the story gives."""
 
     world: World
 
     def __init__(self) -> None:
-        self.checks: dict[str, CheckRun] = {}
+        self.runs: dict[str, CheckRun] = {}
 
-    def carry_out(self, row: str) -> None:
-        verb, names, options = stories.split(row)
-        if verb == "at":
-            span, *names = names
-            self.world.now = NOW + story.elapsed(span)
-            verb, *names = names or [""]
-        if not verb:
-            return
-        refused = options.pop("refused", "").split()
-        if not refused:
-            VERBS[verb](self, *names, **options)
-            return
-        with pytest.raises(Refused) as refusal:
-            VERBS[verb](self, *names, **options)
-        told = {f"{name}={fact}" for name, fact in refusal.value.facts.items()}
-        assert refusal.value.code == refused[0]
-        assert told.issuperset(refused[1:])
+    def go_to(self, elapsed: timedelta) -> None:
+        self.world.now = NOW + elapsed
 
     def units(self, *names: str, waves: str = "", **policy: str) -> None:
         given: dict[str, Any] = dict(policy)
         for name in given.keys() & {*TIMES}:
-            given[name] = NOW + story.elapsed(given[name])
+            given[name] = NOW + elapsed(given[name])
         if "windows" in given:
             given["windows"] = (given["windows"],)
         if given.get("pause_seconds") == "confirm":
@@ -80,6 +62,8 @@ class TurnStory:
     def blocked(self, name: str, why: str = "") -> None:
         self.world.other[name] = why
 
+    free = blocked
+
     def drained(self, *names: str) -> None:
         of = self.world.maintenance
         units = tuple(replace(unit, drain=unit.name in names) for unit in of.units)
@@ -102,7 +86,7 @@ class TurnStory:
         step = self.world.step()
         assert isinstance(step, Wait), step
         assert step.obstacle == obstacle
-        assert not until or self.elapsed(step.until) == story.elapsed(until)
+        assert not until or elapsed_at(step.until) == elapsed(until)
         assert because in step.why
         assert reason.get("reason", step.why) == step.why
         assert not step.why or self.world.maintenance.reason == step.why
@@ -119,13 +103,13 @@ class TurnStory:
     def recalls(self, *operations: str) -> None:
         assert turns.to_recall(self.world.maintenance) == [*operations]
 
-    def begins_check(self, name: str, /, **told: str) -> None:
-        run = self.checks[name] = self.world.begins_check()
+    def checks(self, name: str, /, **told: str) -> None:
+        run = self.runs[name] = self.world.begins_check()
         assert {each: str(getattr(run, each)) for each in told} == told
 
-    def ends_check(self, name: str, verdict: str, message: str = "") -> None:
+    def checked(self, name: str, verdict: str, message: str = "") -> None:
         result = CheckResult(passed=verdict == "passed", message=message)
-        self.world.check_ends(self.checks[name], result)
+        self.world.check_ends(self.runs[name], result)
 
     def release_checks(self) -> None:
         self.world.maintenance = turn_check.released(self.world.maintenance)
@@ -133,7 +117,7 @@ class TurnStory:
     def unit(self, name: str, state: str, **told: str) -> None:
         self.compare(self.world.unit(name), state, **told)
 
-    def state(self, state: str, **told: str) -> None:
+    def maintenance(self, state: str, **told: str) -> None:
         self.compare(self.world.maintenance, state, **told)
 
     def compare(self, found: Any, state: str, because: str = "", **told: str) -> None:
@@ -142,44 +126,19 @@ class TurnStory:
         for name, expected in told.items():
             fact = getattr(found, name)
             if name.endswith("_at") and expected:
-                assert self.elapsed(fact) == story.elapsed(expected), name
+                assert elapsed_at(fact) == elapsed(expected), name
             else:
                 assert {None: "", False: "", True: "yes"}.get(fact, str(fact)) == expected, name
-
-    def elapsed(self, moment: Any) -> timedelta:
-        assert moment is not None
-        return timedelta(seconds=round((moment - NOW).total_seconds(), 6))
 
 
 def order(kind: MaintenanceOrder) -> Callable[..., None]:
     return lambda told, unit="": told.world.order(kind, unit)
 
 
-VERBS: Final[dict[str, Callable[..., None]]] = {
-    "units": TurnStory.units,
-    "policy": TurnStory.policy,
-    "takes": TurnStory.takes,
-    "is-in": TurnStory.is_in,
-    "blocked": TurnStory.blocked,
-    "free": TurnStory.blocked,
-    "drained": TurnStory.drained,
-    "refuse": TurnStory.refuse,
-    "end": TurnStory.end,
-    "asks": TurnStory.asks,
-    "waits": TurnStory.waits,
-    "halts": TurnStory.halts,
-    "finishes": TurnStory.finishes,
-    "recalls": TurnStory.recalls,
-    "checks": TurnStory.begins_check,
-    "checked": TurnStory.ends_check,
-    "release-checks": TurnStory.release_checks,
-    "unit": TurnStory.unit,
-    "maintenance": TurnStory.state,
-    **{kind.value: order(kind) for kind in MaintenanceOrder},
-}
+for each in MaintenanceOrder:
+    setattr(TurnStory, each.value.replace("-", "_"), order(each))
 
 
-@pytest.mark.parametrize(("title", "rows"), stories.stories(FILE.read_text("utf-8")).items())
-def test_the_story_holds(title: str, rows: list[tuple[int, str]]) -> None:
-    assert title
-    stories.check(FILE, rows, TurnStory().carry_out)
+@pytest.mark.parametrize("rows", stories_beside(__file__, "turns.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert TurnStory().play("turns.txt", rows)

@@ -1,0 +1,235 @@
+"""Stories of requests to the operators' API, one a line, and the reader that plays them.
+
+    as operator POST /v1/holds {kind: scope, name: web} -> 201 {hold.by: operator-1}
+    forewarn hold list -> {out~: UNTIL}
+
+A body and what is expected are YAML, in which a time or 1.1 is a text. An expectation names facts
+of the answer by their place (`*` for each of a list, `#` for how many): what they are, words that
+are in them (`~`), what they are not (`!`) or at most (`<`). `$name` is bound where it is first
+expected. Without a status any success will do. `until` asks again till the line holds; `approving`
+also approves what is announced and lets time pass, `slowly` too, where a real program runs. A line
+that begins with spaces belongs to the one above.
+"""
+
+import operator
+import os
+import re
+import shlex
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+import patience
+from forewarn.cli.exits import ExitStatus
+from forewarn.clock import ManualClock
+from forewarn.vocabulary import AgentStatus
+from server.running import ME, NOON, Answer, Cli, Client, Running, end, fleet, stranger, under_way
+from stories import Told, WithoutTimes, elapsed
+
+REQUEST: Final = re.compile(
+    r"(?:(until|approving|slowly) )?(?:as (\S+) )?(GET|HEAD|PUT|POST|DELETE) (\S+) ?(.*)", re.DOTALL
+)
+EXPECTED: Final = re.compile(r"(\d{3})? ?([a-z-]+)? ?(\{.*\})?", re.DOTALL)
+CLI_EXPECTED: Final = re.compile(r"([a-z-]+)? ?(\{.*\})?", re.DOTALL)
+PAUSES: Final = {"approving": timedelta(seconds=5), "slowly": timedelta(milliseconds=50)}
+
+BLUE: Final = {
+    "availability_set": [
+        {
+            "name": "g",
+            "listener": "blue",
+            "machines": [{"name": f"g-{n}", "address": f"10.1.0.{n}"} for n in range(7)],
+        }
+    ]
+}
+"""A fleet whose machines are answered by a listener that there is not."""
+
+
+class Text(WithoutTimes):
+    """YAML in which fractions are texts, too: 1.1 is an operation."""
+
+
+Text.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in known if not tag.endswith(":float")]
+    for first, known in WithoutTimes.yaml_implicit_resolvers.items()
+}
+
+
+def has_words(found: object, expected: Any) -> bool:
+    return all(
+        word in str(found) for word in ([expected] if isinstance(expected, str) else expected)
+    )
+
+
+JUDGES: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!": operator.ne,
+    "<": operator.le,
+    "~": has_words,
+}
+
+
+class Exchanges(Told):
+    """A story so far, of a running service with a fleet, at noon."""
+
+    def __init__(self, service: Running, clock: ManualClock, cli: Cli) -> None:
+        self.service = service
+        self.clock = clock
+        self.cli = cli
+        self.root = service.client()
+        self.bound: dict[str, Any] = {"fleet": fleet(), "blue": BLUE, "me": ME, "uid": os.geteuid()}
+        self.clients: dict[str, Client] = {"root": self.root}
+
+    def carry_out(self, row: str) -> None:
+        said, _, expected = ("" if row.startswith("#") else row).partition(" -> ")
+        if said.startswith("forewarn "):
+            self.run(said, expected)
+        elif (asked := REQUEST.fullmatch(said)) is None:
+            super().carry_out(said)
+        elif asked[1]:
+            patience.until(lambda: self.holds(asked, expected), lambda: self.ask(asked).body)
+        else:
+            self.compare_answer(self.ask(asked), expected)
+
+    def holds(self, asked: re.Match[str], expected: str) -> bool:
+        """Tell whether a line holds by now; let time pass if it does not."""
+        try:
+            self.compare_answer(self.ask(asked), expected)
+        except (AssertionError, LookupError):
+            if asked[1] in PAUSES:
+                for event in self.root.get("/v1/events")["events"]:
+                    if event["status"] == "Scheduled":
+                        self.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+                self.clock.advance(PAUSES[asked[1]])
+            return False
+        return True
+
+    def ask(self, asked: re.Match[str]) -> Answer:
+        _, who, method, path, told = asked.groups()
+        body = self.filled(yaml.load(told, Text)) if told else None
+        return self.client(who or "root").ask(method, self.spelled(path), body)
+
+    def client(self, who: str) -> Client:
+        """Return the client of a role, whose token is made when it first asks, or by a token."""
+        if who in self.clients:
+            return self.clients[who]
+        url = self.service.opened.operators[1]
+        if who in {"stranger", "wrong"}:
+            return stranger(url, "wrong" if who == "wrong" else "")
+        if who.startswith("$"):
+            return Client(url, self.bound[who[1:]])
+        if who == "token-file":
+            path = Path(self.service.settings.operator.token_file)
+            token = path.read_text(encoding="ascii").strip()
+        else:
+            made = self.root.ask("POST", "/v1/tokens", {"name": f"{who}-1", "role": who})
+            token = made.json["token"]
+        return self.clients.setdefault(who, Client(url, token))
+
+    def spelled(self, text: str) -> str:
+        return re.sub(r"\$(\w+)", lambda name: str(self.bound[name[1]]), text)
+
+    def filled(self, body: Any) -> Any:
+        match body:
+            case str() if body.startswith("$") and body[1:] in self.bound:
+                return self.bound[body[1:]]
+            case str():
+                return self.spelled(body)
+            case dict():
+                return {name: self.filled(value) for name, value in body.items()}
+            case list():
+                return [self.filled(value) for value in body]
+        return body
+
+    def run(self, said: str, expected: str) -> None:
+        """Run a command in this process."""
+        status, out, err = self.cli(*shlex.split(self.spelled(said))[1:])
+        told = CLI_EXPECTED.fullmatch(expected)
+        assert told, expected
+        assert status == ExitStatus[(told[1] or "ok").replace("-", "_").upper()], (out, err)
+        shown = yaml.load(out, Text) if "--json" in said and out else None
+        width = max(map(len, out.splitlines()), default=0)
+        self.compare({"out": out, "err": err.splitlines(), "json": shown, "width": width}, told[2])
+
+    def compare_answer(self, answer: Answer, expected: str) -> None:
+        told = EXPECTED.fullmatch(expected)
+        assert told, expected
+        status, code, facts = told.groups()
+        assert answer.status in ({int(status)} if status else {200, 201}), answer.body
+        text = answer.body.decode()
+        is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+        document = answer.json if is_json else {}
+        assert not code or document["error"]["code"] == code, text
+        document = document.get("error", document) if code else document
+        self.compare({**document, "headers": answer.headers, "text": text}, facts)
+
+    def compare(self, document: dict[str, Any], facts: str | None) -> None:
+        for told, expected in (yaml.load(facts, Text) if facts else {}).items():
+            place, judged = (told[:-1], told[-1]) if told[-1] in "~!<" else (told, "=")
+            found = fact(document, place.split("."))
+            if judged == "=" and isinstance(expected, str) and expected.startswith("$"):
+                self.bound.setdefault(expected[1:], found)
+            assert JUDGES[judged](found, self.filled(expected)), (told, found)
+
+    # What is no request.
+
+    def go_to(self, elapsed: timedelta) -> None:
+        self.clock.advance(NOON + elapsed - self.clock.now())
+
+    def saw(
+        self,
+        machine: str,
+        version: str = "2020-07-01",
+        agent: str = "",
+        reason: str = "",
+        **at: str,
+    ) -> None:
+        """A guest asks, some time after now, or before noon."""
+        when = self.clock.now() + elapsed(at.get("later", "0s"))
+        when -= elapsed(at.get("earlier", "0s"))
+        status = AgentStatus(agent) if agent else None
+        self.service.guests.saw(machine, version, at=when, agent=status, reason=reason)
+
+    def begin(self, operation: str) -> None:
+        under_way(self.root, operation)
+
+    def end(self, operation: str, how: str) -> None:
+        end(self.service, self.root, operation, well=how == "well")
+
+    def approve(self, scope: str, event: str, by: str, address: str) -> None:
+        """A guest approves an event."""
+        self.service.plane.approve(scope, [self.filled(event)], by=by, address=address).result()
+
+    def touch(self, name: str) -> None:
+        """Make a file beside the store."""
+        Path(self.service.settings.store.path).with_name(name).touch()
+
+    def remember(self) -> None:
+        self.bound["before"] = self.everything()
+
+    def unchanged(self) -> None:
+        assert self.bound["before"] == self.everything()
+
+    def everything(self) -> list[Any]:
+        """All that the service holds."""
+        paths = ["/v1/fleet/machines", "/v1/fleet/scopes", "/v1/maintenances", "/v1/history"]
+        return [self.root.get(path) for path in [*paths, "/v1/webhooks", "/v1/tokens"]]
+
+    def settle(self) -> None:
+        """What was submitted to the writer is done."""
+        self.service.plane.probe().result()
+
+
+def fact(document: Any, steps: list[str]) -> Any:
+    """Return what is at a place of a document; None of what is not there."""
+    if not steps:
+        return document
+    step, *rest = steps
+    if step == "#":
+        return len(document)
+    if step == "*":
+        return [fact(each, rest) for each in document]
+    return fact(document[int(step)] if isinstance(document, list) else document.get(step), rest)
