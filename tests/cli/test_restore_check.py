@@ -244,3 +244,7 @@ def test_numbers_of_what_was_removed_are_judged_likewise(
     assert incarnations(database)["web"] == 1
     assert main.execute(["restore-check", str(database), "--by", "9"]) == ExitStatus.OK
     assert "the highest is 10." in capsys.readouterr().out
+    store = sqlite.open_store(database)
+    with store.read() as reading:
+        assert tombstones.highest(reading) == 2**53 - 1
+    store.close()

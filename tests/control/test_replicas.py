@@ -154,11 +154,17 @@ def test_a_stall_of_one_replica_moves_nothing(town: Town) -> None:
     assert second.watch.may_start()
 
 
-def test_a_stall_of_all_replicas_counts_once(town: Town) -> None:
+def cut_off() -> None:
+    raise StoreUnavailable("no answer")
+
+
+@pytest.mark.parametrize("on_beat", [lambda: None, cut_off], ids=["beats", "cut off"])
+def test_a_stall_of_all_replicas_counts_once(town: Town, on_beat: Callable[[], None]) -> None:
     first, second = Process(town, "first"), Process(town, "second")
     passes(town, MINUTE, first, second)
     town.time.advance(3 * MINUTE)
     stalled(3 * MINUTE, first, second)
+    town.store.on_beat = on_beat
     first.beat()
     second.beat()
     assert 18 * MINUTE <= town.not_before() <= 18 * MINUTE + 3 * SECOND
@@ -346,6 +352,7 @@ def test_an_outage_counts_once_though_what_was_seen_cannot_be_written() -> None:
     assert watch.owed == timedelta(0)
     with store.read() as reading:
         assert reading.operations(["1.1"])["1.1"].not_before == NOW + 16 * MINUTE
+    assert [seen.machine for seen in sightings.news()] == ["web-0"]
 
 
 def test_alone_with_the_store_a_replica_shows_itself() -> None:

@@ -1,7 +1,8 @@
 """The ticker and the executor, run on a clock that is advanced by hand."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 
 import patience
 from builders import MINUTE, NOW, SECOND
-from control.conftest import House, done
+from control.conftest import Counting, House, done
 from control.scripted import Scripted
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
@@ -23,9 +24,10 @@ from forewarn.control.executor import (
     OnUnknown,
 )
 from forewarn.control.plane import Retention
-from forewarn.control.ticker import Ticker
+from forewarn.control.ticker import AFTER_TROUBLE, Ticker
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Changes, HoldKind, Verdict
+from forewarn.store.port import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 from store.shared import lost_tail
@@ -330,6 +332,38 @@ def test_a_replica_that_was_cut_off_tells_the_outcome_as_soon_as_it_hears_of_the
         assert connector.asked == []
         done(house.plane.report_unknown("1.1", 2, "nobody knows"))
         await patience.settled()
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+
+    play_with(house, Outcome(succeeded=True), story)
+
+
+class Interrupted(Counting):
+    """A store that is away for one transaction."""
+
+    fails_in = 0
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        self.fails_in -= 1
+        self.away = self.fails_in == 0
+        with super().write() as transaction:
+            yield transaction
+
+
+def test_an_outcome_is_looked_for_again_after_the_store_was_away(house: House) -> None:
+    store = house.store = Interrupted(house.store)
+    house.restart()
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("here", MINUTE, 1))
+    house.clock.advance(2 * MINUTE)
+    done(house.plane.claim("there", MINUTE, 1))
+
+    async def story(_: Scripted) -> None:
+        done(house.plane.report_unknown("1.1", 2, "nobody knows"))
+        store.fails_in = 2  # it claims before it looks
+        await patience.settled()
+        assert (store.refused, house.operation("1.1").status) == (1, EventStatus.STARTED)
+        await passes(house, AFTER_TROUBLE)
         assert house.operation("1.1").status is EventStatus.COMPLETED
 
     play_with(house, Outcome(succeeded=True), story)

@@ -11,7 +11,8 @@ import pytest
 
 import patience
 from forewarn.clock import SystemClock
-from forewarn.maintenance.model import Changes
+from forewarn.control.replicas import SharedSightings
+from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol import codec
 from forewarn.relay import cache
 from forewarn.relay.cache import REVOKED_SECONDS, StateUnusable
@@ -130,12 +131,24 @@ async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_
     service = filled()
     await opened(service)
     own = settings(tmp_path, service)
+    loop = asyncio.get_running_loop()
+    read: list[str] = []
+
+    class ReadMeanwhile(cache.StateFile):
+        def write(self, *given: Any) -> None:
+            asking = asyncio.run_coroutine_threadsafe(relay.incarnation(), loop)
+            read.append(asking.result(patience.SECONDS))
+            super().write(*given)
+
     async with relaying(own) as relay:
         assert await relay.incarnation() == "2"
+        relay.relay._file.unlock()
+        relay.relay._file = ReadMeanwhile(tmp_path / "state")
         for incarnation in (3, 4):
             newer(service, incarnation)
             await reached(lambda: relay.relay._held.etag == service.etag)
             assert await relay.incarnation() == str(incarnation)
+        assert read == ["2", "3"]  # what is not saved yet nobody reads
     await service.stop()
     async with relaying(own) as relay:
         assert await relay.incarnation() == "4"
@@ -255,6 +268,25 @@ async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_pat
         assert (seen.machine, seen.version) == ("web-0", "2020-07-01")
         assert (seen.agent, seen.reason) == ("held", "backup")
         assert 0 <= seen.age_seconds < HALF_AN_HOUR
+
+
+@played
+async def test_what_the_service_could_not_hear_it_hears_later(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        names = {f"m{number}" for number in range(relay_feed.MAX_SIGHTINGS + 1)}
+        sight = Sighting(asked_at=relay.relay._clock.now(), version="2020-07-01")
+        seen = SharedSightings(dict.fromkeys(names, sight).get)
+        for name in names:
+            seen.hear(name)
+
+        async def refuse(request: Request) -> Answer | None:
+            return (500, b"") if request.path == relay_feed.SIGHTINGS_PATH else None
+
+        service.other = refuse
+        await relay.relay._forwarding.tell(seen)
+        service.other = None
+        await relay.relay._forwarding.tell(seen)
+        assert names <= {each.machine for each in service.seen}
 
 
 @played
