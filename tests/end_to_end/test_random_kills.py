@@ -6,8 +6,8 @@ printed; AGENT_KILLS and SEED in the environment set the number of kills and the
 
     AGENT_KILLS=3 .venv/bin/python -m pytest -m "" tests/end_to_end/test_random_kills.py
 
-What a kill meets still differs from run to run. `make test` kills an agent once at each record of
-its journal: end_to_end/test_agent.
+What a kill meets still differs from run to run. `make test` ends the decider between any two of its
+outputs: agent/test_any_order.
 """
 
 import contextlib
