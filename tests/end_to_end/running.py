@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Collection, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import forked
 import patience
@@ -77,6 +77,13 @@ class Running:
             f"{more}\n"
         )
         self._process: forked.Process | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.stop() == 0
 
     @property
     def command(self) -> list[str]:

@@ -32,15 +32,11 @@ name = "bastion"
 
 @pytest.fixture(scope="module")
 def service(shared_folder: Path) -> Generator[Running]:
-    running = Running(shared_folder)
-    running.start()
-    try:
+    with Running(shared_folder) as running:
         applied = running.call("fleet", "apply", "-", stdin=FLEET)
         assert applied.returncode == 0, applied.stderr
         assert applied.stdout == "3 added: web-0, web-1, bastion\n"
         yield running
-    finally:
-        assert running.stop() == 0
 
 
 def columns(text: str) -> list[list[str]]:

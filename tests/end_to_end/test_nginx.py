@@ -52,12 +52,9 @@ def service(folder: Path) -> Iterator[Running]:
     )
     text = made.settings.read_text()
     made.settings.write_text(text.replace(f"port = {made.guest_port}\n", listener))
-    made.start()
-    try:
+    with made:
         made.apply(FLEET)
         yield made
-    finally:
-        assert made.stop() == 0
 
 
 @contextlib.contextmanager

@@ -260,9 +260,7 @@ def test_the_command_lines_link_opens_a_window_that_shows_what_it_does_next(
 
 def test_a_token_gives_a_link_with_its_own_name_and_role(tmp_path: Path) -> None:
     port = free_port()
-    service = running.Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"')
-    service.start()
-    try:
+    with running.Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"') as service:
         made = service.call("token", "create", "ann", "--role", "viewer")
         token = tmp_path / "ann.token"
         token.write_text(made.stdout)
@@ -276,5 +274,3 @@ def test_a_token_gives_a_link_with_its_own_name_and_role(tmp_path: Path) -> None
         assert '"role": "viewer"' in shown.stdout
         refused = Client(f"http://127.0.0.1:{port}").ask("POST", "/v1/tokens/page", {})
         assert refused.status == 401
-    finally:
-        assert service.stop() == 0

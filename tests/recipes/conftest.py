@@ -27,12 +27,8 @@ def switch(folder: Path) -> Iterator[Power]:
 @pytest.fixture
 def service(folder: Path, switch: Power) -> Iterator[Running]:
     """A service that carries maintenance out by the switch."""
-    made = Running(folder, connector=switch.settings)
-    made.start()
-    try:
+    with Running(folder, connector=switch.settings) as made:
         yield made
-    finally:
-        assert made.stop() == 0
 
 
 @pytest.fixture
