@@ -301,17 +301,6 @@ def played(story: Story) -> Callable[[], None]:
 
 
 @played
-async def test_windows_that_ask_together_get_the_same_page(
-    page: Page, desk: Desk, shared: now.SharedNow
-) -> None:
-    texts = await asyncio.gather(*(shared.html(Range.TWO_HOURS) for _ in range(20)))
-    assert desk.asks == 1
-    assert len(set(texts)) == 1
-    assert await shared.html(Range.DAY) != texts[0]
-    assert desk.asks == 2
-
-
-@played
 async def test_a_window_that_asks_after_a_change_sees_it_though_another_still_waits(
     page: Page, desk: Desk, shared: now.SharedNow
 ) -> None:
@@ -365,19 +354,6 @@ async def test_while_the_store_is_away_the_page_shows_what_memory_has(
 ) -> None:
     desk.away = True
     assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
-
-
-@played
-async def test_a_window_that_goes_away_takes_no_page_from_another(
-    page: Page, desk: Desk, shared: now.SharedNow
-) -> None:
-    desk.gate.clear()
-    first = asyncio.create_task(shared.html(Range.TWO_HOURS))
-    second = asyncio.create_task(shared.html(Range.TWO_HOURS))
-    await asyncio.sleep(0)
-    first.cancel()
-    desk.gate.set()
-    assert "/operations/1.1" in await second
 
 
 # The map.
