@@ -17,9 +17,8 @@ from end_to_end.metadata_agent import Agent
 from end_to_end.nginx import NGINX, serving
 from end_to_end.production import example
 from end_to_end.running import Running
-from end_to_end.test_restart import is_there
 from forewarn.protocol import exchange
-from ports import free_port
+from ports import answers, free_port
 
 pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="nginx is not installed"),
@@ -190,7 +189,7 @@ def nova(folder: Path) -> Iterator[int]:
         command, cwd=there, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        patience.until(lambda: is_there(port))
+        patience.until(lambda: answers(port))
         yield port
     finally:
         running.terminate()

@@ -261,9 +261,3 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     assert service.stop() == run.STOPPED
     assert service.socket.exists()  # it is not the service's to remove
     systemd.close()
-
-
-def is_there(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-        return True
-    return False

@@ -129,22 +129,6 @@ def test_a_second_click_sends_nothing(site: Site) -> None:
     assert sent.count("POST") == 1
 
 
-def test_postponing_takes_a_time_and_refuses_an_earlier_one(site: Site) -> None:
-    planned = request_reboot(site.root)["operations"][0]["not_before"]
-    window = site.window(path="/maintenance/1")
-    follow(window.get_by_role("link", name="Postpone 1.1"))
-    later = window.get_by_label("Not before")
-    with site.complaints():
-        for typed in ("", "tomorrow", "+1s"):
-            later.fill(typed)
-            follow(window.get_by_role("button", name="Postpone 1.1"))
-            expect(window.get_by_role("alert").filter(has_text=re.compile("."))).to_be_visible()
-            expect(later).to_have_value(typed)
-    later.fill("+5h")
-    follow(window.get_by_role("button", name="Postpone 1.1"), f"{site.url}/maintenance/1")
-    assert str(operations(site)[0]["not_before"]) > planned
-
-
 def test_acknowledging_asks_once_more_where_a_machine_has_not_asked_since(site: Site) -> None:
     request_reboot(site.root)
     site.root.ask("POST", "/v1/approvals", {"references": ["1.1"]})
@@ -409,21 +393,6 @@ def test_twelve_alerts_are_all_on_the_page_and_stay_open_when_one_goes(site: Sit
     expect(window.locator(".alert:visible")).to_have_count(12)
     assert site.root.ask("DELETE", "/v1/holds?kind=everything").status == 200
     expect(window.locator(".alert:visible")).to_have_count(11)  # by the live stream
-
-
-def test_a_hold_is_made_and_released_on_the_page_of_holds(site: Site) -> None:
-    request_reboot(site.root)
-    window = site.window(path="/holds")
-    window.get_by_label("Hold", exact=True).select_option("scope web")
-    follow(window.get_by_role("button", name="Hold"))
-    window.get_by_label("Reason").fill("the backup runs")
-    follow(window.get_by_role("button", name="Hold scope web"), f"{site.url}/holds")
-    row = window.locator("tr", has_text="scope web")
-    expect(row).to_contain_text("the backup runs")
-    expect(row).to_contain_text("1.1")
-    follow(row.get_by_role("link", name="Release"))
-    follow(window.get_by_role("button", name="Release scope web"), f"{site.url}/holds")
-    expect(window.locator("main")).to_contain_text("Nothing is held")
 
 
 @pytest.mark.parametrize("path", ["/operations/1.1", "/maintenance/1", "/machines/web-0"])
