@@ -21,20 +21,6 @@ from relay_plane.served import Served
 from server.running import NOON, Running, request_reboot, settings_in
 
 
-def test_the_search_of_the_bar_leads_to_a_machine_or_to_those_like_it(site: Site) -> None:
-    window = site.window()
-    window.keyboard.press("/")
-    window.keyboard.type("WEB-1")
-    window.keyboard.press("Enter")
-    window.wait_for_url(re.compile("/machines/", re.IGNORECASE))
-    expect(window.locator("h1")).to_have_text("web-1")
-    window.keyboard.press("/")
-    window.keyboard.type("web-")
-    window.keyboard.press("Enter")
-    window.wait_for_url(f"{site.url}/machines?q=web-")
-    expect(window.locator("tbody tr")).to_have_count(3)
-
-
 @pytest.mark.parametrize(
     ("query", "names"),
     [

@@ -203,11 +203,15 @@ def test_an_alert_has_the_order_that_ends_it() -> None:
     assert line.action == "Resume"
 
 
-def test_of_very_many_alerts_the_rest_is_a_number() -> None:
+def test_of_very_many_alerts_operations_and_maintenances_the_rest_is_a_number() -> None:
     found = [Alert(AlertKind.FAILED, f"{n}.1", "failed", NOW) for n in range(now.MAX_ALERTS + 7)]
-    made = Page([]).made(found)
+    going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
+    made = Page([], *(operation(n) for n in range(1, 40))).made(found, opened=tuple(going))
     assert len(made["alerts"]) + len(made["folded_alerts"]) == now.MAX_ALERTS
-    assert made["more_alerts"] == 7
+    assert len(made["coming"]) == now.MAX_NEXT
+    assert [one.number for one, *_ in made["progress"]] == [8, 7, 6, 5, 4]
+    more = [made[f"more_{name}"] for name in ("alerts", "coming", "progress")]
+    assert more == [7, 39 - now.MAX_NEXT, 4]
 
 
 def test_what_is_under_way_comes_before_what_is_next() -> None:
@@ -228,26 +232,12 @@ def test_what_is_under_way_comes_before_what_is_next() -> None:
     assert form_of(lines[2][0]) is Form.HELD
 
 
-def test_no_more_lines_are_shown_than_may_be() -> None:
-    page = Page([], *(operation(n) for n in range(1, 40)))
-    made = page.made()
-    assert len(made["coming"]) == now.MAX_NEXT
-    assert made["more_coming"] == 39 - now.MAX_NEXT
-
-
 def test_the_units_of_a_maintenance_are_counted_by_their_state() -> None:
     done, failed, waiting = UnitState.DONE, UnitState.FAILED, UnitState.WAITING
     ((_, _, counts),) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))[
         "progress"
     ]
     assert counts == {done: 2, failed: 1, waiting: 2}
-
-
-def test_the_latest_maintenances_with_units_are_shown() -> None:
-    going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
-    made = Page([]).made(opened=tuple(going))
-    assert [one.number for one, *_ in made["progress"]] == [8, 7, 6, 5, 4]
-    assert made["more_progress"] == 4
 
 
 # Many windows.
