@@ -34,20 +34,10 @@ from forewarn.server.page.timeline import Form, Range, form_of
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, ScopeKind
-from page.operations import NOW, operation
+from page.operations import NOW, machine, operation
 from store.values import with_maintenances
 
 MINUTE = timedelta(minutes=1)
-
-
-def machine(name: str, scope: str = "web", domain: int = 0) -> Machine:
-    return Machine(
-        name=name,
-        scope=scope,
-        update_domain=domain,
-        fault_domain=0,
-        vm_id="00000000-0000-4000-8000-000000000000",
-    )
 
 
 def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[str, Scope]:
