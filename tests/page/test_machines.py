@@ -225,6 +225,12 @@ def test_the_file_has_what_the_api_has(past: Site, reader: Page) -> None:
         assert row["outcome"] == one["outcome"]
 
 
+def test_an_operation_that_is_over_has_its_page(past: Site) -> None:
+    answer = past.root.ask("GET", "/operations/2.1")
+    assert answer.status == 200
+    assert "not today" in answer.body.decode()
+
+
 def test_a_text_that_a_spreadsheet_would_calculate_is_only_text(past: Site, reader: Page) -> None:
     first = file(reader, past)[-1]
     assert first["description"] == f"'{FORMULA}"
