@@ -1,6 +1,7 @@
 """Ports for servers that are started a while after they were given one."""
 
 import collections
+import contextlib
 import errno
 import socket
 import sys
@@ -53,3 +54,10 @@ def _bind(sockets: list[socket.socket], addresses: tuple[str, ...]) -> int:
 def _close(sockets: list[socket.socket]) -> None:
     for each in sockets:
         each.close()
+
+
+def answers(port: int, address: str = "127.0.0.1") -> bool:
+    """Tell whether somebody takes connections at a port."""
+    with contextlib.suppress(OSError), socket.create_connection((address, port)):
+        return True
+    return False

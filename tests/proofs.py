@@ -109,7 +109,6 @@ AREAS: Final = {
         (
             _run("-m", "kills"),
             _tests("tests/end_to_end/test_random_kills.py", AGENT_KILLS="20"),
-            _tests("tests/end_to_end/test_drain_kills.py"),
         ),
         (*CONTROL, "src/forewarn/agent", "src/forewarn/connectors", "tests/kills"),
     ),

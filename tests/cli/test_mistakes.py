@@ -68,6 +68,7 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
         (["schedul"], "'schedule'"),
         (["fleet", "aply"], "'apply'"),
         (["fleet", "apply"], "FILE"),
+        (["fleet", "apply", "/nonexistent.toml"], "No such file"),
         (["schedule", "boot", "web-0"], "'reboot'"),
         (["schedule", "reboot"], "--scope"),
         (["schedule", "reboot", "--host", "h1", "--host", "h2", "--indivisible"], "--indivisible"),
@@ -191,19 +192,11 @@ def test_a_fleet_file_that_cannot_be_read_is_a_mistake(
     assert str(file) in line
 
 
-def test_a_fleet_file_that_is_not_there_is_named(capsys: Capture) -> None:
-    assert main.execute(["fleet", "apply", "/nonexistent.toml"]) == ExitStatus.USAGE
-    assert "No such file" in said_once(capsys)
-
-
-def test_nothing_at_the_address_says_what_to_start(capsys: Capture) -> None:
-    assert main.execute(["events", "--operator", NOWHERE]) == ExitStatus.UNREACHABLE
-    assert NOWHERE in said_once(capsys)
-
-
 def test_the_address_may_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
+    assert main.execute(["events", "--operator", NOWHERE]) == ExitStatus.UNREACHABLE
+    assert NOWHERE in said_once(capsys)
     monkeypatch.setenv("FOREWARN_OPERATOR", NOWHERE)
     assert main.execute(["events"]) == ExitStatus.UNREACHABLE
     assert NOWHERE in said_once(capsys)

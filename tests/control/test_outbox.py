@@ -327,6 +327,7 @@ def test_incarnations_are_raised_once_whoever_notices(pair: Pair) -> None:
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
     first.ask("web-0")
+    first.plane.remove_machines(["web-2"]).result()
     with lost_tail(first.store):
         first.ask("web-1")
         second.follower.look()
@@ -337,6 +338,8 @@ def test_incarnations_are_raised_once_whoever_notices(pair: Pair) -> None:
         replica.is_whole()
         assert replica.memory.scopes["web"].incarnation == 1 + outbox.RAISE_BY
         assert replica.follower.lost == second.follower.lost
+    with first.store.read() as reading:
+        assert reading.tombstones()["web-2"].incarnation == 1 + outbox.RAISE_BY
     with lost_tail(first.store):
         second.ask("web-1")
     second.follower.look()

@@ -137,6 +137,12 @@ class ReplicaStory(Told):
 
         self.town.store.on_beat = stall
 
+    def cut_off(self) -> None:
+        def unanswered() -> None:
+            raise StoreUnavailable("no answer")
+
+        self.town.store.on_beat = unanswered
+
     def beat(self, name: str) -> None:
         self.processes[name].beat()
 

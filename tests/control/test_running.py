@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -10,15 +11,16 @@ from structlog.testing import capture_logs
 
 import patience
 from builders import MINUTE, NOW, SECOND
-from control.conftest import House, done
+from control.conftest import Counting, House, done
 from control.scripted import Scripted
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
 from forewarn.control.executor import RENEW_EVERY, Executor
 from forewarn.control.plane import Retention
-from forewarn.control.ticker import Rounds, Ticker
+from forewarn.control.ticker import AFTER_TROUBLE, Rounds, Ticker
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Changes, HoldKind, Verdict
+from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 from store.shared import lost_tail
@@ -210,6 +212,38 @@ def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(
     told.carry_out("schedule Reboot bastion no_notice=yes")
     told.go_to(2 * RENEW_EVERY)
     assert [task.operation for task in told.acting.tasks] == ["1.1", "2.1"]
+
+
+class Interrupted(Counting):
+    """A store that is away for one transaction."""
+
+    fails_in = 0
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        self.fails_in -= 1
+        self.away = self.fails_in == 0
+        with super().write() as transaction:
+            yield transaction
+
+
+def test_an_outcome_is_looked_for_again_after_the_store_was_away(told: RunningStory) -> None:
+    store = told.house.store = Interrupted(told.house.store)
+    told.house.restart()
+    for row in (
+        "schedule Reboot web-0 no_notice=yes",
+        "claim here",
+        "at 2m  claim there",
+        "finds well",
+        "start",
+    ):
+        told.carry_out(row)
+    store.fails_in = 3  # the doubt is reported, the executor claims, and looks
+    told.carry_out("doubt 1.1 2")
+    assert store.refused == 1
+    told.carry_out("operation 1.1 Started")
+    told.go_to(2 * MINUTE + AFTER_TROUBLE)
+    told.carry_out("operation 1.1 Completed")
 
 
 def test_a_doubt_that_is_heard_of_together_with_a_start_is_looked_at_too(house: House) -> None:

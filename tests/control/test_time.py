@@ -11,7 +11,7 @@ import pytest
 
 import patience
 from builders import MINUTE, NOW, SECOND, mint
-from control.conftest import House, done
+from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
 from forewarn.control.heartbeat import SETTING, Heartbeat
 from forewarn.control.outbox import Follower
@@ -322,12 +322,15 @@ def test_a_clock_that_was_asked_late_or_answers_late_has_not_jumped() -> None:
         watch.tell(NOW + MINUTE + 3 * SECOND, asked)
 
 
-def test_while_the_store_is_away_what_is_owed_stays_owed(start: Start) -> None:
+def test_while_the_store_is_away_what_is_owed_stays_owed(house: House) -> None:
+    store = house.store = Counting(house.store)
+    start = Start(house).open()
+    house.ask(EventType.REBOOT, "web-0")
     start.clock.advance(MINUTE)
-    start.watch.beat()
-    assert start.watch.owed == MINUTE
-    again = ServiceClock(start.clock)
-    assert again.owed == timedelta(0)
+    store.away = True
+    start.beat()
+    assert (start.watch.owed, start.watch.may_start()) == (MINUTE, False)
+    store.away = False
     start.beat()
     assert start.watch.owed == timedelta(0)
     assert start.not_before() == NOW + 16 * MINUTE

@@ -35,8 +35,8 @@ def agents(tmp_path: Path, cloud: Endpoint) -> Generator[Callable[..., Agent]]:
     """Make agents whose rule is `TWO`, where nothing else is given, and end them."""
     made: list[Agent] = []
 
-    def make(rules: str = TWO, machine: str = "web-0") -> Agent:
-        made.append(Agent(tmp_path / machine, cloud.url, rules, machine=machine))
+    def make(rules: str = TWO, machine: str = "web-0", url: str = cloud.url) -> Agent:
+        made.append(Agent(tmp_path / machine, url, rules, machine=machine))
         return made[-1]
 
     yield make

@@ -2,12 +2,12 @@
 
 import contextlib
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import patience
+import ports
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
@@ -31,16 +31,10 @@ def serving(folder: Path, block: str, address: str, port: int) -> Iterator[None]
 
         def answers() -> bool:
             assert running.poll() is None, log.read_text()
-            return _answers(address, port)
+            return ports.answers(port, address)
 
         patience.until(answers, log.read_text)
         yield
     finally:
         running.terminate()
         running.wait()
-
-
-def _answers(address: str, port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((address, port)):
-        return True
-    return False

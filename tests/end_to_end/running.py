@@ -1,5 +1,6 @@
 """The service and the command line as processes of their own."""
 
+import contextlib
 import functools
 import json
 import os
@@ -10,8 +11,9 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Collection, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import forked
 import patience
@@ -76,6 +78,13 @@ class Running:
         )
         self._process: forked.Process | None = None
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.stop() == 0
+
     @property
     def command(self) -> list[str]:
         """The command that serves."""
@@ -133,10 +142,30 @@ class Running:
         assert self._process is not None
         return self._process.wait(patience.SECONDS)
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def limits(self) -> str:
         """Return the process's limits, as Linux tells them."""
-        assert self._process is not None
-        return Path(f"/proc/{self._process.pid}/limits").read_text()
+        return Path(f"/proc/{self.pid}/limits").read_text()
+
+    def said(self, event: str = "") -> list[dict[str, Any]]:
+        """Return the lines of its log, or those about an event."""
+        whole, _, _ = self.log.read_text().rpartition("\n")
+        lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+        return [line for line in lines if event in {"", line["event"]}]
+
+    def ask(self, machine: str, method: str = "GET", body: str | None = None) -> tuple[int, bytes]:
+        """Ask for its events as a machine does; return the status and the body."""
+        path = f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
+        there = HTTPConnection("127.0.0.1", self.guest_port, timeout=patience.SECONDS)
+        with contextlib.closing(there):
+            there.request(method, path, body, {"Metadata": "true"})
+            answer = there.getresponse()
+            return answer.status, answer.read()
 
     def kill(self) -> None:
         """End it without a word, as a lost power supply does."""

@@ -4,9 +4,8 @@ import http.client
 import json
 import re
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +31,13 @@ WHY = "sh ended with 3: no route to the balancer"
 
 
 @pytest.fixture
-def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
-    made = Agent(tmp_path / "agent", cloud.url, RULES)
-    yield made.start()
-    made.close()
-
-
-def asked(
-    agent: Agent, command: str, config: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    settings = str(config or agent.settings)
-    return forked.run(("-m", "forewarn", "agent", command, "--config", settings))
+def agent(agents: Callable[..., Agent]) -> Agent:
+    return agents(RULES).start()
 
 
 def said(agent: Agent) -> list[str]:
-    return asked(agent, "status").stdout.splitlines()
+    asked = forked.run(("-m", "forewarn", "agent", "status", "--config", str(agent.settings)))
+    return asked.stdout.splitlines()
 
 
 def asked_by(agent: Agent, address: str) -> dict[str, Any]:
@@ -106,16 +97,12 @@ sys.exit(__main__.main(sys.argv[1:]))
 
 
 def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
-    tmp_path: Path, cloud: Endpoint
+    agents: Callable[..., Agent],
 ) -> None:
-    agent = Agent(tmp_path / "agent", cloud.url, RULES)
-    try:
-        agent.start(by=("-c", EARLY))
-        agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-        agent.until(lambda: "reloaded the rules" in agent.said.read_text())
-        assert agent.kill(signal.SIGTERM) == 0
-    finally:
-        agent.close()
+    agent = agents(RULES).start(by=("-c", EARLY))
+    agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
+    agent.until(lambda: "reloaded the rules" in agent.said.read_text())
+    assert agent.kill(signal.SIGTERM) == 0
 
 
 PAGE = (tree.ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
@@ -135,11 +122,8 @@ Samples = dict[str, float]
 
 
 @pytest.fixture
-def counting(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
-    rules = EVERY_KIND.replace("FIXED", str(tmp_path / "fixed"))
-    made = Agent(tmp_path / "agent", cloud.url, rules)
-    yield made.start()
-    made.close()
+def counting(tmp_path: Path, agents: Callable[..., Agent]) -> Agent:
+    return agents(EVERY_KIND.replace("FIXED", str(tmp_path / "fixed"))).start()
 
 
 def scraped(counting: Agent) -> tuple[set[str], Samples]:

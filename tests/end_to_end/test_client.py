@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import re
-import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,7 @@ from end_to_end.running import Running, lasting
 from forewarn.client.aio import AsyncClient
 from forewarn.client.event import Change, RequestRefused
 from forewarn.client.session import Pace
-from server.running import Client
+from ports import answers
 
 SCOPES = 4
 ROUNDS = 2
@@ -51,39 +49,16 @@ class Service(Running):
     def let_go(self) -> None:
         self._act.unlink()
 
-    def open(self) -> None:
-        self.start()
-        self.apply(FLEET)
-
     def again(self) -> None:
-        """Start it anew after a kill; return when guests are served."""
+        """Start it again after a kill; return when guests are served."""
         self.start("env", awaits=False)  # as slowly as it does start: every watch notices
-        until(self._takes_guests, self.log.read_text)
-
-    def _takes_guests(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.guest_port)).close()
-        except ConnectionRefusedError:
-            return False
-        return True
+        until(lambda: answers(self.guest_port), self.log.read_text)
 
     def reboot(self, machine: str) -> None:
         """Ask for maintenance, at the operators' socket."""
-        plane = Client(self.socket)
         wanted = {"event_type": "Reboot", "machines": [machine]}
-        answer = plane.ask("POST", "/v1/maintenances", wanted)
+        answer = self.operator.ask("POST", "/v1/maintenances", wanted)
         assert answer.status == 201, answer.body
-
-    def counted(self, name: str) -> int:
-        """Return what the service counts of its guests, over all labels."""
-        page = Client(self.socket).ask("GET", "/metrics").body.decode()
-        found = re.findall(rf"(?m)^forewarn_guest_{name}(?:{{.*}})? (\S+)$", page)
-        return sum(int(float(count)) for count in found)
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
 
     def url(self, machine: str) -> str:
         return f"http://127.0.0.1:{self.guest_port}/vm/{machine}"
@@ -91,10 +66,9 @@ class Service(Running):
 
 @pytest.fixture
 def service(folder: Path) -> Iterator[Service]:
-    made = Service(folder)
-    made.open()
-    yield made
-    made.stop()
+    with Service(folder) as made:
+        made.apply(FLEET)
+        yield made
 
 
 @pytest.fixture
@@ -191,7 +165,6 @@ def test_watches_miss_nothing_while_the_service_is_killed(
     folder: Path, count: int, rounds: int
 ) -> None:
     service = Service(folder)
-    service.open()
 
     def schedule(number: int) -> None:
         for scope in range(SCOPES):
@@ -223,11 +196,10 @@ def test_watches_miss_nothing_while_the_service_is_killed(
         await watching.close()
         return watching
 
-    try:
+    with service:
+        service.apply(FLEET)
         watching = asyncio.run(run())
         approvals = service.document("history", "--all")["operations"]
-    finally:
-        service.stop()
     sequences: Counter[str] = Counter()
     for told in watching.told:
         by_event = defaultdict(list)

@@ -9,11 +9,9 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import patience
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 
@@ -32,15 +30,11 @@ name = "bastion"
 
 @pytest.fixture(scope="module")
 def service(shared_folder: Path) -> Generator[Running]:
-    running = Running(shared_folder)
-    running.start()
-    try:
+    with Running(shared_folder) as running:
         applied = running.call("fleet", "apply", "-", stdin=FLEET)
         assert applied.returncode == 0, applied.stderr
         assert applied.stdout == "3 added: web-0, web-1, bastion\n"
         yield running
-    finally:
-        assert running.stop() == 0
 
 
 def columns(text: str) -> list[list[str]]:
@@ -138,49 +132,6 @@ def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> No
         assert refused.stderr.startswith(f"forewarn: {said[0]}")
         assert all(part in refused.stderr for part in said), refused.stderr
         assert len(refused.stderr.splitlines()) == 1
-
-
-def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Running) -> None:
-    plan = service.document(
-        *("schedule", "reboot", "web-0", "--not-before", "+20m", "--duration", "5m"),
-        *("--description", "new firmware", "--source", "user"),
-    )
-    number = str(plan["maintenance"]["number"])
-    (operation,) = plan["operations"]
-    assert operation["duration_seconds"] == 300
-    assert operation["source"] == "User"
-    live = service.call("events", "--machine", "web-0")
-    (row,) = columns(live.stdout)[1:]
-    assert row[:5] == [f"{number}.1", "Reboot", "Scheduled", "web/0", "web-0"]
-    assert re.fullmatch(r"20m( 1s)?|19m \d+s", row[5])
-    assert row[-1] == "0 of 1"
-    assert operation["events"][0]["id"] in service.call("maintenance", "show", number).stdout
-    approved = service.call("approve", f"{number}.1")
-    assert approved.returncode == 0
-    assert f"{number}.1 Reboot of web-0: " in approved.stdout
-    assert "approved by operator" in approved.stdout
-    detail = until_over(service, number)
-    assert detail["operations"][0]["start_cause"] == "approved"
-    shown = service.call("maintenance", "show", number).stdout
-    assert "new firmware" in shown
-    assert "Completed" in shown
-    assert service.call("maintenance", "list").stdout.splitlines()[1].startswith(number)
-    told = columns(service.call("history", "--maintenance", number).stdout)
-    assert told[1][0] == f"{number}.1"
-    assert "Completed" in told[1]
-    late = service.call("cancel", number)
-    assert late.returncode == ExitStatus.REFUSED
-
-
-def until_over(service: Running, number: str) -> Any:
-    path = f"/v1/maintenances/{number}"
-
-    def is_over() -> bool:
-        operations = service.operator.get(path)["operations"]
-        return all(one["status"] in {"Completed", "Failed"} for one in operations)
-
-    patience.until(is_over, lambda: service.operator.get(path))
-    return service.document("maintenance", "show", number)
 
 
 def test_alerts_name_the_command_that_ends_them_and_have_a_status(service: Running) -> None:

@@ -23,7 +23,7 @@ import patience
 from end_to_end import installed
 from end_to_end.playing import Playing
 from forewarn.cli.exits import ExitStatus
-from forewarn.testing import Emulator
+from forewarn.testing import record
 from forewarn.testing.wire import HEADER_WARNING
 from recipes import pages
 
@@ -82,49 +82,29 @@ def order(operators: str, path: str, **body: object) -> requests.Response:
     return requests.post(f"{operators}/v1/{path}", json=body, timeout=patience.SECONDS)
 
 
-def test_it_ends_with_the_programs_status() -> None:
-    done = run("--", sys.executable, "-c", "raise SystemExit(7)")
-    assert done.returncode == 7
-    assert done.stdout.split()[::2] == ["guests", "operators"]
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ((sys.executable, "-c", "raise SystemExit(7)"), 7),
+        (("sh", "-c", "kill $$"), 128 + signal.SIGTERM),
+        (("/no/such/program",), 2),
+    ],
+    ids=["its own", "a signal's", "a mistake's"],
+)
+def test_it_ends_with_the_programs_status(program: tuple[str, ...], status: int) -> None:
+    assert run("--", *program).returncode == status
 
 
-def test_a_program_finds_it_by_its_environment() -> None:
-    program = "import os; print(os.environ['FOREWARN_ENDPOINT'], os.environ['FOREWARN_OPERATOR'])"
-    done = run("--", sys.executable, "-c", program)
-    _, guests, _, operators, *found = done.stdout.split()
-    assert found == [guests, operators]
-
-
-def test_it_warns_once_of_a_header_that_azure_may_refuse() -> None:
+def test_a_program_finds_it_and_is_warned_once_of_a_header_that_azure_may_refuse() -> None:
     ask = f"u.urlopen(u.Request(os.environ['FOREWARN_ENDPOINT'] + '/{EVENTS}', headers=header))"
     program = "import os, urllib.request as u; header = {'Metadata': 'True'}"
-    done = run("--", sys.executable, "-c", f"{program}; {ask}; {ask}")
+    tell = "print(os.environ['FOREWARN_ENDPOINT'], os.environ['FOREWARN_OPERATOR'])"
+    done = run("--", sys.executable, "-c", f"{program}; {ask}; {ask}; {tell}")
     assert done.returncode == 0, done.stderr
+    _, guests, _, operators, *found = done.stdout.split()
+    assert found == [guests, operators]
     assert done.stderr.count(HEADER_WARNING) == 1
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_a_program_that_a_signal_ends_has_the_status_that_shells_give() -> None:
-    program = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
-    assert run("--", sys.executable, "-c", program).returncode == 128 + signal.SIGTERM
-
-
-def test_a_program_that_is_not_there_is_a_mistake() -> None:
-    assert run("--", "/no/such/program").returncode == 2
-
-
-def test_operators_schedule_and_move_the_clock() -> None:
-    with running() as at:
-        operators = at["operators"]
-        machine = {"event_type": "Reboot", "machines": ["vm-0"]}
-        assert order(operators, "maintenances", **machine).status_code == 201
-        (event,) = get(at["guests"]).json()["Events"]
-        assert event["EventStatus"] == "Scheduled"
-        assert order(operators, "clock/advance", seconds=900).status_code == 200
-        (event,) = get(at["guests"]).json()["Events"]
-        assert event["EventStatus"] == "Started"
-        assert order(operators, "fail", reason="no power").status_code == 200
-        assert get(at["guests"]).json()["Events"] == []
 
 
 def test_operators_wait_until_a_handler_has_asked() -> None:
@@ -184,33 +164,20 @@ def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path
     assert done.returncode == status, done.stderr
 
 
-def test_what_is_recorded_is_replayed(tmp_path: Path) -> None:
+def test_a_document_is_recorded(tmp_path: Path) -> None:
     file = tmp_path / "recorded.jsonl"
-    record = [*FOREWARN, "record", str(file), "--once"]
+    recording = [*FOREWARN, "record", str(file), "--once"]
     with running() as at:
         machine = {"event_type": "Reboot", "machines": ["vm-0"]}
         order(at["operators"], "maintenances", **machine)
         asked = get(at["guests"])
         done = forked.run(
-            [*record, "--endpoint", at["guests"], "--keep-names"], timeout=patience.SECONDS
+            [*recording, "--endpoint", at["guests"], "--keep-names"], timeout=patience.SECONDS
         )
         assert done.returncode == 0, done.stderr
-        assert forked.run(record, timeout=patience.SECONDS).returncode == 2
-    with Emulator() as emulator:
-        emulator.machine("vm-0")
-        read = []
-        over = threading.Event()
-
-        def read_on() -> None:
-            while not over.is_set():
-                read.append(get(emulator.endpoint).content)
-
-        thread = threading.Thread(target=read_on)
-        thread.start()
-        emulator.replay(file, patience.SECONDS)
-        over.set()
-        thread.join()
-    assert asked.content in read
+        assert forked.run(recording, timeout=patience.SECONDS).returncode == 2
+    name, (answer,) = record.read(file.read_bytes())
+    assert (name, answer.body.encode()) == ("vm-0", asked.content)
 
 
 def test_a_recording_ends_at_once_though_no_answer_comes(tmp_path: Path) -> None:
@@ -279,6 +246,8 @@ def test_an_event_starts_at_the_endpoint_when_its_reader_lets_time_pass(tmp_path
         assert order(at["operators"], "clock/advance", seconds=900).status_code == 200
         (event,) = get(at["guests"]).json()["Events"]
         assert event["EventStatus"] == "Started"
+        assert order(at["operators"], "fail", reason="no power").status_code == 200
+        assert get(at["guests"]).json()["Events"] == []
 
 
 @needs_a_network

@@ -1,35 +1,19 @@
 """An endpoint that is away, refuses, or loses an event: the agent sees and approves in the end."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-
-from end_to_end.agents import DONE, TWO, Agent, Endpoint, event, until
+from end_to_end.agents import DONE, Agent, Endpoint, event, until
 from forewarn.agent.daemon import Poller
 from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
 from forewarn.client.event import Event
 from ports import free_port
 
 
-@pytest.fixture
-def agents(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
-    made: list[Agent] = []
-
-    def make(url: str) -> Agent:
-        made.append(Agent(tmp_path / "agent", url, TWO))
-        return made[-1]
-
-    yield make
-    for agent in made:
-        agent.close()
-
-
 def test_an_agent_that_finds_no_endpoint_at_its_start_waits_for_it(
     agents: Callable[..., Agent],
 ) -> None:
     port = free_port()
-    agent = agents(f"http://127.0.0.1:{port}").start()
+    agent = agents(url=f"http://127.0.0.1:{port}").start()
     agent.until(lambda: "no connection" in agent.status().get("trouble", ""))
     assert agent.page("/healthz")[0] == 200, "to start it anew would help nobody"
     with Endpoint(port) as cloud:

@@ -65,11 +65,10 @@ RUNNABLE: Final = [
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    running = Running(tmp_path_factory.mktemp("service"), connector="reboot_seconds = 3600")
-    running.start()
-    running.apply("".join(f'[[machine]]\nname = "{name}"\n' for name in CLIENTS))
-    yield running
-    running.stop()
+    folder = tmp_path_factory.mktemp("service")
+    with Running(folder, connector="reboot_seconds = 3600") as running:
+        running.apply("".join(f'[[machine]]\nname = "{name}"\n' for name in CLIENTS))
+        yield running
 
 
 @pytest.mark.parametrize("name", RUNNABLE)

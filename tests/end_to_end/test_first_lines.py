@@ -123,10 +123,8 @@ NEEDED = ("bash", "curl", "jq")
 
 @pytest.fixture
 def service(tmp_path: Path) -> Generator[Running]:
-    running = Running(tmp_path, connector="reboot_seconds = 3600")
-    running.start()
-    yield running
-    assert running.stop() == 0
+    with Running(tmp_path, connector="reboot_seconds = 3600") as running:
+        yield running
 
 
 def steps() -> list[tuple[str, str]]:

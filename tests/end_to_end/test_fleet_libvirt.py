@@ -68,12 +68,8 @@ def told(tmp_path: Path) -> Told:
 
 @pytest.fixture(scope="module")
 def service(shared_folder: Path) -> Generator[Running]:
-    running = Running(shared_folder)
-    running.start()
-    try:
+    with Running(shared_folder) as running:
         yield running
-    finally:
-        assert running.stop() == 0
 
 
 def domain(n: int, **more: Any) -> dict[str, Any]:

@@ -70,10 +70,8 @@ def test_a_follower_misses_nothing_and_has_nothing_twice_while_the_service_is_ki
 
 
 def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
-    running = Running(folder)
-    running.start()
-    running.apply(FLEET)
-    try:
+    with Running(folder) as running:
+        running.apply(FLEET)
         waiting = begun(running, folder, "schedule", "freeze", "m0", "--wait")
         until(lambda: "Scheduled" in (folder / "out").read_text())
 
@@ -98,5 +96,3 @@ def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
         assert waiting.wait(patience.SECONDS) == 130
         assert "forewarn maintenance show 4" in (folder / "err").read_text()
         assert running.operation()["status"] == "Scheduled"
-    finally:
-        running.stop()

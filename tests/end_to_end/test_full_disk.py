@@ -9,14 +9,14 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import forked
-from end_to_end.agents import COMMAND_LINE, DONE, TWO, Agent, Endpoint, event, until
+from end_to_end.agents import COMMAND_LINE, DONE, Agent, Endpoint, event, until
 from end_to_end.running import Running
 from server.running import fleet, request_reboot
 
@@ -27,24 +27,13 @@ ROOM_BYTES = 512
 
 
 @pytest.fixture
-def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
-    made = Agent(tmp_path / "agent", cloud.url, TWO)
-    yield made
-    made.close()
+def agent(agents: Callable[..., Agent]) -> Agent:
+    return agents()
 
 
-def fill(agent: Agent) -> None:
-    """Let the journal not grow any more."""
-    _limit(agent, ROOM_BYTES)
-
-
-def make_room(agent: Agent) -> None:
-    _limit(agent, resource.RLIM_INFINITY)
-
-
-def _limit(agent: Agent, size: int) -> None:
-    assert agent.process is not None
-    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+def limit(pid: int, size: int = resource.RLIM_INFINITY) -> None:
+    """Let no file of a process grow beyond a size; without one, any may."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def said_to_be_full(agent: Agent) -> None:
@@ -55,33 +44,32 @@ def said_to_be_full(agent: Agent) -> None:
     agent.until(lambda: FULL in agent.said.read_text())
 
 
-def well_again(agent: Agent) -> None:
-    agent.until(lambda: agent.page("/healthz") == (200, "ok\n"))
-    agent.until(lambda: agent.status()["trouble"] == "")
-
-
-def started(agent: Agent) -> Agent:
+def started_and_filled(agent: Agent) -> int:
+    """Return the process of an agent whose journal cannot grow any more."""
     agent.start(piped=True)
     # It asks after its first record: a disk that is full before that is one that it starts on.
     agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-    return agent
+    assert agent.process is not None
+    limit(agent.process.pid, ROOM_BYTES)
+    return agent.process.pid
 
 
 def test_nothing_is_begun_that_cannot_be_written(cloud: Endpoint, agent: Agent) -> None:
-    fill(started(agent))
+    pid = started_and_filled(agent)
     cloud.show(event())
     said_to_be_full(agent)
     assert (agent.done, cloud.approved) == ([], [])
-    make_room(agent)
+    limit(pid)
     agent.expect(*DONE)
     agent.until(lambda: agent.phase() == "Approved")
-    well_again(agent)
+    agent.until(lambda: agent.page("/healthz") == (200, "ok\n"))
+    agent.until(lambda: agent.status()["trouble"] == "")
 
 
 def test_an_agent_that_is_told_to_end_ends_although_it_cannot_write(
     cloud: Endpoint, agent: Agent
 ) -> None:
-    fill(started(agent))
+    started_and_filled(agent)
     cloud.show(event())
     said_to_be_full(agent)
     assert agent.kill(signal.SIGTERM) == 6
@@ -110,12 +98,6 @@ def service(tmp_path: Path) -> Iterator[Running]:
     running.stop()
 
 
-def limit(service: Running, size: int) -> None:
-    assert service._process is not None
-    pid = service._process.pid
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
 def told(service: Running) -> tuple[int, str, str]:
     """Return what `/readyz`, `forewarn_ready` and `forewarn_store_up` say."""
     lines = service.operator.ask("GET", "/metrics").body.decode().splitlines()
@@ -129,13 +111,13 @@ def test_a_service_whose_disk_is_full_says_that_it_is_not_ready(service: Running
     assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
     request_reboot(client)
     assert told(service) == (200, "1.0", "1.0")
-    limit(service, 0)
+    limit(service.pid, 0)
     assert told(service) == (503, "0.0", "0.0")
     refused = client.ask("POST", "/v1/approvals", {"references": ["1"]})
     assert (refused.status, refused.error["code"]) == (503, "unavailable")
     (event,) = client.get("/v1/events")["events"]
     assert event["status"] == "Scheduled"
-    limit(service, resource.RLIM_INFINITY)
+    limit(service.pid)
     until(lambda: told(service) == (200, "1.0", "1.0"))
     approved: Any = client.ask("POST", "/v1/approvals", {"references": ["1"]})
     assert approved.status == 200

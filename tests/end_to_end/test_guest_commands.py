@@ -53,13 +53,9 @@ SERVER_EXTRA = "filelock,httptools,starlette,structlog,uvicorn,uvloop,aiosqlite"
 
 @pytest.fixture(scope="module")
 def service(shared_folder: Path) -> Generator[Running]:
-    running = Running(shared_folder, connector=lasting(shared_folder))
-    running.start()
-    try:
+    with Running(shared_folder, connector=lasting(shared_folder)) as running:
         running.apply(FLEET)
         yield running
-    finally:
-        assert running.stop() == 0
 
 
 def place(service: Running, machine: str = "web-0") -> str:

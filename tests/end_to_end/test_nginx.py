@@ -17,9 +17,8 @@ from end_to_end.metadata_agent import Agent
 from end_to_end.nginx import NGINX, serving
 from end_to_end.production import example
 from end_to_end.running import Running
-from end_to_end.test_restart import is_there
 from forewarn.protocol import exchange
-from ports import free_port
+from ports import answers, free_port
 
 pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="nginx is not installed"),
@@ -52,12 +51,9 @@ def service(folder: Path) -> Iterator[Running]:
     )
     text = made.settings.read_text()
     made.settings.write_text(text.replace(f"port = {made.guest_port}\n", listener))
-    made.start()
-    try:
+    with made:
         made.apply(FLEET)
         yield made
-    finally:
-        assert made.stop() == 0
 
 
 @contextlib.contextmanager
@@ -193,7 +189,7 @@ def nova(folder: Path) -> Iterator[int]:
         command, cwd=there, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        patience.until(lambda: is_there(port))
+        patience.until(lambda: answers(port))
         yield port
     finally:
         running.terminate()

@@ -87,8 +87,7 @@ def test_the_weekend_goes_from_the_fleet_file_to_the_end_with_a_failure_in_it(
     tmp_path: Path,
 ) -> None:
     story = Story(tmp_path)
-    story.service.start()
-    try:
+    with story.service:
         (apply,) = commands("fleet apply")
         (plan,), (start,) = commands("rollout plan"), commands("rollout start")
         watch, again = commands("maintenance watch")
@@ -123,5 +122,3 @@ def test_the_weekend_goes_from_the_fleet_file_to_the_end_with_a_failure_in_it(
         assert bool(started[-1]["opens_at"]) is (asked_at < opens)
         patched = (story.folder / "patched.txt").read_text()
         assert set(HOSTS) <= set(re.findall(r"h\d", patched))
-    finally:
-        assert story.service.stop() == 0

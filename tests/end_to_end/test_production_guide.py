@@ -118,12 +118,9 @@ def test_a_backup_is_put_back_after_a_kill_by_the_guides_steps(folder: Path) -> 
     by_the_guide("restore-check", folder)
     (aside,) = folder.glob("aside.*")
     assert {"forewarn.db", "forewarn.db-wal"} <= {file.name for file in aside.iterdir()}
-    service.start()
-    try:
+    with service:
         (event,) = service.document("events")["events"]
         assert (event["machines"], event["status"]) == (["web-0"], "Scheduled")
-    finally:
-        assert service.stop() == 0
     with contextlib.closing(sqlite3.connect(folder / "forewarn.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
@@ -137,7 +134,6 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
     make, look, change, revoke, audit = pages.blocks(PAGE, "sh")
     setting = pages.placed(pages.block(PAGE, "toml"), {LISTEN: listen}).split("\n", 1)[1]
     service = Running(tmp_path, operator=setting)
-    service.start()
     bob = pages.placed(look, {LISTEN: listen})
 
     def run(text: str, user: str = "root") -> subprocess.CompletedProcess[str]:
@@ -149,7 +145,7 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
         }
         return forked.completed(["sh", "-ec", text], cwd=tmp_path, env=given)
 
-    try:
+    with service:
         assert run(make).returncode == 0
         assert (tmp_path / "bob.token").stat().st_mode & 0o077 == 0
         looked = run(bob, "bob")
@@ -162,5 +158,3 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
         told = run(audit)
         assert told.returncode == 0, told.stderr
         assert [word in told.stdout for word in ("bob", "forbidden", "viewer")] == [True] * 3
-    finally:
-        assert service.stop() == 0

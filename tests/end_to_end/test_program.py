@@ -43,8 +43,7 @@ def test_a_program_moves_machines_and_its_failure_stops_the_walk(tmp_path: Path)
         "[connector.simulated]", '[connector]\nkind = "command"'
     )
     service.settings.write_text(text)
-    service.start()
-    try:
+    with service:
         service.apply(FLEET)
         service.document("schedule", "redeploy", "--scope", "web")
         assert service.call("approve", "1.1").returncode == 0
@@ -57,5 +56,3 @@ def test_a_program_moves_machines_and_its_failure_stops_the_walk(tmp_path: Path)
         assert "no route to h2" in failed["outcome"]
         acts = [json.loads(line) for line in log.read_text().splitlines()]
         assert acts == [["1.1", "web-0", "h1"], ["1.2", "web-1", "h2"]]
-    finally:
-        assert service.stop() == 0

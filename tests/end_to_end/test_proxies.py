@@ -14,7 +14,6 @@ import pytest
 import patience
 from end_to_end.running import Running
 from forewarn.protocol import exchange
-from forewarn.server import run
 from patience import until
 
 pytestmark = pytest.mark.skipif(
@@ -48,13 +47,9 @@ class Service(Running):
 
 @pytest.fixture
 def service(folder: Path) -> Iterator[Service]:
-    made = Service(folder)
-    made.start()
-    try:
+    with Service(folder) as made:
         made.apply(FLEET)
         yield made
-    finally:
-        assert made.stop() == run.STOPPED
 
 
 def test_at_a_terminal_a_hangup_ends_the_service(folder: Path) -> None:

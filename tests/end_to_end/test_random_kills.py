@@ -6,8 +6,8 @@ printed; AGENT_KILLS and SEED in the environment set the number of kills and the
 
     AGENT_KILLS=3 .venv/bin/python -m pytest -m "" tests/end_to_end/test_random_kills.py
 
-What a kill meets still differs from run to run. `make test` kills an agent once at each record of
-its journal: end_to_end/test_agent.
+What a kill meets still differs from run to run. `make test` ends the decider between any two of its
+outputs: agent/test_any_order.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,13 +120,12 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.fixture
-def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
-    made = Agent(tmp_path / "agent", cloud.url, RULES)
+def agent(agents: Callable[..., Agent]) -> Agent:
+    made = agents(RULES)
     text = made.action.read_text()
     assert HOLDS in text
     made.action.write_text(text.replace(HOLDS, f"sleep {ACTION}\n{HOLDS}"))
-    yield made
-    made.close()
+    return made
 
 
 @pytest.mark.soak

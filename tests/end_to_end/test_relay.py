@@ -7,10 +7,7 @@ import http.client
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from forewarn.version import __version__
 from house import tree
 from patience import until
 from ports import free_port
+from relays.process import Relay
 
 EVENTS = "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
 FLEET = """
@@ -52,76 +50,47 @@ HAND_OVER = 'exec 3<&"$1"; shift; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
 FIRST_FILE = 20
 
 
-class Relay:
-    """A relay of host h1, by default where no server's package can be imported."""
+class HostRelay(Relay):
+    """A relay of host h1, where no server's package can be imported."""
 
     def __init__(self, folder: Path, upstream: int, token: str) -> None:
-        self.folder = folder
-        folder.mkdir()
         self.port, self.status_port = free_port(), free_port()
-        self.token = folder / "relay.token"
-        self.write_token(token)
-        self.settings = folder / "relay.toml"
-        self.settings.write_text(
+        settings = (
             f'[upstream]\nurls = ["http://127.0.0.1:{upstream}"]\ntoken_file = "relay.token"\n'
             f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {self.port}\n'
             f'[state]\nfolder = "state"\n[status]\nlisten = "127.0.0.1:{self.status_port}"\n'
         )
-        self.log = folder / "relay.log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def write_token(self, token: str) -> None:
-        new = self.token.with_suffix(".new")
-        new.write_text(token)
-        new.chmod(0o600)
-        new.replace(self.token)
-
-    def start(self, *by: str, files: tuple[int, ...] = ()) -> None:
-        command = [sys.executable, "-c", BLOCKED, "--config", str(self.settings)]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*by, *command], stdout=log, stderr=log, pass_fds=files)
-
-    def ready(self, times: int = 1) -> None:
-        until(lambda: self.log.read_text().count('"event": "ready"') >= times, self.log.read_text)
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(patience.SECONDS)
+        super().__init__(folder, "h1", settings, program=("-c", BLOCKED))
+        (folder / "relay.token").write_text(token)
+        (folder / "relay.token").chmod(0o600)
 
     def ask(self, method: str = "GET", body: Any = None, path: str = EVENTS) -> tuple[int, Any]:
-        """Return the status and the document; 0 where the connection ends without an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience.SECONDS)
-        with contextlib.closing(connection):
-            try:
-                told = None if body is None else json.dumps(body)
-                connection.request(method, path, told, {"Metadata": "true"})
-                response = connection.getresponse()
-                data = response.read()
-            except (ConnectionError, http.client.BadStatusLine):
-                return 0, None
-        return response.status, json.loads(data) if data else None
+        """Return the status and the document."""
+        told = None if body is None else json.dumps(body)
+        status, data = asked(self.port, method, path, told)
+        return status, json.loads(data) if data else None
 
     def page(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.status_port, timeout=patience.SECONDS
-        )
-        with contextlib.closing(connection):
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
+        return asked(self.status_port, "GET", path)
 
     def metric(self, name: str) -> float:
-        found = re.search(
-            rf"(?m)^forewarn_relay_{name}(?:{{.*}})? (\S+)$", self.page("/metrics")[1]
-        )
+        page = self.page("/metrics")[1]
+        found = re.search(rf"(?m)^forewarn_relay_{name}(?:{{.*}})? (\S+)$", page)
         assert found is not None, name
         return float(found[1])
 
     def events(self) -> list[Any]:
         status, document = self.ask()
-        assert status == 200, self.log.read_text()
+        assert status == 200, self.said()
         return list(document["Events"])
+
+
+def asked(port: int, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
+    with contextlib.closing(connection):
+        connection.request(method, path, body, {"Metadata": "true"})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
 
 
 @pytest.fixture
@@ -137,15 +106,11 @@ def service(tmp_path: Path) -> Iterator[tuple[Running, int]]:
 
 
 @pytest.fixture
-def relay(service: tuple[Running, int], tmp_path: Path) -> Iterator[Relay]:
+def relay(service: tuple[Running, int], tmp_path: Path) -> Iterator[HostRelay]:
     made = service[0].operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
-    running = Relay(tmp_path / "h1", service[1], made.json["token"])
-    try:
-        yield running
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-            running.process.wait()
+    running = HostRelay(tmp_path / "h1", service[1], made.json["token"])
+    yield running
+    running.end()
 
 
 def reboot(service: Running) -> None:
@@ -154,16 +119,16 @@ def reboot(service: Running) -> None:
 
 
 def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_framework(
-    service: tuple[Running, int], relay: Relay
+    service: tuple[Running, int], relay: HostRelay
 ) -> None:
     relay.start()
-    relay.ready()
+    relay.wait_until_ready()
     assert relay.events() == []
     listed = rf"(?m)^h1 .*  present  {TIME} +{re.escape(__version__)} +1 +{TIME} "
     hosts = functools.partial(service[0].call, "host", "list")
     until(lambda: re.search(listed, hosts().stdout), lambda: hosts().stdout)
     reboot(service[0])
-    (event,) = until(relay.events, relay.log.read_text)
+    (event,) = until(relay.events, relay.said)
     assert event["Resources"] == ["web-0"]
     approval = {"StartRequests": [{"EventId": event["EventId"]}]}
     assert relay.ask("POST", approval) == (200, None)
@@ -174,22 +139,23 @@ def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_fra
     assert relay.page("/readyz")[0] == relay.page("/healthz")[0] == 200
     assert json.loads(relay.page("/status")[1])["host"] == "h1"
     assert (relay.metric("serving"), relay.metric("upstream_up")) == (1, 1)
-    assert relay.stop() == 0
+    assert relay.end() == 0
 
 
 def test_a_restart_refuses_nobody_where_systemd_has_the_socket(
-    service: tuple[Running, int], relay: Relay
+    service: tuple[Running, int], relay: HostRelay
 ) -> None:
     assert service[0].operator is not None
     with socket.create_server(("127.0.0.1", relay.port), backlog=1024) as listening:
         number = fcntl.fcntl(listening, fcntl.F_DUPFD, FIRST_FILE)
         try:
             start = ("bash", "-c", HAND_OVER, "hand-over", str(number))
-            relay.start(*start, files=(number,))
+            relay.within = start
+            relay.start(files=(number,))
             assert relay.ask()[0] == 200  # it waits in the queue until the relay is ready
             for _ in range(3):
-                assert relay.stop() == 0
-                relay.start(*start, files=(number,))
+                assert relay.end() == 0
+                relay.start(files=(number,))
                 assert relay.ask()[0] == 200
         finally:
             os.close(number)

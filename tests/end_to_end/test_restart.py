@@ -23,7 +23,6 @@ import patience
 from end_to_end.agents import until
 from end_to_end.running import Running
 from forewarn.server import run
-from server.running import UnixConnection
 
 RESTARTS = 2
 MACHINES = 400
@@ -186,15 +185,9 @@ class Clients:
             assert not thread.is_alive()
 
     def _operator(self, method: str, path: str, body: Any = None) -> Any:
-        with contextlib.closing(UnixConnection(self._service.socket)) as connection:
-            told = None if body is None else json.dumps(body)
-            connection.request(
-                method, path, body=told, headers={"Content-Type": "application/json"}
-            )
-            response = connection.getresponse()
-            read = json.loads(response.read())
-            assert response.status < 300, read
-            return read
+        answer = self._service.operator.ask(method, path, body)
+        assert answer.status < 300, answer.body
+        return answer.json
 
     def _go_on(
         self, kind: str, name: str, ask: Callable[[Guest], object], *, keeps: bool, every: float
@@ -261,9 +254,3 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     assert service.stop() == run.STOPPED
     assert service.socket.exists()  # it is not the service's to remove
     systemd.close()
-
-
-def is_there(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-        return True
-    return False

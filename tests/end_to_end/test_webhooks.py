@@ -30,13 +30,9 @@ ROUNDS = 4
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Running]:
-    made = Running(tmp_path)
-    made.start()
-    made.apply(FLEET)
-    try:
+    with Running(tmp_path) as made:
+        made.apply(FLEET)
         yield made
-    finally:
-        assert made.stop() == 0
 
 
 def schedule_and_cancel(service: Running, machine: str) -> int:
@@ -132,10 +128,7 @@ def test_a_service_that_is_killed_delivers_everything_in_order_and_repeats_only_
 CHAT = ROOT / "docs" / "examples" / "chat.py"
 
 
-def test_the_example_for_chats_tells_people_what_happened(tmp_path: Path) -> None:
-    service = Running(tmp_path)
-    service.start()
-    service.apply(FLEET)
+def test_the_example_for_chats_tells_people_what_happened(service: Running, tmp_path: Path) -> None:
     port = free_port()
     with receiving() as people:
         body = {"name": "chat", "url": f"http://127.0.0.1:{port}/"}
@@ -147,7 +140,6 @@ def test_the_example_for_chats_tells_people_what_happened(tmp_path: Path) -> Non
             schedule_and_cancel(service, "web-0")
             told = [one.json["message"] for one in people.awaited(4, "/people")]
             chat.kill()
-        assert service.stop() == 0
     assert told[0].startswith("maintenance 1 scheduled: Reboot of web-0")
     assert told[1].startswith("operation 1.1 scheduled: Reboot of web-0, ")
     assert told[2].startswith("operation 1.1 canceled: Reboot of web-0, ")

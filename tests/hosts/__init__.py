@@ -24,8 +24,6 @@ How a test is written:
         lab.serve(lab.libvirt())                        # or any settings from [connector] on
         made = lab.start({"web-0": "h1", "web-1": "h2"}, approve=True)
         lab.fleet(made)                                 # one availability set, a domain each
-        for guest in made:
-            guest.wait_for_polls()
         return made
 
     def test_no_poll_is_refused_in_a_freeze_that_moves(lab: Lab, guests: list[Guest]) -> None:

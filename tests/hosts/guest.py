@@ -1,6 +1,5 @@
 """One guest: its definition, and what it wrote of its polls on its serial console."""
 
-import itertools
 import json
 import re
 import time
@@ -247,12 +246,6 @@ class Guest:
             return ""
         ways = ", ".join(sorted({poll.error for poll in lost}))
         return f"{self.name} lost {len(lost)} of {len(self.polls)} polls: {ways}"
-
-    def longest_gap(self, since: float = 0) -> float:
-        """Return the longest time without a good poll, in seconds, from a time on until now."""
-        good = [poll.at for poll in self.polls if not poll.error and poll.at >= since]
-        times = [since or good[0], *good, time.monotonic()]
-        return max(later - sooner for sooner, later in itertools.pairwise(times))
 
     def wait_for_polls(self, count: int = 1, since: float | None = None) -> None:
         """Wait until it has polled well so many times, from now on or from a time on."""

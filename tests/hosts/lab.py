@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +208,11 @@ class Lab:
         )
         host.start_relay()
 
-    def fleet(self, guests: Iterable[Guest], scope: str = "web", **more: Any) -> None:
-        """Tell the service of guests: one availability set, an update domain for each guest."""
+    def fleet(self, guests: Sequence[Guest], scope: str = "web", **more: Any) -> None:
+        """Tell the service of guests, and wait until each has polled.
+
+        They are one availability set, with an update domain for each guest.
+        """
         assert self.service is not None
         machines = [
             {
@@ -225,6 +228,8 @@ class Lab:
         path = self.folder / "fleet.json"
         path.write_text(json.dumps({"availability_set": [told]}))
         self.forewarn("fleet", "apply", str(path))
+        for guest in guests:
+            guest.wait_for_polls()
 
     def call(self, *arguments: str) -> tuple[int, str, str]:
         """Run one command line against the service; return its exit status and what it printed.

@@ -19,7 +19,6 @@ def guest(lab: Lab) -> Guest:
         {"web-0": "h1"}, memory_mib=agent_image.MEMORY_MIB, devices=disks, arguments="fw.agent=yes"
     )
     lab.fleet([made])
-    made.wait_for_polls()
     says(made, "the agent is up", 1)
     return made
 

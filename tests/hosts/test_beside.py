@@ -28,7 +28,6 @@ def guest(lab: Lab) -> Guest:
     lab.serve(lab.libvirt())
     (made,) = lab.start({"web-0": "h1"}, approve=True, route=f"{ENDPOINT}/32")
     lab.fleet([made])
-    made.wait_for_polls()
     return made
 
 

@@ -31,8 +31,6 @@ def guests(lab: Lab) -> list[Guest]:
     for guest in made:
         guest.start("h1")
     lab.fleet(made)
-    for guest in made:
-        guest.wait_for_polls()
     return made
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forewarn.maintenance.model import Approval, Operation, OperationEvent, StartCause
+from forewarn.maintenance.model import Approval, Machine, Operation, OperationEvent, StartCause
 from forewarn.vocabulary import (
     ApproverKind,
     EventSource,
@@ -16,6 +16,20 @@ from forewarn.vocabulary import (
 
 NOW = datetime(2026, 3, 2, 15, 43, 20, tzinfo=UTC)
 SCOPES = tuple(f"scope{n}" for n in range(16))
+
+
+def machine(
+    name: str, scope: str = "web", domain: int = 0, *, host: str = "", address: str = ""
+) -> Machine:
+    return Machine(
+        name=name,
+        scope=scope,
+        update_domain=domain,
+        fault_domain=0,
+        vm_id="00000000-0000-4000-8000-000000000000",
+        host=host,
+        address=address,
+    )
 
 
 def operation(

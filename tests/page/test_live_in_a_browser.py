@@ -1,6 +1,5 @@
 """The live stream in a browser, and a log-in: changes show by themselves."""
 
-import os
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,9 +12,9 @@ from end_to_end import running
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
-from page.site import MILLISECONDS, Contexts, Site, follow
+from page.site import MILLISECONDS, Contexts, Site
 from ports import free_port
-from server.running import ME, Client, Running, request_reboot, settings_in
+from server.running import ME, Running, request_reboot, settings_in
 
 CONNECTIONS = 6
 """How many a browser has to one origin by HTTP/1.1."""
@@ -64,18 +63,6 @@ def test_an_open_panel_stays_open_and_follows_too(site: Site) -> None:
     site.root.ask("POST", "/v1/approvals", {"references": ["1.1"]})
     expect(panel.locator(".approved")).to_be_visible()
     expect(panel.get_by_role("link", name="Approve 1.1")).to_have_count(0)
-
-
-def test_two_windows_show_what_one_of_them_does(site: Site) -> None:
-    request_reboot(site.root)
-    one, other = (
-        site.window(role, path="/operations/1.1") for role in (AccessRole.ADMIN, AccessRole.VIEWER)
-    )
-    follow(one.get_by_role("link", name="Cancel 1.1"))
-    follow(one.get_by_role("button", name="Cancel 1.1"))
-    one.goto(f"{site.url}/operations/1.1")
-    for window in (one, other):
-        expect(window.locator(".state b")).to_have_text("Canceled")
 
 
 def test_hidden_windows_leave_the_browsers_connections_to_those_in_view(site: Site) -> None:
@@ -256,25 +243,3 @@ def test_the_command_lines_link_opens_a_window_that_shows_what_it_does_next(
     finally:
         context.close()
         service.kill()
-
-
-def test_a_token_gives_a_link_with_its_own_name_and_role(tmp_path: Path) -> None:
-    port = free_port()
-    service = running.Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"')
-    service.start()
-    try:
-        made = service.call("token", "create", "ann", "--role", "viewer")
-        token = tmp_path / "ann.token"
-        token.write_text(made.stdout)
-        token.chmod(0o600)
-        shown = service.call(
-            *("page", "--json", "--operator", f"127.0.0.1:{port}"),
-            FOREWARN_SET_OPERATOR__TOKEN_FILE=os.fspath(token),
-        )
-        assert shown.returncode == 0, shown.stderr
-        assert '"created_by": "ann"' in shown.stdout
-        assert '"role": "viewer"' in shown.stdout
-        refused = Client(f"http://127.0.0.1:{port}").ask("POST", "/v1/tokens/page", {})
-        assert refused.status == 401
-    finally:
-        assert service.stop() == 0

@@ -13,21 +13,10 @@ from forewarn.maintenance.model import Changes, Machine, Maintenance, Scope, uns
 from forewarn.server.operator import api
 from forewarn.server.operator.inventory import Inventory, MachineSearch
 from forewarn.vocabulary import ScopeKind
+from page.operations import machine
 from server.running import NOON
 
 PLACES = st.text("abc-01", min_size=1, max_size=3)
-
-
-def machine(name: str, scope: str = "web", host: str = "h1", address: str = "") -> Machine:
-    return Machine(
-        name=name,
-        scope=scope,
-        update_domain=0,
-        fault_domain=0,
-        vm_id="0",
-        host=host,
-        address=address,
-    )
 
 
 def fleet(*machines: Machine) -> dict[str, Machine]:
@@ -45,8 +34,8 @@ def inventory_of(*machines: Machine) -> Inventory:
 
 def test_a_part_of_a_name_a_scope_a_host_or_an_address_is_found_in_any_case() -> None:
     inventory = inventory_of(
-        machine("Web-0", "web", "Rack1-h1", "10.0.0.1"),
-        machine("db-0", "db", "rack2-h7", "10.0.9.1"),
+        machine("Web-0", host="Rack1-h1", address="10.0.0.1"),
+        machine("db-0", "db", host="rack2-h7", address="10.0.9.1"),
     )
     for wanted in ("WEB-", "rack1", "10.0.0"):
         assert found(inventory, wanted) == ["web-0"]
@@ -60,7 +49,9 @@ def test_a_part_of_a_name_a_scope_a_host_or_an_address_is_found_in_any_case() ->
 def test_it_finds_what_a_look_at_each_machine_finds(
     places: dict[str, tuple[str, str]], wanted: str, after: str
 ) -> None:
-    inventory = inventory_of(*(machine(name, *place) for name, place in places.items()))
+    inventory = inventory_of(
+        *(machine(name, scope, host=host) for name, (scope, host) in places.items())
+    )
     expected = [
         key
         for key, each in sorted(inventory.machines.items())
@@ -71,10 +62,10 @@ def test_it_finds_what_a_look_at_each_machine_finds(
 
 def test_a_scope_and_a_host_are_whole_names() -> None:
     inventory = inventory_of(
-        machine("a", "web", "h1"),
-        machine("b", "web2", "H1"),
-        machine("c", "web", ""),
-        machine("d", "h1", "web"),
+        machine("a", host="h1"),
+        machine("b", "web2", host="H1"),
+        machine("c"),
+        machine("d", "h1", host="web"),
     )
     assert found(inventory, scope="Web") == ["a", "c"]
     assert found(inventory, host="h1") == ["a"]

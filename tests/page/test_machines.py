@@ -7,36 +7,18 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.clock import ManualClock
-from forewarn.control.plane import Plane
 from forewarn.protocol.versions import VERSION_BY_NAME
-from forewarn.server.guest.listener import Listener
-from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.page import history
-from forewarn.server.sockets import HandedOver
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
 from page.site import Contexts, Site, follow
-from server.running import NOON, Running, guids, request_reboot, settings_in
-
-
-def test_the_search_of_the_bar_leads_to_a_machine_or_to_those_like_it(site: Site) -> None:
-    window = site.window()
-    window.keyboard.press("/")
-    window.keyboard.type("WEB-1")
-    window.keyboard.press("Enter")
-    window.wait_for_url(re.compile("/machines/", re.IGNORECASE))
-    expect(window.locator("h1")).to_have_text("web-1")
-    window.keyboard.press("/")
-    window.keyboard.type("web-")
-    window.keyboard.press("Enter")
-    window.wait_for_url(f"{site.url}/machines?q=web-")
-    expect(window.locator("tbody tr")).to_have_count(3)
+from relay_plane.served import Served
+from server.running import NOON, Running, request_reboot, settings_in
 
 
 @pytest.mark.parametrize(
@@ -127,24 +109,8 @@ def test_times_have_the_readers_own_beside_utc(site: Site) -> None:
     assert title != f"{written} · "
 
 
-class Guarded(Running):
+class Guarded(Served):
     """A service with a guest plane that guests can ask."""
-
-    def _guests_of(self, plane: Plane) -> Any:
-        super()._guests_of(plane)
-        watch = self._watch
-        return GuestPlane(
-            listeners=(Listener(address="127.0.0.1", port=0),),
-            limits=self.settings.guest,
-            rules=self.settings.guest_rules,
-            backend=plane,
-            time=watch,
-            wall=watch,
-            request_time=watch,
-            on_turn=watch.turn,
-            mint=guids(),
-            handed_over=HandedOver(),
-        )
 
     def read(self, machine: str, version: str) -> bytes:
         """Ask for a machine's document, as it does."""
@@ -272,6 +238,12 @@ def test_the_file_has_what_the_api_has(past: Site, reader: Page) -> None:
         assert row["announced_at"] == one["announced_at"][:23].rstrip("Z") + "Z"
         assert row["description"].removeprefix("'") == one["description"]
         assert row["outcome"] == one["outcome"]
+
+
+def test_an_operation_that_is_over_has_its_page(past: Site) -> None:
+    answer = past.root.ask("GET", "/operations/2.1")
+    assert answer.status == 200
+    assert "not today" in answer.body.decode()
 
 
 def test_a_text_that_a_spreadsheet_would_calculate_is_only_text(past: Site, reader: Page) -> None:

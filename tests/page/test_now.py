@@ -34,20 +34,10 @@ from forewarn.server.page.timeline import Form, Range, form_of
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, ScopeKind
-from page.operations import NOW, operation
+from page.operations import NOW, machine, operation
 from store.values import with_maintenances
 
 MINUTE = timedelta(minutes=1)
-
-
-def machine(name: str, scope: str = "web", domain: int = 0) -> Machine:
-    return Machine(
-        name=name,
-        scope=scope,
-        update_domain=domain,
-        fault_domain=0,
-        vm_id="00000000-0000-4000-8000-000000000000",
-    )
 
 
 def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[str, Scope]:
@@ -203,11 +193,15 @@ def test_an_alert_has_the_order_that_ends_it() -> None:
     assert line.action == "Resume"
 
 
-def test_of_very_many_alerts_the_rest_is_a_number() -> None:
+def test_of_very_many_alerts_operations_and_maintenances_the_rest_is_a_number() -> None:
     found = [Alert(AlertKind.FAILED, f"{n}.1", "failed", NOW) for n in range(now.MAX_ALERTS + 7)]
-    made = Page([]).made(found)
+    going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
+    made = Page([], *(operation(n) for n in range(1, 40))).made(found, opened=tuple(going))
     assert len(made["alerts"]) + len(made["folded_alerts"]) == now.MAX_ALERTS
-    assert made["more_alerts"] == 7
+    assert len(made["coming"]) == now.MAX_NEXT
+    assert [one.number for one, *_ in made["progress"]] == [8, 7, 6, 5, 4]
+    more = [made[f"more_{name}"] for name in ("alerts", "coming", "progress")]
+    assert more == [7, 39 - now.MAX_NEXT, 4]
 
 
 def test_what_is_under_way_comes_before_what_is_next() -> None:
@@ -228,26 +222,12 @@ def test_what_is_under_way_comes_before_what_is_next() -> None:
     assert form_of(lines[2][0]) is Form.HELD
 
 
-def test_no_more_lines_are_shown_than_may_be() -> None:
-    page = Page([], *(operation(n) for n in range(1, 40)))
-    made = page.made()
-    assert len(made["coming"]) == now.MAX_NEXT
-    assert made["more_coming"] == 39 - now.MAX_NEXT
-
-
 def test_the_units_of_a_maintenance_are_counted_by_their_state() -> None:
     done, failed, waiting = UnitState.DONE, UnitState.FAILED, UnitState.WAITING
     ((_, _, counts),) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))[
         "progress"
     ]
     assert counts == {done: 2, failed: 1, waiting: 2}
-
-
-def test_the_latest_maintenances_with_units_are_shown() -> None:
-    going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
-    made = Page([]).made(opened=tuple(going))
-    assert [one.number for one, *_ in made["progress"]] == [8, 7, 6, 5, 4]
-    assert made["more_progress"] == 4
 
 
 # Many windows.
@@ -298,17 +278,6 @@ def played(story: Story) -> Callable[[], None]:
             renderer.close()
 
     return lambda: asyncio.run(play())
-
-
-@played
-async def test_windows_that_ask_together_get_the_same_page(
-    page: Page, desk: Desk, shared: now.SharedNow
-) -> None:
-    texts = await asyncio.gather(*(shared.html(Range.TWO_HOURS) for _ in range(20)))
-    assert desk.asks == 1
-    assert len(set(texts)) == 1
-    assert await shared.html(Range.DAY) != texts[0]
-    assert desk.asks == 2
 
 
 @played
@@ -365,19 +334,6 @@ async def test_while_the_store_is_away_the_page_shows_what_memory_has(
 ) -> None:
     desk.away = True
     assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
-
-
-@played
-async def test_a_window_that_goes_away_takes_no_page_from_another(
-    page: Page, desk: Desk, shared: now.SharedNow
-) -> None:
-    desk.gate.clear()
-    first = asyncio.create_task(shared.html(Range.TWO_HOURS))
-    second = asyncio.create_task(shared.html(Range.TWO_HOURS))
-    await asyncio.sleep(0)
-    first.cancel()
-    desk.gate.set()
-    assert "/operations/1.1" in await second
 
 
 # The map.

@@ -3,26 +3,37 @@
 With IMAGES=docs/images in the environment, the pictures of the docs are made.
 """
 
+import itertools
 import os
+from collections import defaultdict
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
+from builders import MINUTE, mint
 from forewarn.clock import ManualClock
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import SAVE_SECONDS
-from forewarn.maintenance.model import key
+from forewarn.control.plane import Plane
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance.fleet_file import Fleet
+from forewarn.maintenance.model import Operation, StartCause
 from forewarn.server.settings import SimulatedSettings
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.vocabulary import AccessRole
-from page.evening import Evening
+from forewarn.vocabulary import AccessRole, EventStatus, EventType
+from page.operations import NOW, operation
 from page.site import NARROW, WIDE, Contexts, Site, follow
 from patience import until
 from server.running import NOON, Flaky, Running, settings_in
+from store.values import with_maintenances
 
 SEED = 34
 SILENT = 17
@@ -48,22 +59,82 @@ OVERLAPS = """() => {
 OVERFLOWS = """() => document.documentElement.scrollWidth - innerWidth"""
 
 
-@pytest.fixture(scope="module")
-def evening() -> Evening:
-    return Evening(SEED)
+SETS = ("api", "batch", "cache", "crawl", "db", "encode", "queue", "search", "store", "web")
+FLEET = {
+    "availability_set": [
+        {
+            "name": name,
+            "update_domains": 5,
+            "machines": [{"name": f"{name}-{n}", "host": f"h{n % 10}"} for n in range(46)],
+        }
+        for name in SETS
+    ],
+    "machine": [{"name": f"worker-{n}", "host": f"h{n}"} for n in range(40)],
+}
+LIVE = (EventStatus.SCHEDULED, EventStatus.STARTED, EventStatus.RETURNING)
+OVER = (*(EventStatus.COMPLETED,) * 6, EventStatus.CANCELED, EventStatus.FAILED)
+
+
+def at_random(chance: Random, number: int, status: EventStatus, **place: Any) -> Operation:
+    """An operation in the last two hours; a failed one was acknowledged, except in db."""
+
+    def before(end: datetime, longest: int) -> datetime:
+        return end - timedelta(seconds=chance.randrange(60, longest))
+
+    ended = NOW if status in LIVE else before(NOW, 6000)
+    started = before(ended, 240)
+    announced = before(started, 800)
+    times: dict[str, Any] = {"not_before": announced + 15 * MINUTE}
+    if status not in LIVE:
+        times["ended_at"] = ended
+    if status not in {EventStatus.CANCELED, EventStatus.SCHEDULED}:
+        times |= {"started_at": started, "not_before": started}
+        times["start_cause"] = StartCause.NOTICE_OVER
+    if status is EventStatus.RETURNING:
+        times |= {"carried_out_at": ended, "back_by": NOW + 15 * MINUTE}
+    if status is EventStatus.FAILED and place["scope"] != "db":
+        times |= {"acknowledged_by": "ann", "awaited": ()}
+    kind = chance.choice((EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY))
+    return operation(number, status, announced=announced, event_type=kind, **place, **times)
 
 
 @pytest.fixture
-def town(tmp_path: Path, contexts: Contexts, evening: Evening) -> Iterator[Site]:
-    """A service that goes on from the end of a copy of the evening."""
-    store = evening.copied()
-    # What was under way stays so: the clock stands.
+def store() -> InMemoryStore:
+    """Two hours of maintenance, up to now; in each scope one update domain is not over."""
+    made, chance, numbers = InMemoryStore(), Random(SEED), itertools.count(1)
+    plane = Plane(InlineWriter(made, ManualClock(NOW), Changefeed()), mint("e"))
+    plane.apply_fleet(msgspec.convert(FLEET, Fleet)).result()
+    with made.read() as reading:
+        places = defaultdict(list)
+        for machine in reading.machines().values():
+            places[machine.scope, machine.update_domain].append(machine)
+        scopes = [replace(scope, incarnation=50) for scope in reading.scopes().values()]
+    found: list[Operation] = []
+    for (scope, domain), there in sorted(places.items()):
+        statuses = chance.choices(OVER, k=2)
+        if domain == 0 and scope in SETS:
+            last = LIVE[SETS.index(scope) % len(LIVE)]
+            statuses.append(EventStatus.FAILED if scope == "db" else last)
+        for status in statuses:
+            some = chance.sample(there, min(len(there), chance.choice((1, 2, 8))))
+            place = {"scope": scope, "domain": domain, "machines": tuple(m.name for m in some)}
+            hosts = tuple(sorted({machine.host for machine in some}))
+            found.append(at_random(chance, next(numbers), status, hosts=hosts, **place))
+    with made.write() as transaction:
+        transaction.save(replace(with_maintenances(*found), scopes=tuple(scopes)))
+    return made
+
+
+@pytest.fixture
+def town(tmp_path: Path, contexts: Contexts, store: InMemoryStore) -> Iterator[Site]:
+    """A service that goes on from there, except that its clock stands."""
     simulated = SimulatedSettings(freeze_seconds=3600, reboot_seconds=3600, redeploy_seconds=3600)
     wanted = settings_in(tmp_path, simulated, listen="127.0.0.1:0")
-    with Running(wanted, store, ManualClock(evening.now)) as running:
-        for number, name in enumerate(evening.model.all_machines):
-            if number % SILENT:
-                running.guests.saw(key(name), at=evening.now - timedelta(seconds=20))
+    with store.read() as reading:
+        asking = [name for number, name in enumerate(reading.machines()) if number % SILENT]
+    with Running(wanted, store, ManualClock(NOW)) as running:
+        for name in asking:
+            running.guests.saw(name, at=NOW - timedelta(seconds=20))
         with Site(running, contexts, with_fleet=False) as opened:
             yield opened
 

@@ -132,9 +132,6 @@ def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
 )
 def test_each_state_has_a_form_of_its_own(status: EventStatus, form: Form) -> None:
     assert only(operation(status=status)).form is form
-
-
-def test_what_is_held_has_a_form_of_its_own() -> None:
     assert only(operation(held_at=NOW)).form is Form.HELD
 
 

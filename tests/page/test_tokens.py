@@ -348,19 +348,6 @@ def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_it_was_ready(
     assert re.findall(state, late) != re.findall(state, now)
 
 
-def test_an_open_stream_ends_with_the_service_and_is_not_torn(tmp_path: Path) -> None:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore()) as running:
-        token = Path(running.settings.operator.token_file).read_text(encoding="ascii").strip()
-        host = str(urlsplit(running.opened.operators[1]).netloc)
-        connection = HTTPConnection(host, timeout=patience.SECONDS)
-        connection.request("GET", "/page/stream", headers={"Authorization": f"Bearer {token}"})
-        stream = connection.getresponse()
-        assert stream.readline().startswith(b":")
-    stream.read()  # IncompleteRead where it was torn
-    connection.close()
-
-
 class Slow(Wrapped):
     """A store whose next reader waits until he is let on."""
 

@@ -1,21 +1,15 @@
 """What recipes are run with: a short folder, the service, and the switch of its machines."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Endpoint
+from end_to_end.conftest import cloud, folder
 from end_to_end.running import Running
 from recipes.power import Power, power
 
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder of this test's own, whose path is short enough for a unix socket."""
-    with tempfile.TemporaryDirectory(prefix="fw-") as made:
-        yield Path(made)
+__all__ = ["cloud", "folder"]
 
 
 @pytest.fixture
@@ -27,16 +21,5 @@ def switch(folder: Path) -> Iterator[Power]:
 @pytest.fixture
 def service(folder: Path, switch: Power) -> Iterator[Running]:
     """A service that carries maintenance out by the switch."""
-    made = Running(folder, connector=switch.settings)
-    made.start()
-    try:
+    with Running(folder, connector=switch.settings) as made:
         yield made
-    finally:
-        assert made.stop() == 0
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    """An endpoint whose document is the test's."""
-    with Endpoint() as server:
-        yield server

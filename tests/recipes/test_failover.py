@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -109,18 +108,6 @@ def more(writer: Writer) -> None:
     until(lambda: len(writer.acknowledged) > count + 20)
 
 
-def approvals(service: Running) -> int:
-    """Return how many approvals were answered with 200."""
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.connect(str(service.socket))
-        asked.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        page = asked.makefile().read()
-    name = 'forewarn_guest_requests_total{code="200",resource="approvals"}'
-    counts = re.findall(rf"(?m)^{re.escape(name)} (\S+)$", page)
-    assert len(counts) <= 1
-    return int(float(counts[0])) if counts else 0
-
-
 def over(agent: Agent) -> None:
     """Wait until an event is over for an agent, and everything is undone."""
     agent.until(lambda: agent.status().get("events") == [] and not agent.status()["standing"])
@@ -148,7 +135,7 @@ def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
         assert record["start_cause"] == "approved"
         assert promoted_at(new, turn + 2) < approved_at(record)
         over(agents[turn])
-        assert approvals(service) == turn + 1
+        assert service.posts() == turn + 1
         assert doings(agents[turn])[-1].endswith("done: this is the standby, and streams")
         more(writer)
         assert (new.standby, old.standby, old.streams) == (False, True, True)

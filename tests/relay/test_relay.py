@@ -118,12 +118,24 @@ async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_
     service = filled()
     await service.start()
     own = settings(tmp_path, service)
+    loop = asyncio.get_running_loop()
+    read: list[str] = []
+
+    class ReadMeanwhile(cache.StateFile):
+        def write(self, *given: Any) -> None:
+            asking = asyncio.run_coroutine_threadsafe(relay.incarnation(), loop)
+            read.append(asking.result(patience.SECONDS))
+            super().write(*given)
+
     async with relaying(own) as relay:
         assert await relay.incarnation() == "2"
+        relay.relay._file.unlock()
+        relay.relay._file = ReadMeanwhile(tmp_path / "state")
         for incarnation in (3, 4):
             newer(service, incarnation)
             await reached(lambda: relay.relay._held.etag == service.etag)
             assert await relay.incarnation() == str(incarnation)
+        assert read == ["2", "3"]  # what is not saved yet nobody reads
         saved = tmp_path / "state" / cache.FILE_NAME
         os.utime(saved, (0, 0))
     assert saved.stat().st_mtime > 0, "it was true until the end"

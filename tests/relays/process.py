@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import patience
@@ -35,24 +35,33 @@ class Relay:
         host: The host that it is on.
         settings: Its whole settings.
         within: What stands before its command.
+        program: What Python runs.
     """
 
-    def __init__(self, folder: Path, host: str, settings: str, within: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        settings: str,
+        within: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "forewarn.relay.run"),
+    ) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         self.host = host
         self.log = folder / "relay.log"
         self._from = 0
-        self._within = within
+        self.within = within
+        self._program = program
         self._config = folder / "relay.toml"
         self._config.write_text(settings)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Begin to start it; `wait_until_ready` returns when it answers guests."""
+    def start(self, files: Collection[int] = ()) -> None:
+        """Begin to start it, with open files; `wait_until_ready` returns when it answers guests."""
         self._from = self.log.stat().st_size if self.log.exists() else 0
-        command = [sys.executable, "-m", "forewarn.relay.run", "--config", str(self._config)]
+        command = [*self.within, sys.executable, *self._program, "--config", str(self._config)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen([*self._within, *command], stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, pass_fds=files)
 
     def wait_until_ready(self) -> None:
         """Return when its log says that it answers guests."""

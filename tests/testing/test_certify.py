@@ -16,6 +16,7 @@ import yaml
 import forked
 import patience
 from end_to_end import installed
+from end_to_end.test_command_line import AS_NOBODY
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import certify, handler_process, namespace
@@ -237,10 +238,6 @@ def _read(file: Path) -> bytes:
         return b""
 
 
-AS_NOBODY = (
-    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
-    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--"),
-)
 REFUSING = (
     'read mapped; exec sh -ec \'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"\' sh "$@"'
 )

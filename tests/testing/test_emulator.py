@@ -6,10 +6,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-import requests
 
 import forewarn
 import patience
@@ -18,21 +17,9 @@ from forewarn.testing import EmulatedEvent, EmulatedMachine, Emulator, Exchange,
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.vocabulary import ErrorCode
 from leftovers import check_nothing_left
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from testing.conftest import NOON, get
 
 QUICK = forewarn.Pace(poll_seconds=0.05)
-
-
-@pytest.fixture
-def emulator() -> Iterator[Emulator]:
-    with Emulator(beginning=NOON) as started:
-        yield started
-
-
-@pytest.fixture
-def web(emulator: Emulator) -> EmulatedMachine:
-    return emulator.machine("web-0")
 
 
 Handle = Callable[[forewarn.Client, forewarn.Change], None]
@@ -67,21 +54,12 @@ class Handler:
                 self._handle(self._client, change)
 
 
-def test_a_client_reads_what_was_scheduled(emulator: Emulator, web: EmulatedMachine) -> None:
+def test_the_clock_stands_until_it_is_told(emulator: Emulator, web: EmulatedMachine) -> None:
     event = emulator.schedule("Reboot", "web-0")
     with forewarn.Client(web.endpoint) as client:
         (read,) = client.events()
-    assert (read.event_id, read.event_type, read.status) == (
-        event.event_id,
-        "Reboot",
-        "Scheduled",
-    )
-    assert read.not_before == NOON + timedelta(minutes=15)
-    assert read.concerns_me
-
-
-def test_the_clock_stands_until_it_is_told(emulator: Emulator, web: EmulatedMachine) -> None:
-    event = emulator.schedule("Reboot", "web-0")
+    assert (read.event_id, read.event_type, read.status) == (event.event_id, "Reboot", "Scheduled")
+    assert (read.not_before, read.concerns_me) == (NOON + timedelta(minutes=15), True)
     emulator.advance("14m59s")
     assert event.status == "Scheduled"
     assert emulator.now == NOON + timedelta(seconds=899)
@@ -368,13 +346,12 @@ def test_two_hundred_leave_nothing_behind() -> None:
 def test_a_machine_whose_request_is_refused_has_not_asked_again(
     emulator: Emulator, web: EmulatedMachine
 ) -> None:
-    events = f"{web.endpoint}/metadata/scheduledevents?api-version=2020-07-01"
-    requests.get(events, headers={"Metadata": "true"}, timeout=patience.SECONDS)
+    get(web)
     event = emulator.schedule("Reboot", "web-0", no_notice=True)
     emulator.finish()
-    assert requests.get(events, timeout=patience.SECONDS).status_code == 400
+    assert get(web, Metadata="").status_code == 400
     assert event.status == "Returning"
-    requests.get(events, headers={"Metadata": "true"}, timeout=patience.SECONDS)
+    get(web)
     assert event.status == "Completed"
 
 

@@ -1,8 +1,6 @@
 """Every fault on demand: what a handler sees of it, and that it passes."""
 
 import socket
-from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 import requests
@@ -11,8 +9,7 @@ import forewarn
 import patience
 from forewarn.testing import EmulatedMachine, Emulator
 from forewarn.testing.faults import PLAYBOOKS, Concerns, FaultKind, FaultPlan, named
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from testing.conftest import get
 
 QUICK = forewarn.Pace(
     poll_seconds=0.02,
@@ -23,24 +20,10 @@ QUICK = forewarn.Pace(
 
 
 @pytest.fixture
-def emulator() -> Iterator[Emulator]:
-    with Emulator(beginning=NOON) as started:
-        yield started
-
-
-@pytest.fixture
 def web(emulator: Emulator) -> EmulatedMachine:
     machine = emulator.machine("web-0")
     emulator.schedule("Reboot", "web-0")
     return machine
-
-
-def get(machine: EmulatedMachine, **headers: str) -> requests.Response:
-    return requests.get(
-        f"{machine.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
-        headers={"Metadata": "true", **headers},
-        timeout=patience.SECONDS,
-    )
 
 
 def post(machine: EmulatedMachine, event_id: str) -> requests.Response:

@@ -1,7 +1,7 @@
 """What is recorded of an endpoint, and that it is replayed to the byte."""
 
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,8 @@ import forewarn
 import patience
 from forewarn.testing import Emulator, NotIdle, record
 from forewarn.testing.record import Recording
+from testing.conftest import NOON, get
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 HEADERS = (
     ("Content-Type", "application/json; charset=utf-8"),
@@ -42,14 +42,6 @@ def write(folder: Path, text: bytes) -> Path:
     path = folder / "recorded.jsonl"
     path.write_bytes(text)
     return path
-
-
-def get(emulator: Emulator) -> requests.Response:
-    return requests.get(
-        f"{emulator.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
-        headers={"Metadata": "true"},
-        timeout=patience.SECONDS,
-    )
 
 
 def test_a_document_is_recorded_once_and_with_its_time() -> None:

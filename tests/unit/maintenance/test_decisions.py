@@ -265,6 +265,13 @@ def test_of_many_strangers_the_first_five_are_named() -> None:
     assert "x3, x4:" in other.operation("1.1").outcome
 
 
+@pytest.mark.parametrize("given", [{"not_before": NOW + MINUTE}, {"notice_seconds": 900}], ids=str)
+def test_a_failure_that_has_happened_is_announced_for_no_time(given: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as refused:
+        Bench().ask(REBOOT, "web-0", no_notice=True, **given)
+    assert refused.value.code is ErrorCode.INVALID
+
+
 # Windows.
 
 
