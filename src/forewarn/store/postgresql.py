@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -368,6 +368,8 @@ class PostgresqlConnection(DatabaseConnection):
         self._patience = access.patience
         self._unsent: list[tuple[str, Sequence[Any]]] = []
         """The statements without an answer that have not been sent: they go in one round trip."""
+        self._sending = Lock()
+        """Held while they are sent: psycopg takes no statement of another thread then."""
 
     @property
     def is_idle(self) -> bool:
@@ -419,9 +421,17 @@ class PostgresqlConnection(DatabaseConnection):
         arrays = ", ".join(f"%b::{_type_of(column)}[]" for column in columns)
         self._send(sql.format(rows=f"SELECT * FROM unnest({arrays})"), columns)
 
+    def say_alive(self) -> None:
+        """Have the server see that this process runs; any thread may, amid a transaction."""
+        if self._sending.acquire(blocking=False):
+            try:
+                self.driver.execute("SELECT 1")
+            finally:
+                self._sending.release()
+
     def _send_all(self, last: Callable[[], None] = lambda: None) -> None:
         unsent, self._unsent = self._unsent, []
-        with self.driver.pipeline():
+        with self._sending, self.driver.pipeline():
             for sql, values in unsent:
                 self.driver.execute(sql, values)
             last()
@@ -521,19 +531,19 @@ class _Deciding:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._driver: _PsycopgConnection | None = None
+        self._connection: PostgresqlConnection | None = None
         self._closed = Event()
         self._thread = Thread(target=self._run, name="forewarn-deciding", daemon=True)
 
     @contextmanager
-    def on(self, driver: _PsycopgConnection) -> Iterator[None]:
+    def on(self, connection: PostgresqlConnection) -> Iterator[None]:
         if self._thread.ident is None:
             self._thread.start()
-        self._driver = driver
+        self._connection = connection
         try:
             yield
         finally:
-            self._driver = None
+            self._connection = None
 
     def close(self) -> None:
         self._closed.set()
@@ -542,10 +552,10 @@ class _Deciding:
 
     def _run(self) -> None:
         while not self._closed.wait(self._seconds):
-            if (driver := self._driver) is not None:
+            if (connection := self._connection) is not None:
                 # What is wrong with the connection, the next statement of the transaction says.
                 with suppress(psycopg.Error):
-                    driver.execute("SELECT 1")
+                    connection.say_alive()
 
 
 class PostgresqlStore(SqlStore[PostgresqlConnection]):
@@ -567,7 +577,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             try:
                 with self._transaction(lambda one: one.begin(writing=True)) as connection:
                     transaction = PostgresqlTransaction(connection)
-                    with self._deciding.on(connection.driver):
+                    with self._deciding.on(connection):
                         yield transaction
                     appended = transaction.appended
             except _Lost as lost:
