@@ -21,6 +21,7 @@ from forewarn.maintenance import (
     commands,
     fleet_file,
     host_drain,
+    host_plan,
     notice,
     time_windows,
     transitions,
@@ -214,8 +215,8 @@ def nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def nowhere(drains: Any) -> tuple[str, ...]:
-    return ()
+def nowhere(drains: Any) -> set[str]:
+    return set()
 
 
 def empty_at_once(view: Any, drain: Any, found: Any, facts: Any, now: datetime) -> Any:
@@ -307,7 +308,7 @@ def play_all(first: int) -> None:
 
 
 BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
-    "domains": (transitions.Transitions, "_obstacle", never_in_the_way, "are down", 1),
+    "domains": (transitions.Transitions, "_obstacle", never_in_the_way, "has another .* down", 1),
     "queue": (transitions.Transitions, "_ahead", never_in_the_way, "is announced although", 4),
     "failures": (
         transitions.Transitions,
@@ -325,7 +326,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         World,
         "live_in",
         short_sighted,
-        "are down|is also in operation|is announced although",
+        "has another .* down|is also in operation|is announced although",
         6,
     ),
     "postponing": (notice, "later", unjudged, "back to|before its window opens", 3),
@@ -366,7 +367,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "units' recall": (transitions.Transitions, "recall", nothing, "has not started, and", 4),
     "halts": (turns, "follow", by_itself, "without an order", 3),
     "windows": (Operation, "closed", never_closed, "after its window closed", 14),
-    "targets": (host_drain, "closed", nowhere, "a host that is drained", 1),
+    "targets": (host_plan, "closed", nowhere, "a host that is drained", 1),
     "empty hosts": (host_drain, "_look", empty_at_once, "and has", 1),
     "reboots": (host_drain, "_rebooting", back_at_once, "has not rebooted", 32),
     "moves": (host_drain, "_back", forgets, "asks for .* again|never rests", 1),
