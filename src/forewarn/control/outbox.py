@@ -123,7 +123,7 @@ class LostTail(StoreUnavailable):
 
 
 KEPT: Final = ("scopes", "machines", "operations", "maintenances", "holds", "drains", "tokens")
-"""The tables of live state that the parts of a process keep too."""
+"""The tables of live state that a process keeps beside the World of its writer."""
 
 
 def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
@@ -343,7 +343,7 @@ class Follower:
     these, and the store may have lost that they ever started."""
 
     def __post_init__(self) -> None:
-        """Look from now on."""
+        """Begin the tokens, and count the time since the last look from now on."""
         numbers = itertools.count(1)
         self._token = self.mint or (lambda: f"{self.replica}-{next(numbers)}")
         self.looked_at = self.real.monotonic()

@@ -130,7 +130,7 @@ class UnitsInWorld:
     """By scope, the machines that its update domains have done."""
 
     def machines(self, unit: Unit) -> list[Machine]:
-        """Return the machines of a unit that are not done, in no order."""
+        """Return the machines of a unit that are not done, in any order."""
         world = self.world
         done = set(unit.done)
         if unit.kind is UnitKind.HOST:

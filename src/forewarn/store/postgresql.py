@@ -369,7 +369,7 @@ class PostgresqlConnection(DatabaseConnection):
         self._unsent: list[tuple[str, Sequence[Any]]] = []
         """The statements without an answer that have not been sent: they go in one round trip."""
         self._sending = Lock()
-        """Held while they are sent: psycopg takes no statement of another thread then."""
+        """Held while they are sent: a statement of another thread would break the pipeline."""
 
     @property
     def is_idle(self) -> bool:
@@ -422,7 +422,7 @@ class PostgresqlConnection(DatabaseConnection):
         self._send(sql.format(rows=f"SELECT * FROM unnest({arrays})"), columns)
 
     def say_alive(self) -> None:
-        """Have the server see that this process runs; any thread may, amid a transaction."""
+        """Send the server a sign of life amid a transaction; any thread may."""
         if self._sending.acquire(blocking=False):
             try:
                 self.driver.execute("SELECT 1")
