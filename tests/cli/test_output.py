@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 from msgspec import structs
 
-from forewarn.cli import fleet, main, operator_client, output
+from forewarn.cli import fleet, main, maintenance, operator_client, output
 from forewarn.cli.command import RequestCommand
 from forewarn.cli.output import AnswerTable
+from forewarn.vocabulary import TargetKind
 
 GUID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 AT = "2026-11-21 07:40:53Z"
@@ -128,6 +130,22 @@ def test_up_to_three_names_are_spelled_and_more_are_counted() -> None:
     assert output.counted(names[:3]) == "web-0, web-1, web-2"
     assert output.counted(names) == "60 machines"
     assert output.counted(names[:3], "hosts", 12) == "12 hosts"
+
+
+@pytest.mark.parametrize(
+    ("kind", "counted"),
+    [
+        ("machines", "5 machines"),
+        ("scope", "5 scopes"),
+        ("host", "5 hosts"),
+        ("mixed", "5 targets"),
+    ],
+)
+def test_targets_are_counted_as_what_they_are(kind: TargetKind, counted: str) -> None:
+    column = maintenance.LIST.columns["TARGETS"]
+    assert callable(column)
+    shown = SimpleNamespace(target=kind, targets=[f"h{number}" for number in range(5)])
+    assert column(shown) == counted
 
 
 def test_the_first_column_is_always_shown(

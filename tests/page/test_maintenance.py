@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 import patience
 from forewarn.connectors.port import Outcome
+from forewarn.server.page.rendering import environment
 from forewarn.vocabulary import AccessRole
 from page.site import FORM, NARROW, Site, follow, mistaken, plan, typed_in
 from server.running import Client, fleet, request_reboot
@@ -290,6 +291,18 @@ def test_a_blocked_unit_says_why(site: Site) -> None:
     expect(row).to_contain_text("1.1")
     follow(window.get_by_role("link", name=re.compile("blocked")))
     expect(window.locator("tr", has_text="blocked")).to_have_count(1)
+
+
+def test_a_list_names_three_targets_and_counts_the_others() -> None:
+    parts = environment().get_template("_parts.html").make_module({"now": None})
+    hosts = [f"h{number}" for number in range(5000)]
+    told = str(parts.targets({"target": "host", "targets": hosts}))
+    assert re.findall(r">(h\d+)<", told) == ["h0", "h1", "h2"]
+    assert ">and 4997 more<" in told
+    assert len(told) < 1000
+    assert ">and 1 more<" in str(
+        parts.targets({"target": "scope", "targets": ["a", "b", "c", "d"]})
+    )
 
 
 def opened(window: Page, reference: str = "1.1") -> None:

@@ -15,7 +15,7 @@ from forewarn.cli.command import RequestCommand, asking, group, orders
 from forewarn.cli.operator_client import OperatorClient, options_named
 from forewarn.cli.options import DRY_RUN, WAIT, Choice, argument, flag, of_field
 from forewarn.server.operator import fields
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
     from forewarn.maintenance.turn_plan import PlannedTurns
@@ -327,6 +327,15 @@ def _draw_further(units: Iterable["maintenance_schemas.UnitView"]) -> None:
     output.note("Each is announced when the one before has ended well and its machines are back.")
 
 
+_NAMED: Final = {
+    TargetKind.MACHINES: "machines",
+    TargetKind.SCOPE: "scopes",
+    TargetKind.HOST: "hosts",
+    TargetKind.MIXED: "targets",
+}
+"""The words for several targets of a kind."""
+
+
 def _standing(maintenance: "maintenance_schemas.MaintenanceView") -> str:
     """Return the state, or how the operations are where all of it was announced at once."""
     if maintenance.status != "announced":
@@ -347,7 +356,7 @@ LIST: Final = output.AnswerTable(
         "NUMBER": "number",
         "TYPE": "event_type",
         "STATUS": _standing,
-        "TARGETS": lambda one: output.counted(one.targets),
+        "TARGETS": lambda one: output.counted(one.targets, _NAMED[one.target]),
         "UNITS": _progress,
         "REQUESTED BY": "requested_by",
         "AT": "requested_at",
