@@ -3,8 +3,8 @@
 mutmut makes the mutants; the tests of a room run here, once whole to see which test reaches which
 function, and then for each mutant in a fork of that process, the likeliest test first and only
 until one fails. So nothing is imported or collected again for a mutant, and a module of 500 lines
-takes minutes. A mutant that only rewords a sentence is left out, for tests assert codes and facts;
-of those that live mypy is asked too, for `make check` would not let them pass either.
+takes minutes. A mutant that only rewords a sentence is left out, for tests assert codes and facts.
+mypy is asked first, for `make check` would not let its finds pass: they run no test.
 """
 
 import argparse
@@ -76,8 +76,9 @@ SLOWEST = 8
 MEMORY = 4 * 2**30
 # Names that count in any case: a mutant that spells one otherwise is the same program.
 ENCODINGS = {"ascii", "utf-8", "utf-8-sig"}
-# What of each module's mutants must die.
+# What of each module's mutants must die. A sample may look worse by chance, but only this rarely.
 LEAST_DEAD = 0.9
+BY_CHANCE = 0.001
 # How often a run says how far it is.
 SAY_EVERY = 20
 # What mypy finds in a mutant counts where it is about types, and not about style.
@@ -257,10 +258,15 @@ def _wrong_types(names: dict[str, Path]) -> set[str]:
     return wrong
 
 
-def _least_dead(mutants: int, sample: int) -> float:
-    """Return how many of a module's mutants must die; of a sample, two standard deviations less."""
-    least = LEAST_DEAD * mutants
-    return least if sample == 100 else least - 2 * math.sqrt(least * (1 - LEAST_DEAD))
+def _too_few(dead: int, mutants: int, sample: int) -> bool:
+    """Tell whether fewer of a module's mutants die than must: of a sample, beyond all chance."""
+    if sample == 100:
+        return dead < LEAST_DEAD * mutants
+    chance = sum(
+        math.comb(mutants, k) * LEAST_DEAD**k * (1 - LEAST_DEAD) ** (mutants - k)
+        for k in range(dead + 1)
+    )
+    return chance < BY_CHANCE
 
 
 def _function(name: str) -> str:
@@ -286,7 +292,8 @@ def main() -> int:
         and random.Random(f"{chosen.seed} {name}").random() * 100 < chosen.sample
     ]
     rooms = sorted({name.split(".")[1] for name in names})
-    killing = Killing(names, chosen.jobs)
+    wrong = _wrong_types({name: files[name] for name in names})
+    killing = Killing([name for name in names if name not in wrong], chosen.jobs)
     with file_utils.change_cwd("mutants"):
         code = pytest.main(
             # A longer report of a failure would parse the module, with all its mutants, each time.
@@ -295,11 +302,9 @@ def main() -> int:
             + (chosen.tests or [test for room in rooms for test in TESTS[room]]),
             plugins=[killing],
         )
-    fates = killing.fates
+    fates = killing.fates | dict.fromkeys(wrong, "wrong type")
     if len(fates) < len(names):
         return int(code) or 1
-    living = {name: files[name] for name in names if fates[name] in {"survived", "no test"}}
-    fates |= dict.fromkeys(_wrong_types(living), "wrong type")
     counts = collections.defaultdict(collections.Counter)
     for name in sorted(names):
         counts[name.partition(".x")[0]][fates[name]] += 1
@@ -311,7 +316,7 @@ def main() -> int:
         whole = of_module.total()
         dead = whole - of_module["survived"] - of_module["no test"]
         print(f"{module}: {whole} mutants, {dead / whole:.1%} dead {dict(of_module)}")
-        if dead < _least_dead(whole, chosen.sample):
+        if _too_few(dead, whole, chosen.sample):
             short.append(f"{module} {dead / whole:.0%}")
     print(
         f"{len(names)} mutants of {len(counts)} modules; too few dead: {', '.join(short) or 'none'}"
