@@ -201,7 +201,7 @@ PATHS = (
     *("/", "/machines", "/machines?scope=batch", "/machines?host=h1", "/machines/web-0"),
     *("/maintenance", "/maintenance/1", "/maintenance/3", "/maintenance/4", "/maintenance/new"),
     *("/operations/2.1", "/operations/3.1", "/history", "/audit"),
-    *("/holds", "/hosts", "/tokens", "/orders/drain?reference=host%20h1"),
+    *("/holds", "/hosts", "/hosts?q=h", "/tokens", "/orders/drain?reference=host%20h1"),
     *("/orders/cancel?reference=2.1", "/orders/retry?reference=1&unit=FrontEnd_IN_0"),
     *("/orders/hold?reference=scope%20web", "/orders/postpone?reference=2.1"),
 )
