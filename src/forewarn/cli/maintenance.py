@@ -63,11 +63,12 @@ SCHEDULE: Final = tuple(
 ROLLOUT: Final = tuple(
     of_field(field)
     for name, field in fields.MAINTENANCE.items()
-    if name not in {"event_type", "drain"} and not field.for_one
+    if name not in {"event_type", "machines", "drain"} and not field.for_one
 )
+MACHINES: Final = argument("machines [TARGET]...", fields.MAINTENANCE["machines"].help)
 
 
-@asking(TYPE, argument("machines [TARGET]...", "Names of machines."), *SCHEDULE, DRY_RUN, WAIT)
+@asking(TYPE, MACHINES, *SCHEDULE, DRY_RUN, WAIT)
 def schedule(
     service: OperatorClient,
     *,
@@ -138,7 +139,7 @@ def _rollout(text: str, *more: click.Option, dry_run: bool) -> click.Command:
         _ask(service, kind, fields.body(given, has_policy=True), dry_run=dry_run, wait=wait)
 
     run.__doc__ = text
-    return asking(TYPE, *ROLLOUT, NO_DRAIN, *more)(run)
+    return asking(TYPE, MACHINES, *ROLLOUT, NO_DRAIN, *more)(run)
 
 
 rollout = group(

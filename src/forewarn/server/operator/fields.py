@@ -228,7 +228,7 @@ WHAT: Final = FieldGroup(
             ),
             default=EventType.REBOOT,
         ),
-        row("--machine NAME... machines", "A machine."),
+        row("machines", "Names of machines.", control=Control.NAMES),
         row("--scope NAME... scopes", "All machines of a scope."),
         row("--host NAME... hosts", "All machines on a host, of any scope."),
         row(
