@@ -24,11 +24,11 @@ from forewarn.control.heartbeat import SAVE_SECONDS
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.fleet_file import Fleet
-from forewarn.maintenance.model import Operation, StartCause
+from forewarn.maintenance.model import Approval, Operation, StartCause
 from forewarn.server.settings import SimulatedSettings
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.vocabulary import AccessRole, EventStatus, EventType
+from forewarn.vocabulary import AccessRole, ApproverKind, EventStatus, EventType
 from page.operations import NOW, operation
 from page.site import NARROW, WIDE, Contexts, Site, follow
 from patience import until
@@ -38,6 +38,9 @@ from store.values import with_maintenances
 SEED = 34
 SILENT = 17
 """Every so many machines one does not ask."""
+
+UNAPPROVED = 0.4
+"""The part of the operations that start when their notice is over."""
 
 OVERLAPS = """() => {
   const found = [];
@@ -72,7 +75,7 @@ FLEET = {
     "machine": [{"name": f"worker-{n}", "host": f"h{n}"} for n in range(40)],
 }
 LIVE = (EventStatus.SCHEDULED, EventStatus.STARTED, EventStatus.RETURNING)
-OVER = (*(EventStatus.COMPLETED,) * 6, EventStatus.CANCELED, EventStatus.FAILED)
+OVER = (*(EventStatus.COMPLETED,) * 18, EventStatus.CANCELED, EventStatus.FAILED)
 
 
 def at_random(chance: Random, number: int, status: EventStatus, **place: Any) -> Operation:
@@ -88,10 +91,15 @@ def at_random(chance: Random, number: int, status: EventStatus, **place: Any) ->
     if status not in LIVE:
         times["ended_at"] = ended
     if status not in {EventStatus.CANCELED, EventStatus.SCHEDULED}:
-        times |= {"started_at": started, "not_before": started}
-        times["start_cause"] = StartCause.NOTICE_OVER
+        times |= {"started_at": started, "start_cause": StartCause.APPROVED}
+        times["approval"] = Approval(kind=ApproverKind.GUEST, by=place["machines"][0], at=started)
+        if chance.random() < UNAPPROVED:
+            times |= {"not_before": started, "start_cause": StartCause.NOTICE_OVER}
+            del times["approval"]
     if status is EventStatus.RETURNING:
         times |= {"carried_out_at": ended, "back_by": NOW + 15 * MINUTE}
+    if status is EventStatus.FAILED:
+        times["outcome"] = "the program ended with status 1: the array is being rebuilt"
     if status is EventStatus.FAILED and place["scope"] != "db":
         times |= {"acknowledged_by": "ann", "awaited": ()}
     kind = chance.choice((EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY))
@@ -154,9 +162,6 @@ def test_nothing_overlaps_and_nothing_overflows(
     assert window.evaluate(OVERFLOWS) <= 0
     assert window.evaluate(OVERLAPS) == []
     pictured(window, name)
-    if size == WIDE:
-        window.emulate_media(color_scheme="dark")
-        pictured(window, "now-dark")
     for shown in ("12 h", "Day", "Week"):
         follow(window.locator(".ranges").get_by_role("link", name=shown))
         expect(window.locator(".ranges [aria-current]")).to_have_text(shown)
