@@ -137,8 +137,8 @@ def open_store(
 class DatabaseFile:
     """The file that all connections of a store have; not another one of the same name.
 
-    Whoever removes it, or puts another in its place, takes away what is written from then on,
-    though SQLite goes on in the file that has no name any more.
+    If it is removed or replaced, what is written from then on is lost: SQLite goes on in the file
+    that has no name any more.
     """
 
     def __init__(self, path: Path) -> None:
