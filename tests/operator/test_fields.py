@@ -35,9 +35,9 @@ def test_each_field_of_the_bodies_has_a_row_and_each_row_a_field() -> None:
     assert rest | BODY_ALONE == set(MaintenanceRequest.__struct_fields__)
 
 
-def test_each_row_is_an_option_of_schedule_or_rollout_but_the_type_and_no_drain() -> None:
+def test_each_row_is_an_option_of_schedule_or_rollout_but_the_arguments_and_no_drain() -> None:
     options = {option.name for option in (*SCHEDULE, *ROLLOUT)}
-    assert fields.MAINTENANCE.keys() - options == {"event_type", "drain"}
+    assert fields.MAINTENANCE.keys() - options == {"event_type", "machines", "drain"}
 
 
 IN_WORDS = {"waves", "not_before", "description", "to_host"}

@@ -72,19 +72,13 @@ ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
 """Types that take every update domain at once, and wait for none: the machines go away anyway."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's request: for `machines`, `scope` or `host`, exactly one of them."""
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator asks for, whatever the targets are."""
 
     event_type: EventType
-    machines: tuple[str, ...] = ()
-    """Names in any case; a name given twice counts once."""
-    scope: str = ""
-    host: str = ""
-    """A host, as the fleet file spells it: all machines on it."""
     source: EventSource = EventSource.PLATFORM
     not_before: datetime | None = None
-    """Aware; None for as soon as the least notice allows. An operation without notice waits for it
-    too."""
+    """Aware; None for as soon as the least notice allows. What needs no notice waits for it too."""
     notice_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_NOTICE_SECONDS)] = 0
     """NotBefore as seconds after the request; 0 for `not_before`."""
     opens_at: datetime | None = None
@@ -104,12 +98,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
     without_notice: bool = False
-    """True if machines whose scope is off may stop without any notice."""
+    """True to go on even if machines whose scope is off get no notice."""
     indivisible: bool = False
     """True if the host's machines can only go down all at once, as when the host itself is patched:
-    refused where that would take down two update domains of a scope."""
+    refused if that would take down two update domains of a scope."""
     idempotency_key: str = ""
     """The client's key for the request: sent again, it schedules nothing more. `""` for none."""
+
+
+class Request(RequestOptions, frozen=True, kw_only=True):
+    """An operator's request: for `machines`, `scope` or `host`, exactly one of them."""
+
+    machines: tuple[str, ...] = ()
+    """Names in any case; a name given twice counts once."""
+    scope: str = ""
+    host: str = ""
+    """A host, as the fleet file spells it: all machines on it."""
     requested_by: str = ""
 
 

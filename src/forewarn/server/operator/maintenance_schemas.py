@@ -48,14 +48,15 @@ class PolicyBody(TurnPolicy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 UnitNames = Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_UNITS)]
 
 
-class MaintenanceRequest(Body, frozen=True, kw_only=True):
+class MaintenanceRequest(
+    planner.RequestOptions, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """A request for maintenance of machines, scopes or hosts.
 
     Machines alone, one scope or one host are announced at once, or refused. With a policy, a drain,
     tags or several of these, each host, update domain and machine is a unit that has its turn.
     """
 
-    event_type: vocabulary.EventType
     machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=planner.MAX_TARGETS)] = ()
     """Names in any case; a name given twice counts once."""
     scopes: UnitNames = ()
@@ -70,34 +71,12 @@ class MaintenanceRequest(Body, frozen=True, kw_only=True):
     """Null for the default, where there is more than one unit."""
     drain: bool = False
     """For a Reboot: whether hosts that the connector can drain and reboot are drained."""
-    source: vocabulary.EventSource = vocabulary.EventSource.PLATFORM
     not_before: Moment | None = None
-    """Null for as soon as the least notice allows. What needs no notice waits for it too."""
-    notice_seconds: Annotated[int, msgspec.Meta(ge=0, le=planner.MAX_NOTICE_SECONDS)] = 0
-    """NotBefore as so much after the request; 0 for as `not_before` says."""
     opens_at: Moment | None = None
-    """Nothing starts before it, approved or not. Null for no such limit."""
     closes_at: Moment | None = None
-    """Operations that have not started by then are cancelled. Null for no such limit."""
     duration_seconds: Annotated[int, msgspec.Meta(ge=-1, le=planner.MAX_DURATION_SECONDS)] = -1
-    """The expected interruption; 0 none, -1 unknown."""
     description: Annotated[str, msgspec.Meta(max_length=planner.MAX_DESCRIPTION)] | None = None
-    """Null for the default of the type and source."""
-    live_migration: bool = False
-    """A Freeze that moves the machines to other hosts."""
-    to_host: str = ""
-    """Where a move goes; `""`: the connector chooses."""
-    host_boot_id: str = ""
-    """Set for a Reboot that lasts as long as its host's own: the host's boot id before it."""
-    no_notice: bool = False
-    """It has happened already: an unforeseen failure."""
-    without_notice: bool = False
-    """True to go on even if machines whose scope is off get no notice."""
-    indivisible: bool = False
-    """True if the host's machines can only go down all at once, as when the host itself is patched:
-    refused if that would take down two update domains of a scope."""
     idempotency_key: ShortText = ""
-    """Chosen by the client: a repeated request with the same key changes nothing. `""` for none."""
 
     @property
     def has_units(self) -> bool:
