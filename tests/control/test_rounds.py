@@ -18,15 +18,22 @@ from forewarn.connectors.port import Outcome
 from forewarn.control.executor import Executor
 from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Operations, Plane, Retention, Stepped
-from forewarn.control.ticker import FAILING, TRIED_AGAIN, ReturnWatch, Rounds, Ticker
+from forewarn.control.ticker import (
+    FAILING,
+    LONGEST_NAP,
+    TRIED_AGAIN,
+    ReturnWatch,
+    Rounds,
+    Ticker,
+)
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import Changes, Sighting
+from forewarn.maintenance.model import Changes, Refused, Sighting
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.store.port import StoreUnusable
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
 
@@ -122,6 +129,8 @@ class Forgetful(Plane):
     """Cannot record what became of one operation."""
 
     broken = "1.1"
+    error: Exception = ArithmeticError("no")
+    asked = 0
 
     def record_returns(self, operations: Any) -> "Future[Operations]":
         if self.broken in operations:
@@ -132,8 +141,9 @@ class Forgetful(Plane):
 
     def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
         if self.broken == operation:
+            self.asked += 1
             failed: Future[Operations] = Future()
-            failed.set_exception(ArithmeticError("no"))
+            failed.set_exception(self.error)
             return failed
         return super().finish(operation, attempt, outcome)
 
@@ -152,8 +162,12 @@ class Rebooting:
         del task
 
 
-def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(house: House) -> None:
+@pytest.mark.parametrize("error", [Forgetful.error, Refused(ErrorCode.INVALID, "has a NUL")])
+def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(
+    house: House, error: Exception
+) -> None:
     plane = Forgetful(house.plane.writer, house.plane.mint)
+    plane.error = error
     house.ask(REBOOT, "web-0", no_notice=True)
     house.ask(REBOOT, "bastion", no_notice=True)
     executor = Executor(plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
@@ -162,8 +176,11 @@ def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(house: House
         await let_pass(house, SECOND, FAILING)
         assert house.operation("2.1").status is EventStatus.COMPLETED
         assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
+        await let_pass(house, SECOND, 600)
+        assert plane.asked < 30
+        assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
         plane.broken = ""
-        await let_pass(house, SECOND, 2)
+        await let_pass(house, SECOND, int(LONGEST_NAP / SECOND))
         assert house.operation("1.1").status is EventStatus.COMPLETED
         assert alerts(executor) == []
 

@@ -119,6 +119,7 @@ class RunningStory(Told):
         if how == "raises":
             ended.set_exception(OSError(message))
             return
+        message, hosts = (text.replace(r"\0", "\0") for text in (message, hosts))
         named = dict(each.split(":") for each in listed(hosts))
         outcome = Outcome(succeeded=how == "well", message=message, hosts=named)
         ended.set_result(FOUND.get(how, outcome))
@@ -244,6 +245,21 @@ def test_an_outcome_is_looked_for_again_after_the_store_was_away(told: RunningSt
     told.carry_out("operation 1.1 Started")
     told.go_to(2 * MINUTE + AFTER_TROUBLE)
     told.carry_out("operation 1.1 Completed")
+
+
+def test_an_outcome_outlives_a_minute_without_the_store(told: RunningStory) -> None:
+    store = told.house.store = Counting(told.house.store)
+    told.house.restart()
+    for row in ("start", "schedule Reboot web-0 no_notice=yes", "at 20s  finds unknown"):
+        told.carry_out(row)
+    store.away = True
+    told.carry_out("ends 1.1 well fine")
+    for passed in range(21, 100):  # longer than the claim lasts
+        told.go_to(passed * SECOND)
+    store.away = False
+    told.go_to(102 * SECOND)
+    told.carry_out('connector "perform 1.1 1" "forget 1.1 1"')
+    assert told.house.operation("1.1").outcome == "fine"
 
 
 def test_a_doubt_that_is_heard_of_together_with_a_start_is_looked_at_too(house: House) -> None:

@@ -83,8 +83,6 @@ class Executor(Rounds):
         self._replicas = replicas
         self._running: dict[str, tuple[Task, asyncio.Task[None]]] = {}
         """By operation."""
-        self._ending: set[str] = set()
-        """Operations whose outcome is being recorded: that ends the claim, so it is not renewed."""
         self._renewed = 0.0
         self._has_to_look = True
         """True if there may be outcomes that this replica alone knows."""
@@ -159,14 +157,15 @@ class Executor(Rounds):
         renewals = {
             operation: self._plane.renew(operation, task.attempt, LEASE)
             for operation, (task, _) in self._running.items()
-            if operation not in self._ending
         }
         for operation, renewal in renewals.items():
-            with self._contained(operation):
+            with self._contained(f"the claim of {operation}"):
                 try:
                     await asyncio.wrap_future(renewal)
                 except Refused as refusal:  # stale, or the store has lost the operation
-                    _log.warning("a claim was lost", operation=operation, reason=refusal.message)
+                    if operation in self._running:  # it has not just ended
+                        reason = refusal.message
+                        _log.warning("a claim was lost", operation=operation, reason=reason)
         self._renewed = passed
 
     async def _claim(self) -> bool:
@@ -212,18 +211,13 @@ class Executor(Rounds):
                 older.cancel()
                 await asyncio.gather(older, return_exceptions=True)
             outcome = await self.outcome(task)
-            self._ending.add(task.operation)
-            if outcome is None:
-                named = task.operation, task.attempt
-                report = partial(self._plane.report_unknown, *named, UNKNOWN)
-                await self._record_result(task.operation, report)
-            else:
-                await self._finish(task, outcome)
+            is_recorded = await self._record(task, outcome)
         finally:
-            self._ending.discard(task.operation)
             if self._running.get(task.operation, (None,))[0] is task:
                 del self._running[task.operation]
             self._wake.set()
+        if is_recorded and outcome is not None:
+            await self._tidy(self._connector.forget(task))
 
     async def _look(self) -> None:
         """Look for outcomes that this replica alone may know."""
@@ -244,14 +238,20 @@ class Executor(Rounds):
     async def _look_at(self, task: Task) -> None:
         try:
             found = await self._connector.check(task)
-            if isinstance(found, Outcome):
-                await self._finish(task, found)
+            if isinstance(found, Outcome) and await self._record(task, found):
+                await self._tidy(self._connector.forget(task))
         except Exception:  # noqa: BLE001 - it stays unknown, and an operator says
             _log.exception("could not look for an outcome", operation=task.operation)
         finally:
             self._looking.discard(task.operation)
 
-    async def _finish(self, task: Task, outcome: Outcome) -> None:
-        finish = partial(self._plane.finish, task.operation, task.attempt, outcome)
-        if await self._record_result(task.operation, finish):  # no other attempt has taken over
-            await self._tidy(self._connector.forget(task))
+    async def _record(self, task: Task, outcome: Outcome | None) -> bool:
+        """Record an outcome; return False if another attempt has taken over.
+
+        Until then its claim is renewed, however long the store was away.
+        """
+        named = task.operation, task.attempt
+        record = partial(self._plane.report_unknown, *named, UNKNOWN)
+        if outcome is not None:
+            record = partial(self._plane.finish, *named, outcome)
+        return await self._record_result(task.operation, record)

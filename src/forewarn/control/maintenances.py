@@ -458,7 +458,7 @@ def _check_notice(
                     "is not for hosts that are drained: their machines move away live, with the "
                     "least notice; leave it out, or do not drain the hosts",
                 )
-    least = notice.LEAST.get(event_type, timedelta(minutes=min(notice.TERMINATE_MINUTES)))
+    least = notice.minimum(event_type, min(notice.TERMINATE_MINUTES))
     if 0 < seconds < least.total_seconds():
         at_least = f"a {event_type} has at least {least.total_seconds():.0f} s of notice"
         too_short = ErrorCode.NOTICE_TOO_SHORT

@@ -32,7 +32,7 @@ from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Operation, Refused, Sightings, key
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable
-from forewarn.vocabulary import EventStatus
+from forewarn.vocabulary import ErrorCode, EventStatus
 
 LONGEST_NAP: Final = timedelta(seconds=30)
 """The longest wait between two rounds, so that a time of day that was set forward is noticed."""
@@ -44,6 +44,10 @@ FAILING: Final = 3
 
 TRIED_AGAIN: Final = 2 * LONGEST_NAP
 """The time within which a failed thing is tried again."""
+
+LATE: Final = frozenset((ErrorCode.STALE, ErrorCode.NOT_FOUND))
+"""The refusals of a result that comes too late: another attempt has taken over, or the store has
+lost the task. Any other one is a defect of the result."""
 
 MAX_STEPS: Final = 20_000
 """The most steps in one round of a drain or a maintenance, a few for each machine of a host or
@@ -146,21 +150,27 @@ class Contained:
     ) -> bool:
         """Record a result, however long the store is away, but not after `stop`, if that is given.
 
-        It returns False if the result is refused: it comes too late.
+        It returns False if the result comes too late. One that cannot be recorded because of a
+        defect is tried again after longer and longer pauses.
         """
         stop = stop or asyncio.Event()
+        pause = AFTER_TROUBLE
         while True:
             try:
                 with self._contained(about):  # it is kept until it is recorded
                     try:
                         await asyncio.wrap_future(record())
                     except Refused as refusal:
+                        if refusal.code not in LATE:
+                            raise
                         _log.warning("a result is late", of=about, why=refusal)
                         return False
                     return True
             except StoreError as error:
                 _log.warning("a result waits for the store", of=about, why=error)
-            await self._clock.wait(AFTER_TROUBLE.total_seconds(), stop)
+                pause = AFTER_TROUBLE
+            await self._clock.wait(pause.total_seconds(), stop)
+            pause = min(2 * pause, LONGEST_NAP)
             if stop.is_set():
                 return False
 

@@ -620,7 +620,8 @@ def finish_task(
     own = {key(name) for name in operation.machines}
     others = [name for name in hosts if key(name) not in own]
     if others:
-        ignored = f"ignored hosts of {listed(others)}: not a machine of this operation"
+        named = listed([name if name.isprintable() else repr(name) for name in others])
+        ignored = f"ignored hosts of {named}: not a machine of this operation"
         message = f"{message}\n{ignored}".strip()
     trigger = Trigger.SUCCEED if succeeded else Trigger.FAIL
     _record_end(working, operation, trigger, message, hosts)

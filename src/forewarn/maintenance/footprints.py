@@ -8,6 +8,7 @@ import msgspec
 
 from forewarn.maintenance import host_plan, planner
 from forewarn.maintenance.model import Drain, Machine, Maintenance, Operation, Scope, key, listed
+from forewarn.maintenance.standing import behind
 from forewarn.maintenance.units import NO_MACHINES, Unit, UnitKind, UnitState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import EventStatus
@@ -82,7 +83,8 @@ def in_the_way(
 
     The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way. A host
     is not drained before the machines that other `drains` moved to it are home again. In scopes
-    that are not among `queueing`, what waits for another update domain is announced all the same;
+    that are not among `queueing`, what waits for another update domain is announced all the same,
+    unless that waits for an operator: with windows, its guests would prepare in vain each night.
     None: all queue.
     """
     names = {key(name) for name in takes.machines}
@@ -102,18 +104,12 @@ def in_the_way(
         for event in () if waits else operation.events:
             mine = takes.domains.get(event.scope)
             queues = unit.drain or queueing is None or event.scope in queueing
-            if queues and mine is not None and mine != event.update_domain:
+            stands = operation.outcome_unknown or operation.status is EventStatus.FAILED
+            if (queues or stands) and mine is not None and mine != event.update_domain:
                 domain = f"update domain {event.update_domain} of {event.scope}"
-                return f"{domain} has {_standing(operation)}"
+                standing = behind(operation) or f", which is {operation.status}"
+                return f"{domain} has {operation.id}{standing}"
     return ""
-
-
-def _standing(operation: Operation) -> str:
-    if operation.status is EventStatus.FAILED:
-        return f"{operation.id}, which failed: acknowledge {operation.id}"
-    if operation.status.over:
-        return f"{operation.id}, whose machines are not back yet"
-    return f"{operation.id}, which is {operation.status}"
 
 
 @dataclass(eq=False, repr=False)
@@ -153,13 +149,13 @@ class UnitsInWorld:
     def footprint(self, unit: Unit) -> Footprint:
         """Return the footprint of a unit while it is under way.
 
-        One that is Queued and held, or has its window ahead, gives way to others: it occupies no
-        domains.
+        One that is Queued and held gives way to others: it occupies no domains.
         """
         found = footprint(self.machines(unit), self.maintenance.policy.spread)
         name = f"{self.maintenance.number}.{unit.operation}"
         operation = self.world.operations.get(name)
-        if unit.state is UnitState.RUNNING and operation is not None and operation.gives_way:
+        held = operation is not None and operation.gives_way and operation.held_at is not None
+        if unit.state is UnitState.RUNNING and held:
             return replace(found, domains={}, places=frozenset())
         return found
 

@@ -35,17 +35,10 @@ mistyped year is refused."""
 def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> timedelta:
     """Return the least time from publication to NotBefore.
 
-    A Terminate has its scope's own, in minutes; where that is None it is refused (NOT_ELIGIBLE).
+    A Terminate has its scope's own, in minutes; where the scope has none any more, the longest.
     """
-    if event_type is not EventType.TERMINATE:
-        return LEAST[event_type]
-    if terminate_notice_minutes is None:
-        raise Refused(
-            ErrorCode.NOT_ELIGIBLE,
-            "a Terminate needs a scale set with terminate_notice_minutes (5 to 15); "
-            "without it, a deletion has no event",
-        )
-    return timedelta(minutes=terminate_notice_minutes)
+    minutes = terminate_notice_minutes or max(TERMINATE_MINUTES)
+    return LEAST.get(event_type, timedelta(minutes=minutes))
 
 
 def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datetime:

@@ -43,7 +43,8 @@ def _unstarted(
     if operation.held_at is not None:
         return _held(operation, holds, now)
     if operation.waits_for:
-        return f"waits for {operation.waits_for}{_its_state(live.get(operation.waits_for))}"
+        other = live.get(operation.waits_for)
+        return f"waits for {operation.waits_for}{behind(other) if other else ''}"
     if operation.arrived:
         return f"does not start while {listed(operation.arrived)} is on {operation.on_host}"
     if operation.status is EventStatus.QUEUED:
@@ -71,16 +72,20 @@ def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
     return text + (f", and {more} more" if more else "")
 
 
-def _its_state(other: Operation | None) -> str:
-    if other is None:
-        return ""
+def behind(other: Operation) -> str:
+    """Describe what keeps an operation that others wait for, and what would end that.
+
+    `""` where its status says all.
+    """
     if other.outcome_unknown:
         return f", whose outcome is unknown: resolve {other.id}"
     if other.status is EventStatus.FAILED:
         return f", which failed: acknowledge {other.id}"
     if other.held_at is not None:
         return ", which is held"
-    return f", which awaits {listed(other.awaited)}" if other.awaited else ""
+    if other.awaited and other.status is not EventStatus.STARTED:
+        return f", which awaits {listed(other.awaited)}"
+    return ", whose machines settle" if other.up_at is not None else ""
 
 
 def of_maintenance(maintenance: Maintenance, now: datetime) -> str:

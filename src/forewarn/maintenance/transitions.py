@@ -273,11 +273,7 @@ class Transitions:
         )
         if {scope.key for scope in scopes} <= silent | automatic.keys():
             least = timedelta(0)
-        if known is not None and operation.not_before > self.now + least:
-            asked = operation.not_before
-        if operation.opens_at is not None and operation.opens_at > (asked or self.now + least):
-            asked = operation.opens_at
-        not_before = notice.not_before(asked, least, self.now)
+        not_before = self._not_before(operation, asked, least)
         if operation.closed(not_before):
             self._close_unannounced(operation, not_before)
             return
@@ -297,8 +293,8 @@ class Transitions:
             return
         opened = operation.opens_at is None or operation.opens_at <= self.now
         at_once = opened and not_before == notice.whole_seconds(self.now)
-        if not (asked is None or at_once):
-            automatic = {}
+        if not_before > notice.whole_seconds(self.now + least):
+            automatic = {}  # somebody asked for a later time
         announced = replace(
             operation,
             status=step(operation.id, before, Trigger.ANNOUNCE),
@@ -313,6 +309,20 @@ class Transitions:
             self._start_if_free(announced)
         else:
             self.put(announced)
+
+    def _not_before(
+        self, operation: model.Operation, asked: datetime | None, least: timedelta
+    ) -> datetime:
+        """Return the NotBefore of an operation that is announced now; of a new one it is judged."""
+        is_new = operation.id not in self.operations
+        if not is_new and operation.not_before > self.now + least:
+            asked = operation.not_before
+        if operation.opens_at is not None and operation.opens_at > (asked or self.now + least):
+            asked = operation.opens_at
+        if is_new:
+            return notice.not_before(asked, least, self.now)
+        # What lets it go on now, such as the outcome of another one, is never refused for it.
+        return notice.whole_seconds(asked or self.now + least)
 
     def _close_unannounced(self, operation: model.Operation, not_before: datetime) -> None:
         if operation.id in self.operations:

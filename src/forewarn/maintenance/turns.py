@@ -406,9 +406,7 @@ def pause_of(maintenance: Maintenance, now: datetime) -> Wait | None:
 
 def notice_of(maintenance: Maintenance) -> timedelta:
     """Return the notice of its guests."""
-    least = notice.LEAST.get(maintenance.event_type)
-    if least is None:  # a Terminate's is its scale set's own
-        least = timedelta(minutes=max(notice.TERMINATE_MINUTES))
+    least = notice.minimum(maintenance.event_type, None)
     return max(least, timedelta(seconds=maintenance.policy.notice_seconds))
 
 

@@ -34,10 +34,8 @@ def test_a_deletion_has_its_scale_sets_notice() -> None:
     assert notice.minimum(EventType.TERMINATE, 5) == 5 * MINUTE
 
 
-def test_a_deletion_without_notification_is_refused() -> None:
-    with pytest.raises(Refused) as refusal:
-        notice.minimum(EventType.TERMINATE, None)
-    assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+def test_a_deletion_has_the_longest_notice_once_its_scale_set_has_none() -> None:
+    assert notice.minimum(EventType.TERMINATE, None) == 15 * MINUTE
 
 
 @given(MOMENTS)
