@@ -288,3 +288,17 @@ def test_a_client_serves_one_loop_after_another() -> None:
         assert [asyncio.run(ask(client)) for _ in range(3)] == [1, 2, 3]
         assert server.connections == 1
         asyncio.run(client.close())
+
+
+async def test_a_watch_goes_on_after_the_system_gave_it_no_thread(cloud: Emulator) -> None:
+    async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
+        watch = client.watch()
+        before = threading.stack_size(2**47)  # more than there are addresses
+        try:
+            with pytest.raises(RuntimeError, match="thread"):
+                await anext(watch)
+        finally:
+            threading.stack_size(before)
+        cloud.schedule("Reboot", "web-0")
+        change = await asyncio.wait_for(anext(watch), patience.SECONDS)
+        assert change.appeared

@@ -93,6 +93,18 @@ def test_an_approval_of_several_goes_on_with_those_that_are_left(connect: Connec
     assert [[each["EventId"] for each in some] for some in asked] == [[EVENT_ID, "b"], [EVENT_ID]]
 
 
+def test_one_document_without_one_of_several_drops_none_of_them(connect: Connect) -> None:
+    looks = itertools.count()
+
+    def shows(_: int) -> bytes:  # the second look is at a replica that has not heard of one yet
+        return document(listed(), *[listed("B")] * (next(looks) != 1))
+
+    with answering(message(503), message(200), shows=shows) as (url, posts):
+        connect(url, name="web-0").approve(EVENT_ID, "B")
+    asked = [msgspec.json.decode(each.body)["StartRequests"] for each in posts]
+    assert [[each["EventId"] for each in some] for some in asked] == [[EVENT_ID, "B"]] * 2
+
+
 def test_an_approval_is_tried_for_so_long_and_no_longer(connect: Connect, cloud: Emulator) -> None:
     event = cloud.schedule("Reboot", "web-0")
     cloud.faults("status", concerns="approvals", status=500, times=10_000)

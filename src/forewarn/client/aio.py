@@ -192,6 +192,7 @@ class _Call(threading.Thread, Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._ended: Future[T] = Future()
+        self.start()  # now: nobody is to wait for the end of one that the system gave no thread
 
     def run(self) -> None:
         """Do it, and wake the task that waits."""
@@ -206,8 +207,7 @@ class _Call(threading.Thread, Generic[T]):
             self._loop.call_soon_threadsafe(self._over.set)
 
     async def result(self, stop: Callable[[], None]) -> T:
-        """Start it and wait for its end; stop it if the task is cancelled meanwhile."""
-        self.start()
+        """Wait for its end; stop it if the task is cancelled meanwhile."""
         try:
             await self._over.wait()
         except BaseException:

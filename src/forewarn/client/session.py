@@ -619,7 +619,7 @@ def approve(
     until = at.monotonic + seconds
     last: FailedAnswer | None = None
     failures = 0
-    posting, missing = session.settled, False
+    posting, missing = session.settled, set[str]()
     while True:
         question = session.approval(ids) if posting else session.question()
         question = question.within(until - at.monotonic)
@@ -634,10 +634,12 @@ def approve(
             session.accepted(question, attempt.outcome)
             listed = {each.key for each in found.events}
             unsure = last is None or bool(found.nameless)
-            left = tuple(each for each in ids if unsure or ascii_upper(each) in listed)
-            if last is not None and missing and not left:
+            absent = {each for each in ids if not unsure and ascii_upper(each) not in listed}
+            posting = bool(missing) or not absent
+            ids = tuple(each for each in ids if each not in missing & absent)
+            if last is not None and not ids:
                 raise last.error("the event ended before its approval was confirmed: ")
-            posting, missing, ids = bool(left), not left, left or ids
+            missing = set() if posting else absent
             if missing:
                 at = do(Pause(SECOND_LOOK_GAP_SECONDS)).at
             continue
