@@ -114,13 +114,28 @@ def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) ->
     assert begun == [0]
 
 
-@pytest.mark.parametrize("way", ["folder", "file", "replaced"])
+class FullOnce(Journal):
+    """A journal on a disk that is full for one record, once it is told so."""
+
+    is_full = False
+
+    def append(self, *records: AnyRecord) -> None:
+        if self.is_full:
+            self.is_full = False
+            message = "no space"
+            raise JournalError(message)
+        super().append(*records)
+
+
+@pytest.mark.parametrize("way", ["folder", "file", "replaced", "full"])
 def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
-    tmp_path: Path, way: str
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever kills the agent next, what it did to the machine is undone."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    monkeypatch.setenv("WATCHDOG_USEC", "2000")  # it waits for a millisecond between its tries
     folder = tmp_path / "state"
-    journal = Journal(folder)
+    journal = FullOnce(folder)
     daemon = workplace.daemon(journal, rule(command("true")))
     daemon._handle(DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
     if way == "folder":
@@ -132,6 +147,7 @@ def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
         other.append(MachineBooted(boot="long ago"))
         other.close()
         (tmp_path / "other" / NAME).rename(folder / NAME)
+    journal.is_full = way == "full"
     daemon._handle(TimePassed())
     known = daemon._decider.state.checkpoint()
     journal.close()

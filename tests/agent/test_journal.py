@@ -202,6 +202,13 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "below")
 
 
+def test_a_file_that_cannot_be_opened_is_refused_for_now(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(JournalError, match="unable to open") as refused:
+        Journal(tmp_path)
+    assert refused.value.for_now
+
+
 def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.append(MachineBooted(boot="a"))

@@ -149,6 +149,14 @@ def test_what_only_all_files_together_do_wrong_is_blamed_on_all(tmp_path: Path) 
     assert said.startswith("/agent.toml and /agent.d/0.toml: rule: ")
 
 
+@pytest.mark.parametrize("config", [".", "/", "nowhere.toml"])
+def test_a_settings_file_that_is_none_is_refused_by_its_name(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.execute(["agent", "check", "--config", config]) == ExitStatus.USAGE
+    assert f"forewarn: {config}: cannot read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["check", "run", "status"])
 def test_the_agents_commands_say_what_is_wrong_and_end_with_the_status_for_mistakes(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

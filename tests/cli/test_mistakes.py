@@ -12,6 +12,7 @@ import pytest
 
 import forked
 from forewarn.cli import fleet, guest, main
+from forewarn.cli.command import as_typed
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.client.event import Trouble
 
@@ -49,6 +50,7 @@ def said_once(capsys: Capture) -> str:
     [
         (["schedule", "reboot", "web-0", "--notice", "abc"], "'--notice'", "schedule"),
         (["postpone", "3", "30m"], "'TIME'", "postpone"),
+        (["postpone", "3", "-1x"], "'TIME'", "postpone"),
         (["rollout", "plan", "reboot", "--blackout", "x/y"], "'--blackout'", "rollout plan"),
     ],
 )
@@ -86,6 +88,10 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
         (["history", "--since"], "'forewarn history --help'"),
         (["maintenance", "show", "x"], "NUMBER"),
         (["maintenance", "show", "0"], "NUMBER"),
+        (["maintenance", "show", "-1"], "from 1, not '-1'"),
+        (["schedule", "reboot", "web-0", "--description", "--dry-run"], "value before --dry-run"),
+        (["cancel", "1", "--reason", "--json"], "--reason needs a value"),
+        (["hold", "machine", "-x"], "'-x'"),
         (["fleet", "tag", "web-0", "--domain", "x"], "--domain"),
         (["fleet", "tag", "web-0", "--domain", "20"], "between 0 and 19"),
         (["certify", "--patience", "nan", "--", "true"], "--patience"),
@@ -121,6 +127,25 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
 def test_a_mistake_is_said_in_one_line(arguments: list[str], said: str, capsys: Capture) -> None:
     assert main.execute(arguments) == ExitStatus.USAGE
     assert said in said_once(capsys)
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "message", "said"),
+    [
+        ("rollout start", "policy.waves[1]", "at policy.waves[1]: bad", "--waves: bad"),
+        ("schedule", "policy.notice_seconds", "too short", "--notice: too short"),
+        ("schedule", "machines[0]", "at machines[0]: bad", "TARGET: bad"),
+        ("schedule", "", "no machine named 'x'", "no machine named 'x'"),
+        ("token create", "expires_at", "at expires_at: bad", "--expires: bad"),
+        ("maintenance show", "", "at number: too large", "NUMBER: too large"),
+        ("acknowledge", "even_if_down", "add --even-if-down", "add --even-if-down"),
+    ],
+)
+def test_a_refusal_names_the_option_as_it_is_typed(
+    path: str, where: str, message: str, said: str
+) -> None:
+    params = every_command(main.FOREWARN)[path].params
+    assert as_typed(message, where, params) == said
 
 
 @pytest.mark.parametrize(

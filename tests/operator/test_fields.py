@@ -89,12 +89,6 @@ def test_a_body_has_what_is_given(given: dict[str, Any], body: dict[str, Any]) -
     assert fields.body(given, has_policy=True) == policy
 
 
-def test_a_refusal_names_the_option_as_it_is_typed() -> None:
-    assert fields.in_options("at policy.waves[1]: bad", "policy.waves[1]") == "--waves: bad"
-    assert fields.in_options("too short", "policy.notice_seconds") == "--notice: too short"
-    assert fields.in_options("no machine named 'x'", "") == "no machine named 'x'"
-
-
 def test_times_are_spans_from_now_too() -> None:
     assert fields.MAINTENANCE["not_before"].read("+20m") == timedelta(minutes=20)
 

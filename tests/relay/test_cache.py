@@ -37,6 +37,7 @@ def test_a_document_is_all_there_is() -> None:
         ("e6", msgspec.structs.replace(HOST, host="h2")),
         ("", HOST),
         ("e" * 201, HOST),
+        ("\N{REPLACEMENT CHARACTER}", HOST),
         ("e6", msgspec.structs.replace(HOST, scopes=())),
         ("e6", msgspec.structs.replace(HOST, machines=(room.machine("db", scope="nowhere"),))),
     ],

@@ -150,7 +150,10 @@ class Activity:
                 delay = now - self._taken_at.get(event_id, now)
                 self._values["approval_delay_seconds"] = {(): delay}
             case state.EventGone(event_id=event_id):
-                _log(event_id, f"{event_id} is over")
+                left = event_id in decider.events
+                _log(
+                    event_id, f"{event_id} {'names this machine no longer' if left else 'is over'}"
+                )
                 self._taken_at.pop(event_id, None)
                 self._phases.pop(event_id.upper(), None)
                 self._missing.pop(event_id, None)

@@ -403,14 +403,13 @@ class Decider:
 
     def _go_on(self, now: float) -> None:
         """Do all work that is due, and find out when there will be more."""
+        for case in list(self.state.cases.values()):
+            if self._is_over(case):
+                self._write(state.EventGone(event_id=case.event_id))
+                self._approvals.drop(case.event_id)
+                self._deadlines.pop(case.event_id, None)
         self._wait_for_name(now)
         self._choose_all(now)
-        for event_id in list(self.state.cases):
-            # After the new ones, which may need an effect that stands.
-            if event_id not in self.events:
-                self._write(state.EventGone(event_id=event_id))
-                self._approvals.drop(event_id)
-                self._deadlines.pop(event_id, None)
         self._try_held(now)
         self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
         for run in list(self._runs.values()):
@@ -436,6 +435,15 @@ class Decider:
             self._wakes += [] if again is None else [again]
         if not self._waits:  # one of them may need an effect that stands
             self._undo(now)
+
+    def _is_over(self, case: Case) -> bool:
+        """Return True if an event has left the document, or this machine has left the event.
+
+        A machine that moves away before its host's maintenance starts drops out of the event, which
+        goes on without it (protocol.md section 4): from then on it is one of others.
+        """
+        event = self.events.get(case.event_id)
+        return event is None or bool(case.event.concerns_me and event.concerns_me is False)
 
     def _wait_for_name(self, now: float) -> None:
         """Find the events that may or may not be this machine's, while its name is unknown.

@@ -75,6 +75,7 @@ class Journal:
         self._last = self._bytes = self._state_bytes = 0
         self.records: tuple[AnyRecord, ...] = self._begin()
         """Its records when it was opened."""
+        self._file = self._on_disk()
 
     def _begin(self) -> tuple[AnyRecord, ...]:
         """Open the file, made if need be, and return what it holds."""
@@ -90,17 +91,26 @@ class Journal:
         if found.st_size > MAX_BYTES:
             message = f"{self._path} is over {MAX_BYTES} bytes: it is not an agent's journal"
             raise JournalError(message)
-        self._database = sqlite3.connect(
-            self._path, timeout=0, isolation_level=None, check_same_thread=False
-        )
+        try:
+            self._database = sqlite3.connect(
+                self._path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
         try:
             records = self._open()
         except BaseException:
             self._database.close()
             raise
-        self._file = found.st_dev, found.st_ino
         self.length = len(records)
         return records
+
+    def _on_disk(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     @property
     def is_lost(self) -> bool:
@@ -108,17 +118,15 @@ class Journal:
 
         No later process would read the records that are written then.
         """
-        try:
-            found = self._path.stat()
-        except OSError:
-            return True
-        return (found.st_dev, found.st_ino) != self._file
+        return self._file is None or self._on_disk() != self._file
 
     def remake(self, state: Checkpoint) -> None:
         """Make the file again, with all that the agent knows; a JournalError leaves it lost."""
+        self._file = None  # a new one counts only once the state is in it
         self._database.close()
         self._begin()
         self.append(state)
+        self._file = self._on_disk()
 
     def append(self, *records: AnyRecord) -> None:
         """Write records, and return when they are on the disk: all of them, or none.
@@ -205,7 +213,8 @@ class Journal:
             )
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             return self._damaged(str(error))
-        return JournalError(f"cannot use {self._path}: {error}", for_now=True)
+        message = f"cannot use {self._path}: {error}; check its owner and its disk"
+        return JournalError(message, for_now=True)
 
     def _damaged(self, what: str) -> JournalError:
         return JournalError(

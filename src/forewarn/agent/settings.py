@@ -157,7 +157,7 @@ def load(
 
 
 def _drop_ins(path: Path) -> tuple[Path, ...]:
-    folder = path.with_suffix(DROP_INS)
+    folder = path.parent / f"{path.stem}{DROP_INS}"
     try:
         # A hidden one is what an editor or a tool has there while it writes another.
         found = tuple(

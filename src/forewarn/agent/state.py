@@ -310,8 +310,8 @@ class AgentState:
 
     def needed(self, effect: Effect) -> bool:
         """Return True if an event in hand needs an effect, done or not."""
-        if not effect.action.settings.effect:
-            return effect.event_id in self.cases  # one event's own
+        if effect.action.settings.tells:
+            return effect.event_id in self.cases  # whichever rule has the event by now
         return effect.key in self._users
 
     def users(self, key: str) -> list[Case]:

@@ -106,7 +106,10 @@ def log_in(address: str) -> None:
     """
     service = OperatorClient(address=address, token="")
     if "://" not in service.address:
-        message = "a unix socket needs no token: set FOREWARN_OPERATOR to its path"
+        message = (
+            f"{address!r} is the path of a unix socket, which needs no token: expected HOST:PORT "
+            "or a URL; for a socket, set FOREWARN_OPERATOR to its path"
+        )
         raise Failed(ExitStatus.USAGE, message)
     if sys.stdin.isatty():
         import getpass

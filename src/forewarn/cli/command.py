@@ -6,14 +6,18 @@ or a DELETE, or the body of a POST. What needs more than one request is a functi
 `command` or, if it asks the operator plane, by `asking`.
 """
 
+import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
+import click.parser
 
+from forewarn.cli.exits import Failed
 from forewarn.cli.operator_client import OperatorClient, Show, segment
 from forewarn.cli.options import JSON, OPERATOR, PAGES
+from forewarn.server.operator import fields
 
 REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/reference/cli.md"
 """The page with examples and exit statuses, and a heading for each command."""
@@ -24,11 +28,55 @@ READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
 Function = Callable[..., object]
 
 
+NEGATIVE: Final = re.compile(r"-[0-9.]")
+"""The beginning of a number or a span, such as `-1h`: no option has it."""
+
+
+class CommandLineParser(click.parser._OptionParser):  # noqa: SLF001 - there is no public one
+    """Takes `-1h` for an argument, and no option for the value of another.
+
+    Without this `postpone 2 -1h` is answered with "No such option '-1'", and `--description
+    --dry-run` schedules what was only to be shown.
+    """
+
+    def _process_opts(self, arg: str, state: click.parser._ParsingState) -> None:
+        if NEGATIVE.match(arg):
+            state.largs.append(arg)
+        else:
+            super()._process_opts(arg, state)
+
+    def _get_value_from_state(
+        self, option_name: str, option: click.parser._Option, state: click.parser._ParsingState
+    ) -> Any:  # noqa: ANN401 - click's
+        if state.rargs and state.rargs[0] in self._long_opt:
+            message = f"option {option_name} needs a value before {state.rargs[0]}"
+            raise click.BadOptionUsage(option_name, message)
+        return super()._get_value_from_state(option_name, option, state)
+
+
 class Command(click.Command):
     """A command that refuses an option given twice, unless the option takes several values.
 
-    Without this the last value wins, and `--host h1 --host h2` patches one host of the two.
+    Without this the last value wins, and `--host h1 --host h2` patches one host of the two. A
+    refusal of the service names the option, in the place of the body's field.
     """
+
+    def make_parser(self, ctx: click.Context) -> CommandLineParser:
+        """Return the parser of this command's arguments."""
+        parser = CommandLineParser(ctx)
+        for param in self.get_params(ctx):
+            param.add_to_parser(parser, ctx)
+        return parser
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except Failed as failed:
+            failed.message = as_typed(
+                failed.message, str(failed.facts.get("where", "")), self.params
+            )
+            raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; each error names this command."""
@@ -96,6 +144,18 @@ class RequestCommand(Command):
             ask = {"GET": service.get, "POST": service.post, "DELETE": service.delete}[self.method]
             answer = ask(path, **given, **self.fixed)
         answer.show(self.show)
+
+
+def as_typed(message: str, where: str, params: Sequence[click.Parameter]) -> str:
+    """Return a refusal that names the option or argument in the place of the body's field."""
+    place = where or message.removeprefix("at ").partition(": ")[0]
+    for param in params:
+        if param.name == fields.of_place(place):
+            is_option = isinstance(param, click.Option)
+            label = param.opts[0] if is_option else param.human_readable_name.strip("[.]")
+            what = message.removeprefix(f"at {place}: ")
+            return what if label in what else f"{label}: {what}"
+    return message
 
 
 def command(*params: click.Parameter) -> Callable[[Function], Command]:

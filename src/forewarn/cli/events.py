@@ -14,7 +14,7 @@ from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, asking
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient, options_named
+from forewarn.cli.operator_client import OperatorClient
 from forewarn.cli.options import REASON, Choice, argument, of_field, option
 from forewarn.server.operator import fields
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
@@ -308,8 +308,7 @@ def hold(
         return
     held = _held(what, name)
     ends = None if until is None else service.moment(until)
-    with options_named():
-        answer = service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends)
+    answer = service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends)
     if not service.as_json:
         span = f" until {times.shown(datetime.fromisoformat(ends))}" if ends else ""
         output.say(f"{held} is held{span}")

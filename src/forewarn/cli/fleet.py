@@ -12,7 +12,7 @@ import re
 import sys
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -72,7 +72,8 @@ def list_(
     elif lost:
         service.pages("/v1/fleet/tombstones", "tombstones").show(LOST)
     else:
-        service.pages("/v1/fleet/machines", "machines", scope=scope, host=host).show(MACHINES)
+        found = service.pages("/v1/fleet/machines", "machines", scope=scope, host=host)
+        found.show(FEWER_MACHINES if scope or host else MACHINES)
 
 
 @asking(argument("name NAME", "The name of a machine or a scope."))
@@ -162,6 +163,7 @@ MACHINES: Final = output.AnswerTable(
     },
     empty="There are no machines: 'forewarn fleet apply FILE' adds some.",
 )
+FEWER_MACHINES: Final = replace(MACHINES, empty="No machine is there.")
 SCOPES: Final = output.AnswerTable(
     "schemas.ScopePage.scopes",
     {

@@ -12,7 +12,7 @@ import click
 from forewarn import times
 from forewarn.cli import events, follow, output
 from forewarn.cli.command import RequestCommand, asking, group, orders
-from forewarn.cli.operator_client import OperatorClient, options_named
+from forewarn.cli.operator_client import OperatorClient
 from forewarn.cli.options import DRY_RUN, WAIT, Choice, argument, flag, of_field
 from forewarn.server.operator import fields
 from forewarn.vocabulary import EventStatus, EventType, TargetKind
@@ -112,8 +112,7 @@ def _ask(
 ) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
     path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
-    with options_named():
-        plan = service.post(path, event_type=kind, **body)
+    plan = service.post(path, event_type=kind, **body)
     if wait:
         wait_for(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
     else:

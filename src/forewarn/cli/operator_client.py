@@ -4,7 +4,6 @@
 exit status.
 """
 
-import contextlib
 import functools
 import importlib
 import json
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from forewarn import times
 from forewarn.cli import login, output
 from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
-from forewarn.server.operator import fields
 from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
@@ -390,17 +388,6 @@ class OperatorClient:
             )
             return Failed(ExitStatus.UNREACHABLE, message)
         return Failed(OF_CODE[code], message, facts)
-
-
-@contextlib.contextmanager
-def options_named() -> Iterator[None]:
-    """Name the option in a refusal within, in place of the body's field."""
-    try:
-        yield
-    except Failed as failed:
-        where = str(failed.facts.get("where", ""))
-        failed.message = fields.in_options(failed.message, where)
-        raise
 
 
 def own_address(settings: "settings.Settings") -> str:

@@ -462,11 +462,3 @@ def _is_empty(value: object) -> bool:
 def of_place(where: str) -> str:
     """Return the name of the field of a refusal: `waves` of `policy.waves[0]`."""
     return re.sub(r"^policy\.|[.\[].*$", "", where)
-
-
-def in_options(message: str, where: str) -> str:
-    """Return the message of a refusal that names the option in the place of the body's field."""
-    field = {**MAINTENANCE, UNTIL.name: UNTIL}.get(of_place(where))
-    if field is None or not field.option:
-        return message
-    return f"{field.flag}: {message.removeprefix(f'at {where}: ')}"
