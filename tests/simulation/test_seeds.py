@@ -349,7 +349,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         "keep",
         nothing,
         "is new at|retired is not what the store has",
-        32,
+        19,
     ),
     "units' limit": (units, "amount", all_at_once, "are under way, at most", 4),
     "units' windows": (turns, "_window", at_any_hour, "outside its windows", 2),
