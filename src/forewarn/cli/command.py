@@ -6,13 +6,13 @@ or a DELETE, or the body of a POST. What needs more than one request is a functi
 `command` or, if it asks the operator plane, by `asking`.
 """
 
+import itertools
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
-import click.parser
 
 from forewarn.cli.exits import Failed
 from forewarn.cli.operator_client import OperatorClient, Show, segment
@@ -32,41 +32,12 @@ NEGATIVE: Final = re.compile(r"-[0-9.]")
 """The beginning of a number or a span, such as `-1h`: no option has it."""
 
 
-class CommandLineParser(click.parser._OptionParser):  # noqa: SLF001 - there is no public one
-    """Takes `-1h` for an argument, and no option for the value of another.
-
-    Without this `postpone 2 -1h` is answered with "No such option '-1'", and `--description
-    --dry-run` schedules what was only to be shown.
-    """
-
-    def _process_opts(self, arg: str, state: click.parser._ParsingState) -> None:
-        if NEGATIVE.match(arg):
-            state.largs.append(arg)
-        else:
-            super()._process_opts(arg, state)
-
-    def _get_value_from_state(
-        self, option_name: str, option: click.parser._Option, state: click.parser._ParsingState
-    ) -> Any:  # noqa: ANN401 - click's
-        if state.rargs and state.rargs[0] in self._long_opt:
-            message = f"option {option_name} needs a value before {state.rargs[0]}"
-            raise click.BadOptionUsage(option_name, message)
-        return super()._get_value_from_state(option_name, option, state)
-
-
 class Command(click.Command):
     """A command that refuses an option given twice, unless the option takes several values.
 
     Without this the last value wins, and `--host h1 --host h2` patches one host of the two. A
     refusal of the service names the option, in the place of the body's field.
     """
-
-    def make_parser(self, ctx: click.Context) -> CommandLineParser:
-        """Return the parser of this command's arguments."""
-        parser = CommandLineParser(ctx)
-        for param in self.get_params(ctx):
-            param.add_to_parser(parser, ctx)
-        return parser
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
         """Run the command."""
@@ -81,6 +52,8 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; each error names this command."""
         try:
+            if ctx.allow_interspersed_args and not ctx.resilient_parsing:  # it is no group
+                args = _told_apart(args, self.params)
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
             for option in given:
                 single = isinstance(option, click.Option) and not (
@@ -99,6 +72,32 @@ class Command(click.Command):
         if arguments:
             with formatter.section("Arguments"):
                 formatter.write_dl([each.get_help_record(ctx) for each in arguments])
+
+
+def _told_apart(args: Sequence[str], params: Iterable[click.Parameter]) -> list[str]:
+    """Return arguments with those like `-1h` behind `--`, and no option as the value of another.
+
+    click would answer `postpone 2 -1h` with "No such option '-1'", and `--description --dry-run`
+    would schedule what was only to be shown.
+    """
+    options = {name: one for one in params if isinstance(one, click.Option) for name in one.opts}
+    told: list[str] = []
+    negative: list[str] = []
+    rest = iter(args)
+    for each in rest:
+        if each == "--":
+            return [*told, each, *negative, *rest]
+        if NEGATIVE.match(each):
+            negative.append(each)
+            continue
+        told.append(each)
+        takes_value = each in options and not options[each].is_flag
+        for value in itertools.islice(rest, takes_value):
+            if value in options:
+                message = f"option {each} needs a value before {value}"
+                raise click.BadOptionUsage(each, message)
+            told.append(value)
+    return [*told, "--", *negative] if negative else told
 
 
 class CommandGroup(Command, click.Group):
