@@ -174,7 +174,12 @@ class Drains:
     # The connector.
 
     def hold_back(self, task: Task) -> bool:
-        """Shut a machine down where that lasts as long as its host's reboot; tell whether."""
+        """Shut a machine down where that lasts as long as its host's reboot; tell whether.
+
+        A newer attempt goes on in the place of one that waits: both look before they do anything.
+        """
+        if (older := self.waiting.get(task.operation)) is not None:
+            self.start(older)
         if not task.host_boot_id or self._has_rebooted(task):
             return False
         self._town.counts["shut down"] += 1
