@@ -706,8 +706,8 @@ def _record_end(
     for name in () if deleted else map(key, operation.machines):
         if (machine := working.machines.get(name)) is not None:
             host = named.get(name, "" if moved else machine.host)
-            working.machines[name] = replace(machine, host=host)
             if host != machine.host:
+                working.machines[name] = replace(machine, host=host)
                 elsewhere.add(name)
     if succeeded:
         working.carried_out(operation, outcome)
