@@ -165,6 +165,20 @@ async def test_a_machine_that_moves_has_its_new_host_in_the_fleet(hosts: Hosts) 
         assert hosts.machine(7).host == "h0"
 
 
+async def test_machines_that_swap_their_vm_ids_are_followed_on(hosts: Hosts) -> None:
+    async with hosts.watched():
+        machines = hosts.machine(0), hosts.machine(2)
+        swapped = tuple(
+            msgspec.structs.replace(one, vm_id=other.vm_id)
+            for one, other in (machines, machines[::-1])
+        )
+        hosts.house.put(Changes(machines=swapped))
+        hosts.kept.domains = {"h0": [], "h1": [domain(n) for n in range(3)]}
+        for _ in range(2):
+            await hosts.round()
+        assert [hosts.machine(n).host for n in range(3)] == ["h1", "h1", "h1"]
+
+
 async def test_a_crash_is_an_unforeseen_reboot_of_that_machine_in_one_round(hosts: Hosts) -> None:
     async with hosts.watched():
         hosts.fails(0)

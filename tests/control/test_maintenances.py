@@ -21,6 +21,7 @@ from forewarn.maintenance.model import (
     DrainOptions,
     HoldKind,
     HostState,
+    Policy,
     Refused,
 )
 from forewarn.maintenance.planner import Request
@@ -34,7 +35,7 @@ from forewarn.maintenance.units import (
     TurnOrder,
     UnitState,
 )
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
@@ -299,3 +300,15 @@ def test_a_plan_knows_holds_and_what_is_live() -> None:
     plan = site.plan(UnitTargets(machines=("cache", "db")))
     assert plan.first == ()
     assert plan.waits_for is Obstacle.MAINTENANCE
+
+
+def test_a_plan_of_users_knows_how_much_they_have_asked_for() -> None:
+    site = UnitSite()
+    site.plane.policy = Policy(user_initiated_limit=1)
+    asked = asked_for(UnitTargets(machines=("cache",)))
+    of_user = msgspec.structs.replace(asked.request, source=EventSource.USER)
+    asked = msgspec.structs.replace(asked, request=of_user)
+    assert site.prepare(asked)[1]().first == ("cache",)
+    done(site.plane.request(msgspec.structs.replace(of_user, machines=("db",))))
+    plan = site.prepare(asked)[1]()
+    assert (plan.first, plan.waits_for) == ((), Obstacle.REFUSED)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,18 +14,24 @@ import patience
 from builders import MINUTE, NOW, SECOND, mint
 from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
+from forewarn.control import webhooks
 from forewarn.control.heartbeat import SETTING, Heartbeat
 from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, Served, ServiceClock
 from forewarn.control.ticker import Ticker
+from forewarn.control.unit_of_work import at_start
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance.model import HoldKind, Operation, Sighting
+from forewarn.maintenance import relays
+from forewarn.maintenance.model import Changes, HoldKind, Operation, Sighting
+from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.store.port import Replica
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 HOUR = timedelta(hours=1)
+HOOK = Webhook(name="chat", url="https://example.com", secret="whsec_", next_sequence=1)
+replace = msgspec.structs.replace
 
 
 class Start:
@@ -406,3 +413,20 @@ def test_leases_move_with_an_outage_and_with_a_clock_that_was_set_back(start: St
     assert ahead.operation().lease_until == ahead.clock.now() + MINUTE
     again = ahead.jumps(-2 * HOUR)
     assert again.operation().lease_until == again.clock.now() + MINUTE
+
+
+def test_memory_has_the_tokens_and_webhooks_of_a_clock_that_was_set_back(start: Start) -> None:
+    made = start.clock.now()
+    token = replace(relays.new_token("h0", "d", by="ann", at=made), used_at=made)
+    start.house.put(Changes(tokens=(token,)))
+    added = done(start.plane.order(webhooks.add, HOOK))
+    done(start.plane.order(webhooks.move, added, partial(refused, added, "HTTP 503")))
+    start.live(MINUTE)
+    again = start.jumps(-2 * HOUR)
+    now = again.clock.now()
+    _, known, _ = done(again.plane.order(lambda unit, _: at_start(unit)))
+    assert known.tokens == {token.name: replace(token, created_at=now, used_at=now)}
+    with again.house.store.read() as reading:
+        assert reading.tokens() == known.tokens
+        (hook,) = reading.webhooks().values()
+    assert hook.free(now)

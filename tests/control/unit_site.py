@@ -18,7 +18,6 @@ from forewarn.maintenance.model import (
     DrainOptions,
     Maintenance,
     Operation,
-    Policy,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
@@ -99,7 +98,7 @@ class UnitSite(Site):
             return maintenances.prepared(
                 state_of(reading),
                 asked,
-                Policy(),
+                self.plane.policy,
                 now=self.clock.now(),
                 survey=survey,
             )

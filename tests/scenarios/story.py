@@ -202,7 +202,9 @@ def units_of(
         request=msgspec.convert(keyed, planner.Request),
         targets=msgspec.convert(targets, UnitTargets),
         policy=msgspec.convert(
-            policy | {name: (policy[name],) for name in policy.keys() & {"windows"}},
+            policy
+            | {name: (policy[name],) for name in policy.keys() & {"windows"}}
+            | {name: policy[name].split(",") for name in policy.keys() & {"waves"}},
             TurnPolicy,
             strict=False,
         ),

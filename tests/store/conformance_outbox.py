@@ -9,7 +9,6 @@ import pytest
 
 import patience
 from forewarn.maintenance.model import Changes, HoldKind, Refused, Sighting
-from forewarn.maintenance.relays import new_token
 from forewarn.store.port import (
     JUMP,
     ChangeRecord,
@@ -311,8 +310,6 @@ class Members:
         save(store, WITH_MACHINES)
         late = NOW + MINUTE
         store.beat(replica("r1", beat_at=late), seen("web-0", asked_at=late) | seen("web-1"))
-        token = new_token("h1", "d", by="", at=late)
-        save(store, Changes(tokens=(token,)))
         store.hear([relay("h1", late), relay("h2", NOW, due_at=NOW)])
         with store.write() as transaction:
             transaction.mark_relay("h1", late)
@@ -324,7 +321,6 @@ class Members:
             assert (relays["h1"].heard_at, relays["h1"].due_at) == (NOW, NOW)
             assert relays["h1"].held_for == NOW
             assert relays["h2"] == relay("h2", NOW, due_at=NOW)
-            assert reading.tokens()[token.name].created_at == NOW
 
     def test_a_process_that_does_not_know_that_the_clock_was_set_back_writes_nothing(
         self, store: Store

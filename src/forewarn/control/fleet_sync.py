@@ -7,7 +7,7 @@ host after another. All of it lives on the event loop's thread.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -154,11 +154,10 @@ class FleetSync(Contained):
                         with self._contained(action.machine.name):
                             await self._carry_out(action)
 
-    def _put_machines(self, machines: Iterable[Machine]) -> None:
+    def _put_machines(self, machines: Collection[Machine]) -> None:
+        for machine in machines:  # all of them first: two may have swapped their ids
+            self._machines.pop(self._vm_ids.get(machine.key, ""), None)
         for machine in machines:
-            before = self._vm_ids.get(machine.key)
-            if before is not None and before != machine.vm_id:
-                self._machines.pop(before, None)
             self._vm_ids[machine.key] = machine.vm_id
             self._machines[machine.vm_id] = machine
 

@@ -175,6 +175,8 @@ def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datet
     if behind <= JUMP:
         return timedelta(0)
     store.set_back(now, store.now() or now)
+    hooks = store.webhooks().values()
+    store.put_webhooks(commands.earlier(hook, behind, "next_try_at") for hook in hooks)
     if served is not None:
         served = msgspec.structs.replace(served, until=min(served.until, now))
         store.put_setting(SETTING, msgspec.json.encode(served).decode())

@@ -63,7 +63,7 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.maintenance.world import LiveState, World
-from forewarn.vocabulary import ErrorCode, EventType, TargetKind
+from forewarn.vocabulary import ErrorCode, EventSource, EventType, TargetKind
 
 GAP_SECONDS = 0.1
 """The least time between two rounds: in a storm of changes, one round serves many."""
@@ -407,7 +407,7 @@ def prepared(
         turn_forecast.planned,
         maintenance,
         lambda unit: takes[unit.key],
-        _worlds(state, members),
+        _worlds(state, members, of_users=request.source is EventSource.USER),
         rules,
         now,
         survey=survey,
@@ -421,18 +421,25 @@ def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collec
     return [name for name, facts in hosts if facts.can_reboot or not draining.reboot]
 
 
-def _worlds(state: LiveState, members: Mapping[str, Iterable[Machine]]) -> Callable[[], World]:
-    """Return a function that makes a World of all scopes that share operations with the units."""
+def _worlds(
+    state: LiveState, members: Mapping[str, Iterable[Machine]], *, of_users: bool
+) -> Callable[[], World]:
+    """Return a function that makes a World of all scopes that share operations with the units.
+
+    With `of_users` it has what users have asked for besides: there is a limit for all of that.
+    """
     in_scope: dict[str, list[Operation]] = {}
+    new = dict.fromkeys(one.scope for its in members.values() for one in its)
     for operation in state.operations.values():
         for event in operation.events:
             in_scope.setdefault(event.scope, []).append(operation)
+            if of_users and operation.source is EventSource.USER and operation.unstarted:
+                new[event.scope] = None
     found: dict[str, None] = {}
-    new = [*dict.fromkeys(one.scope for its in members.values() for one in its)]
     while new:
-        found |= dict.fromkeys(new)
+        found |= new
         met = {event.scope for s in new for o in in_scope.get(s, ()) for event in o.events}
-        new = sorted(met - found.keys())
+        new = dict.fromkeys(sorted(met - found.keys()))
     concerned = LiveState(
         scopes={name: state.scopes[name] for name in found if name in state.scopes},
         machines={name: one for name, one in state.machines.items() if one.scope in found},

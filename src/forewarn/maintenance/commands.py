@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -64,6 +64,8 @@ Command = Callable[[Transitions], Iterable[str]]
 was about."""
 
 replace = msgspec.structs.replace
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def has_returned(operation: Operation, sighting: Sightings) -> bool:
@@ -454,7 +456,8 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
     """The clock was set back by this much while no process decided.
 
     What somebody waits for comes as soon as it would have; a machine that is awaited has to ask
-    later than now. NotBefore stays: guests have read it.
+    later than now. NotBefore stays: guests have read it. No token of a relay is younger than now:
+    who asks from now on asks later than it was made.
     """
     now, changed = working.now, []
     for operation in working.operations.values():
@@ -470,7 +473,25 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
         if dated != operation:
             working.put(dated)
             changed.append(operation.id)
+    for number, maintenance in working.maintenances.items():
+        check = earlier(maintenance.check, length, "began_at", "lease_until", "passed_at")
+        its = tuple(earlier(u, length, "retry_at", "refused_at") for u in maintenance.units)
+        working.maintenances[number] = replace(
+            earlier(maintenance, length, "wave_at"), check=check, units=its
+        )
+    for name, token in working.world.tokens.items():
+        used_at = None if token.used_at is None else min(token.used_at, now)
+        if token.host:
+            made_at = min(token.created_at, now)
+            working.world.tokens[name] = replace(token, created_at=made_at, used_at=used_at)
     return changed
+
+
+def earlier(value: S, length: timedelta, *fields: str) -> S:
+    """Return a value whose times in these fields are so much earlier."""
+    times = {name: at for name in fields if (at := getattr(value, name)) is not None}
+    earlier: S = replace(value, **{name: at - length for name, at in times.items()})
+    return earlier if times else value
 
 
 def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
@@ -685,8 +706,8 @@ def _record_end(
     for name in () if deleted else map(key, operation.machines):
         if (machine := working.machines.get(name)) is not None:
             host = named.get(name, "" if moved else machine.host)
-            working.machines[name] = replace(machine, host=host)
             if host != machine.host:
+                working.machines[name] = replace(machine, host=host)
                 elsewhere.add(name)
     if succeeded:
         working.carried_out(operation, outcome)

@@ -23,6 +23,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     """The machines, update domains and places that a unit occupies while it is under way."""
 
     machines: tuple[str, ...]
+    """Their keys."""
     domains: Mapping[str, int]
     """The update domain of each scope (by key), or SEVERAL."""
     places: frozenset[str] = frozenset()
@@ -36,7 +37,7 @@ def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
     names: list[str] = []
     tag = spread.removeprefix("tag:") if spread.startswith("tag:") else None
     for machine in machines:
-        names.append(machine.name)
+        names.append(machine.key)
         domains.setdefault(machine.scope, set()).add(machine.update_domain)
         if tag is not None:
             places.update(value for name, value in machine.tags if name == tag)
@@ -65,10 +66,13 @@ def visiting(host: str, names: Container[str], drains: Iterable[Drain]) -> str:
 
 
 def repaired_by(machines: Iterable[str], live: Iterable[Operation]) -> list[Operation]:
-    """Return the failures of these that keep their domains down until such machines are back."""
-    names = {key(name) for name in machines}
-    failed = (one for one in live if one.status is EventStatus.FAILED)
-    return [one for one in failed if not names.isdisjoint(map(key, one.awaited))]
+    """Return the failures of these that keep their domains down until such machines are back.
+
+    The machines are named by their keys.
+    """
+    failed = [one for one in live if one.status is EventStatus.FAILED]
+    names = set(machines) if failed else ()
+    return [one for one in failed if any(key(name) in names for name in one.awaited)]
 
 
 def in_the_way(
@@ -87,7 +91,7 @@ def in_the_way(
     unless that waits for an operator: with windows, its guests would prepare in vain each night.
     None: all queue.
     """
-    names = {key(name) for name in takes.machines}
+    names = set(takes.machines)
     if unit.drain and (visitors := visiting(unit.name, names, drains)):
         return visitors
     # By start order, so that the store's order does not decide the answer. What is held, or has
@@ -144,7 +148,7 @@ class UnitsInWorld:
             found = [one for one in members if one.update_domain == unit.update_domain]
         else:
             found = [world.machines[name] for name in unit.machines if name in world.machines]
-        return [one for one in found if one.key not in done]
+        return [one for one in found if one.key not in done] if done else found
 
     def footprint(self, unit: Unit) -> Footprint:
         """Return the footprint of a unit while it is under way.
@@ -162,10 +166,11 @@ class UnitsInWorld:
     def occupied(self, unit: Unit, takes: Footprint) -> str:
         """Describe the hold on a unit, or the obstacle in its way; `""` if it can go."""
         world = self.world
-        machines = [world.machines[key(name)] for name in takes.machines]
-        host = unit.name if unit.kind is UnitKind.HOST else self.maintenance.to_host
-        if held := planner.on_hold(machines, world.holds_in_order(), host):
-            return held
+        if world.holds:  # mostly there are none, and units are many
+            machines = [world.machines[name] for name in takes.machines]
+            host = unit.name if unit.kind is UnitKind.HOST else self.maintenance.to_host
+            if held := planner.on_hold(machines, world.holds_in_order(), host):
+                return held
         live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
         queueing = {scope for scope in takes.domains if self.queues(world.scopes[scope])}
         drains = [world.drains[host] for host in sorted(world.drains)] if unit.drain else ()

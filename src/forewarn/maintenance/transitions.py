@@ -268,9 +268,8 @@ class Transitions:
             if operation.source is EventSource.USER
             and operation.event_type in scope.automatically_approve
         }
-        least = max(
-            notice.minimum(operation.event_type, scope.terminate_notice_minutes) for scope in scopes
-        )
+        minutes = {scope.terminate_notice_minutes for scope in scopes}
+        least = max(notice.minimum(operation.event_type, each) for each in minutes)
         if {scope.key for scope in scopes} <= silent | automatic.keys():
             least = timedelta(0)
         not_before = self._not_before(operation, asked, least)
@@ -386,10 +385,11 @@ class Transitions:
             self._await(ended, ended.machines if status is EventStatus.FAILED else ())
 
     def _repair(self, operation: model.Operation) -> None:
-        names = {model.key(name) for name in operation.machines}
+        names: set[str] = set()
         for scope in [event.scope for event in operation.events]:
             for other in self.world.live_in(scope):
                 if other.status.over and other.id != operation.id:
+                    names = names or {model.key(name) for name in operation.machines}
                     left = tuple(name for name in other.awaited if model.key(name) not in names)
                     if left != other.awaited:
                         self._await(other, left)
@@ -730,7 +730,8 @@ class Transitions:
         )
 
     def _obstacle(self, operation: model.Operation) -> model.Operation | None:
-        return self._first_elsewhere(operation, self.world.down_in)
+        down = self._elsewhere(operation, self.world.down_in)
+        return min((other for other, _ in down), key=planner.start_order, default=None)
 
     def _ahead(self, operation: model.Operation) -> model.Operation | None:
         """Return an operation that must be over before this one is announced.
@@ -739,48 +740,47 @@ class Transitions:
         earlier. But what is queued cannot go on while an earlier failure keeps a domain down, so
         maintenance that may repair the failure goes ahead of it.
         """
+        apart = self._elsewhere(operation, self.world.live_in)
+        if not apart:
+            return None
         turn = planner.queue_order(operation)
         live = (one for event in operation.events for one in self.world.live_in(event.scope))
-        repaired = footprints.repaired_by(operation.machines, live)
+        repaired = footprints.repaired_by(map(model.key, operation.machines), live)
         names = {one.id for one in repaired}
         scopes = {event.scope for one in repaired for event in one.events}
-        return self._first_elsewhere(
-            operation,
-            self.world.live_in,
-            lambda other, scope: (
-                self.policy.queues(scope)
-                and (
-                    other.down
-                    or other.pending
-                    or (
-                        not other.gives_way
-                        and scope.key not in scopes
-                        and other.waits_for not in names
-                        and planner.queue_order(other) < turn
-                    )
+        ahead = (
+            other
+            for other, scope in apart
+            if self.policy.queues(self.scopes[scope])
+            and (
+                other.down
+                or other.pending
+                or (
+                    not other.gives_way
+                    and scope not in scopes
+                    and other.waits_for not in names
+                    and planner.queue_order(other) < turn
                 )
-            ),
+            )
         )
+        return min(ahead, key=planner.start_order, default=None)
 
-    def _first_elsewhere(
-        self,
-        operation: model.Operation,
-        others: Callable[[str], Iterable[model.Operation]],
-        matters: Callable[[model.Operation, model.Scope], bool] = lambda _, __: True,
-    ) -> model.Operation | None:
-        """Return one of `others` (of a scope) in another update domain of one of its scopes.
+    @staticmethod
+    def _elsewhere(
+        operation: model.Operation, others: Callable[[str], Iterable[model.Operation]]
+    ) -> list[tuple[model.Operation, str]]:
+        """Return those of `others` (of a scope) in other update domains, each with the scope.
 
-        Of several it is the first by start order, so that the store's order does not decide.
+        Who chooses one of them takes the first by start order: the store's order decides nothing.
         """
         if operation.event_type in planner.ALL_DOMAINS_AT_ONCE:
-            return None
-        found = [
-            other
+            return []
+        return [
+            (other, event.scope)
             for event in operation.events
             for other in others(event.scope)
-            if event.is_apart(other.events) and matters(other, self.scopes[event.scope])
+            if event.is_apart(other.events)
         ]
-        return min(found, key=planner.start_order, default=None)
 
     def covered(self, operation: model.Operation) -> bool:
         """Tell whether a hold keeps an operation from starting."""

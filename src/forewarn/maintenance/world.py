@@ -385,12 +385,11 @@ class World:
     def _index_machine(self, old: Machine | None, new: Machine | None) -> None:
         if old and new and old.scope == new.scope and old.host == new.host:
             return
-        if old:
-            self.members.drop(old.scope, old.key)
-            self.on_host.drop(old.host, old.key)
-        if new:
-            self.members.add(new.scope, new.key)
-            self.on_host.add(new.host, new.key)
+        for change, one in ((Index.drop, old), (Index.add, new)):
+            if one:
+                name = one.key
+                change(self.members, one.scope, name)
+                change(self.on_host, one.host, name)
 
     def _index_token(self, old: Token | None, new: Token | None) -> None:
         if old and old.host:

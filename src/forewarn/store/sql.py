@@ -7,8 +7,6 @@ from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias
 
-import msgspec
-
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
     Changes,
@@ -275,14 +273,6 @@ class Transaction(Reading):
         for table, name, by_row in _SET_BACK:
             to = micros(at if by_row else now)
             self._run(f"UPDATE {table} SET {name} = ? WHERE {name} > ?", to, to)
-        dated = {}
-        for name, token in self.tokens().items():
-            used_at = None if token.used_at is None else min(token.used_at, now)
-            made_at = min(token.created_at, now)
-            set_back = msgspec.structs.replace(token, created_at=made_at, used_at=used_at)
-            if token.host and set_back != token:
-                dated["token", name] = set_back
-        self._put(dated)
 
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
         """Record the absence of its relay for which a host is held; None: it is over."""

@@ -373,7 +373,7 @@ def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -
         takes = Footprint(machines=machines, domains=domains)
         return footprints.in_the_way(unit, takes, live)
 
-    assert "1.1" in in_the_way("WEB-0", web=0)
+    assert "1.1" in in_the_way("web-0", web=0)
     assert "1.1" in in_the_way("web-1", web=1)
     assert in_the_way("web-3", web=0) == ""
     assert in_the_way("batch_0", batch=0) == ""
@@ -398,9 +398,9 @@ def drained(host: str, state: HostState, **guests: str) -> Drain:
 @pytest.mark.parametrize("state", [HostState.DRAINING, HostState.REBOOTING, HostState.RETURNING])
 def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostState) -> None:
     unit = Unit(name="h2", kind=UnitKind.HOST, drain=True)
-    takes = Footprint(machines=("own", "Guest"), domains={})
+    takes = Footprint(machines=("own", "guest"), domains={})
     coming = drained("h1", state, other="h2")
-    there = drained("h1", state, guest="h3")
+    there = drained("h1", state, Guest="h3")
     elsewhere = drained("h1", state, other="h3")
     itself = drained("h2", state, own="h3")
     assert "h1" in footprints.in_the_way(unit, takes, (), [coming])
