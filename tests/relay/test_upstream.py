@@ -96,6 +96,24 @@ async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
         await each.stop()
 
 
+@played
+async def test_a_service_behind_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        waits: list[bool] = []
+
+        async def note(request: Request) -> None:
+            waits.append(relay_feed.WAIT not in request.query)
+
+        service.other, service.hangs_up = note, True
+        for number in range(1, 4):
+            service.tell()
+            await reached(lambda number=number: len(waits) == number)
+        assert waits == [True] * 3
+        assert relay.heard
+
+
 async def asked(service: StandIn, folder: Path, max_body: int = 1_000_000) -> Upstream:
     await service.start()
     own = UpstreamSettings(urls=(service.url,), token_file=str(running.token_file(folder)))

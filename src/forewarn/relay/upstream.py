@@ -331,6 +331,9 @@ class HostReader:
         self._monotonic = clock.monotonic
         self._connection: ReplicaConnection | None = None
         self._asks_again = False
+        self._at_once = True
+        """The next answer is to come at once: nobody has answered since something failed, so it
+        shows that the service knows us, and that it is there."""
         self._asked_at = 0.0
         self._log = LimitLog()
         self._refusals = 0
@@ -355,6 +358,7 @@ class HostReader:
             try:
                 await self._read_on()
             except (UpstreamFailed, RequestFailed, TimeoutError, DocumentRefused) as error:
+                self._at_once = True
                 if self._asks_again:
                     continue
                 failed = 1 if self.answers > heard else failed + 1
@@ -399,7 +403,10 @@ class HostReader:
             await self._before()
             while connection.stream.is_open:
                 await self._ask(connection)
-                if not self._upstream.is_current(connection):
+                # Behind some proxies each connection has one answer: the next one waits all the
+                # same, or a thousand relays would ask as fast as they can.
+                self._at_once = not self._upstream.is_current(connection)
+                if self._at_once:
                     break
         finally:
             connection.stream.close()
@@ -407,12 +414,10 @@ class HostReader:
 
     async def _ask(self, connection: ReplicaConnection) -> None:
         etag, state = self._etag(), self._state()
-        # The first answer comes at once: it shows that the service knows us, and that it is there.
-        at_once = connection.stream.exchange.fresh
-        asked = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if at_once else "")
+        asked = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if self._at_once else "")
         has = ((b"If-None-Match", f'"{etag}"'.encode("ascii")),) if etag else ()
         self._asked_at = self._monotonic()
-        async with asyncio.timeout(FIRST_SECONDS if at_once else ANSWER_SECONDS):
+        async with asyncio.timeout(FIRST_SECONDS if self._at_once else ANSWER_SECONDS):
             reply = await connection.ask(
                 b"GET",
                 asked,
