@@ -54,6 +54,8 @@ HOSTILE: dict[str, Other] = {
     "a redirect": always(302, b""),
     "an error": always(500, b"\xff\xfe"),
     "not found": always(404, b"{}"),
+    "a gateway's refusal": always(401, b"<html>Who are you?</html>"),
+    "a firewall's refusal": always(403, b'{"error":{"code":"unauthorized","message":""}}'),
 }
 
 
@@ -72,6 +74,7 @@ async def test_no_answer_that_does_not_fit_changes_what_guests_read(
         after = await relay.ask()
         assert (after.status, after.body) == (before.status, before.body)
         assert relay.relay.status(1).trouble != ""
+        assert relay.relay._freshness.refused_since is None  # or it would forget its documents
         service.other = None
         await reached(lambda: relay.heard)
         assert await relay.incarnation() == "2"
@@ -309,6 +312,7 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
         (401, "unauthorized", 503),
         (400, "invalid", 503),
         (403, "not-eligible", 403),
+        (403, "internal", 503),  # of a gateway before it
         (404, "not-found", 503),
     ],
 )

@@ -293,7 +293,8 @@ def refusal(reply: Reply) -> RelayRefusal:
     try:
         return relay_feed.decode_refusal(reply.body)
     except Unreadable:
-        return RelayRefusal(code=ErrorCode.INTERNAL, message=f"it answers {reply.status}")
+        message = "not as Forewarn's relay plane does: is this its address?"
+        return RelayRefusal(code=ErrorCode.INTERNAL, message=message)
 
 
 class TokenRefused(UpstreamFailed):
@@ -467,6 +468,7 @@ def document_of(reply: Reply) -> tuple[str, HostDocument] | None:
     """Return the ETag and the document in an answer, None for an answer without a change.
 
     UpstreamFailed for any other answer; TokenRefused where the replica does not know this host.
+    Only its own word counts for that: a gateway before it may refuse requests, too.
     """
     if reply.status == 304:
         return None
@@ -477,6 +479,6 @@ def document_of(reply: Reply) -> tuple[str, HostDocument] | None:
         except Unreadable as error:
             raise UpstreamFailed(f"its answer is no host's document: {error}") from error
     told = refusal(reply)
-    if reply.status in {401, 403}:
+    if told.code == ErrorCode.UNAUTHORIZED:
         raise TokenRefused(f"it does not know this host: {told.message}")
     raise UpstreamFailed(f"it answers {reply.status}: {told.message or told.code}")
