@@ -32,6 +32,10 @@ SYSTEM_STATE: Final = Path("/var/lib/forewarn")
 OFF: Final = "off"
 """In place of an address or a path: there is none."""
 
+NOT_TOML: Final = (ValueError, RecursionError)
+"""What tomllib raises: beside its own ValueError those of int, for thousands of digits, and of the
+interpreter, for thousands of brackets."""
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 FileName = Annotated[str, msgspec.Meta(extra={"is_file": True})]
 """A file or a folder; `placed` makes it absolute."""
@@ -122,7 +126,7 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(data.decode("utf-8-sig"))  # editors on Windows write the mark
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 text: save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except NOT_TOML as error:
         raise SettingsError(f"{path}: invalid TOML: {error}") from error
 
 
@@ -206,8 +210,13 @@ def _placed(value: Any, kind: Any, base: Path) -> Any:  # noqa: ANN401 - of any 
     if isinstance(value, tuple):
         element = next(iter(typing.get_args(kind)), None)
         return tuple(_placed(each, element, base) for each in value)
-    is_named = kind == FileName and value not in {"", OFF}
-    return str(base / Path(value).expanduser()) if is_named else value
+    if kind != FileName or value in {"", OFF}:
+        return value
+    try:
+        return str(base / Path(value).expanduser())
+    except RuntimeError as error:
+        message = f"no home folder for {value!r}: give the full path"
+        raise SettingsError(message) from error
 
 
 def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
@@ -313,7 +322,7 @@ def split_address(text: str) -> tuple[str, int]:
 def _toml_value(text: str) -> object:
     try:
         tree = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except NOT_TOML:
         return text
     return tree["value"] if len(tree) == 1 else text
 

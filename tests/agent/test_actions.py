@@ -399,7 +399,7 @@ def test_a_request_is_made_from_templates_and_secrets_from_files(
     done = Done(
         http={
             "url": f"{site.url}/hook?x=1",
-            "headers": {"Content-Type": "application/json"},
+            "headers": {"Content-Type": "application/json", "X-Blank": " a\t"},
             "header_files": {"Authorization": str(tmp_path / "token")},
             "body": '{"text": "$event_type of $machine costs $$5"}',
             "undo_url": f"{site.url}/over",
@@ -411,9 +411,21 @@ def test_a_request_is_made_from_templates_and_secrets_from_files(
     first, second = site.asked
     assert first[:2] == ("POST", "/hook?x=1")
     assert first[2]["authorization"] == "Bearer s3cret"
+    assert first[2]["x-blank"] == "a"
     assert first[3] == b'{"text": "Reboot of web-0 costs $5"}'
     assert second[:2] == ("DELETE", "/over")
     assert Done(http={"url": site.url}).recover() == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "length"), [("POST", "0"), ("PUT", "0"), ("GET", None), ("DELETE", None)]
+)
+def test_a_request_without_a_body_says_so_where_one_is_expected(
+    site: Site, method: str, length: str | None
+) -> None:
+    Done(http={"url": site.url, "method": method}).prepare()
+    ((asked, _, headers, body),) = site.asked
+    assert (asked, headers.get("content-length"), body) == (method, length, b"")
 
 
 QUOTED = event(description='He said "now",\n\\ twice', resources=("web-0", 'we"b'))

@@ -190,7 +190,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert terms.repeatable or run.undo not in state.interrupted, "not begun again"
         if run.undo:
             assert state.begun, "only what was done is undone"
-            assert run.event.event_id not in self.shown, "undone when it is gone"
+            shown_still = self.shown.get(run.event.event_id)
+            assert shown_still is None or not shown_still.concerns_me, "undone when it is gone"
             for shown in self.shown.values():
                 wants = [s.settings.effect for s in BY_TYPE[shown.event_type].prepare]
                 mine = shown.concerns_me and terms.effect
@@ -287,6 +288,17 @@ class AnyOrder(RuleBasedStateMachine):
     def an_event_is_gone(self, which: int) -> None:
         del self.world[list(self.world)[which % len(self.world)]]
         self.look()
+
+    @rule(which=SEVEN)
+    @precondition(lambda self: self.world)
+    def the_machine_drops_out_of_an_event(self, which: int) -> None:
+        event_id = list(self.world)[which % len(self.world)]
+        others = tuple(name for name in self.world[event_id].resources if name != ME)
+        if others and self.world[event_id].status == "Scheduled":
+            self.world[event_id] = msgspec.structs.replace(
+                self.world[event_id], resources=others, concerns_me=False
+            )
+            self.look()
 
     @rule(which=SEVEN, kind=strategies.sampled_from(sorted(BY_TYPE)))
     @precondition(lambda self: self.world)

@@ -60,6 +60,8 @@ class StandIn:
         self.changed = asyncio.Event()
         self.awaited: tuple[str, ...] = ()
         self.shows_time = True
+        self.hangs_up = False
+        """Each connection has one answer, as behind some proxies."""
         self.connections: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -127,6 +129,8 @@ class StandIn:
                 if self.shows_time:
                     now = codec.http_date(datetime.now(UTC)).decode()
                     headers.append((relay_feed.TIME_HEADER.decode(), now))
+                if self.hangs_up:
+                    headers.append(("Connection", "close"))
                 writer.write(http.send(h11.Response(status_code=status, headers=headers)) or b"")
                 if body:
                     writer.write(http.send(h11.Data(data=body)) or b"")

@@ -54,6 +54,8 @@ HOSTILE: dict[str, Other] = {
     "a redirect": always(302, b""),
     "an error": always(500, b"\xff\xfe"),
     "not found": always(404, b"{}"),
+    "a gateway's refusal": always(401, b"<html>Who are you?</html>"),
+    "a firewall's refusal": always(403, b'{"error":{"code":"unauthorized","message":""}}'),
 }
 
 
@@ -72,6 +74,7 @@ async def test_no_answer_that_does_not_fit_changes_what_guests_read(
         after = await relay.ask()
         assert (after.status, after.body) == (before.status, before.body)
         assert relay.relay.status(1).trouble != ""
+        assert relay.relay._freshness.refused_since is None  # or it would forget its documents
         service.other = None
         await reached(lambda: relay.heard)
         assert await relay.incarnation() == "2"
@@ -94,6 +97,24 @@ async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
         assert await relay.status(post()) == 200
     for each in (*broken, service):
         await each.stop()
+
+
+@played
+async def test_a_service_behind_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        waits: list[bool] = []
+
+        async def note(request: Request) -> None:
+            waits.append(relay_feed.WAIT not in request.query)
+
+        service.other, service.hangs_up = note, True
+        for number in range(1, 4):
+            service.tell()
+            await reached(lambda number=number: len(waits) == number)
+        assert waits == [True] * 3
+        assert relay.heard
 
 
 async def asked(service: StandIn, folder: Path, max_body: int = 1_000_000) -> Upstream:
@@ -291,6 +312,7 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
         (401, "unauthorized", 503),
         (400, "invalid", 503),
         (403, "not-eligible", 403),
+        (403, "internal", 503),  # of a gateway before it
         (404, "not-found", 503),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 import patience
 from forewarn import settings
+from forewarn.agent.settings import AgentSettings, StateSettings
 from forewarn.settings import SettingsError
 
 THREADS = """
@@ -59,6 +60,20 @@ def test_another_encoding_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("[log]", encoding="utf-16")
     with pytest.raises(SettingsError, match="UTF-8"):
         settings.read(tmp_path / "x.toml")
+
+
+@pytest.mark.parametrize("value", ["[" * 20_000, "9" * 5_000])
+def test_a_value_that_python_cannot_read_is_a_mistake(tmp_path: Path, value: str) -> None:
+    (tmp_path / "x.toml").write_text(f"x = {value}")
+    with pytest.raises(SettingsError, match="invalid TOML"):
+        settings.read(tmp_path / "x.toml")
+    assert settings.overrides({"SET_LOG": value}, "SET_", AgentSettings)
+
+
+def test_a_folder_of_a_user_who_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    given = AgentSettings(state=StateSettings(folder="~nobody9/agent"))
+    with pytest.raises(SettingsError, match="'~nobody9/agent'"):
+        settings.placed(given, tmp_path)
 
 
 def test_a_fifo_among_the_settings_is_refused_and_not_waited_for(tmp_path: Path) -> None:

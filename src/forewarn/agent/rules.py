@@ -37,6 +37,9 @@ SAMPLE: Final[Mapping[str, str]] = dict.fromkeys(VARIABLES, 'a "text"') | {"dura
 TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits)
 """The characters of a header's name (RFC 9110, section 5.6.2)."""
 
+FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
+"""The headers that say where a request ends."""
+
 NOTIFIED: Final = ("slack", "teams", "webhook", "urls_file")
 
 COMMAND_LENGTH: Final = 60
@@ -306,12 +309,14 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, value in {"url": self.url, "undo_url": self.undo_url}.items():
             if value and not is_url(value):
-                expected = "expected such as 'https://example.org/x'"
+                expected = "expected such as 'https://example.org/x'; a user goes into headers"
                 raise FieldError(name, f"invalid URL {value!r}: {expected}")
         for name in (*self.headers, *self.header_files):
             value = self.headers.get(name, "")
+            field = "headers" if name in self.headers else "header_files"
+            if name.lower() in FRAMING:
+                raise FieldError(field, f"{name!r} follows from the body: leave it out")
             if not name or not TOKEN.issuperset(name) or not is_header_value(value):
-                field = "headers" if name in self.headers else "header_files"
                 raise FieldError(field, f"invalid header {name!r}")
         for name, body in {"body": self.body, "undo_body": self.undo_body}.items():
             _mapped(body, functools.partial(_check_template, name))
@@ -474,17 +479,17 @@ def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
 
 def is_header_value(text: str) -> bool:
     """Return True if a text may be a header's value."""
-    return all((letter.isprintable() or letter == "\t") and ord(letter) < 256 for letter in text)
+    return all((letter.isprintable() or letter == "	") and ord(letter) < 256 for letter in text)
 
 
 def is_url(text: str) -> bool:
-    """Return True if a text is a URL of http or https."""
+    """Return True if a text is a URL of http or https; a user in it would not be sent."""
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port
     except ValueError:  # a port out of range, half a bracket
         return False
-    plain = text.isascii() and text.isprintable() and " " not in text
+    plain = text.isascii() and text.isprintable() and " " not in text and parts.username is None
     return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0
 
 

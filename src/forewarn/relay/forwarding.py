@@ -282,7 +282,7 @@ def _error(reply: Reply) -> Exception:
     told = upstream.refusal(reply)
     if reply.status == 400 and told.code == ErrorCode.NOT_FOUND:
         return Refused(ErrorCode.NOT_FOUND, told.message, event_id=told.event_id)
-    if reply.status == 403:
+    if told.code == ErrorCode.NOT_ELIGIBLE:
         return Refused(ErrorCode.NOT_ELIGIBLE, told.message)
     if told.code == ErrorCode.UNKNOWN_OUTCOME:
         return OutcomeUnknown(told.message)

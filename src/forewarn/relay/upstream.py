@@ -293,7 +293,8 @@ def refusal(reply: Reply) -> RelayRefusal:
     try:
         return relay_feed.decode_refusal(reply.body)
     except Unreadable:
-        return RelayRefusal(code=ErrorCode.INTERNAL, message=f"it answers {reply.status}")
+        message = "not as Forewarn's relay plane does: is this its address?"
+        return RelayRefusal(code=ErrorCode.INTERNAL, message=message)
 
 
 class TokenRefused(UpstreamFailed):
@@ -331,6 +332,9 @@ class HostReader:
         self._monotonic = clock.monotonic
         self._connection: ReplicaConnection | None = None
         self._asks_again = False
+        self._at_once = True
+        """The next answer is to come at once: nobody has answered since something failed, so it
+        shows that the service knows us, and that it is there."""
         self._asked_at = 0.0
         self._log = LimitLog()
         self._refusals = 0
@@ -355,6 +359,7 @@ class HostReader:
             try:
                 await self._read_on()
             except (UpstreamFailed, RequestFailed, TimeoutError, DocumentRefused) as error:
+                self._at_once = True
                 if self._asks_again:
                     continue
                 failed = 1 if self.answers > heard else failed + 1
@@ -399,7 +404,10 @@ class HostReader:
             await self._before()
             while connection.stream.is_open:
                 await self._ask(connection)
-                if not self._upstream.is_current(connection):
+                # Behind some proxies each connection has one answer: the next one waits all the
+                # same, or a thousand relays would ask as fast as they can.
+                self._at_once = not self._upstream.is_current(connection)
+                if self._at_once:
                     break
         finally:
             connection.stream.close()
@@ -407,12 +415,10 @@ class HostReader:
 
     async def _ask(self, connection: ReplicaConnection) -> None:
         etag, state = self._etag(), self._state()
-        # The first answer comes at once: it shows that the service knows us, and that it is there.
-        at_once = connection.stream.exchange.fresh
-        asked = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if at_once else "")
+        asked = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if self._at_once else "")
         has = ((b"If-None-Match", f'"{etag}"'.encode("ascii")),) if etag else ()
         self._asked_at = self._monotonic()
-        async with asyncio.timeout(FIRST_SECONDS if at_once else ANSWER_SECONDS):
+        async with asyncio.timeout(FIRST_SECONDS if self._at_once else ANSWER_SECONDS):
             reply = await connection.ask(
                 b"GET",
                 asked,
@@ -462,6 +468,7 @@ def document_of(reply: Reply) -> tuple[str, HostDocument] | None:
     """Return the ETag and the document in an answer, None for an answer without a change.
 
     UpstreamFailed for any other answer; TokenRefused where the replica does not know this host.
+    Only its own word counts for that: a gateway before it may refuse requests, too.
     """
     if reply.status == 304:
         return None
@@ -472,6 +479,6 @@ def document_of(reply: Reply) -> tuple[str, HostDocument] | None:
         except Unreadable as error:
             raise UpstreamFailed(f"its answer is no host's document: {error}") from error
     told = refusal(reply)
-    if reply.status in {401, 403}:
+    if told.code == ErrorCode.UNAUTHORIZED:
         raise TokenRefused(f"it does not know this host: {told.message}")
     raise UpstreamFailed(f"it answers {reply.status}: {told.message or told.code}")

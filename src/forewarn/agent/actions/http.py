@@ -31,6 +31,9 @@ from forewarn.client.transport import RequestFailed
 ANSWER_SECONDS: Final = 30.0
 """The time limit of one whole answer, where the action has more time than that."""
 
+BODILESS: Final = frozenset({"GET", "DELETE"})
+"""The methods of which nobody expects a body."""
+
 NOT_SENT: Final = "no-connection"
 NOT_NOW: Final = frozenset({429, 503})
 """Answers of a server that has done nothing, and asks for another try."""
@@ -103,7 +106,8 @@ class HttpAction(Action[HttpSettings]):
 
     def _send(self, method: str, url: str, template: Body) -> str:
         headers = self._headers()
-        body = None
+        # Some servers refuse a POST that does not say that it has no body (411).
+        body = None if method in BODILESS else b""
         if template:
             as_json = self.settings.is_json(template)
             body = rules.filled(template, self.run.variables(), json=as_json).encode()
@@ -113,7 +117,7 @@ class HttpAction(Action[HttpSettings]):
         return send(self.run, method, url, headers=headers, body=body, once=once)
 
     def _headers(self) -> dict[str, str]:
-        headers = dict(self.settings.headers)
+        headers = {name: text.strip() for name, text in self.settings.headers.items()}
         for name, file in self.settings.header_files.items():
             headers[name] = contents(file).decode("latin-1").strip()
             if not rules.is_header_value(headers[name]):
