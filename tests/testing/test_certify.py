@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import requests
 import yaml
 
 import forked
@@ -19,8 +20,9 @@ from end_to_end import installed
 from end_to_end.test_command_line import AS_NOBODY
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
-from forewarn.testing import certify, handler_process, namespace
+from forewarn.testing import Emulator, certify, handler_process, namespace
 from forewarn.testing.certify import Handler, HandlerVerdict, Result
+from forewarn.testing.handler_process import HandlerProcess
 from forewarn.testing.wire import HEADER_WARNING
 from house.tree import ROOT
 from recipes import pages
@@ -33,6 +35,34 @@ def test_a_program_that_is_not_there_fails_its_scenarios() -> None:
     [result] = certify.run(Handler(("/no/such/handler",)), [SCENARIOS["approve"]])
     assert result.verdict is HandlerVerdict.FAILED
     assert "/no/such/handler" in result.message
+
+
+@pytest.mark.parametrize(
+    ("body", "coding"),
+    [
+        ('{"startRequests":[{"eventId":"%s"}]}', "utf-8"),
+        ('{"StartRequests":[{"EventId":"%s"}]}', "utf-16"),
+        ('{"StartRequests":[{"EventId":"%s","Description":"für"}]}', "latin-1"),
+    ],
+    ids=["camel case", "UTF-16", "ISO 8859-1"],
+)
+def test_all_that_the_endpoint_takes_for_an_approval_is_judged(
+    body: str, coding: str, tmp_path: Path
+) -> None:
+    handler = Handler(("true",))
+    with Emulator() as emulator:
+        machine = emulator.machine("web-0")
+        event = emulator.schedule("Reboot", "web-0")
+        trial = certify.Trial(emulator, HandlerProcess(handler, tmp_path, {}), "web-0", handler)
+        answer = requests.post(
+            f"{machine.endpoint}{certify.EVENTS}?api-version=2020-07-01",
+            headers={"Metadata": "true"},
+            data=(body % event.event_id).encode(coding),
+            timeout=patience.SECONDS,
+        )
+        assert (answer.status_code, event.approved_by) == (200, "web-0")
+        with pytest.raises(certify.Complaint, match="before it drained"):
+            trial.judge()
 
 
 @pytest.mark.skipif(

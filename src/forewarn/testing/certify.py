@@ -6,7 +6,7 @@ handler has to react at all: the absence of a reaction is judged after the handl
 events some more times. The verdicts are written as JUnit's XML for CI, too.
 """
 
-import json
+import contextlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +22,7 @@ from xml.etree import ElementTree as ET
 
 from forewarn import clock
 from forewarn.client import transport
+from forewarn.protocol import codec
 from forewarn.testing import faults, handler_process, namespace
 from forewarn.testing.emulator import EmulatedEvent, Emulator
 from forewarn.testing.handler_process import HandlerProcess
@@ -275,11 +276,12 @@ class Trial:
         """Return the requests for events."""
         return [each for each in self.exchanges() if each.method == "GET"]
 
-    def approvals(self) -> Iterator[tuple[int, Exchange, list[str]]]:
-        """Yield the approvals: their place, and the ids in upper case."""
-        for number, each in enumerate(self.exchanges()):
+    def approvals(self) -> Iterator[tuple[Exchange, tuple[str, ...]]]:
+        """Yield the approvals, without those that are malformed, and their ids in upper case."""
+        for each in self.exchanges():
             if each.method == "POST":
-                yield number, each, _event_ids(each.body)
+                with contextlib.suppress(codec.Malformed):
+                    yield each, codec.decode_start_requests(each.body)
 
     def exchanges(self) -> list[Exchange]:
         """Return the requests for events and the approvals."""
@@ -301,7 +303,7 @@ class Trial:
         events = {event.event_id: event for event in self.emulator.history()}
         confirmed: set[str] = set()
         told_end = "drained" in self.handler.marks()
-        for _, each, ids in self.approvals():
+        for each, ids in self.approvals():
             for event_id in ids:
                 event = events.get(event_id)
                 if event is None:
@@ -390,8 +392,8 @@ def _drain_fails(trial: Trial) -> None:
     trial.expect_drain()
     trial.more_polls()
     if event.approved_by:
-        _, exchange, _ = next(trial.approvals())
-        raise Complaint("it approved although its drain failed", exchange)
+        approval, _ = next(trial.approvals())
+        raise Complaint("it approved although its drain failed", approval)
     trial.end(event)
     trial.handler.order("fail", on=False)
     drains = trial.handler.marks().count("drain")
@@ -681,13 +683,6 @@ def exchange_text(exchange: Exchange) -> str:
     status = "no answer" if not exchange.status else str(exchange.status)
     bodies = [each.decode("utf-8", "replace") for each in (exchange.body, exchange.answer)]
     return "\n\n".join(filter(None, ["\n".join(head), bodies[0], status, bodies[1]]))
-
-
-def _event_ids(body: bytes) -> list[str]:
-    try:
-        return [each["EventId"].upper() for each in json.loads(body)["StartRequests"]]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return []
 
 
 def _ending(status: int) -> str:
