@@ -151,6 +151,18 @@ def test_a_fault_is_one_machines_alone(emulator: Emulator, web: EmulatedMachine)
     assert get(other).status_code == 503
 
 
+def test_other_languages_bring_the_same_faults(emulator: Emulator, web: EmulatedMachine) -> None:
+    place = f"{emulator.open_operators()}/v1/faults"
+
+    def bring(**values: object) -> int:
+        return requests.post(place, json=values, timeout=patience.SECONDS).status_code
+
+    assert bring(name="azure-bad-day", seed="four") == 400
+    assert bring(name="azure-bad-day", machine=0) == 400
+    assert bring(name="status", machine="WEB-0") == 200
+    assert get(web).status_code == 503
+
+
 def test_faults_are_cleared(emulator: Emulator, web: EmulatedMachine) -> None:
     emulator.faults("status", times=100)
     assert get(web).status_code == 503

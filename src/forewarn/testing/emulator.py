@@ -578,8 +578,6 @@ class Emulator:
         Raises:
             ValueError: There is no such name, or the values do not fit.
         """
-        if "machine" in values:
-            values["machine"] = key(str(values["machine"]))
         wanted = faults.named(name, seed=seed, **values)
         self._change(lambda service: service.wire.faults.add(wanted))
 

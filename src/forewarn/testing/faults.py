@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from forewarn.maintenance import model
 from forewarn.protocol import codec, refusals
 
 MAX_TIMES: Final = 1_000_000
@@ -72,7 +73,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kind: FaultKind
     concerns: Concerns = Concerns.EVENTS
     machine: str = ""
-    """The key of the only machine that meets it; `""` for all."""
+    """The name of the only machine that meets it; `""` for all."""
     after: int = 0
     times: int = 1
     status: int = 503
@@ -185,8 +186,9 @@ def named(name: str, *, seed: int = 0, **values: object) -> list[Fault]:
         return [msgspec.convert({"kind": name, **values}, Fault)]  # its error is a ValueError, too
     if unknown := values.keys() - {"machine"}:
         raise ValueError(f"a playbook has no {', '.join(sorted(unknown))}: {name!r}")
-    machine = {"machine": values.get("machine", "")}
-    return [msgspec.structs.replace(fault, **machine) for fault in playbook(seed)]
+    machine = msgspec.convert(values.get("machine", ""), str)
+    faults = playbook(msgspec.convert(seed, int))
+    return [msgspec.structs.replace(fault, machine=machine) for fault in faults]
 
 
 @dataclass
@@ -215,11 +217,11 @@ class FaultPlan:
         self._sequences.clear()
 
     def next(self, concerned: Concerns, machine: str) -> Fault | None:
-        """Return the fault that a request meets; None if it passes."""
+        """Return the fault that a request of a machine (its key) meets; None if it passes."""
         for sequence in self._sequences:
             fault = sequence.faults[0]
             concerns = fault.concerns in {Concerns.ALL, concerned}
-            if not concerns or fault.machine not in {"", machine}:
+            if not concerns or model.key(fault.machine) not in {"", machine}:
                 continue
             if sequence.passed < fault.after:
                 sequence.passed += 1
