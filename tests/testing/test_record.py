@@ -57,6 +57,24 @@ def test_names_and_ids_are_made_up_unless_they_are_to_be_kept() -> None:
     assert EVENT_ID.encode() in recorded(keep_names=True)
 
 
+def test_made_up_names_are_not_mixed_up_with_real_ones() -> None:
+    recording = Recording("VM-2")  # as the machine writes it, not as the events do
+    written = '"EventId":"%s","Resources":["%s","_%s"],"Description":"%s and %s"'
+    body = f'{{"Events":[{{{written}}}]}}' % ("a", "vm-0", "vm-2", "vm-2", "vm-0")
+    text = recording.beginning() + recording.answer(body.encode(), HEADERS, NOON)
+    _, [answer] = record.read(text)
+    made_up = "00000001-0000-4000-8000-000000000000"
+    names = (made_up, "vm-1", "vm-0", "vm-0", "vm-1")
+    assert answer.body == f'{{"Events":[{{{written}}}]}}' % names
+
+
+def test_an_event_whose_id_changes_its_case_stays_one() -> None:
+    recording = Recording("vm-0")
+    bodies = [b'{"Events":[{"EventId":"%s"}]}' % each for each in (b"AB", b"ab")]
+    answers = [recording.answer(each, HEADERS, NOON) for each in bodies]
+    assert answers[0] == answers[1]
+
+
 def test_what_is_no_document_is_not_recorded() -> None:
     for body in (b"<html>", b"{}", b'{"Events":[{}]}', b"\xff"):
         with pytest.raises(ValueError, match="document"):

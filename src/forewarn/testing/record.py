@@ -8,12 +8,14 @@ here does I/O.
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from forewarn.protocol import codec
+from forewarn.protocol.message import ascii_lower
 
 OWN_NAME: Final = "vm-0"
 """The machine's name in a recording without names, and where its name is not known."""
@@ -98,7 +100,8 @@ class Recording:
 
     def __init__(self, machine: str, *, keep_names: bool = False) -> None:
         self._keep_names = keep_names
-        self._names: dict[str, str] = {machine: OWN_NAME} if machine else {}
+        self._names: dict[str, str] = {ascii_lower(machine): OWN_NAME} if machine else {}
+        """By the name in lower case."""
         self._ids: dict[str, str] = {}
         self._began: datetime | None = None
         self._latest: bytes | None = None
@@ -137,26 +140,28 @@ class Recording:
         if listing.unreadable:  # it may have names that nobody finds
             raise codec.Malformed(listing.unreadable[0])
         for event in listing.events:
-            self._ids.setdefault(
-                event.event_id, f"{len(self._ids) + 1:08X}-0000-4000-8000-000000000000"
-            )
+            number = len(self._ids) + 1
+            self._ids.setdefault(event.key, f"{number:08X}-0000-4000-8000-000000000000")
             for written in event.resources:
-                name = written.removeprefix(codec.PREVIEW_PREFIX)
+                name = ascii_lower(written.removeprefix(codec.PREVIEW_PREFIX))
                 self._names.setdefault(name, f"vm-{len(self._names)}")
-        made_up = {**self._ids, **self._names}
-        made_up |= {
+        prefixed = {
             codec.PREVIEW_PREFIX + name: codec.PREVIEW_PREFIX + other
             for name, other in self._names.items()
         }
-        for name, other in made_up.items():
-            body = body.replace(json.dumps(name).encode(), json.dumps(other).encode())
-        return _DESCRIPTION.sub(self._without_names, body)
+        made_up = {**self._ids, **self._names, **prefixed}
+        body = _replaced(body, {json.dumps(each): json.dumps(made_up[each]) for each in made_up})
+        return _DESCRIPTION.sub(lambda found: found[1] + _replaced(found[2], self._names), body)
 
-    def _without_names(self, found: "re.Match[bytes]") -> bytes:
-        text = found[2]
-        for name in sorted(self._names, key=len, reverse=True):
-            text = text.replace(name.encode(), self._names[name].encode())
-        return found[1] + text
+
+def _replaced(text: bytes, others: Mapping[str, str]) -> bytes:
+    """Replace each of some texts, in any ASCII case, by its other one, all of them at once."""
+    if not others:
+        return text
+    known = {each.encode().lower(): other.encode() for each, other in others.items()}
+    longest_first = sorted(known, key=len, reverse=True)
+    either = re.compile(b"|".join(map(re.escape, longest_first)), re.IGNORECASE)
+    return either.sub(lambda found: known[found[0].lower()], text)
 
 
 def _line(value: msgspec.Struct) -> bytes:
