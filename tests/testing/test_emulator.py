@@ -462,3 +462,20 @@ def test_a_delayed_request_whose_client_has_gone_is_never_read(emulator: Emulato
         until(connection, b"}")
     emulator.advance(60)
     assert [exchange.was_read for exchange in emulator.requests] == [False, True]
+
+
+def test_machines_are_in_the_order_of_the_fleet(emulator: Emulator) -> None:
+    names = ["web-1", "batch-10", "batch-2"]
+    emulator.fleet({"machine": [{"name": name} for name in names]})
+    machines = emulator.fleet({"machine": [{"name": "a"}]})
+    assert [machine.name for machine in machines] == [*names, "a"]
+    get(emulator)
+    assert emulator.requests[-1].machine == "web-1"
+
+
+def test_an_address_of_the_real_fleet_needs_no_listener(
+    emulator: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = emulator.machine("web-0", address="10.0.0.10", listener="blue")
+    assert get(machine).status_code == 200
+    assert capsys.readouterr() == ("", "")
