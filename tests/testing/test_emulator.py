@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+import requests
 
 import forewarn
 import patience
@@ -479,3 +480,14 @@ def test_an_address_of_the_real_fleet_needs_no_listener(
     machine = emulator.machine("web-0", address="10.0.0.10", listener="blue")
     assert get(machine).status_code == 200
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_connection_asks_as_the_machine_that_is_the_default_by_now(emulator: Emulator) -> None:
+    name = f"{emulator.endpoint}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+    emulator.machine("web-0")
+    with requests.Session() as session:
+        session.headers["Metadata"] = "true"
+        assert session.get(name, timeout=patience.SECONDS).text == "web-0"
+        emulator.default(emulator.machine("web-1"))
+        assert session.get(name, timeout=patience.SECONDS).text == "web-1"
+    assert [each.machine for each in emulator.requests] == ["web-0", "web-1"]
