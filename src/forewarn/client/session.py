@@ -372,8 +372,9 @@ class Session:
         self.version = NEWEST_VERSION.name
         self.report = ""
         """The report of this machine's state, as `Question.report`."""
-        self.takes_reports = False
-        """True if the server is Forewarn: no other gets reports of the machine's state."""
+        self.takes_reports: bool | None = None
+        """True if the server is Forewarn: no other gets reports of the machine's state. None before
+        the first document."""
         self.settled = False
         self._candidates = tuple(candidates)
         self._tried = self._candidates[0]
@@ -493,29 +494,41 @@ Ask: TypeAlias = Callable[[Session, Do, ClockReading], T]
 
 def document(session: Session, do: Do, at: ClockReading) -> event.Document:
     """Ask for the document, and for this machine's name where it is not known."""
-    seconds = session.pace.first_answer_seconds
-    found, question, attempt = _answer(
-        session, do, at, session.question, listing_of, seconds=seconds
-    )
+    found, attempt = _read_document(session, do, at, session.pace.first_answer_seconds)
     if isinstance(found, FailedAnswer):
         raise found.error()
-    assert isinstance(attempt.outcome, Reply)  # the listing was read from it
-    session.accepted(question, attempt.outcome)
     if session.wants_name(attempt.at):
         learn_name(session, do, attempt.at)
+    assert isinstance(attempt.outcome, Reply)  # the listing was read from it
     sent = server_time(attempt.outcome)
     events = tuple(seen(each, session.name, attempt.at, sent) for each in found.events)
     return event.Document(incarnation=found.incarnation, events=events)
 
 
-def report(session: Session, do: Do, _: ClockReading, status: str, reason: str) -> None:
-    """Report this machine's state to Forewarn, now and with each later question."""
+def _read_document(
+    session: Session, do: Do, at: ClockReading, seconds: float
+) -> tuple[Listing | FailedAnswer, Attempt]:
+    found, question, attempt = _answer(
+        session, do, at, session.question, listing_of, seconds=seconds
+    )
+    if isinstance(found, Listing) and isinstance(attempt.outcome, Reply):
+        session.accepted(question, attempt.outcome)
+    return found, attempt
+
+
+def report(session: Session, do: Do, at: ClockReading, status: str, reason: str) -> None:
+    """Report this machine's state to Forewarn, now and with each later question.
+
+    A client without a document reads it first, to learn who answers.
+    """
     try:
         said = AgentReport(AgentStatus(status), reason)
     except ValueError:
         known = ", ".join(each.value for each in AgentStatus)
         raise Misuse(f"invalid status {status!r}: expected one of {known}") from None
     session.report = codec.encode_agent_report(said)
+    if session.takes_reports is None:
+        _read_document(session, do, at, session.pace.answer_seconds)
     if session.takes_reports:
         do(session.question())
 
