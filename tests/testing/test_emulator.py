@@ -491,3 +491,15 @@ def test_a_connection_asks_as_the_machine_that_is_the_default_by_now(emulator: E
         emulator.default(emulator.machine("web-1"))
         assert session.get(name, timeout=patience.SECONDS).text == "web-1"
     assert [each.machine for each in emulator.requests] == ["web-0", "web-1"]
+
+
+def test_what_an_observer_of_requests_raises_comes_with_the_next_call(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    def observe(exchange: Exchange) -> None:
+        raise AssertionError(exchange.method)
+
+    emulator.on_request(observe)
+    assert get(web).status_code == 200
+    with pytest.raises(AssertionError, match="GET"):
+        emulator.advance(1)

@@ -337,12 +337,11 @@ class Emulator:
         )
 
     def on_request(self, observe: Callable[[Exchange], None]) -> None:
-        """Call `observe`, on the emulator's thread, with each request before it is answered."""
+        """Call `observe`, on the emulator's thread, with each request before it is answered.
 
-        def set_it(service: EmulatedService) -> None:
-            service.wire.observe = observe
-
-        self.read(set_it)
+        The next call that changes the emulator raises its first error.
+        """
+        self.read(lambda service: service.observe(observe))
 
     # Maintenance.
 
