@@ -93,6 +93,24 @@ def test_only_forewarn_is_told_how_the_machine_fares_at_once_and_with_each_look(
     assert [each.headers.get("forewarn-agent", "") for each in asked] == said
 
 
+def test_a_client_that_only_reports_reaches_forewarn_and_no_other(
+    connect: Connect, cloud: Emulator
+) -> None:
+    connect(cloud.endpoint).report("back")
+    said = [dict(each.headers).get("Forewarn-Agent") for each in cloud.requests]
+    assert said == [None, "back"]  # first it learns who answers
+    asked: list[Asked] = []
+
+    def answers(request: Asked, _: int) -> bytes:
+        asked.append(request)
+        return message(200, document(), Server="IMDS/150.870.65")
+
+    with serving(answers) as server:
+        connect(server.url).report("back")
+    assert ["forewarn-agent" in each.headers for each in asked] == [False]
+    connect("http://127.0.0.1:1").report("back")  # nobody is there, and no look will carry it
+
+
 def test_a_report_that_nobody_answers_comes_with_the_next_look(connect: Connect) -> None:
     asked: list[Asked] = []
 

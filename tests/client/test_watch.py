@@ -6,16 +6,17 @@ import pytest
 
 from client import world
 from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one, reply
-from forewarn.client import watch
+from forewarn.client import session, watch
 from forewarn.client.event import Misuse, Updated
-from forewarn.client.session import FailedAnswer, Question
+from forewarn.client.session import FailedAnswer, Pace, Question
 from forewarn.client.watch import EventFilter
-from forewarn.protocol import codec
+from forewarn.protocol import codec, exchange
 from forewarn.protocol.message import Reply
 from forewarn.vocabulary import EventType
 
 OTHER_ID = "AAAAAAAA-4CBF-4FC4-9C45-B40CF3106D0E"
 STARTED = {"EventStatus": "Started"}
+EVEN = Pace(jitter=0.0)
 
 
 def test_an_event_appears_starts_and_is_gone() -> None:
@@ -94,6 +95,32 @@ def test_an_event_that_one_document_leaves_out_is_not_gone() -> None:
     assert kinds(run.ask()) == []
     assert kinds(run.ask()) == ["gone"]
     assert run.troubles == []
+
+
+def behind(run: Run, seen: int) -> bool:
+    """Return True for the first second of answers after so many, as of a replica that is behind."""
+    return len(run.asked) > seen and run.seconds < run.asked[seen][0] + exchange.CATCH_UP_SECONDS
+
+
+def test_an_event_is_not_gone_while_another_replica_is_behind() -> None:
+    newest, older = document(listed(), incarnation=6), document(incarnation=5)
+    run = Run(lambda *_: older if behind(run, 1) else newest, pace=EVEN)
+    assert [kinds(run.ask()) for _ in range(4)] == [["appeared"], [], [], []]
+
+
+def test_an_approval_is_not_given_up_while_another_replica_is_behind() -> None:
+    newest, older = document(listed(), incarnation=6), document(incarnation=5)
+
+    def server(ask: Question, _: bool) -> Reply:
+        if ask.method == b"POST":
+            posts.append(ask)
+            return reply(503 if len(posts) == 1 else 200)
+        return older if behind(run, 2) else newest
+
+    posts: list[Question] = []
+    run = Run(server, pace=EVEN)
+    session.approve(run.session, run._do, at(), [EVENT_ID], None)
+    assert len(posts) == 2
 
 
 def test_an_event_is_gone_though_the_document_that_confirms_another_end_lists_it_again() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from forewarn.maintenance.model import Changes, Refused, Sighting
 from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.server.guest.endpoint import PendingApproval
+from forewarn.server.guest.endpoint import Admitted, PendingApproval
 from forewarn.server.guest.machines import Source
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
@@ -27,6 +27,15 @@ def plane() -> Iterator[room.Room]:
         yield opened
 
 
+def begun(plane: room.Room) -> PendingApproval:
+    """Return an approval that waits for its turn."""
+    admitted = plane.endpoint.admit(HttpRequest(b"POST", room.EVENTS.encode(), (METADATA,)), WEB)
+    assert isinstance(admitted, Admitted)
+    outcome = plane.endpoint.answer(admitted, b"")
+    assert isinstance(outcome, PendingApproval)
+    return outcome
+
+
 def ask(
     plane: room.Room,
     target: str = room.EVENTS,
@@ -40,9 +49,10 @@ def ask(
         return admitted
     outcome = plane.endpoint.answer(admitted, body)
     if isinstance(outcome, PendingApproval):
-        outcome = plane.endpoint.approve(outcome)
-    if isinstance(outcome, Future):
-        return plane.endpoint.settle(outcome, "10.0.0.10")
+        submitted = plane.endpoint.approve(outcome)
+        if isinstance(submitted, Reply):
+            return submitted
+        return plane.endpoint.settle(submitted, outcome)
     assert isinstance(outcome, Reply)
     return outcome
 
@@ -112,7 +122,15 @@ def test_a_lost_answer_to_a_commit_is_never_told_as_nothing_approved(plane: room
 def test_an_approval_that_was_withdrawn_is_to_be_sent_again(plane: room.Room) -> None:
     future: Future[Any] = Future()
     future.cancel()
-    assert plane.endpoint.settle(future, "10.0.0.10").status == 503
+    assert plane.endpoint.settle(future, begun(plane)).status == 503
+
+
+def test_a_machine_that_is_served_no_more_is_called_as_it_asked(plane: room.Room) -> None:
+    plane.approvals.error = Refused(ErrorCode.NOT_ELIGIBLE, "it is on another host")
+    named = Source(address="127.0.0.1", vm_paths=True)
+    body = json.dumps({"StartRequests": [{"EventId": room.EVENT_ID}]}).encode()
+    reply = ask(plane, f"/vm/web-1{room.EVENTS}", named, b"POST", body)
+    assert (reply.status, "'web-1'" in error(reply)) == (403, True)
 
 
 def test_asking_for_events_is_seen_and_asking_for_other_things_is_not(plane: room.Room) -> None:
@@ -144,7 +162,7 @@ def test_a_refused_approval_is_let_go_of_without_the_collector(plane: room.Room)
             decide(future)
         except Refused as refusal:
             future.set_exception(refusal)
-        assert plane.endpoint.settle(future, "10.0.0.10").status == 400
+        assert plane.endpoint.settle(future, begun(plane)).status == 400
         return weakref.ref(future)
 
     gc.disable()

@@ -98,9 +98,10 @@ class World:
             return admitted
         outcome: Any = endpoint.answer(admitted, request.body)
         if isinstance(outcome, PendingApproval):
-            outcome = endpoint.approve(outcome)
-        if isinstance(outcome, Future):
-            return endpoint.settle(outcome, source.address)
+            submitted = endpoint.approve(outcome)
+            return (
+                endpoint.settle(submitted, outcome) if isinstance(submitted, Future) else submitted
+            )
         return endpoint.refuse_to_wait(outcome) if isinstance(outcome, LongPoll) else outcome
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+import requests
 
 import forewarn
 import patience
@@ -462,3 +463,43 @@ def test_a_delayed_request_whose_client_has_gone_is_never_read(emulator: Emulato
         until(connection, b"}")
     emulator.advance(60)
     assert [exchange.was_read for exchange in emulator.requests] == [False, True]
+
+
+def test_machines_are_in_the_order_of_the_fleet(emulator: Emulator) -> None:
+    names = ["web-1", "batch-10", "batch-2"]
+    emulator.fleet({"machine": [{"name": name} for name in names]})
+    machines = emulator.fleet({"machine": [{"name": "a"}]})
+    assert [machine.name for machine in machines] == [*names, "a"]
+    get(emulator)
+    assert emulator.requests[-1].machine == "web-1"
+
+
+def test_an_address_of_the_real_fleet_needs_no_listener(
+    emulator: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = emulator.machine("web-0", address="10.0.0.10", listener="blue")
+    assert get(machine).status_code == 200
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_connection_asks_as_the_machine_that_is_the_default_by_now(emulator: Emulator) -> None:
+    name = f"{emulator.endpoint}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+    emulator.machine("web-0")
+    with requests.Session() as session:
+        session.headers["Metadata"] = "true"
+        assert session.get(name, timeout=patience.SECONDS).text == "web-0"
+        emulator.default(emulator.machine("web-1"))
+        assert session.get(name, timeout=patience.SECONDS).text == "web-1"
+    assert [each.machine for each in emulator.requests] == ["web-0", "web-1"]
+
+
+def test_what_an_observer_of_requests_raises_comes_with_the_next_call(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    def observe(exchange: Exchange) -> None:
+        raise AssertionError(exchange.method)
+
+    emulator.on_request(observe)
+    assert get(web).status_code == 200
+    with pytest.raises(AssertionError, match="GET"):
+        emulator.advance(1)

@@ -372,13 +372,17 @@ class Session:
         self.version = NEWEST_VERSION.name
         self.report = ""
         """The report of this machine's state, as `Question.report`."""
-        self.takes_reports = False
-        """True if the server is Forewarn: no other gets reports of the machine's state."""
+        self.takes_reports: bool | None = None
+        """True if the server is Forewarn: no other gets reports of the machine's state. None before
+        the first document."""
         self.settled = False
         self._candidates = tuple(candidates)
         self._tried = self._candidates[0]
         self._proven: EndpointAddress | None = None
         self._refusals = 0
+        self._incarnation: int | None = None
+        self._is_older = False
+        """True if the last document is older than the one before: another replica is behind."""
         self._instance = INSTANCE_VERSIONS[0]
         self._name_at = self._learnt_at = float("-inf")
         self._is_given, self._is_doubted = name is not None, False
@@ -419,11 +423,21 @@ class Session:
             answer_seconds=self.pace.answer_seconds,
         )
 
-    def accepted(self, question: Question, reply: Reply) -> None:
+    def accepted(self, question: Question, reply: Reply, listing: Listing) -> None:
         """Record that the server has given a document for this question."""
+        before, now = self._incarnation, listing.incarnation
+        self._is_older = before is not None and now is not None and now < before
+        self._incarnation = now
         self.takes_reports = FOREWARN in (header(reply, b"server") or b"")
         self._proven, self.version, self.settled = question.endpoint, question.version, True
         self._refusals = 0
+
+    def second_look_seconds(self, chance: float) -> float:
+        """Return the pause before the document that confirms an end, for a chance from 0 to 1.
+
+        A replica that is behind may not list what another one has listed: it has time to catch up.
+        """
+        return self.pace.poll(chance) if self._is_older else SECOND_LOOK_GAP_SECONDS
 
     def asks_again(self, failure: FailedAnswer, question: Question) -> bool:
         """Record a failure; return True to ask again at once, elsewhere or by another version."""
@@ -493,29 +507,41 @@ Ask: TypeAlias = Callable[[Session, Do, ClockReading], T]
 
 def document(session: Session, do: Do, at: ClockReading) -> event.Document:
     """Ask for the document, and for this machine's name where it is not known."""
-    seconds = session.pace.first_answer_seconds
-    found, question, attempt = _answer(
-        session, do, at, session.question, listing_of, seconds=seconds
-    )
+    found, attempt = _read_document(session, do, at, session.pace.first_answer_seconds)
     if isinstance(found, FailedAnswer):
         raise found.error()
-    assert isinstance(attempt.outcome, Reply)  # the listing was read from it
-    session.accepted(question, attempt.outcome)
     if session.wants_name(attempt.at):
         learn_name(session, do, attempt.at)
+    assert isinstance(attempt.outcome, Reply)  # the listing was read from it
     sent = server_time(attempt.outcome)
     events = tuple(seen(each, session.name, attempt.at, sent) for each in found.events)
     return event.Document(incarnation=found.incarnation, events=events)
 
 
-def report(session: Session, do: Do, _: ClockReading, status: str, reason: str) -> None:
-    """Report this machine's state to Forewarn, now and with each later question."""
+def _read_document(
+    session: Session, do: Do, at: ClockReading, seconds: float
+) -> tuple[Listing | FailedAnswer, Attempt]:
+    found, question, attempt = _answer(
+        session, do, at, session.question, listing_of, seconds=seconds
+    )
+    if isinstance(found, Listing) and isinstance(attempt.outcome, Reply):
+        session.accepted(question, attempt.outcome, found)
+    return found, attempt
+
+
+def report(session: Session, do: Do, at: ClockReading, status: str, reason: str) -> None:
+    """Report this machine's state to Forewarn, now and with each later question.
+
+    A client without a document reads it first, to learn who answers.
+    """
     try:
         said = AgentReport(AgentStatus(status), reason)
     except ValueError:
         known = ", ".join(each.value for each in AgentStatus)
         raise Misuse(f"invalid status {status!r}: expected one of {known}") from None
     session.report = codec.encode_agent_report(said)
+    if session.takes_reports is None:
+        _read_document(session, do, at, session.pace.answer_seconds)
     if session.takes_reports:
         do(session.question())
 
@@ -631,7 +657,7 @@ def approve(
             return
         if isinstance(found, Listing):
             assert isinstance(attempt.outcome, Reply)  # the listing was read from it
-            session.accepted(question, attempt.outcome)
+            session.accepted(question, attempt.outcome, found)
             listed = {each.key for each in found.events}
             unsure = last is None or bool(found.nameless)
             absent = {each for each in ids if not unsure and ascii_upper(each) not in listed}
@@ -641,7 +667,7 @@ def approve(
                 raise last.error("the event ended before its approval was confirmed: ")
             missing = set() if posting else absent
             if missing:
-                at = do(Pause(SECOND_LOOK_GAP_SECONDS)).at
+                at = do(Pause(session.second_look_seconds(attempt.chance))).at
             continue
         blames_version = not posting or bool(found.newest_versions)
         posting = False

@@ -291,7 +291,7 @@ class Watcher:
             if isinstance(found, session.FailedAnswer):
                 self._failed(question, found, attempt)
             else:
-                self._session.accepted(question, outcome)
+                self._session.accepted(question, outcome, found)
                 self._document(found, outcome, attempt)
 
     def _learn_name(self, do: session.Do, at: session.ClockReading) -> None:
@@ -400,8 +400,11 @@ class Watcher:
         the server waits is followed at once too; one that has only a new number is not: its server
         may number each answer.
         """
-        soon = self._looks_again or (bool(changes) and self._waits is True)
-        gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
+        if self._looks_again:
+            gap = self._session.second_look_seconds(attempt.chance)
+        else:
+            soon = bool(changes) and self._waits is True
+            gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
         self._next_at = max(attempt.at.monotonic, self._asked_at + gap)
 
     def _read(self, documents: Sequence[ReadDocument]) -> list[PendingChange]:

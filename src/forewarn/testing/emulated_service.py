@@ -200,6 +200,15 @@ class EmulatedService(Harness):
         except BaseException as error:  # noqa: BLE001 - the next call of the test raises it
             self.fault = self.fault or error
 
+    def observe(self, observe: Callable[[Exchange], None]) -> None:
+        """Call `observe` with each request before it is answered."""
+
+        def observe_safely(exchange: Exchange) -> None:
+            with self._kept_fault():
+                observe(exchange)
+
+        self.wire.observe = observe_safely
+
     def _note_answer(self, exchange: Exchange) -> None:
         is_polling = exchange.was_read and exchange.concerns is not Concerns.INSTANCE
         if is_polling and exchange.status in {0, 200, 304}:

@@ -274,7 +274,7 @@ class Emulator:
         return self._machines[key(name)]
 
     def fleet(self, definition: Mapping[str, object] | Path | str) -> tuple[EmulatedMachine, ...]:
-        """Add machines as a fleet file defines them, and return all that there are.
+        """Add machines as a fleet file defines them, in its order, and return all that there are.
 
         Args:
             definition: TOML text, the path of a file, or a mapping such as parsed TOML.
@@ -294,10 +294,12 @@ class Emulator:
             raise Refused(ErrorCode.INVALID, message, where=mistake.where) from error
 
         def add(service: EmulatedService) -> list[str]:
-            service.ask(lambda plane: plane.apply_fleet(wanted))
-            machines = service.look(lambda reading: reading.machines())
-            service.wire.default_machine = service.wire.default_machine or next(iter(machines), "")
-            return [machine.name for machine in machines.values()]
+            applied = service.ask(lambda plane: plane.apply_fleet(wanted))
+            others = service.look(lambda reading: reading.machines())  # an operator's too
+            names = [machine.name for machine in (*applied.placed, *others.values())]
+            default = service.wire.default_machine
+            service.wire.default_machine = default or key(next(iter(names), ""))
+            return names
 
         for name in self._change(add):
             endpoint = f"{self.endpoint}/vm/{name}"
@@ -335,12 +337,11 @@ class Emulator:
         )
 
     def on_request(self, observe: Callable[[Exchange], None]) -> None:
-        """Call `observe`, on the emulator's thread, with each request before it is answered."""
+        """Call `observe`, on the emulator's thread, with each request before it is answered.
 
-        def set_it(service: EmulatedService) -> None:
-            service.wire.observe = observe
-
-        self.read(set_it)
+        The next call that changes the emulator raises its first error.
+        """
+        self.read(lambda service: service.observe(observe))
 
     # Maintenance.
 

@@ -120,6 +120,9 @@ class Wire:
 
     def meet(self, connection: Connection, head: Head, body: bytes) -> "_RecordedRequest":
         """Record a request, and apply its fault."""
+        # A connection may be older than the choice of the machine.
+        source = connection.source
+        connection.source = msgspec.structs.replace(source, default_vm=self.default_machine)
         noted = self._record(head, body)
         fault = self.faults.next(noted.concerns, noted.machine)
         met = _RecordedRequest(self, connection, noted, fault)

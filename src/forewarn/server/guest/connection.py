@@ -578,7 +578,7 @@ class Connection(asyncio.Protocol):
 
         def approved(done: "Future[Any]") -> None:
             shared.fair_queue.decided(request.entries, size)
-            reply = shared.endpoint.settle(done, request.address)
+            reply = shared.endpoint.settle(done, request)
             if reply.status == 400:
                 taken = (shared.loop.time() - began) % REFUSAL_SECONDS
                 shared.loop.call_later(REFUSAL_SECONDS - taken, finish, reply)

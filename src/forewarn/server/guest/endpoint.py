@@ -171,8 +171,7 @@ class PendingApproval(msgspec.Struct, eq=False):
     Its body is read only then: a thousand EventIds take more memory, and longer, than all else.
     """
 
-    machine: Machine
-    address: str
+    admitted: Admitted
     body: bytes
     entries: int = 0
     """The number of its EventIds that the control plane has."""
@@ -242,13 +241,30 @@ class GuestEndpoint:
         now = self.monotonic()
         self.counters.refuse(reason, source.listener, source.address, now, **facts)
 
-    def answer(self, admitted: Admitted, body: bytes) -> Outcome:
-        """Answer a whole request."""
+    def answer(self, admitted: Admitted, body: bytes, *, is_late: bool = False) -> Outcome:
+        """Answer a whole request; `is_late` if it has waited until its scope was turned on."""
         try:
-            return self._answer(admitted, body)
+            gone = self._look_again(admitted)
+            if gone is not None:
+                return gone
+            return self._serve(admitted, body) if is_late else self._answer(admitted, body)
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not answer a request", wanted=repr(admitted.wanted)[:500])
             return exchange.refuse(refusals.INTERNAL)
+
+    def _look_again(self, admitted: Admitted) -> Reply | None:
+        """Take the machine as it is by now, or return the refusal of one that was removed.
+
+        Its head may have come minutes ago: its body was slow, or its answer held back.
+        """
+        machine = self.registry.machines.get(admitted.machine.key)
+        if machine is None:
+            return self._unknown(admitted)
+        admitted.machine = machine
+        return None
+
+    def _unknown(self, admitted: Admitted) -> Reply:
+        return exchange.unknown_caller(admitted.source.address, admitted.wanted.machine)
 
     def _answer(self, admitted: Admitted, body: bytes) -> Outcome:
         match admitted.wanted:
@@ -269,7 +285,7 @@ class GuestEndpoint:
                     if turning_on is not None:
                         delayed = DelayedAnswer(self.enabler.delay_seconds)
                         turning_on.add_done_callback(
-                            lambda _: delayed.set_result(self._answer_late(admitted, body))
+                            lambda _: delayed.set_result(self.answer(admitted, body, is_late=True))
                         )
                         return delayed
                 return self._serve(admitted, body)
@@ -281,22 +297,7 @@ class GuestEndpoint:
             if seconds := exchange.hold_seconds(wanted, page.incarnation):
                 return LongPoll(wanted, source, machine.key, machine.scope, seconds)
             return exchange.document_reply(wanted, page.incarnation, page.body, waits=True)
-        return PendingApproval(machine, source.address, body)
-
-    def _answer_late(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | PendingApproval:
-        """Answer a request that turned its scope on.
-
-        Its caller is looked up again: the answer may have been held back for minutes, in which the
-        machine may have moved to another scope, or have been removed.
-        """
-        machine = self.registry.machines.get(admitted.machine.key)
-        if machine is None:
-            return exchange.unknown_caller(admitted.source.address, admitted.wanted.machine)
-        try:
-            return self._serve(Admitted(admitted.wanted, machine, admitted.source), body)
-        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
-            _log.exception("could not answer a request that turned its scope on")
-            return exchange.refuse(refusals.INTERNAL)
+        return PendingApproval(admitted, body)
 
     def scope_of(self, machine_key: str) -> str | None:
         """Return the key of a machine's scope, None where there is no such machine."""
@@ -335,10 +336,13 @@ class GuestEndpoint:
             return event_ids
         if not event_ids:
             return exchange.APPROVED
-        machine = request.machine
+        gone = self._look_again(request.admitted)
+        if gone is not None:
+            return gone
+        machine, address = request.admitted.machine, request.admitted.source.address
         try:
             submitted = self.approvals.approve(
-                machine.scope, event_ids, by=machine.name, address=request.address
+                machine.scope, event_ids, by=machine.name, address=address
             )
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not submit an approval")
@@ -347,8 +351,8 @@ class GuestEndpoint:
         request.entries = len(event_ids)
         return submitted
 
-    def settle(self, done: "Future[Any]", address: str) -> Reply:
-        """Answer an approval that came from an address and is done, well or not."""
+    def settle(self, done: "Future[Any]", request: PendingApproval) -> Reply:
+        """Answer an approval that is done, well or not."""
         error = CancelledError() if done.cancelled() else done.exception(timeout=0)
         if error is None:
             return exchange.APPROVED
@@ -358,7 +362,7 @@ class GuestEndpoint:
         if isinstance(error, (StoreError, CancelledError)):
             return exchange.refuse(refusals.UNAVAILABLE, retry_after_seconds=RETRY_AFTER_SECONDS)
         if isinstance(error, Refused):
-            refused = _refusal_of(error, address)
+            refused = self._refusal_of(error, request.admitted)
             if refused is not None:
                 # Its frames hold the future that holds it: a guest who is refused again and again
                 # would fill the memory until the collector comes by.
@@ -367,11 +371,10 @@ class GuestEndpoint:
         _log.error("an approval failed", exc_info=error)
         return exchange.refuse(refusals.INTERNAL)
 
-
-def _refusal_of(error: Refused, address: str) -> Reply | None:
-    if error.code is ErrorCode.NOT_FOUND and "event_id" in error.facts:
-        return exchange.refuse(refusals.UNKNOWN_EVENT, event_id=str(error.facts["event_id"]))
-    return exchange.unknown_caller(address) if error.code is ErrorCode.NOT_ELIGIBLE else None
+    def _refusal_of(self, error: Refused, admitted: Admitted) -> Reply | None:
+        if error.code is ErrorCode.NOT_FOUND and "event_id" in error.facts:
+            return exchange.refuse(refusals.UNKNOWN_EVENT, event_id=str(error.facts["event_id"]))
+        return self._unknown(admitted) if error.code is ErrorCode.NOT_ELIGIBLE else None
 
 
 MAX_POLL_BYTES: Final = 1024

@@ -169,7 +169,7 @@ class GuestPlane:
     def _warn_of_unheard(self, machines: Collection[model.Machine]) -> None:
         names = {listener.name for listener in self._given}
         unheard = [m for m in machines if m.address and m.listener not in names]
-        if unheard:
+        if unheard and names:  # an emulator has none
             _log.warning(
                 "the settings have no listener of this name: these machines are not known by "
                 "their addresses",
