@@ -479,7 +479,7 @@ def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
 
 def is_header_value(text: str) -> bool:
     """Return True if a text may be a header's value."""
-    return all((letter.isprintable() or letter == "	") and ord(letter) < 256 for letter in text)
+    return all((letter.isprintable() or letter == "\t") and ord(letter) < 256 for letter in text)
 
 
 def is_url(text: str) -> bool:
