@@ -33,7 +33,7 @@ OFF: Final = "off"
 """In place of an address or a path: there is none."""
 
 NOT_TOML: Final = (ValueError, RecursionError)
-"""What tomllib raises: beside its own ValueError those of int, for thousands of digits, and of the
+"""The errors of tomllib: beside its own ValueError those of int, for thousands of digits, and of the
 interpreter, for thousands of brackets."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]

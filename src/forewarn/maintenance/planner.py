@@ -73,7 +73,7 @@ ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks for, whatever the targets are."""
+    """An operator's request, apart from its targets."""
 
     event_type: EventType
     source: EventSource = EventSource.PLATFORM

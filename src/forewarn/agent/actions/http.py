@@ -32,7 +32,7 @@ ANSWER_SECONDS: Final = 30.0
 """The time limit of one whole answer, where the action has more time than that."""
 
 BODILESS: Final = frozenset({"GET", "DELETE"})
-"""The methods of which nobody expects a body."""
+"""The methods without a body."""
 
 NOT_SENT: Final = "no-connection"
 NOT_NOW: Final = frozenset({429, 503})
