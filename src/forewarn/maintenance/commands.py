@@ -193,18 +193,18 @@ def approve_events(
     approve in every scope.
     """
     named = dict.fromkeys(event_id.upper() for event_id in event_ids)
-    by_event = {
-        event.id: operation
-        for event_id in named
-        for operation in working.world.of_event.of(event_id)
-        for event in working.operations[operation].all_events
-        if event.id == event_id and (scope is None or (event.scope == scope and event.published))
+    of_event = working.world.of_event
+    about = dict.fromkeys(one for event_id in named for one in of_event.of(event_id))
+    known = {
+        event.id
+        for operation_id in about
+        for event in working.operations[operation_id].all_events
+        if scope is None or (event.scope == scope and event.published)
     }
     for event_id in named:
-        if event_id not in by_event:
+        if event_id not in known:
             message = f"event {event_id} was never published here, or its history has been purged"
             raise Refused(ErrorCode.NOT_FOUND, message, event_id=event_id)
-    about = dict.fromkeys(by_event[event_id] for event_id in named)
     for operation_id in about:
         operation = working.operations[operation_id]
         if operation.status is EventStatus.QUEUED:
@@ -638,7 +638,7 @@ def finish_task(
     `hosts` are the new hosts of its machines by name, as far as the connector knows them.
     """
     operation = working.claimed(operation_id, attempt)
-    own = {key(name) for name in operation.machines}
+    own = {key(name) for name in operation.machines} if hosts else ()
     others = [name for name in hosts if key(name) not in own]
     if others:
         named = listed([name if name.isprintable() else repr(name) for name in others])
@@ -703,7 +703,8 @@ def _record_end(
     moved = succeeded and (operation.live_migration or event_type is EventType.REDEPLOY)
     named = {key(name): host for name, host in hosts.items()}
     elsewhere: set[str] = set()
-    for name in () if deleted else map(key, operation.machines):
+    stay = deleted or not (moved or named)
+    for name in () if stay else map(key, operation.machines):
         if (machine := working.machines.get(name)) is not None:
             host = named.get(name, "" if moved else machine.host)
             if host != machine.host:

@@ -130,11 +130,6 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
         """Return True if the operation that takes a machine away is over."""
         return self.is_over(guest.leaves_by)
 
-    @property
-    def closed(self) -> set[str]:
-        """The hosts that no machine may move to."""
-        return host_plan.closed(self.drains.values())
-
 
 def view(
     world: World, host: str, survey: HostSurvey | None, relay: Relay | None = None
@@ -229,7 +224,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
         view.survey,
         view.machines,
         stay=drain.stay,
-        shut=view.closed,
+        drains=view.drains,
         avoid=drain.avoid,
         holds=view.holds,
         known=drain.guests,

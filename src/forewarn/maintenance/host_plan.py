@@ -4,6 +4,7 @@ The largest machines get their targets first, each the host with the most memory
 cannot be moved while they run are the operator's choice.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -25,7 +26,7 @@ from forewarn.maintenance.model import (
     unknown,
 )
 from forewarn.maintenance.planner import natural
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import NOTHING, World
 from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
@@ -67,7 +68,7 @@ def plan(
     machines: Mapping[str, Machine],
     *,
     stay: Stay,
-    shut: Iterable[str] = (),
+    drains: Mapping[str, Drain] = NOTHING,
     avoid: Sequence[str] = (),
     holds: Iterable[Hold] = (),
     known: Iterable[DrainGuest] = (),
@@ -79,7 +80,8 @@ def plan(
         survey: A look at all hosts.
         machines: The fleet's, by GUID.
         stay: The policy for machines that cannot be moved while they run.
-        shut: Further hosts that no machine may move to.
+        drains: The drains of other hosts: no machine moves to one that they close, or into memory
+            that is for a machine of theirs.
         avoid: Hosts that machines move to only if no other has room, the last of them first.
         holds: All holds: no machine moves to a host that is held, such as one whose relay is away.
         known: Guests that are decided already, and stay so; UNDECIDED ones are decided now.
@@ -97,10 +99,12 @@ def plan(
     )
     held = {hold.name: hold for hold in of_hosts(holds) if hold.name != host}
     avoided = {name: -place for place, name in enumerate(avoid)}
+    others = [drain for drain in drains.values() if drain.host != host]
+    shut, needed = {host, *closed(others), *held}, promised(others, survey)
     memory = {
-        name: facts.free_memory_mib
+        name: facts.free_memory_mib - needed[name]
         for name, facts in survey.hosts.items()
-        if facts.answers and facts.target and name not in {host, *shut, *held}
+        if facts.answers and facts.target and name not in shut
     }
     problems: list[str] = []
     new = [g for i, g in running.items() if i in machines and i not in decided]
@@ -131,6 +135,23 @@ def on_hosts(
     return {
         world.machines[name].vm_id: world.machines[name] for name in keys & world.machines.keys()
     }
+
+
+def promised(drains: Iterable[Drain], survey: HostSurvey) -> Counter[str]:
+    """Return the memory, in MiB by host, of machines that drains move there and that are to come.
+
+    All that leave a host would choose the one with the most memory left, and so would those of
+    another host that is drained at the same time.
+    """
+    found: Counter[str] = Counter()
+    arrived = {(host, one.vm_id) for host, facts in survey.hosts.items() for one in facts.guests}
+    for drain in drains:
+        home = drain.state is HostState.RETURNING
+        for guest in drain.guests if home or drain.state is HostState.DRAINING else ():
+            host = drain.host if home else guest.to_host
+            if guest.way in MOVES and (host, guest.vm_id) not in arrived:
+                found[host] += guest.memory_mib
+    return found
 
 
 def closed(drains: Iterable[Drain]) -> set[str]:
@@ -198,20 +219,19 @@ def plans(
 
     Hosts that are not rebooted stay closed, so nothing moves to those that come before.
     """
-    shut = closed(drains.values())
-    found = []
+    drains, found = dict(drains), []
     for one in wanted:
-        shut.add(one.host)
         facts = survey.of(one.host)
-        its = plan(one.host, survey, machines, stay=one.stay, shut=shut, holds=holds)
+        its = plan(one.host, survey, machines, stay=one.stay, drains=drains, holds=holds)
         problems = its.problems
         if not facts.answers:
             problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
         elif one.reboot and not facts.can_reboot:
             problems = (f"no command reboots host {one.host}", *problems)
         found.append(replace(its, problems=problems))
-        if one.reboot and one.bring_home:
-            shut.discard(one.host)
+        is_back = one.reboot and one.bring_home
+        state = HostState.UP if is_back else HostState.DRAINING
+        drains[one.host] = replace(one, state=state, guests=its.guests)
     return tuple(found)
 
 

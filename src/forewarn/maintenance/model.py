@@ -58,8 +58,12 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def key(name: str) -> str:
-    """Return a name's key: its ASCII letters in lower case, one interned object for each."""
-    return sys.intern(name.lower() if name.isascii() else name.translate(_LOWER))
+    """Return a name's key: the name with its ASCII letters in lower case.
+
+    A name that has no others is its own key; another key is one interned object.
+    """
+    lower = name.lower() if name.isascii() else name.translate(_LOWER)
+    return name if lower == name else sys.intern(lower)
 
 
 S = TypeVar("S", bound=msgspec.Struct)

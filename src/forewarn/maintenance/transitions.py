@@ -206,7 +206,7 @@ class Transitions:
         its window opens within its notice.
         """
         maintenance = self.maintenances[number]
-        off = self.off(step)
+        off = self.off({machine.scope for machine in step.machines})
         if step.unit is not None:
             unit = maintenance.units[step.unit]
             given |= {"target": unit.target, "on_host": unit.host}
@@ -259,18 +259,17 @@ class Transitions:
         """
         known = self.operations.get(operation.id)
         before = None if known is None else known.status
-        scopes = [self.scopes[event.scope] for event in operation.events]
-        off = {scope.key for scope in scopes if not self.policy.is_on(scope, self.now)}
-        silent = off & {event.scope for event in operation.events if event.silent}
+        scopes = {event.scope: self.scopes[event.scope] for event in operation.events}
+        silent = self.off(event.scope for event in operation.events if event.silent)
         automatic = {
-            scope.key: model.Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=self.now)
-            for scope in scopes
+            name: model.Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=self.now)
+            for name, scope in scopes.items()
             if operation.source is EventSource.USER
             and operation.event_type in scope.automatically_approve
         }
-        minutes = {scope.terminate_notice_minutes for scope in scopes}
+        minutes = {scope.terminate_notice_minutes for scope in scopes.values()}
         least = max(notice.minimum(operation.event_type, each) for each in minutes)
-        if {scope.key for scope in scopes} <= silent | automatic.keys():
+        if scopes.keys() <= silent | automatic.keys():
             least = timedelta(0)
         not_before = self._not_before(operation, asked, least)
         if operation.closed(not_before):
@@ -539,7 +538,7 @@ class Transitions:
         """
         for scope in planner.by_scope(step.machines):
             planner.check_eligible(maintenance.event_type, self.scopes[scope])
-        off = self.off(step)
+        off = self.off({machine.scope for machine in step.machines})
         if off and not maintenance.without_notice:
             raise planner.is_off(self.scopes[min(off)].name)
         limit = self.policy.user_initiated_limit
@@ -632,9 +631,8 @@ class Transitions:
             replace(operation, held_at=None, notice_left_seconds=0, not_before=not_before)
         )
 
-    def off(self, step: planner.PlannedOperation) -> set[str]:
-        """Return the scopes of a step that are off (protocol.md section 8)."""
-        scopes = {machine.scope for machine in step.machines}
+    def off(self, scopes: Iterable[str]) -> set[str]:
+        """Return those of these scopes (keys) that are off (protocol.md section 8)."""
         return {name for name in scopes if not self.policy.is_on(self.scopes[name], self.now)}
 
     def conflicting(

@@ -84,6 +84,40 @@ def test_hosts_that_come_back_are_targets_of_those_after_them_and_others_are_not
     assert {guest.to_host for guest in plan.guests} == {"h2"}
 
 
+def test_the_memory_that_a_drain_has_chosen_for_its_machines_is_no_other_drains() -> None:
+    world = World()
+    world.free = {"h1": 20_000, "h2": 20_000, "h3": 6000}
+    (draining,) = wanted("h1", state=HostState.DRAINING)
+    moving = DrainGuest(
+        name="db-0", vm_id=world.id_of("db-0"), memory_mib=4096, way=Way.LIVE, to_host="h3"
+    )
+    draining = msgspec.structs.replace(draining, guests=(moving,))
+
+    def refused(drain: Drain) -> bool:
+        survey, machines = world.survey(), world.machines()
+        (plan,) = host_plan.plans(wanted("h2"), {"h1": drain}, survey, machines)
+        return any("memory" in problem for problem in plan.problems)
+
+    assert refused(draining)
+    world.where[moving.vm_id] = "h3"  # it has arrived, and h3 tells what it has left
+    assert not refused(draining)
+    returning = msgspec.structs.replace(draining, state=HostState.RETURNING)
+    world.free = {"h1": 6000, "h2": 20_000, "h3": 0}
+    assert refused(returning)
+    world.where[moving.vm_id] = "h1"
+    assert not refused(returning)
+
+
+def test_hosts_that_stay_empty_leave_their_machines_memory_to_nobody() -> None:
+    world = World()
+    world.free = {"h1": 0, "h2": 0, "h3": 9000}
+    survey, machines = world.survey(), world.machines()
+    for reboot in (True, False):
+        first, second = host_plan.plans(wanted("h1", "h2", reboot=reboot), {}, survey, machines)
+        assert not first.problems
+        assert bool(second.problems) is not reboot
+
+
 def held(host: str, reason: str = "its relay is away") -> Hold:
     return Hold(kind=HoldKind.HOST, name=host, reason=reason, by="relay", at=NOW)
 
