@@ -10,7 +10,8 @@ from client.world import Run, document, kinds, listed, one_by_one, reply
 from forewarn.client import session, watch
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse, RequestRefused
-from forewarn.client.session import Attempt, Pace
+from forewarn.client.session import Attempt, Pace, Question
+from forewarn.protocol.message import Reply
 
 STARTED = {"EventStatus": "Started"}
 
@@ -380,6 +381,42 @@ def test_a_version_that_was_taken_is_doubted_after_three_refusals() -> None:
     for _ in range(5):
         run.ask()
     assert asked_versions(run) == [*["2020-07-01"] * 4, "2019-08-01"]
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+@pytest.mark.parametrize("refused", range(1, 20))
+def test_refusals_that_pass_leave_no_event_to_a_version_that_does_not_show_it(
+    refused: int, begins: int
+) -> None:
+    preempt = listed(EventType="Preempt")
+
+    def server(ask: Question, held: bool) -> Reply:
+        if begins < len(run.asked) <= begins + refused:
+            return reply(400)
+        if held and ask.held[0][1] == b"1":
+            return reply(304)
+        return document(*[preempt][: ask.version >= "2017-11-01"])
+
+    run = Run(server)
+    told = [change.kind for _ in range(refused + 5) for change in run.look()]
+    assert told == ["appeared"]
+    assert run.asked[-1][1].version == "2020-07-01"
+
+
+def test_an_old_server_that_names_no_versions_is_asked_for_the_newest_a_few_times_only() -> None:
+    def server(ask: Question, _: bool) -> Reply:
+        if ask.version != "2019-08-01":
+            return reply(400)
+        return reply(200) if ask.method == b"POST" else document(listed())
+
+    run = Run(server)
+    told = [change.kind for _ in range(20) for change in run.look()]
+    assert told == ["appeared"]
+    assert asked_versions(run).count("2020-07-01") == 1 + session.NEWEST_TRIES
+    session.approve(run.session, run._do, world.at(run.seconds), [world.EVENT_ID], None)
+    fresh = Run(server)
+    session.approve(fresh.session, fresh._do, world.at(), [world.EVENT_ID], None)
+    assert fresh.asked[-1][1].version == "2019-08-01"
 
 
 def test_a_refusal_that_names_the_version_asked_by_is_no_refusal_of_it() -> None:

@@ -68,6 +68,26 @@ def test_a_test_gets_an_emulator(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+STOPPED = """
+import forewarn
+import pytest
+
+def test_a_handler_outlives_its_endpoint(forewarn_emulator):
+    endpoint = forewarn_emulator.machine("web-0").endpoint
+    with forewarn.Client(endpoint, pace=forewarn.Pace(backoff_seconds=0.01)) as client:
+        client.document()
+        forewarn_emulator.stop()
+        with pytest.raises(forewarn.Unreachable):
+            client.document()
+    assert forewarn_emulator.requests
+"""
+
+
+def test_a_test_may_stop_its_emulator(tmp_path: Path) -> None:
+    done = run(tmp_path, STOPPED)
+    assert done.returncode == 0, done.stdout
+
+
 CAPITAL = """
 import urllib.request
 

@@ -8,10 +8,8 @@ from typing import ClassVar, Final
 import msgspec
 
 from forewarn import clock
+from forewarn.protocol.versions import UNKNOWN_DURATION
 from forewarn.vocabulary import EventStatus
-
-UNKNOWN_DURATION: Final = -1
-"""`duration_seconds` where it is not known, or the server's version does not show it."""
 
 VARIABLE_PREFIX: Final = "FOREWARN_"
 
@@ -41,7 +39,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     """An `EventSource`; None where the server's version does not show it."""
     duration_seconds: int = UNKNOWN_DURATION
-    """The expected interruption; 0 none, -1 unknown."""
+    """The expected interruption; 0 none, -1 unknown, or not shown by the server's version."""
     concerns_me: bool | None = None
     """True if this machine is among the resources; None where its name is not known."""
     starts_by: float | None = None

@@ -40,6 +40,10 @@ INSTANCE_VERSIONS: Final = ("2019-03-11", "2017-08-01")
 REFUSALS_UNTIL_DOUBT: Final = 3
 """Refusals in a row after which an accepted version is doubted: one may be a proxy's fault."""
 
+NEWEST_TRIES: Final = 3
+"""The further tries of the newest version, once an older one was taken after refusals that name no
+versions: these may have passed, and an older version does not show every event."""
+
 NAME_TRIES: Final = 3
 """Failures in a row after which the client asks for the name later: events go first."""
 
@@ -370,6 +374,12 @@ class Session:
         self.pace = pace
         self.name = name
         self.version = NEWEST_VERSION.name
+        """The version to ask for the document by."""
+        self._taken = ""
+        """The version of the last document; `""` before the first."""
+        self._newest_tries = NEWEST_TRIES
+        self._is_named = False
+        """True if the server has named its versions."""
         self.report = ""
         """The report of this machine's state, as `Question.report`."""
         self.takes_reports: bool | None = None
@@ -392,13 +402,13 @@ class Session:
         """The address to ask now: the one that has given a document, else the next to try."""
         return self._proven or self._tried
 
-    def question(self, tag: bytes | None = None) -> Question:
+    def question(self, tag: bytes | None = None, *, version: str = "") -> Question:
         """Return the question for the document, or with the last one's tag to wait for the next."""
-        pace = self.pace
+        pace, version = self.pace, version or self.version
         question = Question(
             endpoint=self.endpoint,
-            target=f"/metadata/scheduledevents?api-version={self.version}",
-            version=self.version,
+            target=f"/metadata/scheduledevents?api-version={version}",
+            version=version,
             report=self.report if self.takes_reports else "",
             answer_seconds=pace.answer_seconds if self._proven else pace.first_answer_seconds,
         )
@@ -410,7 +420,8 @@ class Session:
     def approval(self, event_ids: Sequence[str]) -> Question:
         """Return the question that approves."""
         body = codec.encode_start_requests(event_ids)
-        return msgspec.structs.replace(self.question(), method=b"POST", body=body, report="")
+        question = self.question(version=self._taken or self.version)
+        return msgspec.structs.replace(question, method=b"POST", body=body, report="")
 
     def instance_question(self, leaf: str = "", form: str = "json") -> Question:
         """Return the question for this machine's names and place, or for a leaf of that."""
@@ -430,7 +441,12 @@ class Session:
         self._incarnation = now
         self.takes_reports = FOREWARN in (header(reply, b"server") or b"")
         self._proven, self.version, self.settled = question.endpoint, question.version, True
-        self._refusals = 0
+        self._taken, self._refusals = question.version, 0
+        if self._taken == NEWEST_VERSION.name:
+            self._newest_tries, self._is_named = NEWEST_TRIES, False
+        elif self._newest_tries and not self._is_named:
+            self._newest_tries -= 1
+            self.version, self.settled = NEWEST_VERSION.name, False
 
     def second_look_seconds(self, chance: float) -> float:
         """Return the pause before the document that confirms an end, for a chance from 0 to 1.
@@ -468,7 +484,8 @@ class Session:
         if question.version != self.version:  # another thread has stepped down already
             return bool(older)
         self._refusals += 1
-        doubted = bool(failure.newest_versions) or self._refusals >= REFUSALS_UNTIL_DOUBT
+        self._is_named = bool(failure.newest_versions)
+        doubted = self._is_named or self._refusals >= REFUSALS_UNTIL_DOUBT
         if self.settled and not doubted:
             return False
         known = [name for name in older if name in failure.newest_versions]

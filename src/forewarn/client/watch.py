@@ -293,6 +293,8 @@ class Watcher:
             else:
                 self._session.accepted(question, outcome, found)
                 self._document(found, outcome, attempt)
+                if self._session.version != question.version:
+                    self._tag = None  # the next one is by another version, which may show more
 
     def _learn_name(self, do: session.Do, at: session.ClockReading) -> None:
         failure = session.learn_name(

@@ -617,7 +617,9 @@ class Emulator:
 
     @property
     def requests(self) -> list[Exchange]:
-        """Every request of handlers, and its answer, oldest first."""
+        """Every request of handlers, and its answer, oldest first; also after the end."""
+        if self._thread is not None and not self._thread.is_alive():
+            return list(self._service.wire.exchanges)
         return self.read(lambda service: list(service.wire.exchanges))
 
     @property

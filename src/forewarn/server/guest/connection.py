@@ -439,8 +439,8 @@ class Connection(asyncio.Protocol):
         elif not self._reader.started:
             if self._shared.retiring:
                 self._close_quietly()
-            else:
-                self._wait(Stage.IDLE, limits.idle_seconds)
+            elif restarted or self._stage not in {_IDLE, _FRESH}:
+                self._wait(_IDLE, limits.idle_seconds)
         else:
             self._wait_for_rest(restarted=restarted)
 

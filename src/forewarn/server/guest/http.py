@@ -262,14 +262,16 @@ class RequestReader:
 
     def read(self, data: bytes, start: int) -> int:
         """Take bytes up to the end of the head, of the request, or to a fault; return their end."""
-        if not self.started:
-            self.started = True
+        if self.head is NO_HEAD:
             self.head = Head(self._limits)
         if self.in_body:
             return self._read_body(data, start)
         head, limit = self.head, self._limits.head_bytes
         stop = self._boundary(data, start, limit)
-        head.feed(data if stop - start == len(data) else data[start:stop])
+        part = data if stop - start == len(data) else data[start:stop]
+        # Blank lines, which some clients send behind a body, begin nothing (RFC 9112 section 2.2).
+        self.started = self.started or not part.isspace()
+        head.feed(part)
         self.fault = head.fault
         if self.fault is None and head.is_complete:
             self._counted = 0  # the body's bytes are counted by themselves
