@@ -48,7 +48,7 @@ class CommandLineParser(click.parser._OptionParser):  # noqa: SLF001 - there is 
     def _get_value_from_state(
         self, option_name: str, option: click.parser._Option, state: click.parser._ParsingState
     ) -> Any:  # noqa: ANN401 - click's
-        if state.rargs and state.rargs[0] in self._long_opt:
+        if state.rargs and state.rargs[0] in self._long_opt | self._short_opt:
             message = f"option {option_name} needs a value before {state.rargs[0]}"
             raise click.BadOptionUsage(option_name, message)
         return super()._get_value_from_state(option_name, option, state)
