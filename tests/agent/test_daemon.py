@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import math
+import os
 import shutil
 import signal
 import socket
@@ -125,6 +126,25 @@ class FullOnce(Journal):
             message = "no space"
             raise JournalError(message)
         super().append(*records)
+
+
+def test_a_name_that_is_no_text_ends_no_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is text, and a folder on the PATH may have any bytes for its name."""
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    (folder / "drain").write_bytes(b"\0")
+    (folder / "drain").chmod(0o700)
+    monkeypatch.setenv("PATH", str(folder))
+    journal = Journal(tmp_path)
+    daemon = workplace.daemon(journal, rule(command("drain")))
+    daemon._handle(DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
+    while daemon._decider.busy:
+        daemon._turn()
+    (reason,) = daemon._decider.state.cases["E1"].reasons.values()
+    journal.close()
+    assert "?/drain: Exec format error" in reason
 
 
 @pytest.mark.parametrize("way", ["folder", "file", "replaced", "full"])

@@ -91,6 +91,7 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
         (["maintenance", "show", "-1"], "from 1, not '-1'"),
         (["schedule", "reboot", "web-0", "--description", "--dry-run"], "value before --dry-run"),
         (["cancel", "1", "--reason", "--json"], "--reason needs a value"),
+        (["cancel", "1", "--reason", "-h"], "--reason needs a value"),
         (["hold", "machine", "-x"], "'-x'"),
         (["fleet", "tag", "web-0", "--domain", "x"], "--domain"),
         (["fleet", "tag", "web-0", "--domain", "20"], "between 0 and 19"),

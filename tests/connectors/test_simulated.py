@@ -73,6 +73,17 @@ def test_a_reboot_takes_its_time_and_gives_the_host_a_new_boot_id(room: Room) ->
     assert after.boot_id != before
 
 
+def test_hosts_that_reboot_at_the_same_time_are_all_remembered(room: Room) -> None:
+    async def reboot(connector: SimulatedConnector) -> list[Outcome]:
+        hosts = (f"h{number}" for number in range(20))
+        return await asyncio.gather(*map(connector.reboot_host, hosts))
+
+    for _ in range(10):  # each showed it before, in two of three cases
+        assert all(outcome.succeeded for outcome in play(reboot(room.connector())))
+        assert len(play(room.connector().survey())) == 20
+        room.file.unlink()
+
+
 @pytest.mark.parametrize("cold", [False, True])
 def test_a_move_goes_where_the_task_says_and_else_to_the_emptiest_open_host(
     room: Room, cold: bool

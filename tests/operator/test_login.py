@@ -62,7 +62,8 @@ def test_a_login_is_used_until_it_is_forgotten(run: Run, home: Path, url: str, t
     assert token not in run("events")[1]
     assert run("events")[0] == ExitStatus.OK
     assert run("hold", "everything")[0] == ExitStatus.UNAUTHORIZED  # bob is a viewer
-    assert run("events", "--operator", url)[0] == ExitStatus.OK
+    for address in (url, f"{url}/", url.removeprefix("http://")):
+        assert run("events", "--operator", address)[0] == ExitStatus.OK
     assert run("logout")[0] == ExitStatus.OK
     assert not (home / "login").exists()
     assert run("events")[0] == ExitStatus.UNREACHABLE

@@ -15,7 +15,7 @@ from forewarn.clock import SystemClock
 from forewarn.maintenance.model import Changes
 from forewarn.protocol import codec
 from forewarn.relay import cache
-from forewarn.relay.cache import REVOKED_SECONDS, StateUnusable
+from forewarn.relay.cache import REVOKED_SECONDS, HostDocuments, StateFile, StateUnusable
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import GuestRules
 from guest import room
@@ -147,6 +147,19 @@ async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_
         await reached(lambda: relay.heard)
         assert service.etags[0] == "e3"
     await service.stop()
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+@played
+async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, hours: int) -> None:
+    saved = StateFile(tmp_path / "state")
+    saved.write(HostDocuments(host="h1", etag="e1"))
+    saved.touch(SystemClock().now().timestamp() + hours * 3600)
+    nobody = ("http://127.0.0.1:1",)
+    relay = made(settings(tmp_path, urls=nobody, max_stale_seconds=60)).relay
+    await relay._read_file()
+    assert relay._freshness.age(relay._clock.monotonic()) > 3500
+    assert not relay._serves()
 
 
 @played

@@ -55,6 +55,27 @@ def test_what_was_there_stays_until_the_new_one_is_whole(tmp_path: Path) -> None
     assert found[0] == held(7)
 
 
+SYNCED = """
+import os, pathlib, sys
+from forewarn.relay.cache import HostDocuments, StateFile
+sync = os.fsync
+def note(number):
+    print(pathlib.Path(os.readlink(f"/proc/self/fd/{number}")).name)
+    sync(number)
+os.fsync = note
+file = StateFile(pathlib.Path(sys.argv[1]) / "state")
+file.lock()
+file.write(HostDocuments(host="h1", etag="e1"))
+file.remove()
+"""
+
+
+def test_what_was_written_or_removed_stays_so_after_a_power_cut(tmp_path: Path) -> None:
+    """Guests have read it, and are not to read again what was before."""
+    ran = forked.run(["-c", SYNCED, str(tmp_path)])
+    assert ran.stdout.split() == [f"{cache.FILE_NAME}.new", "state", "state"], ran.stderr
+
+
 def test_a_file_that_is_not_whole_is_not_read(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     file.write(held())

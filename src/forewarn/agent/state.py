@@ -93,7 +93,8 @@ HEAD_LENGTH: Final = 120
 
 
 def shortened(text: str) -> str:
-    """Return an action's message, without its middle if it is long."""
+    """Return an action's message as text for the journal, without its middle if it is long."""
+    text = text.encode("utf-8", "replace").decode()  # names of files may be no text
     if len(text) <= TEXT_LENGTH:
         return text
     return f"{text[:HEAD_LENGTH]}…{text[HEAD_LENGTH + 1 - TEXT_LENGTH :]}"

@@ -53,7 +53,7 @@ class Command(click.Command):
         """Parse the arguments; each error names this command."""
         try:
             if ctx.allow_interspersed_args and not ctx.resilient_parsing:  # it is no group
-                args = _told_apart(args, self.params)
+                args = _told_apart(args, self.get_params(ctx))
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
             for option in given:
                 single = isinstance(option, click.Option) and not (

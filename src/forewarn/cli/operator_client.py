@@ -109,7 +109,7 @@ class OperatorClient:
         address: str | None = None,
         token: str | None = None,
     ) -> None:
-        self._given = address
+        self._given = address and _spelled(address)
         self._shown = token
         self.as_json = as_json
         self._page = {"limit": limit, "cursor": cursor}
@@ -225,7 +225,7 @@ class OperatorClient:
         if is_url and (token := self._token()):
             headers.append(("Authorization", f"Bearer {token}"))
         return {
-            "url": (self.address.rstrip("/") if is_url else "http://localhost") + path,
+            "url": (self.address if is_url else "http://localhost") + path,
             "unix_socket": "" if is_url else self.address,
             "headers": headers,
             "connect_seconds": CONNECT_SECONDS,
@@ -272,9 +272,6 @@ class OperatorClient:
         address = self._given or (self._login.address if self._login else None)
         if address is None:
             address = own_address(self._settings)
-        elif HOST_AND_PORT.fullmatch(address):
-            address = f"http://{address}"
-        address = address.removeprefix("unix:")  # as `serve` prints it
         if address.startswith(("http://", "https://")):
             _check_url(address)
         elif "://" in address or not address:
@@ -417,6 +414,14 @@ def shape_of(show: Show) -> str:
 def segment(name: str) -> str:
     """Return a name as one segment of a path."""
     return urllib.parse.quote(name, safe="")
+
+
+def _spelled(address: str) -> str:
+    """Return an address in one form: that of a login is compared with the one that is given."""
+    if HOST_AND_PORT.fullmatch(address):
+        return f"http://{address}"
+    url = address.rstrip("/")
+    return url if "://" in url else address.removeprefix("unix:")  # as `serve` prints it
 
 
 def _check_url(address: str) -> None:

@@ -64,6 +64,7 @@ class SimulatedConnector(Connector):
     """Remembers the hosts; None to forget them at a restart."""
     host_reboot: timedelta = HOST_REBOOT
     _hosts: dict[str, _Reboots] = field(default_factory=dict)
+    _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
     _off: set[str] = field(default_factory=set)
     """The GUIDs of machines that are shut down until their hosts have rebooted."""
 
@@ -114,7 +115,8 @@ class SimulatedConnector(Connector):
     async def _keep(self, hosts: dict[str, _Reboots]) -> None:
         self._hosts |= hosts
         if self.file is not None:
-            await asyncio.to_thread(_replace, self.file, msgspec.json.encode(self._hosts))
+            async with self._saving:  # hosts may reboot at the same time
+                await asyncio.to_thread(_replace, self.file, msgspec.json.encode(self._hosts))
 
     def _facts(self, host: str, guests: list[GuestFacts]) -> HostFacts:
         if self._is_away(host):

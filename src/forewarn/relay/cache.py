@@ -246,6 +246,7 @@ class StateFile:
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self._path)
+            self._sync()
         except OSError:
             with contextlib.suppress(OSError):  # a disk that is full has room again
                 new.unlink()
@@ -259,3 +260,9 @@ class StateFile:
     def remove(self) -> None:
         """Remove the file: its documents are not to be read any longer; OSError if it stays."""
         self._path.unlink(missing_ok=True)
+        self._sync()
+
+    def _sync(self) -> None:
+        """Make the change of a name last, also over a power cut."""
+        if self._folder is not None:  # only what `lock` could open
+            os.fsync(self._folder)

@@ -470,7 +470,8 @@ class HostRelay:
         if found is None:
             return
         self._held, at = found
-        age = max(0.0, self._clock.now().timestamp() - at)
+        # A file of the future: the clock was set back, by so much at least.
+        age = abs(self._clock.now().timestamp() - at)
         self._reader.freshness = Freshness(true_until=self._clock.monotonic() - age)
         self._known.set()
 

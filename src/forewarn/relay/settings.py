@@ -130,7 +130,8 @@ def replica(url: str) -> ReplicaAddress:
     except ValueError as error:
         raise ValueError(f"{bad}{error}") from None
     host = parts.hostname or ""
-    if parts.scheme not in {"http", "https"} or not host or parts.username is not None:
+    plain = url.isascii() and url.isprintable() and " " not in url and parts.port != 0
+    if parts.scheme not in {"http", "https"} or not (host and plain) or parts.username is not None:
         raise ValueError(f"{bad}expected one such as 'https://forewarn-1.example:{PORT}'")
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         raise ValueError(f"{bad}expected no path behind the host and the port")
