@@ -1,10 +1,12 @@
 """Ports for servers that are started a while after they were given one."""
 
+import atexit
 import collections
 import contextlib
 import errno
 import socket
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 KEPT: Final = 64
@@ -51,9 +53,12 @@ def _bind(sockets: list[socket.socket], addresses: tuple[str, ...]) -> int:
     return port
 
 
-def _close(sockets: list[socket.socket]) -> None:
+def _close(sockets: Iterable[socket.socket]) -> None:
     for each in sockets:
         each.close()
+
+
+atexit.register(_close, _kept)  # or Python warns of each at its end, where a test left it to
 
 
 def answers(port: int, address: str = "127.0.0.1") -> bool:
