@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An environment of its own: what it brings changes what other packages load.
 SITE := .venv-docs
-# Most tests wait for processes at times: more workers than there are cores.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
+# Most tests wait for processes at times: more workers than there are cores. But each worker
+# imports all tests.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"

@@ -10,6 +10,7 @@ are made of pages in which `expanded` has replaced such lines.
 
 import ast
 import enum
+import functools
 import inspect as source
 import itertools
 import pkgutil
@@ -124,6 +125,7 @@ def _choices(hint: Any) -> list[str]:  # noqa: ANN401
     return []
 
 
+@functools.cache
 def field_texts(holder: type) -> dict[str, str]:
     """Return what stands beneath each field of a class, by the field's name: a line a paragraph."""
     body = _node(holder).body

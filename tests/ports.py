@@ -58,7 +58,7 @@ def _close(sockets: Iterable[socket.socket]) -> None:
         each.close()
 
 
-atexit.register(_close, _kept)
+atexit.register(_close, _kept)  # or Python warns of each at its end, where a test left it to
 
 
 def answers(port: int, address: str = "127.0.0.1") -> bool:

@@ -230,13 +230,11 @@ def test_too_many_drop_ins_are_refused(tmp_path: Path) -> None:
     assert "101" in said
 
 
-PAGE = reference.page("agent-settings.md")
-
-
 def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
     step = msgspec.convert({"command": {"run": ["x"]}}, RuleAction)
     work = ActionRun(bench.begin(step, bench.event()), "web-0", 0.0, print)
-    rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
+    page = reference.page("agent-settings.md")
+    rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", page, re.MULTILINE)
     templates, variables, keys = zip(*rows, strict=True)
     assert list(filter(None, templates)) == list(rules.VARIABLES) == list(work.variables())
     assert list(variables) == list(work.environment())

@@ -167,6 +167,8 @@ def test_an_alert_names_the_command_that_ends_it() -> None:
 
 
 HEAVY = (
+    "asyncio",
+    "ssl",
     "rich",
     "starlette",
     "uvicorn",

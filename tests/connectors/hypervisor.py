@@ -1,5 +1,6 @@
 """Runs the program for libvirt's hosts, beside libvirt's own driver for tests."""
 
+import functools
 import json
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ PYTHON = "/usr/bin/python3"
 DRIVEN = Path(__file__).with_name("driven.py")
 
 
+@functools.cache
 def has_libvirt() -> bool:
     """Tell whether the system's Python has the library."""
     if not Path(PYTHON).exists():

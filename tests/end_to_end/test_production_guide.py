@@ -55,7 +55,6 @@ def test_the_signatures_map_is_what_nginx_reads_and_nobody_else(tmp_path: Path) 
     ("relays", "hard", "may_open", "fewer"),
     [
         (0, 20_000, 11_280, set()),
-        (0, 2_000, 2_000, {"guest"}),
         (5_000, 20_000, 16_280, set()),
         (5_000, 12_000, 12_000, {"relay"}),
         (5_000, 2_000, 2_000, {"guest", "relay"}),

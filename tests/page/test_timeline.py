@@ -29,25 +29,34 @@ def only(*found: Operation, shown: Range = Range.TWO_HOURS) -> Bar:
     return bar
 
 
-@given(operations(), RANGES)
-def test_bars_lie_inside_the_lane(found: list[Operation], shown: Range) -> None:
-    for bar in bars(timeline.drawn(found, NOW, shown)):
-        assert -EDGE <= bar.x <= bar.x + bar.width <= 100 + EDGE
-        for part in (bar.notice, bar.down, bar.expected):
-            if part is not None:
-                assert bar.x - EDGE <= part.x
-                assert part.x + part.width <= bar.x + bar.width + EDGE
-        for mark in (bar.not_before, bar.approved, bar.cross):
-            assert mark is None or 0 <= mark <= 100
-        begin, end = bar.extent
-        assert -EDGE <= begin < end <= 100 + EDGE
-
-
-@given(operations(), RANGES)
-def test_no_two_bars_of_a_row_overlap_nor_do_their_labels(
-    found: list[Operation], shown: Range
+@given(operations(), RANGES, st.integers())
+def test_any_operations_are_drawn_once_inside_and_apart_in_whichever_order_they_come(
+    found: list[Operation], shown: Range, seed: int
 ) -> None:
-    for scope in timeline.drawn(found, NOW, shown).scopes:
+    drawn = timeline.drawn(found, NOW, shown)
+    for bar in bars(drawn):
+        lies_inside(bar)
+    nothing_overlaps(drawn)
+    each_is_drawn_once_or_counted(found, drawn, shown)
+    shuffled = random.Random(seed).sample(found, len(found))
+    assert timeline.drawn(shuffled, NOW, shown) == drawn
+
+
+def lies_inside(bar: Bar) -> None:
+    assert -EDGE <= bar.x <= bar.x + bar.width <= 100 + EDGE
+    for part in (bar.notice, bar.down, bar.expected):
+        if part is not None:
+            assert bar.x - EDGE <= part.x
+            assert part.x + part.width <= bar.x + bar.width + EDGE
+    for mark in (bar.not_before, bar.approved, bar.cross):
+        assert mark is None or 0 <= mark <= 100
+    begin, end = bar.extent
+    assert -EDGE <= begin < end <= 100 + EDGE
+
+
+def nothing_overlaps(drawn: Timeline) -> None:
+    """Check the bars of each row, with their labels."""
+    for scope in drawn.scopes:
         for lane in scope.lanes:
             for row in range(lane.rows):
                 extents = sorted(bar.extent for bar in lane.bars if bar.row == row)
@@ -56,11 +65,7 @@ def test_no_two_bars_of_a_row_overlap_nor_do_their_labels(
                     assert end + timeline.GAP <= begin + EDGE
 
 
-@given(operations(), RANGES)
-def test_every_visible_operation_is_drawn_once_or_counted(
-    found: list[Operation], shown: Range
-) -> None:
-    drawn = timeline.drawn(found, NOW, shown)
+def each_is_drawn_once_or_counted(found: list[Operation], drawn: Timeline, shown: Range) -> None:
     counts = Counter(bar.operation for bar in bars(drawn))
     assert set(counts.values()) <= {1}
     begin = NOW - shown.length * 2 / 3
@@ -74,14 +79,6 @@ def test_every_visible_operation_is_drawn_once_or_counted(
         assert len(counts) + sum(scope.more for scope in drawn.scopes) == len(expected)
     else:
         assert len(drawn.scopes) == timeline.MAX_SCOPES
-
-
-@given(operations(), RANGES, st.integers())
-def test_the_order_of_the_operations_changes_nothing(
-    found: list[Operation], shown: Range, seed: int
-) -> None:
-    shuffled = random.Random(seed).sample(found, len(found))
-    assert timeline.drawn(shuffled, NOW, shown) == timeline.drawn(found, NOW, shown)
 
 
 @settings(max_examples=20)

@@ -1,11 +1,8 @@
 """`forewarn connector`: the program that carries maintenance out, run by hand."""
 
-import asyncio
-import getpass
 import os
 import shlex
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +47,8 @@ def test(
     does not. It says what the service would have concluded. Exit status: 0 completed, 11 failed or
     unknown.
     """
+    import tempfile
+
     from forewarn.server import settings
 
     with settings_are_usable():
@@ -98,6 +97,9 @@ def _test(
         for name, value in planned.variables.items():
             output.say(f"{name}={shlex.quote(value)}")
         return
+    import asyncio
+    import getpass
+
     who = getpass.getuser()
     output.note(f"This really runs {said} for {task.machines[0]} ({task.event_type}), as {who}.")
     output.note("Ctrl-C does not end it: like the service's, it is a session of its own.")

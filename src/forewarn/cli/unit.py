@@ -5,7 +5,6 @@ They are in the wheel, in the folder `forewarn/packaging`; in a checkout they ar
 
 import re
 import sysconfig
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +65,8 @@ def unit_state(unit: str) -> dict[str, str]:
 
 def shipped(name: str) -> str:
     """Return the text of a file that is shipped with the package."""
+    from importlib import resources
+
     packaged = resources.files(forewarn) / "packaging" / name
     checkout = Path(__file__).parents[3] / "packaging" / name
     return (packaged if packaged.is_file() else checkout).read_text(encoding="utf-8")

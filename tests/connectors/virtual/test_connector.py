@@ -6,7 +6,6 @@ The driver keeps its domain in the memory of the process, so each run finds it a
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import patience
+from connectors import hypervisor
 from connectors.workshop import Workshop, play, task, told
 from forewarn.connectors.command import MAX_RUNS, CommandUnusable
 from forewarn.connectors.libvirt import connector as libvirt
@@ -24,20 +24,15 @@ from forewarn.connectors.port import Found, Outcome
 from forewarn.connectors.settings import LibvirtHost, LibvirtSettings
 from forewarn.vocabulary import EventType
 
-PYTHON = "/usr/bin/python3"
+PYTHON = hypervisor.PYTHON
 DOMAIN = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 """The one that `test:///default` has."""
 HOST = LibvirtHost(name="h1", uri="test:///default")
 
 
-def has_libvirt() -> bool:
-    if shutil.which(PYTHON) is None:
-        return False
-    asked = [PYTHON, "-c", "import libvirt"]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
-
-
-with_libvirt = pytest.mark.skipif(not has_libvirt(), reason=f"{PYTHON} has no module libvirt")
+with_libvirt = pytest.mark.skipif(
+    not hypervisor.has_libvirt(), reason=f"{PYTHON} has no module libvirt"
+)
 
 
 def connector(shop: Workshop, *hosts: LibvirtHost, **settings: Any) -> LibvirtConnector:
