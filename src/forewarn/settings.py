@@ -33,8 +33,8 @@ OFF: Final = "off"
 """In place of an address or a path: there is none."""
 
 NOT_TOML: Final = (ValueError, RecursionError)
-"""The errors of tomllib: beside its own ValueError those of int, for thousands of digits, and of the
-interpreter, for thousands of brackets."""
+"""The errors of tomllib: beside its own ValueError those of int, for thousands of digits, and of
+the interpreter, for thousands of brackets."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 FileName = Annotated[str, msgspec.Meta(extra={"is_file": True})]
