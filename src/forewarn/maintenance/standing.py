@@ -83,7 +83,7 @@ def behind(other: Operation) -> str:
         return f", which failed: acknowledge {other.id}"
     if other.held_at is not None:
         return ", which is held"
-    if other.awaited and other.status is not EventStatus.STARTED:
+    if other.awaited:
         return f", which awaits {listed(other.awaited)}"
     return ", whose machines settle" if other.up_at is not None else ""
 
