@@ -294,6 +294,9 @@ def step(
         maintenance, step = _check(maintenance, now)
     else:
         maintenance, step = _step(maintenance, census, footprints, occupied, now=now)
+    closes = maintenance.closes_at
+    if isinstance(step, Wait) and closes is not None and closes > now:
+        step = replace(step, until=min(step.until or closes, closes))
     if isinstance(step, Wait) and step.why != maintenance.reason:
         maintenance = replace(maintenance, reason=step.why)
     elif isinstance(step, Ask) and maintenance.reason:
@@ -343,6 +346,9 @@ def _step(
     now: datetime,
 ) -> tuple[Maintenance, Step]:
     policy, every = maintenance.policy, maintenance.units
+    closes = maintenance.closes_at
+    if closes is not None and closes <= now and census.waiting:
+        return _closed(maintenance, now), Wait(obstacle=Obstacle.WINDOW, until=now)
     waves = {unit.wave for unit in census.running}
     wave = min(waves | {every[index].wave for index in census.waiting})
     if wave > maintenance.wave:
@@ -429,7 +435,7 @@ def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span 
     earliest = now if by_drain else not_before(maintenance, now) + second
     cutoff = timedelta(seconds=policy.cutoff_seconds)
     opens, closes = maintenance.opens_at, maintenance.closes_at
-    if closes is not None and (closes <= now or now > closes - cutoff):
+    if closes is not None and now > closes - cutoff:
         return None
     spans: Iterable[Span] = [Span(opens or time_windows.FIRST, closes or time_windows.ENDLESS)]
     is_plain = opens is not None or closes is not None
