@@ -1,5 +1,7 @@
 """The header by which an agent says how its machine fares (protocol.md section 10)."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,4 +89,15 @@ def test_what_is_written_is_read_again(state: AgentStatus, reason: str) -> None:
     "value", [b"a" * 512, b'held; reason="' + b"\\a" * 240, b"held;" + b" " * 500]
 )
 def test_a_value_on_which_a_careless_pattern_never_ends_is_no_report(value: bytes) -> None:
-    assert codec.decode_agent_report.__wrapped__(value) is None
+    assert codec._agent_report.__wrapped__(value) is None
+
+
+def test_long_values_of_strangers_are_not_remembered() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(1024):
+            codec.decode_agent_report(b"%16384d" % number)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1024 * 1024

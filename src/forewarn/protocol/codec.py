@@ -482,7 +482,8 @@ MAX_AGENT_REASON: Final = 200
 """The most bytes of a reason, in UTF-8; more makes the header malformed."""
 
 _MAX_AGENT_VALUE: Final = 512
-"""The longest value that is read: a reason whose every byte is escaped, and the state."""
+"""The longest value that is read, or remembered: a reason whose every byte is escaped, and the
+state. Strangers cannot fill the memory with it."""
 
 _KNOWN_AGENT_VALUES: Final = 1024
 """Values that are remembered: agents repeat theirs with each poll."""
@@ -501,13 +502,17 @@ class AgentReport(msgspec.Struct, frozen=True, gc=False):
     """The reason, in one line for operators; `""` where it gave none."""
 
 
-@lru_cache(maxsize=_KNOWN_AGENT_VALUES)
 def decode_agent_report(value: bytes) -> AgentReport | None:
     """Return the report in a header's value; None where it is malformed.
 
     Then it is ignored: a guest's mistake must not cost it its document.
     """
-    found = _AGENT_VALUE.fullmatch(value.strip(b" \t")) if len(value) <= _MAX_AGENT_VALUE else None
+    return _agent_report(value) if len(value) <= _MAX_AGENT_VALUE else None
+
+
+@lru_cache(maxsize=_KNOWN_AGENT_VALUES)
+def _agent_report(value: bytes) -> AgentReport | None:
+    found = _AGENT_VALUE.fullmatch(value.strip(b" \t"))
     if found is None:
         return None
     reason = re.sub(rb"\\(.)", rb"\1", found[2] or b"", flags=re.DOTALL)
