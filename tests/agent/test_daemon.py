@@ -208,13 +208,13 @@ def test_a_name_in_the_settings_that_the_endpoint_does_not_know_is_a_trouble(
         return message(200, b"web-0") if "compute" in asked.target else message(200, others)
 
     with serving(answers) as server:
-        daemon = workplace.daemon(None, endpoint=server.url, machine=given)
-        daemon._poller.start()
+        poller = workplace.daemon(None, endpoint=server.url, machine=given)._poller
+        poller.start()
         patience.until(lambda: any("compute" in each for each in targets))
-        patience.until(lambda: not daemon._poller.comparing or bool(daemon._poller.misnamed))
-        daemon._poller.close()
-        assert (given in daemon._poller.misnamed) is wrong
-        poller, mine, foreign = daemon._poller, event("E1"), event("E2", resources=("db-0",))
+        patience.until(lambda: not poller._comparing.locked() or bool(poller.misnamed))
+        poller.close()
+        assert (given in poller.misnamed) is wrong
+        mine, foreign = event("E1"), event("E2", resources=("db-0",))
         assert not poller._is_name_doubted([foreign]), "only once a minute"
         for listed_now, doubted in (((), False), ((foreign, mine), False), ((foreign,), True)):
             poller._compare_at = 0.0

@@ -366,6 +366,15 @@ def told(folder: Path, message: str, text: str = TOML, **facts: str) -> str:
     return failed.message.replace(str(path), "FILE")
 
 
+def test_words_of_libvirt_in_another_encoding_are_shown(tmp_path: Path, capsys: Capture) -> None:
+    python = tmp_path / "python"
+    python.write_bytes(b"#!/bin/sh\nprintf 'verweigert \\374ber' >&2\nexit 1\n")
+    python.chmod(0o700)
+    hypervisor = ["--libvirt", "test:///default", "--python", str(python)]
+    assert main.execute(["fleet", "tag", "web-0", "--scope", "web", *hypervisor]) == 1
+    assert "failed: verweigert \N{REPLACEMENT CHARACTER}ber" in said_once(capsys)
+
+
 @pytest.mark.parametrize("text", [TOML, '{"machine": [{"name": "a"}]}'])
 def test_a_byte_order_mark_is_no_part_of_a_fleet_file(tmp_path: Path, text: str) -> None:
     for name, encoding in (("plain", "utf-8"), ("marked", "utf-8-sig")):

@@ -92,11 +92,6 @@ class Poller:
         """True if the last look was answered."""
         return self.answered_at is not None and not self.trouble
 
-    @property
-    def comparing(self) -> bool:
-        """True while the name that the settings give is compared."""
-        return self._comparing.locked()
-
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()

@@ -396,6 +396,7 @@ def _run(
                 input=given,
                 capture_output=True,
                 text=True,
+                errors="replace",  # libvirt may speak in another encoding than ours
                 timeout=seconds,
                 check=False,
             )

@@ -55,6 +55,7 @@ def unit_state(unit: str) -> dict[str, str]:
             [program, "show", "--property=LoadState,ActiveState", "--", unit],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=ANSWER_SECONDS,
             check=False,
         )
