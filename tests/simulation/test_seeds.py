@@ -343,7 +343,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "repeating": (lookup, "_task", untold, "its connector is not told", 6),
     "hosts": (commands, "finish_task", hosts_unheard, "is on", 1),
     "moving": (fleet_file, "_check_live", nothing, "moves or goes", 1),
-    "incarnations": (fleet_file, "_skip_incarnations", nothing, "was at incarnation", 2),
+    "incarnations": (fleet_file, "_skip_incarnations", nothing, "was at incarnation", 10),
     "removed scopes": (
         tombstones,
         "keep",
