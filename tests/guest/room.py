@@ -292,7 +292,7 @@ class Peer(asyncio.Transport):
     def __init__(self, connection: Connection, address: str) -> None:
         super().__init__({"peername": (address, 40000)})
         self.connection = connection
-        self.got = b""
+        self._parts: list[bytes] = []
         self.closing = False
         self.ended = False
         self.aborted = False
@@ -301,6 +301,12 @@ class Peer(asyncio.Transport):
         self.high = 65536
         self.buffered = 0
         connection.connection_made(self)
+
+    @property
+    def got(self) -> bytes:
+        """All that it was sent."""
+        self._parts = [b"".join(self._parts)]
+        return self._parts[0]
 
     def send(self, data: bytes) -> None:
         if not self.closing:
@@ -317,7 +323,7 @@ class Peer(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.ended, "written after the end"
-        self.got += bytes(data)
+        self._parts.append(bytes(data))
         if not self.takes:
             before = self.buffered
             self.buffered += len(data)
@@ -440,6 +446,8 @@ def opened(
         for _ in range(30):
             loop.call_soon(loop.stop)
             loop.run_forever()
+            if not loop._ready:  # type: ignore[attr-defined]
+                break
 
     try:
         yield Room(loop, limits, enabling, rate, polls), turn

@@ -13,6 +13,7 @@ import pytest
 from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.protocol import exchange
 from forewarn.server.guest.connection import Connection, Stage
+from forewarn.server.guest.documents import GATHER_SECONDS, SAVE_EVERY
 from forewarn.server.guest.endpoint import MAX_KNOWN_POLLS, MAX_POLL_BYTES, Poll, Polls
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate
 from forewarn.server.guest.listener import Listener
@@ -366,6 +367,25 @@ def test_a_long_request_is_answered_and_not_remembered() -> None:
             peer.send(get(room.EVENTS, "X: " + "x" * MAX_POLL_BYTES))
         assert peer.got.count(ANSWER) == 3
         assert plane.polls._known == {}
+
+
+def test_who_is_over_the_rate_does_not_keep_its_scope_on() -> None:
+    rate = Rate(per_second=0.001, burst=3)
+    with room.opened(enabling=FIRST, rate=rate, polls=Counting) as (plane, turn):
+        peer = plane.connect()
+        for _ in range(3):
+            peer.send(get())
+            turn()
+        assert isinstance(plane.polls, Counting)
+        assert plane.polls.hits == 1
+        turned = [*plane.approvals.turned]
+        plane.pass_time(SAVE_EVERY.total_seconds())
+        peer.send(get())
+        turn()
+        plane.pass_time(GATHER_SECONDS)
+        turn()
+        assert b" 429 " in peer.got
+        assert plane.approvals.turned == turned
 
 
 def test_a_plane_that_stops_remembers_nothing() -> None:

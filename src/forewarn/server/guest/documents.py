@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -226,6 +226,7 @@ class Enabler:
         Otherwise the task ends when the request may be answered, with the scope on or not.
         """
         if self.is_on(key):
+            self.note_on(key)
             return None
         turning_on = self._turning_on.get(key)
         if turning_on is None:
@@ -236,16 +237,15 @@ class Enabler:
         return turning_on
 
     def is_on(self, key: str) -> bool:
-        """Note that a machine of this scope asks, if the scope is on; return True if it is."""
+        """Return True if the scope is on; a request is not noted by that."""
         scope = self.documents.scope(key)
-        now = self.clock.now()
-        if scope.asked_at is None or not self.policy.is_on(scope, now):
-            return False
-        self._note_on(key, scope.asked_at, now)
-        return True
+        return scope.asked_at is not None and self.policy.is_on(scope, self.clock.now())
 
-    def _note_on(self, key: str, asked_at: datetime, now: datetime) -> None:
-        if now - asked_at >= SAVE_EVERY and key not in self._noted:
+    def note_on(self, key: str) -> None:
+        """Note that a machine of this scope, which is on, asks."""
+        asked_at = self.documents.scope(key).asked_at
+        assert asked_at is not None
+        if self.clock.now() - asked_at >= SAVE_EVERY and key not in self._noted:
             self._noted.add(key)
             if self._saving is None or self._saving.done():
                 self._saving = self.loop.create_task(self._save())

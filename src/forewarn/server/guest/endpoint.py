@@ -609,6 +609,8 @@ class Polls:
             return None
         if not self.limiter.allows(caller, now):
             return None
+        if enabler is not None:  # only now: who is over the rate did not ask
+            enabler.note_on(poll.scope)
         writer = self.writer
         if now >= writer.until:
             writer.tick(now)
