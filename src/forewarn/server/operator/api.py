@@ -570,7 +570,6 @@ async def drain_hosts(
 ) -> schemas.HostDrainPlans:
     """Drain a host, or several as units of a maintenance; in a dry run, tell the plan only."""
     backend = call.backend
-    data = msgspec.structs.replace(data, hosts=tuple(dict.fromkeys(data.hosts)))
     survey = await backend.hosts.survey()
     now = backend.now()
     wanted = [
