@@ -152,7 +152,7 @@ class Activity:
             case state.EventGone(event_id=event_id):
                 left = event_id in decider.events
                 _log(
-                    event_id, f"{event_id} {'names this machine no longer' if left else 'is over'}"
+                    event_id, f"{event_id} {'no longer names this machine' if left else 'is over'}"
                 )
                 self._taken_at.pop(event_id, None)
                 self._phases.pop(event_id.upper(), None)

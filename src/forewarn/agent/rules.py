@@ -309,7 +309,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, value in {"url": self.url, "undo_url": self.undo_url}.items():
             if value and not is_url(value):
-                expected = "expected such as 'https://example.org/x'; a user goes into headers"
+                expected = "expected such as 'https://example.org/x', and a user in a header"
                 raise FieldError(name, f"invalid URL {value!r}: {expected}")
         for name in (*self.headers, *self.header_files):
             value = self.headers.get(name, "")

@@ -53,7 +53,7 @@ class Command(click.Command):
         """Parse the arguments; each error names this command."""
         try:
             if ctx.allow_interspersed_args and not ctx.resilient_parsing:  # it is no group
-                args = _told_apart(args, self.get_params(ctx))
+                args = _unambiguous(args, self.get_params(ctx))
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
             for option in given:
                 single = isinstance(option, click.Option) and not (
@@ -74,30 +74,30 @@ class Command(click.Command):
                 formatter.write_dl([each.get_help_record(ctx) for each in arguments])
 
 
-def _told_apart(args: Sequence[str], params: Iterable[click.Parameter]) -> list[str]:
+def _unambiguous(args: Sequence[str], params: Iterable[click.Parameter]) -> list[str]:
     """Return arguments with those like `-1h` behind `--`, and no option as the value of another.
 
     click would answer `postpone 2 -1h` with "No such option '-1'", and `--description --dry-run`
     would schedule what was only to be shown.
     """
     options = {name: one for one in params if isinstance(one, click.Option) for name in one.opts}
-    told: list[str] = []
+    others: list[str] = []
     negative: list[str] = []
     rest = iter(args)
     for each in rest:
         if each == "--":
-            return [*told, each, *negative, *rest]
+            return [*others, each, *negative, *rest]
         if NEGATIVE.match(each):
             negative.append(each)
             continue
-        told.append(each)
+        others.append(each)
         takes_value = each in options and not options[each].is_flag
         for value in itertools.islice(rest, takes_value):
             if value in options:
                 message = f"option {each} needs a value before {value}"
                 raise click.BadOptionUsage(each, message)
-            told.append(value)
-    return [*told, "--", *negative] if negative else told
+            others.append(value)
+    return [*others, "--", *negative] if negative else others
 
 
 class CommandGroup(Command, click.Group):

@@ -163,7 +163,7 @@ MACHINES: Final = output.AnswerTable(
     },
     empty="There are no machines: 'forewarn fleet apply FILE' adds some.",
 )
-FEWER_MACHINES: Final = replace(MACHINES, empty="No machine is there.")
+FEWER_MACHINES: Final = replace(MACHINES, empty="No matching machines.")
 SCOPES: Final = output.AnswerTable(
     "schemas.ScopePage.scopes",
     {

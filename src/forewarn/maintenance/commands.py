@@ -490,8 +490,8 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
 def earlier(value: S, length: timedelta, *fields: str) -> S:
     """Return a value whose times in these fields are so much earlier."""
     times = {name: at for name in fields if (at := getattr(value, name)) is not None}
-    earlier: S = replace(value, **{name: at - length for name, at in times.items()})
-    return earlier if times else value
+    moved: S = replace(value, **{name: at - length for name, at in times.items()})
+    return moved
 
 
 def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:

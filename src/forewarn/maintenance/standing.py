@@ -85,7 +85,7 @@ def behind(other: Operation) -> str:
         return ", which is held"
     if other.awaited:
         return f", which awaits {listed(other.awaited)}"
-    return ", whose machines settle" if other.up_at is not None else ""
+    return ", which is settling" if other.up_at is not None else ""
 
 
 def of_maintenance(maintenance: Maintenance, now: datetime) -> str:

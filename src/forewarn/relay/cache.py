@@ -81,7 +81,8 @@ def take(held: HostDocuments | None, etag: str, told: HostDocument) -> HostDocum
     `held` are the documents before, None for none.
     """
     if not 0 < len(etag) <= MAX_ETAG or not etag.isascii():
-        raise DocumentRefused(f"its ETag {etag!a} is invalid: expected 1 to {MAX_ETAG} of ASCII")
+        message = f"invalid ETag {etag!a}: expected 1 to {MAX_ETAG} ASCII characters"
+        raise DocumentRefused(message)
     if held is not None and told.host != held.host:
         message = f"it is of host {told.host[:100]!r}, and this is {held.host!r}"
         raise DocumentRefused(message)

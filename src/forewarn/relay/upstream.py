@@ -293,7 +293,7 @@ def refusal(reply: Reply) -> RelayRefusal:
     try:
         return relay_feed.decode_refusal(reply.body)
     except Unreadable:
-        message = "not as Forewarn's relay plane does: is this its address?"
+        message = "this is not Forewarn's relay plane: check the address"
         return RelayRefusal(code=ErrorCode.INTERNAL, message=message)
 
 
