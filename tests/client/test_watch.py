@@ -257,6 +257,28 @@ def test_what_is_not_wished_for_is_never_told(
     assert names == [told, told, told]
 
 
+@pytest.mark.parametrize(("mine", "told"), [(True, ["gone"]), (False, ["updated"])])
+def test_an_event_that_this_machine_drops_out_of_is_gone_among_its_own(
+    mine: bool, told: list[str]
+) -> None:
+    both = document(listed(Resources=["web-0", "web-1"]))
+    others = document(listed(Resources=["web-1"]), incarnation=2)
+    run = Run(one_by_one(both, others, document()), wishes=EventFilter(mine=mine))
+    run.ask()
+    changes = run.ask()
+    assert [(change.kind, change.event.concerns_me) for change in changes] == [(told[0], mine)]
+    assert kinds(run.ask()) == ([] if mine else ["gone"])
+
+
+def test_a_watch_that_resumes_ends_an_event_that_this_machine_has_left() -> None:
+    both = document(listed(Resources=["web-0", "web-1"]))
+    before = Run(one_by_one(both), wishes=EventFilter(mine=True))
+    before.ask()
+    others = document(listed(Resources=["web-1"]), incarnation=2)
+    run = Run(one_by_one(others), wishes=EventFilter(mine=True), since=before.watcher.since)
+    assert kinds(run.ask()) == ["gone"]
+
+
 @pytest.mark.parametrize("types", ["Reboot", [], [1]])
 def test_types_are_some_texts(types: object) -> None:
     with pytest.raises(Misuse, match="event types"):

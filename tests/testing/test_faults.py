@@ -178,6 +178,8 @@ def test_faults_are_cleared(emulator: Emulator, web: EmulatedMachine) -> None:
         ("status", {"times": 0}),
         ("status", {"weather": 1}),
         ("azure-bad-day", {"times": 3}),
+        ("status", {"machine": "web-9"}),
+        ("azure-bad-day", {"machine": "web-9"}),
     ],
 )
 def test_what_means_nothing_is_refused(

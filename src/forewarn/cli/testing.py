@@ -26,11 +26,13 @@ from forewarn.cli.exits import (
     system_can,
 )
 from forewarn.cli.fleet import FleetFile, read_file
+from forewarn.cli.guest import connected
 from forewarn.cli.options import JSON, METADATA, TEXT, argument, flag, option
 from forewarn.server.operator import fields
 
 if TYPE_CHECKING:
     from forewarn.client.discovery import EndpointAddress
+    from forewarn.client.sync import Client
     from forewarn.testing import Emulator, Exchange
     from forewarn.testing.certify import Handler, HandlerScenario, Result
 
@@ -166,7 +168,6 @@ def _end(process: "subprocess.Popen[bytes]") -> int:
 # A recording of what an endpoint says.
 
 EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
-NAME: Final = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 
 POLL_SECONDS: Final = 1.0
 """Between two questions: as Azure recommends."""
@@ -200,23 +201,16 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
     import http.client
 
     from forewarn import clock
-    from forewarn.client import discovery
     from forewarn.testing.record import Recording
 
     wall = clock.SystemClock()
-    try:
-        places = discovery.find(endpoint, os.environ, wall.now())
-    except discovery.BadAddress as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
-    with system_can(f"write {file}"):
-        written = file.open("xb")
-    with written, contextlib.suppress(Ended), handled(_stop, "SIGINT", "SIGTERM"):
-        place = places[0]
-        try:
-            name = _ask(place, NAME)[0].decode()
-        except (OSError, http.client.HTTPException, Answered, UnicodeDecodeError) as error:
-            output.note(f"this machine's name is not known: {error}")
-            name = ""
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(connected(endpoint))
+        with system_can(f"write {file}"):
+            written = stack.enter_context(file.open("xb"))
+        stack.enter_context(contextlib.suppress(Ended))
+        stack.enter_context(handled(_stop, "SIGINT", "SIGTERM"))
+        place, name = _found(client)
         recording = Recording(name, keep_names=keep_names)
         written.write(recording.beginning())
         said = ""
@@ -237,6 +231,25 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
                 output.note(trouble)
             said = trouble
             threading.Event().wait(POLL_SECONDS)
+
+
+def _found(client: "Client") -> "tuple[EndpointAddress, str]":
+    """Wait for the endpoint; return its address, and the machine's name or `""`."""
+    from forewarn.client import discovery
+    from forewarn.client.event import ClientError
+
+    said = ""
+    while True:
+        try:
+            client.document()
+        except ClientError as error:
+            if str(error) != said:
+                output.note(said := str(error))
+            threading.Event().wait(POLL_SECONDS)
+        else:
+            if client.name is None:
+                output.note("this machine's name is not known")
+            return discovery.parse(client.endpoint), client.name or ""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

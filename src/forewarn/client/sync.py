@@ -162,7 +162,8 @@ class Client:
                 environment's STATE_DIRECTORY (systemd's `StateDirectory=`), else in the current
                 folder. None to begin with the current events.
             types: The event types to report; None for all.
-            mine: True to leave out events that concern other machines only.
+            mine: True to leave out events that concern other machines only. An event that this
+                machine drops out of is `gone`.
             on_trouble: Called once for each change of the reason why no good answer comes, and when
                 the file cannot be written, which does not stop the watch. An exception from it ends
                 the watch.

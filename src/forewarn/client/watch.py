@@ -2,7 +2,8 @@
 
 For any sequence of answers and failures it promises: an event that was seen appears, starts at most
 once, and is gone after two documents in a row did not list it; if it is listed again after that, it
-appears again. A watch that is cut anywhere and resumed from its state repeats the change that the
+appears again. In a watch of this machine's own events it is gone, too, once it names this machine
+no longer. A watch that is cut anywhere and resumed from its state repeats the change that the
 caller had in hand, and goes on with the current events.
 """
 
@@ -62,6 +63,16 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.mine and seen.concerns_me is False:
             return False
         return self.types is None or ascii_lower(seen.event_type) in self.types
+
+    def left(self, before: event.Event, now: Listed | None, name: str | None) -> bool:
+        """Return True if an event has left this machine, of this name, for good.
+
+        Machines drop out of the event of a host that they leave before it starts.
+        """
+        if not self.mine or now is None or not now.resources or name is None:
+            return False
+        here = codec.concerns(before.resources, name)
+        return here and not codec.concerns(now.resources, name)
 
 
 def event_filter(types: Iterable[str] | None, *, mine: bool) -> EventFilter:
@@ -422,12 +433,13 @@ class Watcher:
         middle of an event. Ended events come first: a machine is back in service before it is
         drained for the next event.
         """
-        newest = documents[-1].events
+        newest, name = documents[-1].events, self._session.name
         gone = set()
         for key, known in self._known.items():
             names = known.event.resources
             absent = [known.missing, *(each.lacks(key, names) for each in documents)]
-            if any(map(operator.and_, absent, absent[1:])):
+            left = known.told and self._filter.left(known.event, newest.get(key), name)
+            if left or any(map(operator.and_, absent, absent[1:])):
                 gone.add(key)
                 yield PendingChange(key, "gone" if known.told else "", None)
             elif all(absent[1:]):

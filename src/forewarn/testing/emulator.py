@@ -577,10 +577,10 @@ class Emulator:
                 only `machine`.
 
         Raises:
-            ValueError: There is no such name, or the values do not fit.
+            ValueError: There is no such name or machine, or the values do not fit.
         """
         wanted = faults.named(name, seed=seed, **values)
-        self._change(lambda service: service.wire.faults.add(wanted))
+        self._change(lambda service: service.wire.bring(wanted))
 
     def clear_faults(self) -> None:
         """Remove all faults; an UNREACHABLE that has begun lasts until its time is over."""

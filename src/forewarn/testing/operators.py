@@ -120,7 +120,7 @@ async def _fail(backend: EmulatorBackend, request: Request) -> EmulatorTime:
 async def _add_faults(backend: EmulatorBackend, data: bytes) -> EmulatorTime:
     def add(service: EmulatedService) -> None:
         values = msgspec.json.decode(data, type=dict[str, Any])
-        service.wire.faults.add(faults.named(str(values.pop("name", "")), **values))
+        service.wire.bring(faults.named(str(values.pop("name", "")), **values))
 
     return await backend.change(add)
 

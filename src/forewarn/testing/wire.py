@@ -98,6 +98,13 @@ class Wire:
         """Meet each request of the guest plane."""
         self.guests.tap(self.meet)
 
+    def bring(self, wanted: list[Fault]) -> None:
+        """Add faults that come one after another; ValueError for a machine that does not exist."""
+        for name in {fault.machine for fault in wanted} - {""}:
+            if model.key(name) not in self.guests.machines:
+                raise ValueError(f"no machine named {name!r}: add it before its faults")
+        self.faults.add(wanted)
+
     def later(self, act: Callable[[], None]) -> None:
         """Do something towards a handler after all that the guest plane does now, in this order."""
         self.pending += 1
