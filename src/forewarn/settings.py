@@ -123,7 +123,10 @@ def read(path: Path) -> dict[str, Any]:
     if len(data) > MAX_FILE_BYTES:
         raise SettingsError(f"{path}: larger than {MAX_FILE_BYTES} bytes; is this a settings file?")
     try:
-        return tomllib.loads(data.decode("utf-8-sig"))  # editors on Windows write the mark
+        text = data.decode("utf-8-sig")  # editors on Windows write the mark
+        if r"\u0000" in text or r"\U00000000" in text:
+            raise SettingsError(f"{path}: has a NUL, which no program, file or header can have")
+        return tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 text: save it as UTF-8") from error
     except NOT_TOML as error:

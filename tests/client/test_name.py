@@ -231,6 +231,16 @@ def test_an_event_of_another_machine_has_the_own_name_asked_for_again(
     assert len(named(run)) == 2
 
 
+def test_a_refusal_that_passes_leaves_the_newer_version_of_the_instance_service() -> None:
+    run = Run(naming(reply(400), NAMED, events=after_one_look()), name=None)
+    run.look()
+    run.seconds += session.NAME_HOLDS_SECONDS
+    run.look()
+    run.look()
+    asked = [ask.version for _, ask in run.asked if ask.of_instance]
+    assert asked == ["2019-03-11", "2017-08-01", "2019-03-11"]
+
+
 def test_a_name_that_was_given_is_never_asked_for() -> None:
     server = naming(reply(200, b"web-9"), events=after_one_look())
     run = Run(server, name="web-0", wishes=EventFilter(mine=True))

@@ -80,3 +80,9 @@ def test_a_fifo_among_the_settings_is_refused_and_not_waited_for(tmp_path: Path)
     os.mkfifo(tmp_path / "x.toml")
     with pytest.raises(SettingsError, match="ordinary file"):
         settings.read(tmp_path / "x.toml")
+
+
+def test_a_nul_is_refused_before_a_program_is_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(r'run = ["drain\u0000"]', encoding="utf-8")
+    with pytest.raises(SettingsError, match="NUL"):
+        settings.read(tmp_path / "x.toml")

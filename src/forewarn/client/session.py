@@ -425,7 +425,8 @@ class Session:
 
     def instance_question(self, leaf: str = "", form: str = "json") -> Question:
         """Return the question for this machine's names and place, or for a leaf of that."""
-        version = self._instance
+        # An older one for once: the refusal may have passed, and the newer one tells more.
+        version, self._instance = self._instance, INSTANCE_VERSIONS[0]
         return Question(
             endpoint=self.endpoint,
             target=f"/metadata/instance/compute{leaf}?api-version={version}&format={form}",
@@ -463,8 +464,10 @@ class Session:
             return False
         if not question.of_instance:
             return self._steps_down(failure, question)
+        if question.version == INSTANCE_VERSIONS[-1]:
+            return False
         self._instance = INSTANCE_VERSIONS[-1]
-        return question.version != self._instance
+        return True
 
     def _moves_on(self, failure: FailedAnswer, question: Question) -> bool:
         # Until one address has given a document, the next is asked where one is not an endpoint.
