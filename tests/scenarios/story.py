@@ -192,14 +192,19 @@ def schedule(story: Story, kind: str, *machines: str, by: str = "operator", **op
 
 
 def units_of(
-    story: Story, kind: str, source: str = "Platform", idempotency_key: str = "", **options: str
+    story: Story,
+    kind: str,
+    source: str = "Platform",
+    idempotency_key: str = "",
+    to_host: str = "",
+    **options: str,
 ) -> None:
     """Ask for maintenance by units under a policy; targets of a kind have commas between them."""
-    keyed = {"event_type": kind, "source": source, "idempotency_key": idempotency_key}
+    keyed = {"source": source, "idempotency_key": idempotency_key, "to_host": to_host}
     targets = {name: told.split(",") for name, told in options.items() if name in TARGETS}
     policy = {name: told for name, told in options.items() if name not in TARGETS}
     asked = Asked(
-        request=msgspec.convert(keyed, planner.Request),
+        request=msgspec.convert({"event_type": kind, **keyed}, planner.Request),
         targets=msgspec.convert(targets, UnitTargets),
         policy=msgspec.convert(
             policy

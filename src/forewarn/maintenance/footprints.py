@@ -168,8 +168,8 @@ class UnitsInWorld:
         world = self.world
         if world.holds:  # mostly there are none, and units are many
             machines = [world.machines[name] for name in takes.machines]
-            host = unit.name if unit.kind is UnitKind.HOST else self.maintenance.to_host
-            if held := planner.on_hold(machines, world.holds_in_order(), host):
+            hosts = (unit.host, self.maintenance.to_host)
+            if held := planner.on_hold(machines, world.holds_in_order(), *hosts):
                 return held
         live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
         queueing = {scope for scope in takes.domains if self.queues(world.scopes[scope])}

@@ -235,15 +235,24 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def covers(self, operation: "Operation") -> bool:
         """Tell whether it keeps this operation from starting."""
+        scopes = (event.scope for event in operation.events)
+        hosts = (*operation.hosts, operation.to_host)
+        return self.touches(scopes, hosts, map(key, operation.machines))
+
+    def touches(self, scopes: Iterable[str], hosts: Iterable[str], machines: Iterable[str]) -> bool:
+        """Tell whether it covers maintenance in these scopes, of these machines (keys), or hosts.
+
+        The hosts are those below the machines, and those that they move to.
+        """
         match self.kind:
             case HoldKind.EVERYTHING:
                 return True
             case HoldKind.SCOPE:
-                return any(event.scope == self.name for event in operation.events)
+                return self.name in scopes
             case HoldKind.HOST:
-                return self.name in operation.hosts or self.name == operation.to_host
+                return self.name in hosts
             case HoldKind.MACHINE:
-                return self.name in map(key, operation.machines)
+                return self.name in machines
 
 
 class OperationEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):

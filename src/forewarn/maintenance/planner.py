@@ -8,7 +8,7 @@ has its turn after another (`maintenance.turns`), each with the machines that it
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -283,21 +283,17 @@ def turns(machines: Iterable[model.Machine]) -> Iterator[tuple[model.Machine, ..
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
-def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host: str = "") -> str:
+def on_hold(machines: Collection[model.Machine], holds: Iterable[model.Hold], *hosts: str) -> str:
     """Describe the hold that would keep a unit with these machines from starting; `""` for none.
 
     Such a unit is not asked for: its guests would prepare, and it would take the place of another.
-    `host` is the unit's own, where it is one, or where its machines move to.
+    `hosts` are the unit's own, where it is one, and the one that its machines move to.
     """
-    machines = tuple(machines)
-    covered = {
-        model.HoldKind.EVERYTHING: {""},
-        model.HoldKind.SCOPE: {machine.scope for machine in machines},
-        model.HoldKind.HOST: {host, *(machine.host for machine in machines)},
-        model.HoldKind.MACHINE: {machine.key for machine in machines},
-    }
+    scopes = {machine.scope for machine in machines}
+    below = {*hosts, *(machine.host for machine in machines)}
+    keys = {machine.key for machine in machines}
     for hold in holds:
-        if hold.name in covered[hold.kind]:
+        if hold.touches(scopes, below, keys):
             until = "" if hold.until is None else f" until {notice.spoken(hold.until)}"
             return f"{hold} is on hold, by {hold.by or 'somebody'}{until}"
     return ""
