@@ -139,7 +139,8 @@ async def list_machines(
     on = place_of(host)
     fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=on)
     found, following = routing.page("machines", fitting, limit, lambda machine: machine.key)
-    return schemas.MachinePage(machines=views.machines(found, inventory), next=following)
+    shown = await asyncio.to_thread(views.machines, found, inventory)  # it looks at every event
+    return schemas.MachinePage(machines=shown, next=following)
 
 
 def place_of(host: str) -> str | None:
@@ -150,7 +151,8 @@ def place_of(host: str) -> str | None:
 @API.route("GET", "/v1/fleet/machines/{name}", AccessRole.VIEWER, table.FLEET)
 async def show_machine(backend: Backend, name: str) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
-    return views.machine_detail(backend.inventory.machine(name), backend.inventory)
+    inventory = backend.inventory.snapshot()
+    return await asyncio.to_thread(views.machine_detail, inventory.machine(name), inventory)
 
 
 @API.route("GET", "/v1/fleet/tombstones", AccessRole.VIEWER, table.FLEET)
@@ -451,8 +453,13 @@ async def postpone(call: OperatorCall, data: schemas.PostponementRequest) -> sch
 @API.route("GET", "/v1/holds", AccessRole.VIEWER)
 async def list_holds(backend: Backend) -> schemas.HoldList:
     """List all holds, oldest first, with the operations that each keeps from starting."""
-    holds = await backend.read(lambda reading: reading.holds())
-    return schemas.HoldList(holds=tuple(views.holds(holds, backend.inventory)))
+    inventory = backend.inventory.snapshot()
+
+    def listed() -> schemas.HoldList:
+        oldest_first = sorted(inventory.holds.values(), key=model.HOLD_ORDER)
+        return schemas.HoldList(holds=tuple(views.holds(oldest_first, inventory)))
+
+    return await asyncio.to_thread(listed)  # it looks at every operation for each hold
 
 
 @API.route("POST", "/v1/holds", AccessRole.OPERATOR, status=201)
