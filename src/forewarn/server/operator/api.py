@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from forewarn import times
-from forewarn.control import maintenances
+from forewarn.control import lookup, maintenances
 from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file, host_drain, model, planner
 from forewarn.maintenance.accounts import Deed
@@ -213,9 +213,9 @@ async def request_maintenance(
         closes_at=data.closes_at and routing.in_utc(data.closes_at, "closes_at"),
         requested_by=call.by,
     )
-    if data.has_units:
-        return await _start(call, data, request, dry_run=dry_run)
     plane = call.backend.plane if dry_run else _requesting(call, data)
+    if data.has_units:
+        return await _start(call, data, request, plane, dry_run=dry_run)
     plan = await call.backend.done(plane.request(request, dry_run=dry_run))
     detail = await _detail(call.backend, plan.maintenance, plan.operations)
     return maintenance_schemas.MaintenancePlan(
@@ -237,6 +237,7 @@ async def _start(
     call: OperatorCall,
     data: maintenance_schemas.MaintenanceRequest,
     request: planner.Request,
+    plane: Plane,
     *,
     dry_run: bool,
 ) -> maintenance_schemas.MaintenancePlan:
@@ -251,27 +252,25 @@ async def _start(
     ):
         message = "at drain: it is for a Reboot of hosts"
         raise model.Refused(ErrorCode.INVALID, message, where="drain")
-    survey = await call.backend.hosts.survey() if data.drain else None
-    policy = _policy(data)
-    if policy.check and policy.check not in call.backend.maintenances.checks.names:
-        message = f"no check named {policy.check!r} in the service's settings"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
     asked = maintenances.Asked(
         request=msgspec.structs.replace(request, machines=(), scope="", host="", notice_seconds=0),
         targets=model.mapped(maintenances.UnitTargets, data, tags=tuple(sorted(data.tags.items()))),
-        policy=policy,
+        policy=_policy(data),
         draining=model.DrainOptions(reboot=True) if data.drain else None,
     )
-    wanted, planned = await _prepared(call.backend, asked, survey)
-    async with call.backend.whole:
-        plan = await asyncio.to_thread(planned, to_the_end=dry_run)
-    made, operations = wanted, tuple[model.Operation, ...]()
-    if not dry_run:
-        plane = _requesting(call, data)
-        made = await call.backend.done(plane.order(maintenances.start, wanted, asked))
-        found = await call.backend.read(lambda r: r.operations_of_maintenance(made.number))
-        operations = tuple(found.values())
-    detail = await _detail(call.backend, made, operations)
+    made, plan = None, None
+    if not dry_run:  # what was granted is not judged again: the fleet may be another by now
+        made = await call.backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
+    if made is None:
+        survey = await call.backend.hosts.survey() if data.drain else None
+        made, planned = await _prepared(call.backend, asked, survey)
+        async with call.backend.whole:
+            plan = await asyncio.to_thread(planned, to_the_end=dry_run)
+        if not dry_run:
+            made = await call.backend.done(plane.order(maintenances.start, made, asked))
+    number = made.number
+    found = await call.backend.read(lambda r: r.operations_of_maintenance(number))
+    detail = await _detail(call.backend, made, found.values())
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail), dry_run=dry_run, superseded=(), plan=plan
     )
@@ -280,6 +279,10 @@ async def _start(
 async def _prepared(
     backend: Backend, asked: maintenances.Asked, survey: HostSurvey | None
 ) -> tuple[model.Maintenance, Callable[..., PlannedTurns]]:
+    check = asked.policy.check
+    if check and check not in backend.maintenances.checks.names:
+        message = f"no check named {check!r} in the service's settings"
+        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=check)
     state, policy = backend.live_state(), backend.settings.rules.policy
     now = backend.now()
     return await asyncio.to_thread(
