@@ -1,7 +1,10 @@
 """The operators' API over a real socket, beside its stories: the schema, and limits."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import datetime, time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,10 +15,23 @@ from structlog.testing import capture_logs
 from builders import mint
 from forewarn import times
 from forewarn.cli.exits import ExitStatus
+from forewarn.clock import ManualClock
 from forewarn.maintenance import fleet_file
+from forewarn.maintenance.model import Operation
 from forewarn.maintenance.world import World
 from forewarn.server.operator import schemas, table, views
-from server.running import ME, NOON, Cli, Client, Running, fleet, request_reboot, roles
+from forewarn.store.sqlite import InMemoryStore
+from server.running import (
+    ME,
+    NOON,
+    Cli,
+    Client,
+    Running,
+    fleet,
+    request_reboot,
+    roles,
+    settings_in,
+)
 
 # The fleet.
 
@@ -227,3 +243,50 @@ def test_the_schema_refuses_a_body_of_another_shape(client: Client) -> None:
         ("HoldRequest", {"kind": "rack"}),
     ):
         assert faults(described, described["components"]["schemas"][name], body), (name, body)
+
+
+# Guests' loop.
+
+
+class OffLoop(dict[str, Operation]):
+    """Live operations that no code may look through on the loop's thread."""
+
+    def __init__(self, known: dict[str, Operation]) -> None:
+        super().__init__(known)
+        self.loops = threading.get_ident()
+
+    def values(self) -> Any:
+        assert threading.get_ident() != self.loops
+        return super().values()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/fleet/machines",
+        "/v1/fleet/machines/web-0",
+        "/v1/fleet/scopes",
+        "/v1/fleet/scopes/web",
+        "/v1/events",
+        "/v1/holds",
+        "/machines",
+        "/machines/web-0",
+        "/holds",
+        "/orders/hold?reference=everything",
+        "/orders/hold?reference=host%20h0",
+    ],
+)
+def test_a_list_of_operators_is_made_beside_the_loop_of_guests(tmp_path: Path, path: str) -> None:
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, InMemoryStore(), ManualClock(NOON)) as running:
+        client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        request_reboot(client)
+        client.ask("POST", "/v1/holds", {"kind": "everything"})
+
+        async def guard() -> None:
+            inventory = running._service._backend.inventory
+            inventory.operations = OffLoop(inventory.operations)
+
+        asyncio.run_coroutine_threadsafe(guard(), running._loop).result()
+        assert client.ask("GET", path).status == 200

@@ -268,3 +268,21 @@ def test_a_reader_whose_token_ends_while_news_is_read_gets_none_of_it() -> None:
 
     (greeting,) = asyncio.run(read())
     assert b"hold.put" not in greeting
+
+
+def test_a_reader_that_knows_more_than_this_replica_waits_until_it_has_caught_up() -> None:
+    tail = NewsTail(InMemoryStore(), ManualClock(NOON))
+    tail.begin(5)
+    told = stream.NewsStream(tail, ())
+
+    async def kept() -> tuple[int, int]:
+        return 0, 7
+
+    async def read() -> list[bytes]:
+        await told.resume("7-0", kept)
+        chunks = told.chunks()
+        await anext(chunks)  # the greeting
+        asyncio.get_running_loop().call_soon(tail.close)
+        return [chunk async for chunk in chunks]
+
+    assert asyncio.run(read()) == []

@@ -20,6 +20,7 @@ from forewarn.maintenance.model import (
     mapped,
 )
 from forewarn.maintenance.planner import Request
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
 
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -68,7 +69,7 @@ def chosen(
     return found
 
 
-def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | None:
+def granted(store: Reading, request: Request, *more: object) -> Maintenance | None:
     """Return the maintenance requested with this idempotency key, as long as history has it.
 
     `more` is what it asked for besides, as `planner.digest` takes it.
@@ -77,7 +78,7 @@ def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | 
         Refused: It was another request (CONFLICT).
     """
     asked_by = request.idempotency_key
-    found = unit.store.maintenance_of_key(asked_by) if asked_by else None
+    found = store.maintenance_of_key(asked_by) if asked_by else None
     if found is not None and found.request_digest != planner.digest(request, *more):
         message = (
             f"the idempotency key {asked_by!r} was used for another request, maintenance "

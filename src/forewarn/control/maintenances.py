@@ -255,7 +255,7 @@ def start(unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked) 
 
     One that was started already under its idempotency key is answered as it is now.
     """
-    if (known := lookup.granted(unit, asked.request, *asked.more)) is not None:
+    if (known := lookup.granted(unit.store, asked.request, *asked.more)) is not None:
         return known
     number = unit.next_maintenance_number()
     decision = decided(unit, commands.start_maintenance, wanted, number)

@@ -195,7 +195,7 @@ class Plane:
         granted already under its idempotency key is answered with its earlier result, as that is
         now.
         """
-        if (known := lookup.granted(unit, request)) is not None:
+        if (known := lookup.granted(unit.store, request)) is not None:
             operations = tuple(unit.operations_of_maintenance(known.number).values())
             return planner.Plan(maintenance=known, operations=operations)
         ask = commands.request_maintenance

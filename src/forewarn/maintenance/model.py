@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from operator import attrgetter
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -253,6 +254,10 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 return self.name in hosts
             case HoldKind.MACHINE:
                 return self.name in machines
+
+
+HOLD_ORDER: Final = attrgetter("at", "kind", "name")
+"""Sort key of holds: the oldest first, those of one instant by kind and name."""
 
 
 class OperationEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -22,6 +22,7 @@ import msgspec
 
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
+    HOLD_ORDER,
     Changes,
     Drain,
     Hold,
@@ -252,7 +253,7 @@ class World:
 
     def holds_in_order(self) -> tuple[Hold, ...]:
         """Return all holds, the oldest first, those of one instant by kind and name."""
-        return tuple(sorted(self.holds.values(), key=lambda one: (one.at, one.kind, one.name)))
+        return tuple(sorted(self.holds.values(), key=HOLD_ORDER))
 
     def expired_holds(self, now: datetime) -> list[Hold]:
         """Return the holds whose time is over, the first to end first."""

@@ -8,6 +8,7 @@ import msgspec
 
 from forewarn.maintenance.accounts import LOGINS, AuditRecord, Token
 from forewarn.maintenance.model import (
+    HOLD_ORDER,
     Drain,
     Hold,
     Machine,
@@ -131,8 +132,7 @@ class Reading:
 
     def holds(self) -> tuple[Hold, ...]:
         """Return all holds, the oldest first, those of one instant by kind and name."""
-        found = self._state("hold").values()
-        return tuple(sorted(found, key=lambda hold: (hold.at, hold.kind, hold.name)))
+        return tuple(sorted(self._state("hold").values(), key=HOLD_ORDER))
 
     def tombstones(self) -> dict[str, Tombstone]:
         """Return all tombstones, by the machine's key."""

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from forewarn import times
-from forewarn.control import maintenances
+from forewarn.control import lookup, maintenances
 from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file, host_drain, model, planner
 from forewarn.maintenance.accounts import Deed
@@ -139,7 +139,8 @@ async def list_machines(
     on = place_of(host)
     fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=on)
     found, following = routing.page("machines", fitting, limit, lambda machine: machine.key)
-    return schemas.MachinePage(machines=views.machines(found, inventory), next=following)
+    shown = await asyncio.to_thread(views.machines, found, inventory)  # it looks at every event
+    return schemas.MachinePage(machines=shown, next=following)
 
 
 def place_of(host: str) -> str | None:
@@ -150,7 +151,8 @@ def place_of(host: str) -> str | None:
 @API.route("GET", "/v1/fleet/machines/{name}", AccessRole.VIEWER, table.FLEET)
 async def show_machine(backend: Backend, name: str) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
-    return views.machine_detail(backend.inventory.machine(name), backend.inventory)
+    inventory = backend.inventory.snapshot()
+    return await asyncio.to_thread(views.machine_detail, inventory.machine(name), inventory)
 
 
 @API.route("GET", "/v1/fleet/tombstones", AccessRole.VIEWER, table.FLEET)
@@ -211,9 +213,9 @@ async def request_maintenance(
         closes_at=data.closes_at and routing.in_utc(data.closes_at, "closes_at"),
         requested_by=call.by,
     )
-    if data.has_units:
-        return await _start(call, data, request, dry_run=dry_run)
     plane = call.backend.plane if dry_run else _requesting(call, data)
+    if data.has_units:
+        return await _start(call, data, request, plane, dry_run=dry_run)
     plan = await call.backend.done(plane.request(request, dry_run=dry_run))
     detail = await _detail(call.backend, plan.maintenance, plan.operations)
     return maintenance_schemas.MaintenancePlan(
@@ -235,6 +237,7 @@ async def _start(
     call: OperatorCall,
     data: maintenance_schemas.MaintenanceRequest,
     request: planner.Request,
+    plane: Plane,
     *,
     dry_run: bool,
 ) -> maintenance_schemas.MaintenancePlan:
@@ -249,27 +252,25 @@ async def _start(
     ):
         message = "at drain: it is for a Reboot of hosts"
         raise model.Refused(ErrorCode.INVALID, message, where="drain")
-    survey = await call.backend.hosts.survey() if data.drain else None
-    policy = _policy(data)
-    if policy.check and policy.check not in call.backend.maintenances.checks.names:
-        message = f"no check named {policy.check!r} in the service's settings"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
     asked = maintenances.Asked(
         request=msgspec.structs.replace(request, machines=(), scope="", host="", notice_seconds=0),
         targets=model.mapped(maintenances.UnitTargets, data, tags=tuple(sorted(data.tags.items()))),
-        policy=policy,
+        policy=_policy(data),
         draining=model.DrainOptions(reboot=True) if data.drain else None,
     )
-    wanted, planned = await _prepared(call.backend, asked, survey)
-    async with call.backend.whole:
-        plan = await asyncio.to_thread(planned, to_the_end=dry_run)
-    made, operations = wanted, tuple[model.Operation, ...]()
-    if not dry_run:
-        plane = _requesting(call, data)
-        made = await call.backend.done(plane.order(maintenances.start, wanted, asked))
-        found = await call.backend.read(lambda r: r.operations_of_maintenance(made.number))
-        operations = tuple(found.values())
-    detail = await _detail(call.backend, made, operations)
+    made, plan = None, None
+    if not dry_run:  # what was granted is not judged again: the fleet may be another by now
+        made = await call.backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
+    if made is None:
+        survey = await call.backend.hosts.survey() if data.drain else None
+        made, planned = await _prepared(call.backend, asked, survey)
+        async with call.backend.whole:
+            plan = await asyncio.to_thread(planned, to_the_end=dry_run)
+        if not dry_run:
+            made = await call.backend.done(plane.order(maintenances.start, made, asked))
+    number = made.number
+    found = await call.backend.read(lambda r: r.operations_of_maintenance(number))
+    detail = await _detail(call.backend, made, found.values())
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail), dry_run=dry_run, superseded=(), plan=plan
     )
@@ -278,6 +279,10 @@ async def _start(
 async def _prepared(
     backend: Backend, asked: maintenances.Asked, survey: HostSurvey | None
 ) -> tuple[model.Maintenance, Callable[..., PlannedTurns]]:
+    check = asked.policy.check
+    if check and check not in backend.maintenances.checks.names:
+        message = f"no check named {check!r} in the service's settings"
+        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=check)
     state, policy = backend.live_state(), backend.settings.rules.policy
     now = backend.now()
     return await asyncio.to_thread(
@@ -451,8 +456,13 @@ async def postpone(call: OperatorCall, data: schemas.PostponementRequest) -> sch
 @API.route("GET", "/v1/holds", AccessRole.VIEWER)
 async def list_holds(backend: Backend) -> schemas.HoldList:
     """List all holds, oldest first, with the operations that each keeps from starting."""
-    holds = await backend.read(lambda reading: reading.holds())
-    return schemas.HoldList(holds=tuple(views.holds(holds, backend.inventory)))
+    inventory = backend.inventory.snapshot()
+
+    def listed() -> schemas.HoldList:
+        oldest_first = sorted(inventory.holds.values(), key=model.HOLD_ORDER)
+        return schemas.HoldList(holds=tuple(views.holds(oldest_first, inventory)))
+
+    return await asyncio.to_thread(listed)  # it looks at every operation for each hold
 
 
 @API.route("POST", "/v1/holds", AccessRole.OPERATOR, status=201)

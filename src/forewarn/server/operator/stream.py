@@ -17,6 +17,7 @@ from forewarn.server.operator import auth
 from forewarn.server.operator.routing import OperatorCall
 from forewarn.server.operator.table import API
 from forewarn.store.port import StoreError
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode
 
 MAX_STREAMS: Final = 128
@@ -74,9 +75,13 @@ async def follow(
     backend, tail = call.backend, call.backend.news
     stream = NewsStream(tail, news.chosen(types), is_valid=call.is_valid)
     if place := request.headers.get("last-event-id", "")[:MAX_ID] or since:
-        await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
+        await stream.resume(place, lambda: backend.read(_kept))
     count_reader(request, tail, backend.accounts)
     return StreamingResponse(stream.chunks(), media_type="text/event-stream", headers=HEADERS)
+
+
+def _kept(reading: Reading) -> tuple[int, int]:
+    return reading.news_trimmed(), reading.position().sequence
 
 
 class Followed(Protocol):
@@ -126,8 +131,11 @@ class NewsStream:
         """The last item read of the transaction after `_sequence`; None before the first."""
         self._losses = tail.losses
 
-    async def resume(self, place: str, trimmed: Callable[[], Awaitable[int]]) -> None:
+    async def resume(self, place: str, kept: Callable[[], Awaitable[tuple[int, int]]]) -> None:
         """Go on after the item, or after the whole transaction, with this number.
+
+        `kept` asks the store for the last transaction whose news was trimmed, and for the last of
+        all: this process may know less than the replica that the reader was told by.
 
         Raises:
             Refused: The number is not valid (INVALID).
@@ -138,8 +146,8 @@ class NewsStream:
             message = f"invalid number of news {place!r}: expected one such as 120-0"
             raise Refused(ErrorCode.INVALID, message, id=place)
         sequence, index = int(found[1]), found[2]
-        oldest = await trimmed()
-        if sequence > self._tail.reached:
+        oldest, latest = await kept()
+        if sequence > latest:
             self._gap = Gap(reason="unknown", after=place)
         elif sequence < oldest:
             self._gap, self._sequence = Gap(reason="trimmed", after=place), oldest

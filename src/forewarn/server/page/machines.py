@@ -88,7 +88,7 @@ def places(inventory: Inventory) -> dict[str, list[str]]:
 async def list_holds(page: PageRequest) -> Response:
     """List the holds, with what each keeps from starting."""
     inventory = page.backend.inventory.snapshot()
-    found = await api.list_holds(page.backend)
+    found = await page.once("holds", lambda: api.list_holds(page.backend))
     values = {"holds": found.holds}
     return await page.show("holds.html", lambda: {**values, "places": places(inventory)})
 

@@ -4,9 +4,11 @@ A form that asks for something new is filled in, then planned, then started; an 
 there already is asked once more. Both are shown again with the reason if they are refused.
 """
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -398,7 +400,10 @@ async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
         return Subject(reference=reference, address="/tokens")
     back = form.text("back")
     if kind in {each.value for each in model.HoldKind}:
-        found = _of_hold(backend, reference, model.HoldKind(kind), name)
+        inventory, now = backend.inventory.snapshot(), backend.now()
+        found = await asyncio.to_thread(
+            _of_hold, inventory, reference, model.HoldKind(kind), name, now=now
+        )
         return replace(found, address=back) if BACK.fullmatch(back) else found
     subject = Subject(
         reference=reference,
@@ -418,14 +423,15 @@ async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
     )
 
 
-def _of_hold(backend: Backend, reference: str, kind: model.HoldKind, name: str) -> Subject:
-    now = backend.now()
+def _of_hold(
+    inventory: Inventory, reference: str, kind: model.HoldKind, name: str, *, now: datetime
+) -> Subject:
     key = name if kind is model.HoldKind.HOST else model.key(name)
     hold = model.Hold(kind=kind, name=key, reason="", by="", at=now)
-    covered = [each for each in backend.inventory.operations.values() if hold.covers(each)]
+    covered = [each for each in inventory.operations.values() if hold.covers(each)]
     return Subject(
         reference=reference,
         address=orders.address_of_hold(kind, name),
-        operations=views.operations(covered, backend.inventory, now),
-        further=sum(m.host == name for m in backend.inventory.machines.values()),
+        operations=views.operations(covered, inventory, now),
+        further=sum(m.host == name for m in inventory.machines.values()),
     )
