@@ -84,7 +84,8 @@ LOOKS = ENDS | {Do.WAIT, Do.ASK_AGAIN}
 
 TRIES: Mapping[Do, int] = {Do.RESUME: 30, Do.START: 10}
 """The number of failures after which a step is given up; `TRIES_ELSE` for the others. A machine
-that is paused or off is not given up soon. A migration is not repeated at all (`_stays`)."""
+that is paused or off is not given up soon. A migration is not repeated at all (`_stays`), and a
+press of the power button as long as the guest has time to shut down (`_shut_down`)."""
 
 TRIES_ELSE = 5
 
@@ -334,7 +335,7 @@ def _ambiguous(found: Found) -> str:
 def _tempered(step: Step, past: Past) -> Step:
     """Delay a step that failed for a moment, and end it where it failed too often."""
     failed = [each for each in past.failures if (each.do, each.host) == (step.do, step.host)]
-    if not failed or step.do in LOOKS:
+    if not failed or step.do in LOOKS | {Do.PRESS}:  # presses have their own pause and time
         return step
     latest = failed[-1]
     if len(failed) >= TRIES.get(step.do, TRIES_ELSE):
@@ -463,7 +464,9 @@ def _shut_down(order: Order, host: str, past: Past) -> Step:
     if past.now - past.pressed_first >= order.shutdown_seconds:
         if order.force:
             return Step(do=Do.POWER_OFF, host=host)
-        message = f"did not shut down in {order.shutdown_seconds:g} s; it runs on {host}"
+        failure = past.failed(Do.PRESS)
+        why = f": {failure.message}" if failure is not None else ""
+        message = f"did not shut down in {order.shutdown_seconds:g} s{why}; it runs on {host}"
         return Step(do=Do.FAIL, message=message)
     if past.now - past.pressed_last >= PRESS_EVERY_SECONDS:
         return Step(do=Do.PRESS, host=host)
