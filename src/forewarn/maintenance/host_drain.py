@@ -452,6 +452,23 @@ def order(view: DrainView, kind: DrainOrder, now: datetime, machine: str = "") -
     return look_after(view, machine, Way(kind), now)
 
 
+def begin(world: World, wanted: Drain, survey: HostSurvey, now: datetime) -> Drain:
+    """Drain a host, and return its drain; one that is under way goes on.
+
+    It has its plan from the start: no other drain counts on the same memory.
+
+    Raises:
+        Refused: The host is unknown, or could not be drained now (`host_plan.check`).
+    """
+    machines = host_plan.on_hosts(world, survey, [wanted.host])
+    holds = world.holds_in_order()
+    for plan in host_plan.check([wanted], world.drains, survey, machines, holds):
+        wanted = replace(wanted, guests=plan.guests)
+    drain = request(world.drains.get(wanted.host), wanted, now)
+    world.drains[drain.host] = drain
+    return drain
+
+
 def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     """Return the drain of a host that is asked for; one that is under way goes on.
 
