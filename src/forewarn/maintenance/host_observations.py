@@ -137,7 +137,7 @@ class Observations:
         self._suspicions: dict[str, _Trace] = {}
         self._crashes: dict[str, list[datetime]] = {}
         self._gone: dict[str, _Trace] = {}
-        """Domains that no host has any more."""
+        """The fleet's domains that no host has any more."""
 
     def begin(self) -> int:
         """Return the number of a survey that is asked for now."""
@@ -184,6 +184,9 @@ class Observations:
                 actions.append(Remark("a machine was restarted", host, (machine.name,)))
         for uuid in before.keys() - state.domains.keys():
             self._goes(host, uuid, now)
+        for kept in (self._gone, self._crashes):  # only of the fleet: others come and go for ever
+            for uuid in [uuid for uuid in kept if uuid not in fleet.machines]:
+                del kept[uuid]
         if unknown:
             message = "domains are not in the fleet; see 'forewarn fleet sync --dry-run'"
             actions.append(Remark(message, host, tuple(sorted(unknown))))
