@@ -271,6 +271,21 @@ def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
     site.play(story)
 
 
+async def test_two_hosts_that_are_drained_at_once_do_not_count_on_the_same_memory(
+    site: Site,
+) -> None:
+    survey = await site.hosts.survey()
+    replace = msgspec.structs.replace
+    hosts = {name: replace(facts, free_memory_mib=0) for name, facts in survey.hosts.items()}
+    hosts["h3"] = replace(hosts["h3"], free_memory_mib=3 * 1024)
+    look = replace(survey, hosts=hosts)
+    first = done(site.plane.drain_host(drain_of("h1"), look))
+    assert {guest.to_host for guest in first.guests} == {"h3"}
+    with pytest.raises(Refused) as refused:
+        done(site.plane.drain_host(drain_of("h2"), look))
+    assert refused.value.code is ErrorCode.NOT_ELIGIBLE
+
+
 async def test_tasks_name_the_hosts_that_are_closed_and_no_longer_a_target_that_was_closed_since(
     site: Site,
 ) -> None:

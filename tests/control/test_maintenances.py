@@ -108,6 +108,20 @@ def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another() 
     assert site.reboots == []
 
 
+def test_a_host_is_not_drained_while_all_hosts_for_its_machines_are_held() -> None:
+    async def story(site: UnitSite) -> None:
+        for name in ("h2", "h3"):
+            done(site.plane.hold(HoldKind.HOST, name, reason="", by="ann"))
+        site.begin(UnitTargets(hosts=("h1",)), drained=("h1",))
+        await site.reach(lambda: "held" in site.unit("h1").reason, rounds=1000)
+        assert "h1" not in site.drains()
+        for name in ("h2", "h3"):
+            done(site.plane.release(HoldKind.HOST, name))
+        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
+
+    assert played(story).reboots == ["h1"]
+
+
 def test_a_request_is_the_same_however_its_machines_are_written() -> None:
     keyed = msgspec.structs.replace(REBOOT, idempotency_key="k")
     same = UnitTargets(machines=("Cache", "db", "cache"))

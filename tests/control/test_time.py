@@ -24,7 +24,7 @@ from forewarn.control.ticker import Ticker
 from forewarn.control.unit_of_work import at_start
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import relays
-from forewarn.maintenance.model import Changes, HoldKind, Operation, Sighting
+from forewarn.maintenance.model import Changes, Drain, HoldKind, HostState, Operation, Sighting
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.store.port import Replica
 from forewarn.vocabulary import EventSource, EventStatus, EventType
@@ -413,6 +413,26 @@ def test_leases_move_with_an_outage_and_with_a_clock_that_was_set_back(start: St
     assert ahead.operation().lease_until == ahead.clock.now() + MINUTE
     again = ahead.jumps(-2 * HOUR)
     assert again.operation().lease_until == again.clock.now() + MINUTE
+
+
+def test_a_drain_goes_on_after_its_clock_was_set_back_and_waits_no_longer(start: Start) -> None:
+    asked_at = start.clock.now()
+    drain = Drain(
+        host="h0",
+        state=HostState.REBOOTING,
+        requested_at=asked_at,
+        changed_at=asked_at,
+        reboot_asked_at=asked_at,
+        boot_id="boot-0",
+    )
+    start.house.put(Changes(drains=(drain,)))
+    start.live(MINUTE)
+    again = start.jumps(-2 * HOUR)
+    now = again.clock.now()
+    with again.house.store.read() as reading:
+        found = reading.drains()["h0"]
+    assert found.changed_at == now
+    assert found.reboot_asked_at == now - MINUTE
 
 
 def test_memory_has_the_tokens_and_webhooks_of_a_clock_that_was_set_back(start: Start) -> None:

@@ -491,12 +491,7 @@ class Plane:
     @_job
     def drain_host(self, unit: UnitOfWork, wanted: Drain, survey: HostSurvey) -> Drain:
         """Drain a host; the answer is its drain as it is now."""
-        world = unit.world
-        machines = host_plan.on_hosts(world, survey, [wanted.host])
-        host_plan.check([wanted], world.drains, survey, machines, world.holds_in_order())
-        drain = host_drain.request(world.drains.get(wanted.host), wanted, unit.now)
-        world.drains[drain.host] = drain
-        return drain
+        return host_drain.begin(unit.world, wanted, survey, unit.now)
 
     @_job
     def plan_drains(

@@ -457,7 +457,7 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
 
     What somebody waits for comes as soon as it would have; a machine that is awaited has to ask
     later than now. NotBefore stays: guests have read it. No token of a relay is younger than now:
-    who asks from now on asks later than it was made.
+    who asks from now on asks later than it was made, and than a host changed that is drained.
     """
     now, changed = working.now, []
     for operation in working.operations.values():
@@ -479,6 +479,10 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
         working.maintenances[number] = replace(
             earlier(maintenance, length, "wave_at"), check=check, units=its
         )
+    for host, drain in working.world.drains.items():
+        dated_drain = earlier(drain, length, "reboot_asked_at", "silent_since")
+        changed_at = min(drain.changed_at, now)
+        working.world.drains[host] = replace(dated_drain, changed_at=changed_at)
     for name, token in working.world.tokens.items():
         used_at = None if token.used_at is None else min(token.used_at, now)
         if token.host:

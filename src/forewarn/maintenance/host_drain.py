@@ -210,8 +210,8 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
         return DrainStep(drain=replace(drain, reason=""))
     if any((o := view.leaving(guest)) is not None and o.unstarted for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
-    if not _is_fresh(view):
-        return _look_again(view, now)
+    if not _is_fresh(view, now):
+        return DrainStep(drain=view.drain, survey=True)
     assert view.survey is not None
     facts = view.survey.of(drain.host)
     if not facts.answers:
@@ -280,8 +280,12 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
     ]
     if held:
         return DrainStep(drain=replace(drain, reason=f"held: {held[0]}"))
-    if not _is_fresh(view) or view.survey is None or now - view.survey.began_at > LOOK_AGE_LIMIT:
-        return _look_again(view, now)
+    if (
+        not _is_fresh(view, now)
+        or view.survey is None
+        or now - view.survey.began_at > LOOK_AGE_LIMIT
+    ):
+        return DrainStep(drain=view.drain, survey=True)
     facts = view.survey.of(drain.host)
     if not facts.answers:
         return _silent(view, now, facts)
@@ -303,7 +307,7 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
 
 def _resting(view: DrainView, now: datetime) -> DrainStep:
     """Check that an empty host still is: somebody may patch or reboot it relying on this state."""
-    if view.survey is None or not _is_fresh(view):
+    if view.survey is None or not _is_fresh(view, now):
         return DrainStep(drain=view.drain, survey=view.survey is None)
     there = [guest.name for guest in view.survey.of(view.drain.host).guests if guest.running]
     if there:
@@ -314,8 +318,8 @@ def _resting(view: DrainView, now: datetime) -> DrainStep:
 def _rebooting(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     drain = view.drain
     assert drain.reboot_asked_at is not None
-    if view.survey is None or not _is_fresh(view):
-        return _look_again(view, now)
+    if view.survey is None or not _is_fresh(view, now):
+        return DrainStep(drain=view.drain, survey=True)
     facts = view.survey.of(drain.host)
     if facts.answers and facts.boot_id and facts.boot_id != drain.boot_id:
         return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
@@ -452,6 +456,23 @@ def order(view: DrainView, kind: DrainOrder, now: datetime, machine: str = "") -
     return look_after(view, machine, Way(kind), now)
 
 
+def begin(world: World, wanted: Drain, survey: HostSurvey, now: datetime) -> Drain:
+    """Drain a host, and return its drain; one that is under way goes on.
+
+    It has its plan from the start: no other drain counts on the same memory.
+
+    Raises:
+        Refused: The host is unknown, or could not be drained now (`host_plan.check`).
+    """
+    machines = host_plan.on_hosts(world, survey, [wanted.host])
+    holds = world.holds_in_order()
+    for plan in host_plan.check([wanted], world.drains, survey, machines, holds):
+        wanted = replace(wanted, guests=plan.guests)
+    drain = request(world.drains.get(wanted.host), wanted, now)
+    world.drains[drain.host] = drain
+    return drain
+
+
 def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     """Return the drain of a host that is asked for; one that is under way goes on.
 
@@ -579,35 +600,18 @@ def _silent(view: DrainView, now: datetime, facts: HostFacts) -> DrainStep:
     return DrainStep(drain=replace(drain, silent_since=since), wake_at=now + LOOK_EVERY)
 
 
-def _is_fresh(view: DrainView) -> bool:
-    return view.survey is not None and view.survey.began_at >= _last_change(view)
+def _is_fresh(view: DrainView, now: datetime) -> bool:
+    """Return True if there is a look that began after everything that has happened.
 
-
-def _last_change(view: DrainView) -> datetime:
-    """Return the time of the latest change: a look must not be older than that."""
+    A time later than now is from before the clock was set back, and so before any look.
+    """
     times = [view.drain.changed_at]
     for guest in view.drain.guests:
         operation = view.leaving(guest)
         if operation is not None:
             times += [at for at in (operation.started_at, operation.ended_at) if at is not None]
-    return max(times)
-
-
-def _look_again(view: DrainView, now: datetime) -> DrainStep:
-    """Request a look at the hosts: at once, or later where the clock was set back.
-
-    Where the time of day was set back, a look that begins now would seem older than what happened
-    before, and be taken again and again.
-    """
-    last = _last_change(view)
-    if now >= last:
-        return DrainStep(drain=view.drain, survey=True)
-    drain = view.drain
-    if drain.state is not HostState.REBOOTING:  # whose reason is the reboot command's
-        drain = replace(
-            drain, reason=f"the clock was set back: waits until {last:%Y-%m-%dT%H:%M:%SZ}"
-        )
-    return DrainStep(drain=drain, wake_at=last)
+    survey = view.survey
+    return survey is not None and all(at <= survey.began_at or at > now for at in times)
 
 
 def _failed(view: DrainView, guests: Iterable[DrainGuest], *, home: bool = False) -> str | None:

@@ -137,7 +137,7 @@ class Observations:
         self._suspicions: dict[str, _Trace] = {}
         self._crashes: dict[str, list[datetime]] = {}
         self._gone: dict[str, _Trace] = {}
-        """Domains that no host has any more."""
+        """The fleet's domains that no host has any more."""
 
     def begin(self) -> int:
         """Return the number of a survey that is asked for now."""
@@ -184,6 +184,9 @@ class Observations:
                 actions.append(Remark("a machine was restarted", host, (machine.name,)))
         for uuid in before.keys() - state.domains.keys():
             self._goes(host, uuid, now)
+        for kept in (self._gone, self._crashes):  # only of the fleet: others come and go for ever
+            for uuid in [uuid for uuid in kept if uuid not in fleet.machines]:
+                del kept[uuid]
         if unknown:
             message = "domains are not in the fleet; see 'forewarn fleet sync --dry-run'"
             actions.append(Remark(message, host, tuple(sorted(unknown))))
@@ -222,7 +225,6 @@ class Observations:
             if state.lost_at is not None and now - state.lost_at >= LOST_AFTER:
                 message = f"{name} does not answer: {state.why}"
                 yield Alert(AlertKind.HOST_LOST, f"host {name}", message, state.lost_at)
-        running: dict[str, list[str]] = {}
         for host, seen in self._all():
             domain, machine = seen.domain, fleet.machines.get(seen.domain.uuid)
             if machine is None:
@@ -231,14 +233,9 @@ class Observations:
                     message += "'forewarn fleet sync' adds it"
                     yield Alert(AlertKind.FLEET, f"domain {domain.name}", message, seen.since)
                 continue
-            if domain.state == "running":
-                running.setdefault(domain.uuid, []).append(host)
-                others = running[domain.uuid]
-                if len(others) > 1 and now - seen.since >= TWICE_AFTER:
-                    message = f"{machine.name} runs on {' and '.join(others)}: stop one of them"
-                    yield Alert(AlertKind.RUNS_TWICE, machine.name, message, seen.since)
             if _has_failed(domain) and machine.host == host and machine.key not in fleet.busy:
                 yield self._crashed(machine, seen)
+        yield from self._doubled(fleet, now)
         for uuid, trace in self._gone.items():
             machine = fleet.machines.get(uuid)
             # A host that was surveyed before it went may have it by now.
@@ -246,6 +243,18 @@ class Observations:
                 message = f"no host has the domain of {machine.name}, last seen on {trace.host}; "
                 message += f"'forewarn fleet remove {machine.name}' removes the machine"
                 yield Alert(AlertKind.FLEET, machine.name, message, trace.since)
+
+    def _doubled(self, fleet: FleetState, now: datetime) -> Iterator[Alert]:
+        for uuid, places in self._places.items():
+            machine = fleet.machines.get(uuid)
+            if machine is None or len(places) < 2:  # nearly all of them
+                continue
+            states = {host: self._hosts[host] for host in self._hosts if host in places}
+            seen = {h: each.domains[uuid] for h, each in states.items() if each.lost_at is None}
+            since = {host: at.since for host, at in seen.items() if at.domain.state == "running"}
+            if len(since) > 1 and now - max(since.values()) >= TWICE_AFTER:
+                message = f"{machine.name} runs on {' and '.join(since)}: stop one of them"
+                yield Alert(AlertKind.RUNS_TWICE, machine.name, message, max(since.values()))
 
     def _crashed(self, machine: Machine, seen: _Seen) -> Alert:
         host, domain = machine.host, seen.domain

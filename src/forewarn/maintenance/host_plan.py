@@ -222,7 +222,15 @@ def plans(
     drains, found = dict(drains), []
     for one in wanted:
         facts = survey.of(one.host)
-        its = plan(one.host, survey, machines, stay=one.stay, drains=drains, holds=holds)
+        its = plan(
+            one.host,
+            survey,
+            machines,
+            stay=one.stay,
+            drains=drains,
+            avoid=one.avoid,
+            holds=holds,
+        )
         problems = its.problems
         if not facts.answers:
             problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
@@ -241,8 +249,10 @@ def check(
     survey: HostSurvey,
     machines: Mapping[str, Machine],
     holds: Sequence[Hold] = (),
-) -> None:
-    """Refuse the drain of hosts that are unknown, or that could not be drained now.
+) -> tuple[HostPlan, ...]:
+    """Return the plans for those of the hosts that are up.
+
+    Refuses hosts that are unknown, or that could not be drained now.
 
     Raises:
         Refused: INVALID, NOT_FOUND or NOT_ELIGIBLE.
@@ -260,10 +270,12 @@ def check(
         if name not in survey.hosts:
             raise unknown("host", name)
     new = [one for one in wanted if is_up(drains.get(one.host))]
-    for found in plans(new, drains, survey, machines, holds):
+    planned = plans(new, drains, survey, machines, holds)
+    for found in planned:
         if found.problems:
             message = f"cannot drain host {found.host}: {'; '.join(found.problems)}"
             raise Refused(ErrorCode.NOT_ELIGIBLE, message, host=found.host)
+    return planned
 
 
 def is_up(drain: Drain | None) -> bool:

@@ -13,7 +13,6 @@ import msgspec
 
 from forewarn.maintenance import (
     host_drain,
-    host_plan,
     notice,
     planner,
     turns,
@@ -219,13 +218,11 @@ def drain(world: World, number: int, index: int, survey: HostSurvey, now: dateti
         # Another host, drained in the same step, may have rested until now with machines here.
         if visitors := visiting(unit.name, there, (drains[name] for name in sorted(drains))):
             raise Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
-        machines = host_plan.on_hosts(world, survey, [unit.name])
-        host_plan.check([wanted], drains, survey, machines)
+        host_drain.begin(world, wanted, survey, now)
     if refusals:
         world.maintenances[number] = turns.refused(maintenance, refusals, now)
-        return
-    drains[unit.name] = host_drain.request(drains.get(unit.name), wanted, now)
-    world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)
+    else:
+        world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)
 
 
 def drained_soon(maintenance: Maintenance, unit: Unit) -> tuple[str, ...]:

@@ -84,14 +84,17 @@ def test_the_power_button_is_pressed_again() -> None:
 
 @pytest.mark.parametrize("act", [Act.REBOOT, Act.MOVE])
 def test_a_guest_that_ignores_its_button_is_powered_off_or_left_alone(act: Act) -> None:
-    asked = order(act, way=MoveBy.COLD)
-    hosts = pair(presses_ignored=1000)
-    assert run(hosts, asked).do is Do.DONE
-    assert steps(hosts).count(Do.POWER_OFF) == 1
-    assert asked.shutdown_seconds <= hosts.timer.time < asked.shutdown_seconds + 5
-    hosts = pair(presses_ignored=1000)
-    assert run(hosts, replace(asked, force=False)).do is Do.FAIL
-    assert (hosts.running, hosts.copies[0][1].boots) == (["h1"], 0)
+    asked = order(act, way=MoveBy.COLD, shutdown_seconds=120.0)
+    refused = {Do.PRESS: [(84, "this machine has no button")] * 1000}
+    for refusals in ({}, refused):
+        hosts = Hosts(pair(presses_ignored=1000).hosts, refusals=refusals)
+        assert run(hosts, asked).do is Do.DONE
+        assert steps(hosts).count(Do.POWER_OFF) == 1
+        assert asked.shutdown_seconds <= hosts.timer.time < asked.shutdown_seconds + 5
+        hosts = Hosts(pair(presses_ignored=1000).hosts, refusals=refusals)
+        end = run(hosts, replace(asked, force=False))
+        assert (end.do, "no button" in end.message) == (Do.FAIL, bool(refusals))
+        assert (hosts.running, hosts.copies[0][1].boots) == (["h1"], 0)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def after_look(hosts: Hosts, asked: Order, **past: Any) -> Step:
 @pytest.mark.parametrize(
     ("step", "act", "more"),
     [
-        (Do.MARK, Act.PAUSE, {"marked": True}),
+        (Do.MARK, Act.PAUSE, {"marked_on": "h1"}),
         (Do.SUSPEND, Act.PAUSE, {"paused_at": NOW}),
         (Do.SYNC_TIME, Act.PAUSE, {"time_set": True}),
         (Do.DELETE_DISKS, Act.DELETE, {"disks_deleted": True}),
@@ -261,7 +261,8 @@ def test_who_has_taken_over_is_told_and_the_same_instant_is_no_later_one() -> No
         assert word in end.message
     same = marker(operation="0.9")
     assert after_look(pair(live=same, config=same), order(Act.PAUSE)).do is Do.MARK
-    assert after_look(pair(live=same, config=same), order(Act.PAUSE), marked=True).do is Do.FENCED
+    mine = after_look(pair(live=same, config=same), order(Act.PAUSE), marked_on="h1")
+    assert mine.do is Do.FENCED
 
 
 def test_what_was_not_as_expected_is_told_at_the_end() -> None:

@@ -1,5 +1,6 @@
 """What surveys of the hypervisors mean: host_observations.txt, and two surveys compared."""
 
+import pickle
 from datetime import timedelta
 
 import msgspec
@@ -192,3 +193,14 @@ def test_two_surveys_differ_in_a_domain(before: str, after: str, follows: type |
     for one in (before, after):
         found = told.surveyed("h1", told.observed.begin(), *filter(None, [one]))
     assert [type(action) for action in found] == ([follows] if follows else [])
+
+
+def test_domains_of_others_that_come_and_go_are_not_remembered() -> None:
+    story = HostStory()
+    before = len(pickle.dumps(story.observed))
+    for number in range(1000):
+        passing = Domain(uuid=f"{number:032d}", name=f"job-{number}", state="running", run=1)
+        seen = [domain("g1"), passing]
+        story.observed.surveyed("h1", story.observed.begin(), seen, story.state, NOW)
+    story.survey("h1", "g1")
+    assert len(pickle.dumps(story.observed)) < before + 100

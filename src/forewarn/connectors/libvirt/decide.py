@@ -84,7 +84,8 @@ LOOKS = ENDS | {Do.WAIT, Do.ASK_AGAIN}
 
 TRIES: Mapping[Do, int] = {Do.RESUME: 30, Do.START: 10}
 """The number of failures after which a step is given up; `TRIES_ELSE` for the others. A machine
-that is paused or off is not given up soon. A migration is not repeated at all (`_stays`)."""
+that is paused or off is not given up soon. A migration is not repeated at all (`_stays`), and a
+press of the power button as long as the guest has time to shut down (`_shut_down`)."""
 
 TRIES_ELSE = 5
 
@@ -139,7 +140,8 @@ class Past:
     failures: tuple[Failure, ...] = ()
     started_on: str = ""
     """The host on which this run started the machine again after it had shut it down to move it."""
-    marked: bool = False
+    marked_on: str = ""
+    """The host whose copy has the marker that this run has written."""
     notes: tuple[str, ...] = ()
 
     def failed(self, do: Do) -> Failure | None:
@@ -175,11 +177,12 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     elif order.act is Act.DELETE:
         step = _delete(order, hosts, past)
     else:
-        host, domain = (active or found)[0]
-        if not active and len(found) > 1:
-            names = ", ".join(host.name for host, _ in found)
-            return Step(do=Do.FAIL, message=f"is off, and defined on several hosts: {names}")
-        step = _by_table(order, host, domain, past)
+        # One that this operation has shut down is started where it was, whatever old definitions
+        # there are elsewhere.
+        known = active or [each for each in found if order.owns(each[1].marker)] or found
+        if len(known) > 1:
+            return Step(do=Do.FAIL, message=_ambiguous(known))
+        step = _by_table(order, *known[0], past)
     return _tempered(step, past)
 
 
@@ -203,7 +206,7 @@ def after(past: Past, step: Step, order: Order) -> Past:
     past = replace(past, waiting_since=None, acted=past.acted or step.do not in LOOKS)
     match step.do:
         case Do.MARK:
-            return replace(past, marked=True)
+            return replace(past, marked_on=step.host)
         case Do.SUSPEND:
             return replace(past, paused_at=past.now)
         case Do.SYNC_TIME:
@@ -211,7 +214,7 @@ def after(past: Past, step: Step, order: Order) -> Past:
         case Do.DELETE_DISKS:
             return replace(past, disks_deleted=True)
         case Do.MIGRATE | Do.MOVE_DEFINITION:
-            return replace(past, moved=True)
+            return replace(past, moved=True, marked_on=step.target)
         case Do.START if order.act is Act.MOVE:
             return replace(past, started_on=step.host)
         case Do.PRESS:
@@ -250,15 +253,18 @@ def _found(hosts: tuple[HostSight, ...]) -> Found:
 
 
 def _fence(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step | None:
-    for _, domain in _found(hosts):
+    for host, domain in _found(hosts):
         for marker in (domain.live, domain.config):
             if marker is None:
                 continue
             if order.owns(marker):
                 if marker.attempt > order.attempt:
                     return Step(do=Do.FENCED, message=f"attempt {marker.attempt} has taken over")
-            elif marker.started_at > order.started_at or (past.marked and marker == domain.marker):
-                message = f"operation {marker.operation}, which started later, has taken over"
+            elif marker.started_at > order.started_at or (
+                # An old definition on another host may have the marker of an earlier operation.
+                host.name == past.marked_on and marker == domain.marker
+            ):
+                message = f"operation {marker.operation} has taken over"
                 return Step(do=Do.FENCED, message=message)
     return None
 
@@ -321,10 +327,15 @@ def _doubled(active: Found) -> str:
     return f"is active on {names} at once: stop the wrong one by hand; neither was touched"
 
 
+def _ambiguous(found: Found) -> str:
+    names = ", ".join(host.name for host, _ in found)
+    return f"is off, and defined on several hosts: {names}"
+
+
 def _tempered(step: Step, past: Past) -> Step:
     """Delay a step that failed for a moment, and end it where it failed too often."""
     failed = [each for each in past.failures if (each.do, each.host) == (step.do, step.host)]
-    if not failed or step.do in LOOKS:
+    if not failed or step.do in LOOKS | {Do.PRESS}:  # presses have their own pause and time
         return step
     latest = failed[-1]
     if len(failed) >= TRIES.get(step.do, TRIES_ELSE):
@@ -453,7 +464,9 @@ def _shut_down(order: Order, host: str, past: Past) -> Step:
     if past.now - past.pressed_first >= order.shutdown_seconds:
         if order.force:
             return Step(do=Do.POWER_OFF, host=host)
-        message = f"did not shut down in {order.shutdown_seconds:g} s; it runs on {host}"
+        failure = past.failed(Do.PRESS)
+        why = f": {failure.message}" if failure is not None else ""
+        message = f"did not shut down in {order.shutdown_seconds:g} s{why}; it runs on {host}"
         return Step(do=Do.FAIL, message=message)
     if past.now - past.pressed_last >= PRESS_EVERY_SECONDS:
         return Step(do=Do.PRESS, host=host)
@@ -546,10 +559,10 @@ def _move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
 def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     found = _found(hosts)
     active = [each for each in found if each[1].active]
-    if not active and len(found) > 1:
-        names = ", ".join(host.name for host, _ in found)
-        return Step(do=Do.FAIL, message=f"is off, and defined on several hosts: {names}")
-    host, domain = (active or found)[0]
+    known = active or found
+    if len(known) > 1:
+        return Step(do=Do.FAIL, message=_ambiguous(known))
+    host, domain = known[0]
     if order.to_host == host.name:
         return Step(do=Do.DONE, message=f"it is on {host.name} already")
     if domain.state in {DomainState.PAUSED, DomainState.CRASHED}:
