@@ -137,6 +137,41 @@ class Table(dict[K, V]):
     pop = popitem = update = setdefault = clear = __ior__ = _refuse
 
 
+class OperationTimes:
+    """The operations that have a time of some kind, by that time."""
+
+    def __init__(
+        self,
+        operations: Mapping[str, Operation],
+        at_of: Callable[[Operation], datetime | None],
+    ) -> None:
+        self._operations = operations
+        self._at_of = at_of
+        self._heap: list[tuple[datetime, str]] = []
+        """An entry counts while its operation still has that time."""
+
+    def note(self, one: Operation) -> None:
+        """Take over an operation's time."""
+        if (at := self._at_of(one)) is not None:
+            heapq.heappush(self._heap, (at, one.id))
+        if len(self._heap) > 4 * len(self._operations) + 1000:
+            known = ((self._at_of(each), each.id) for each in self._operations.values())
+            self._heap = [(at, name) for at, name in known if at is not None]
+            heapq.heapify(self._heap)
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Return up to `limit` operations whose time has come, the earliest first."""
+        found: dict[str, datetime] = {}
+        while self._heap and self._heap[0][0] <= now and len(found) < limit:
+            at, name = heapq.heappop(self._heap)
+            one = self._operations.get(name)
+            if one is not None and self._at_of(one) == at:
+                found[name] = at
+        for name, at in found.items():  # until it has gone on
+            heapq.heappush(self._heap, (at, name))
+        return [*found]
+
+
 class Kind(NamedTuple):
     """A kind of value in Changes: its key, and the field for those that are removed."""
 
@@ -180,8 +215,6 @@ class World:
         self._journal: list[tuple[Table[Any, Any], Any, Any] | None] = []
         self._recalled: dict[str, Operation] = {}
         """The operations that were recalled in this transaction, as they were then."""
-        self._wakeups: list[tuple[datetime, str]] = []
-        """A heap; an entry counts while its operation still wakes then."""
         self.members, self.on_host = Index(), Index()
         """The keys of machines by their scope; by their host, as it is written."""
         self.live_in_scope, self.live_of_machine, self.live_of_host = Index(), Index(), Index()
@@ -194,9 +227,13 @@ class World:
         self.waiting_for = Index()
         """The ids of operations that wait for one."""
         self.started: dict[str, None] = {}
+        self._unclaimed: dict[str, None] = {}
+        """The ids of Started operations without a lease, and not in doubt."""
         self.scopes: Table[str, Scope] = self._table("scopes")
         self.machines: Table[str, Machine] = self._table("machines", self._index_machine)
         self.operations: Table[str, Operation] = self._table("operations", self._index_operation)
+        self._wakeups = OperationTimes(self.operations, attrgetter("wakeup_at"))
+        self._leases = OperationTimes(self.operations, attrgetter("lease_until"))
         self.maintenances: Table[int, Maintenance] = self._table("maintenances")
         self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
@@ -241,15 +278,7 @@ class World:
 
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations whose time has come, the earliest first."""
-        found: dict[str, datetime] = {}
-        while self._wakeups and self._wakeups[0][0] <= now and len(found) < limit:
-            at, name = heapq.heappop(self._wakeups)
-            one = self.operations.get(name)
-            if one is not None and one.wakeup_at == at:
-                found[name] = at
-        for name, at in found.items():  # until it has gone on
-            heapq.heappush(self._wakeups, (at, name))
-        return [*found]
+        return self._wakeups.due(now, limit)
 
     def holds_in_order(self) -> tuple[Hold, ...]:
         """Return all holds, the oldest first, those of one instant by kind and name."""
@@ -266,12 +295,8 @@ class World:
         They are Started and not under an unexpired lease, and their outcome is not in doubt: an
         executor may claim one in doubt only after an operator has resolved it.
         """
-        started = [self.operations[name] for name in self.started]
-        free = [
-            one
-            for one in started
-            if not one.outcome_unknown and (one.lease_until is None or one.lease_until <= now)
-        ]
+        names = (*self._unclaimed, *self._leases.due(now, len(self.started)))
+        free = map(self.operations.__getitem__, names)
         return [one.id for one in heapq.nsmallest(limit, free, key=_claim_order)]
 
     # What a decision and a transaction do.
@@ -422,16 +447,16 @@ class World:
                 self.down_in_scope.drop(name, one.id)
             for name in now:
                 self.down_in_scope.add(name, one.id)
-        if new and new.status is EventStatus.STARTED:
-            self.started[one.id] = None
-        else:
-            self.started.pop(one.id, None)
-        if new and (at := new.wakeup_at) is not None:
-            heapq.heappush(self._wakeups, (at, one.id))
-            if len(self._wakeups) > 4 * len(self.operations) + 1000:
-                known = ((each.wakeup_at, each.id) for each in self.operations.values())
-                self._wakeups = [(at, name) for at, name in known if at is not None]
-                heapq.heapify(self._wakeups)
+        is_started = new is not None and new.status is EventStatus.STARTED
+        is_free = is_started and one.lease_until is None and not one.outcome_unknown
+        for names, has in ((self.started, is_started), (self._unclaimed, is_free)):
+            if has:
+                names[one.id] = None
+            else:
+                names.pop(one.id, None)
+        if new:
+            self._wakeups.note(new)
+            self._leases.note(new)
 
 
 _NOWHERE: Final[tuple[frozenset[str], ...]] = (frozenset(),) * 4
