@@ -17,7 +17,7 @@ import msgspec
 
 from forewarn import settings
 from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettings
-from forewarn.maintenance.model import Enablement, Policy, Queueing
+from forewarn.maintenance.model import MAX_TEXT, Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.server.relay_feed import GuestRules
@@ -46,9 +46,6 @@ MAX_HOSTS: Final = 100
 
 MAX_CHECKS: Final = 100
 """The most checks of units: each is a program or a page that somebody looks after."""
-
-MAX_TEXT: Final = 256
-"""The most characters of a host's name, as in the fleet file."""
 
 MAX_REPLICA_NAME: Final = 64
 """The most characters of a replica's name, as of a host's."""
