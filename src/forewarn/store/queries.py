@@ -142,6 +142,11 @@ class Reading:
         """Return the latest drain of each host, by the host as it is written."""
         return self._state("drain")
 
+    def drain(self, host: str) -> Drain | None:
+        """Return the latest drain of a host; None without one."""
+        found: Drain | None = self._one("drain", host)
+        return found
+
     def history(self, query: HistoryQuery) -> Page:
         """Return one page of operations, newest announcement first.
 
