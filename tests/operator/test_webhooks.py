@@ -147,6 +147,22 @@ def test_an_answer_is_taken_by_its_head_however_long_its_body_is(
     assert tried(client)["accepted"] is True
 
 
+@pytest.mark.parametrize("name", ["none.pem", "empty.pem"])
+def test_certificates_that_cannot_be_read_are_the_trouble_of_each_webhook(
+    tmp_path: Path, clock: ManualClock, name: str
+) -> None:
+    (tmp_path / "empty.pem").touch()
+    wanted = msgspec.structs.replace(
+        settings_in(tmp_path), webhooks=settings.WebhookSettings(tls_ca=str(tmp_path / name))
+    )
+    with Running(wanted, InMemoryStore(), clock) as service:
+        client = service.client()
+        add(client, "https://127.0.0.1:1/")
+        assert "webhooks.tls_ca" in tried(client)["trouble"]
+        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
+        patience.until(lambda: shown(client)["tries"])
+
+
 def test_a_receiver_with_tls_is_verified_by_the_certificates_of_the_settings(
     tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -261,3 +261,9 @@ def test_the_lanes_of_a_telephone_carry_the_names_of_their_bars(busy: Site) -> N
     lane = window.locator(".timeline .domain", has_text="web-0")
     expect(lane).to_be_visible()
     expect(window.locator(".timeline .event text:visible")).to_have_count(0)
+
+
+def test_the_search_leads_to_a_machine_that_is_called_by_a_number(site: Site) -> None:
+    assert site.root.ask("PUT", "/v1/fleet", {"machine": [{"name": "12"}]}).status == 200
+    assert site.root.ask("GET", "/search?q=12").headers["Location"] == "/machines/12"
+    assert site.root.ask("GET", "/search?q=13").headers["Location"] == "/maintenance/13"

@@ -46,6 +46,22 @@ def ran(checks: ProgramChecks, name: str, seconds: float = LONG, number: int = 1
     return asyncio.run(checks.run(run))
 
 
+def test_checks_that_begin_together_after_a_restart_do_not_disturb_each_other(
+    checks: ProgramChecks, tmp_path: Path
+) -> None:
+    for number in range(300):
+        (tmp_path / "runs" / f"maintenance-{number}@left" / "1.0.all").mkdir(parents=True)
+
+    async def together() -> list[CheckResult]:
+        runs = [
+            CheckRun(maintenance=m, number=1, name="good", wave=1, began_at=NOW, seconds=LONG)
+            for m in range(6)
+        ]
+        return await asyncio.gather(*map(checks.run, runs))
+
+    assert all(result.passed for result in asyncio.run(together()))
+
+
 def is_alive(group: int) -> bool:
     try:
         os.killpg(group, 0)

@@ -1,6 +1,7 @@
 """Services that share a database: what they tell each other, and what a replica does alone."""
 
 import http.client
+import threading
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from forewarn.store.port import StoreUnusable
 from patience import eventually
 from server.running import NOON, Flaky, Hurried, Running, fleet, request_reboot, settings_in
 from store.engines import NEEDS_POSTGRESQL, open_postgresql
-from store.shared import SharedStore
+from store.shared import Member, SharedStore
 
 
 def replica(folder: Path, name: str) -> settings.Settings:
@@ -132,3 +133,28 @@ def test_where_the_databases_clock_jumps_all_replicas_end_and_nothing_starts_ear
             assert second.client().get("/readyz")["ready"]
         for running in (first, second):
             running.__exit__(None, None, None)
+
+
+class Deaf(SharedStore):
+    """A store whose second replica hears of no change of the first."""
+
+    def join(self, name: str) -> Member:
+        return Unheard(self, name) if name == "b" else super().join(name)
+
+
+class Unheard(Member):
+    def wait(self, seconds: float) -> int:
+        threading.Event().wait(seconds)
+        return 0
+
+
+def test_a_drain_is_shown_as_it_is_by_a_replica_that_has_not_heard_of_it(tmp_path: Path) -> None:
+    store, clock = Deaf(), ManualClock(NOON)
+    with (
+        Running(replica(tmp_path / "a", "a"), store, clock) as first,
+        Running(replica(tmp_path / "b", "b"), store, clock) as second,
+    ):
+        first.client().ask("PUT", "/v1/fleet", fleet())
+        second.client().ask("GET", "/readyz")  # a write of its own: it knows the fleet
+        first.client().ask("POST", "/v1/hosts/drain", {"hosts": ["h1"], "reboot": True})
+        assert second.client().get("/v1/hosts/h1")["host"]["status"] == "draining"

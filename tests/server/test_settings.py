@@ -68,6 +68,9 @@ def refusal(folder: Path, text: str, environment: dict[str, str]) -> str:
         ("[operator]\nlisten = '[2001:db8::1]:8172'\n", "operator.listen", "insecure"),
         ("[operator]\nhosts = ['https://ops.example/page']\n", "operator.hosts", "https://ops"),
         ("[operator]\nhosts = ['ftp://ops.example']\n", "operator.hosts", "https://ops"),
+        ("[operator]\nhosts = ['https://ops.example:443']\n", "operator.hosts", "https://ops"),
+        ("[operator]\nhosts = ['ops.example:8172']\n", "operator.hosts", "without a port"),
+        ("[operator]\nhosts = ['[::1]']\n", "operator.hosts", "without a port"),
         ("[[guest.listener]]\nname = 'Blue'\n", "guest.listener[0].name", "lower-case"),
         (
             "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7/24']\nproxy_secret_files = ['a']\n",

@@ -361,3 +361,18 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_token_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(SecretUnusable, match="gone"):
         secret_files.token(tmp_path / "gone" / "token")
+
+
+@pytest.mark.parametrize(
+    ("names", "url"),
+    [
+        ((), "http://127.0.0.1:{}"),
+        (("ops.example",), "http://ops.example:{}"),
+        (("fd00::1",), "http://[fd00::1]:{}"),
+        (("ops.example", "https://ops.example"), "https://ops.example"),
+    ],
+)
+def test_browsers_are_led_to_a_name_of_the_settings(names: tuple[str, ...], url: str) -> None:
+    with sockets.open_tcp("127.0.0.1", 0) as opened:
+        found = sockets.url_for_browsers("http", "127.0.0.1", opened, names)
+        assert found == url.format(opened.getsockname()[1])

@@ -97,8 +97,8 @@ class Deed(StrEnum):
         return member
 
 
-LOGINS: Final = "log_"
-"""The beginning of the kinds that are about logging in and out."""
+LOGINS: Final = frozenset((Deed.LOG_IN, Deed.LOG_IN_LINK, Deed.LOG_OUT))
+"""The kinds that are about logging in and out."""
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -128,6 +128,11 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def done(self) -> bool:
         """True if the request was carried out."""
         return self.outcome == DONE
+
+    @property
+    def is_login(self) -> bool:
+        """True if somebody logged in to the page, or out."""
+        return self.done and self.deed in LOGINS
 
 
 DONE = "done"

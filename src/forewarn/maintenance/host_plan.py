@@ -209,7 +209,7 @@ def together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> I
 
 
 def plans(
-    wanted: Iterable[Drain],
+    wanted: Sequence[Drain],
     drains: Mapping[str, Drain],
     survey: HostSurvey,
     machines: Mapping[str, Machine],
@@ -217,8 +217,11 @@ def plans(
 ) -> tuple[HostPlan, ...]:
     """Plan the drains of hosts, one after another, as far as they can be foreseen.
 
-    Hosts that are not rebooted stay closed, so nothing moves to those that come before.
+    Hosts that are not rebooted stay closed, so nothing moves to those that come before. One that is
+    named twice is refused (INVALID).
     """
+    if len({one.host for one in wanted}) != len(wanted):
+        raise Refused(ErrorCode.INVALID, "at hosts: name each host once", where="hosts")
     drains, found = dict(drains), []
     for one in wanted:
         facts = survey.of(one.host)
@@ -255,20 +258,17 @@ def check(
     Refuses hosts that are unknown, or that could not be drained now.
 
     Raises:
-        Refused: INVALID, NOT_FOUND or NOT_ELIGIBLE.
+        Refused: NOT_FOUND or NOT_ELIGIBLE, or what `plans` refuses.
     """
-    names = [one.host for one in wanted]
-    if not names or len(set(names)) != len(names):
-        raise Refused(ErrorCode.INVALID, "expected one host or several different ones")
     if survey.trouble:
         message = f"the hosts cannot be looked at: {survey.trouble}"
         raise Refused(ErrorCode.NOT_ELIGIBLE, message)
     if not survey.hosts:
         message = "the connector knows no hosts: drains need one that does, such as 'libvirt'"
         raise Refused(ErrorCode.NOT_ELIGIBLE, message)
-    for name in names:
-        if name not in survey.hosts:
-            raise unknown("host", name)
+    for one in wanted:
+        if one.host not in survey.hosts:
+            raise unknown("host", one.host)
     new = [one for one in wanted if is_up(drains.get(one.host))]
     planned = plans(new, drains, survey, machines, holds)
     for found in planned:

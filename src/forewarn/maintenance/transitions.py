@@ -280,7 +280,8 @@ class Transitions:
             # A second more, so that its notice, in whole seconds, is over when its window opens.
             ahead = max(least, longer)
             ahead += timedelta(seconds=1 if ahead else 0)
-            operation = replace(operation, announced_at=max(self.now, operation.opens_at - ahead))
+            opens_at = max(operation.opens_at, self.now + ahead)
+            operation = replace(operation, announced_at=opens_at - ahead)
         held_at = (operation.held_at or self.now) if self.covered(operation) else None
         is_early = operation.opens_at is not None and operation.announced_at > self.now
         behind = None if is_early or held_at else self._ahead(operation)

@@ -115,7 +115,8 @@ def judge_url(url: str, *, insecure: bool) -> None:
     if parts.username is not None or parts.fragment:
         refuse("a user name, a password or a fragment in it would not be sent")
     if parts.scheme == "http" and not insecure and not _is_loopback(str(host)):
-        refuse("expected https: with http anybody on the way can read it (insecure allows it)")
+        message = "at insecure: needed for http to another machine: others can read what is sent"
+        raise Refused(ErrorCode.INVALID, message, where="insecure")
 
 
 def _is_loopback(host: str) -> bool:

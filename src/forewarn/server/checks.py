@@ -7,6 +7,7 @@ or not.
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +51,7 @@ class ProgramChecks:
         self._state = state.absolute()
         self._environment = command.passed_on(environment)
         self._scale = scale
+        self._opening = threading.Lock()
         self._runs: TaskRuns | None = None
 
     @property
@@ -99,10 +101,11 @@ class ProgramChecks:
         return _failed(f"{how}: {said[-MAX_SAID:]}".removesuffix(": "))
 
     def _opened(self) -> TaskRuns:
-        if self._runs is None:
-            self._runs = TaskRuns(self._state)
-            self._runs.sweep(())
-        return self._runs
+        with self._opening:  # of two checks at once, one would sweep the other's run away
+            if self._runs is None:
+                self._runs = TaskRuns(self._state)
+                self._runs.sweep(())
+            return self._runs
 
 
 def _failed(message: str) -> CheckResult:

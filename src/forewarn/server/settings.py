@@ -17,7 +17,7 @@ import msgspec
 
 from forewarn import settings
 from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettings
-from forewarn.maintenance.model import Enablement, Policy, Queueing
+from forewarn.maintenance.model import MAX_TEXT, Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.server.relay_feed import GuestRules
@@ -35,17 +35,17 @@ TOKEN_NAME: Final = "operator.token"  # noqa: S105 - a file's name
 STATE_NAME: Final = "commands"
 SIMULATED_HOSTS_NAME: Final = "simulated-hosts.json"
 
-ORIGIN: Final = re.compile(r"https?://[^/?#@\s]+", re.IGNORECASE)
-"""An address of a site, as browsers name it in `Origin`."""
+ORIGIN: Final = re.compile(r"https?://[^/?#@\s]+(?<!:443)(?<!:80)", re.IGNORECASE)
+"""An address of a site, as browsers name it in `Origin`: without the port that goes by itself."""
+
+NAME: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*(:[0-9A-Fa-f.]*){2,}")
+"""A name or an IP address in `Host`, without its port and brackets."""
 
 MAX_HOSTS: Final = 100
 """The most libvirt hosts that one service watches: each is a process of 12 MB."""
 
 MAX_CHECKS: Final = 100
 """The most checks of units: each is a program or a page that somebody looks after."""
-
-MAX_TEXT: Final = 256
-"""The most characters of a host's name, as in the fleet file."""
 
 MAX_REPLICA_NAME: Final = 64
 """The most characters of a replica's name, as of a host's."""
@@ -199,9 +199,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         elif self.socket == OFF:
             raise FieldError("listen", 'required, as socket is "off"')
         for host in self.hosts:
-            if "://" in host and not ORIGIN.fullmatch(host):
-                message = f"invalid address {host!r}: expected one such as 'https://ops.example'"
-                raise FieldError("hosts", message)
+            if not (ORIGIN if "://" in host else NAME).fullmatch(host):
+                expected = "'https://ops.example', or 'ops.example' without a port"
+                raise FieldError("hosts", f"invalid {host!r}: expected one such as {expected}")
         if self.tls_certificate and not self.listen:
             raise FieldError("tls_certificate", "needs listen: the socket does not use TLS")
         if self.listen and not self.tls_certificate and not self.insecure:

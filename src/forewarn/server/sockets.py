@@ -310,6 +310,6 @@ def url_for_browsers(scheme: str, host: str, opened: socket.socket, names: tuple
             return name
     port = opened.getsockname()[1]
     if names:
-        return f"{scheme}://{names[0]}:{port}"
+        return f"{scheme}://{shown(names[0], port)}"
     everywhere = ipaddress.ip_address(host).is_unspecified
     return f"{scheme}://{shown('localhost' if everywhere else host, port)}"

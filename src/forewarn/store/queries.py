@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from forewarn.maintenance.accounts import LOGINS, AuditRecord, Token
+from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     HOLD_ORDER,
     Drain,
@@ -142,6 +142,11 @@ class Reading:
         """Return the latest drain of each host, by the host as it is written."""
         return self._state("drain")
 
+    def drain(self, host: str) -> Drain | None:
+        """Return the latest drain of a host; None without one."""
+        found: Drain | None = self._one("drain", host)
+        return found
+
     def history(self, query: HistoryQuery) -> Page:
         """Return one page of operations, newest announcement first.
 
@@ -275,8 +280,8 @@ class Reading:
         wanted = [("number < ?", [before]), *_between("at", query.since, query.until)]
         if query.by:
             wanted.append(("by = ?", [query.by]))
-        if not query.logins:  # within a text of the body each quotation mark has a backslash
-            wanted.append(("NOT (done = 1 AND body LIKE ?)", [f'%"deed":"{LOGINS}%']))
+        if not query.logins:
+            wanted.append(("login = 0", []))
         latest = "SELECT number, body FROM audit", "number DESC"
         found = self._connection.run(*_first(*latest, wanted, query.limit))
         return [

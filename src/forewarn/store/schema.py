@@ -62,7 +62,7 @@ TABLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "audit": (
         """number INTEGER PRIMARY KEY, at INTEGER NOT NULL, by TEXT NOT NULL,
-        done INTEGER NOT NULL, body TEXT NOT NULL""",
+        done INTEGER NOT NULL, login INTEGER NOT NULL, body TEXT NOT NULL""",
         "(at)",
         "(by, number)",
         "(number) WHERE done = 0",

@@ -61,7 +61,7 @@ _PUT_OPERATION: Final = _upsert(
 )
 _NAME: Final = "INSERT INTO names (name, operation) {rows} ON CONFLICT DO NOTHING"
 _PUT_MAINTENANCE: Final = _upsert("maintenances", "number, open, key, body", "number")
-_AUDIT: Final = "INSERT INTO audit (number, at, by, done, body) {rows}"
+_AUDIT: Final = "INSERT INTO audit (number, at, by, done, login, body) {rows}"
 _PUT_REPLICA: Final = _upsert("replicas", "name, beat, body", "name")
 _AGENT_SAID: Final = "CASE WHEN excluded.agent = '' THEN sightings.{0} ELSE excluded.{0} END"
 _SEE: Final = _upsert(
@@ -176,7 +176,7 @@ class Transaction(Reading):
         self._connection.write(
             _AUDIT,
             (
-                (number, micros(one.at), one.by, int(one.done), _body(one))
+                (number, micros(one.at), one.by, int(one.done), int(one.is_login), _body(one))
                 for number, one in enumerate(records, last + 1)
             ),
         )

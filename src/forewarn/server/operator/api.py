@@ -456,13 +456,11 @@ async def postpone(call: OperatorCall, data: schemas.PostponementRequest) -> sch
 @API.route("GET", "/v1/holds", AccessRole.VIEWER)
 async def list_holds(backend: Backend) -> schemas.HoldList:
     """List all holds, oldest first, with the operations that each keeps from starting."""
+    holds = await backend.read(lambda reading: reading.holds())
     inventory = backend.inventory.snapshot()
-
-    def listed() -> schemas.HoldList:
-        oldest_first = sorted(inventory.holds.values(), key=model.HOLD_ORDER)
-        return schemas.HoldList(holds=tuple(views.holds(oldest_first, inventory)))
-
-    return await asyncio.to_thread(listed)  # it looks at every operation for each hold
+    # It looks at every operation for each hold.
+    shown = await asyncio.to_thread(lambda: tuple(views.holds(holds, inventory)))
+    return schemas.HoldList(holds=shown)
 
 
 @API.route("POST", "/v1/holds", AccessRole.OPERATOR, status=201)
@@ -643,10 +641,15 @@ async def order_drain(call: OperatorCall, name: str, data: schemas.HostOrder) ->
 
 
 async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.HostDetail:
-    drains = backend.hosts.drains
-    drain = drains.get(name)
-    ids = [f"{number}.1" for number in drain.maintenances] if drain is not None else []
-    operations = await backend.read(lambda reading: reading.operations(ids))
+    """Show a host, with its drain as the store has it: another replica may have just begun it."""
+
+    def question(reading: Reading) -> tuple[model.Drain | None, dict[str, model.Operation]]:
+        drain = reading.drain(name)
+        ids = [f"{number}.1" for number in drain.maintenances] if drain is not None else []
+        return drain, reading.operations(ids)
+
+    drain, operations = await backend.read(question)
+    drains = {name: drain} if drain is not None else {}
     return schemas.HostDetail(
         host=views.host(name, survey, drains, backend.relays, backend.now()),
         guests=views.guests(name, survey, backend.inventory),

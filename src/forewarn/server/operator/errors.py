@@ -34,8 +34,8 @@ STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
         ErrorCode.INTERNAL: 500,
     }
 )
-"""The status of each code's answer. HTTP's own refusals are `invalid` with a status of their own:
-405 a method, 413 a body (`limit`), 415 a content type, 421 a host, 403 an origin."""
+"""The status of each code's answer. HTTP's own refusals have another: 405 a method and 415 a
+content type (`invalid`), 413 a body (`limit`), 421 a host and 403 an origin (`unauthorized`)."""
 
 RESPONSES: Final = {
     status: (description, ErrorBody)

@@ -51,8 +51,8 @@ MAX_FLAT: Final = 1024 * 1024
 """The most bytes of a fleet without an opening brace: many times what a machine's fields have. No
 other thread runs while so much is decoded."""
 
-MAX_CURSOR: Final = 200
-"""The most characters of a cursor; ours have at most 124: a name has 80 characters at most."""
+MAX_CURSOR: Final = 1400
+"""The most characters of a cursor: that of a host, whose name may have 256 of four bytes each."""
 
 STORE_SECONDS: Final = 2.0
 """The timeout of the store for alerts and scrapes: scrapers wait ten seconds for the whole."""
@@ -347,8 +347,8 @@ def key_before(kind: str, cursor: str) -> str:
     is_key = name and (kind not in NUMBERS or NUMBERS[kind].fullmatch(name))
     if len(cursor) > MAX_CURSOR or written != kind or not is_key:
         message = (
-            f"invalid cursor {cursor[:MAX_CURSOR]!r}: expected the 'next' of a page of {kind}, "
+            f"invalid cursor {cursor[:80]!r}: expected the 'next' of a page of {kind}, "
             "or none for the first page"
         )
-        raise Refused(ErrorCode.INVALID, message, cursor=cursor[:MAX_CURSOR])
+        raise Refused(ErrorCode.INVALID, message, cursor=cursor[:80])
     return name

@@ -88,6 +88,10 @@ class Sender:
             self._open.add(made)
 
         try:
+            tls = self._tls if url.startswith("https:") else None
+        except OSError as error:  # TLS's own errors are of this kind, too
+            return f"webhooks.tls_ca: cannot use {self._ca_file}: {error.strerror or error}"
+        try:
             proxy = proxies.chosen(url, os.environ)
             status = transport.request(
                 "POST",
@@ -96,7 +100,7 @@ class Sender:
                 connect_seconds=CONNECT_SECONDS,
                 headers=headers,
                 body=body,
-                tls=self._tls if url.startswith("https:") else None,
+                tls=tls,
                 head_only=True,
                 opened=remember,
                 proxy=proxy,

@@ -81,7 +81,7 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
     status: Statuses = (),
     since: routing.Name = "",
     until: routing.Name = "",
-    cursor: routing.Name = "",
+    cursor: str = "",
     file: Literal["csv"] | None = None,
 ) -> Response:
     """List operations, the newest announcement first; or send all of them as a file."""
@@ -178,7 +178,7 @@ async def show_audit(
     since: routing.Name = "",
     until: routing.Name = "",
     logins: routing.Name = "",
-    cursor: routing.Name = "",
+    cursor: str = "",
 ) -> Response:
     """List what operators asked, newest first."""
     form = FilledForm().filled(by=by, since=since, until=until, logins=logins)

@@ -37,7 +37,7 @@ async def list_machines(
     q: Search = "",
     scope: str = "",
     host: routing.Name = "",
-    cursor: routing.Name = "",
+    cursor: str = "",
 ) -> Response:
     """List machines: those with a part of their name, scope, host or address; or all."""
     inventory, now = page.backend.inventory.snapshot(), page.backend.now()
@@ -94,7 +94,7 @@ async def list_holds(page: PageRequest) -> Response:
 
 
 @PAGE.route("GET", "/hosts", AccessRole.VIEWER)
-async def list_hosts(page: PageRequest, q: Search = "", cursor: routing.Name = "") -> Response:
+async def list_hosts(page: PageRequest, q: Search = "", cursor: str = "") -> Response:
     """List the hosts that the connector knows, and how far their drains are; or some by name."""
     after, part = routing.key_before("hosts", cursor), q.strip()
     found = await page.once("hosts", lambda: api.list_hosts(page.backend))

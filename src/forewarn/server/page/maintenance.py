@@ -86,7 +86,7 @@ Listed = tuple[maintenance_schemas.MaintenanceView, Standing, dict[str, int]]
 
 
 @PAGE.route("GET", "/maintenance", AccessRole.VIEWER)
-async def list_maintenances(page: PageRequest, cursor: routing.Name = "") -> Response:
+async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
     """List what is open, and what was asked for, newest first."""
     backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()

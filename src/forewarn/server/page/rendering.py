@@ -120,7 +120,7 @@ class Renderer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page")
 
     def text(self, template: str, values: Mapping[str, Any]) -> str:
-        """Return a template, filled in; never on the event loop's thread."""
+        """Return a template, filled in; on the event loop's thread only what is short."""
         return environment().get_template(template).render(values)
 
     async def page(

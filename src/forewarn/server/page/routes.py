@@ -152,13 +152,13 @@ async def show_now(page: PageRequest, shown: Shown = Range.TWO_HOURS) -> Respons
 async def search(page: PageRequest, q: Search = "") -> Response:
     """Lead to the machine, the operation or the maintenance of this name, or to those like it."""
     wanted = q.strip()
+    if model.key(wanted) in page.backend.inventory.machines:  # also one that is called 12
+        return RedirectResponse(f"/machines/{quote(wanted, safe='')}", status_code=303)
     number, _, part = wanted.partition(".")
     if number.isdecimal() and part.isdecimal():
         return RedirectResponse(f"/operations/{number}.{part}", status_code=303)
     if wanted.isdecimal():
         return RedirectResponse(f"/maintenance/{wanted}", status_code=303)
-    if model.key(wanted) in page.backend.inventory.machines:
-        return RedirectResponse(f"/machines/{quote(wanted, safe='')}", status_code=303)
     return RedirectResponse(f"/machines?{urlencode({'q': wanted})}", status_code=303)
 
 
