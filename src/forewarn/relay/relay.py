@@ -358,7 +358,7 @@ class HostRelay:
         machines, gone = cache.difference(before.machines if before else {}, after.machines)
         guests.replace(documents, removed_scopes=removed, machines=machines, removed_machines=gone)
         self._await_again()
-        self._forwarding.arrived(machines)
+        self._forwarding.arrived(machines, after.host)
         self._seen.learn(Changes(removed_machines=gone))
 
     def _await_again(self) -> None:
