@@ -87,6 +87,8 @@ class Rebooted(SimulatedConnector):
         self.silent = ""
         self.survey_fails = False
         self.survey_hangs = False
+        self.hanging = asyncio.Event()
+        self.surveys = 0
         self.tasks: list[Task] = []
 
     async def perform(self, task: Task) -> Outcome:
@@ -96,10 +98,11 @@ class Rebooted(SimulatedConnector):
         return Outcome(succeeded=False, message="no memory") if failing else outcome
 
     async def survey(self) -> dict[str, HostFacts]:
+        self.surveys += 1
         if self.survey_fails:
             raise RuntimeError("no library")
         if self.survey_hangs:
-            await asyncio.Event().wait()
+            await self.hanging.wait()
         return await super().survey()
 
     async def reboot_host(self, host: str) -> Outcome:
@@ -474,6 +477,32 @@ async def test_a_look_to_be_shown_is_a_recent_one(site: Site) -> None:
     assert await site.hosts.survey() is not first
     site.clock.advance(driver.RECENT)
     assert (await site.hosts.recent_survey()).began_at == site.clock.now()
+
+
+async def test_viewers_wait_for_one_look_together_and_one_that_leaves_does_not_end_it(
+    site: Site,
+) -> None:
+    site.connector.survey_hangs = True
+    viewers = [asyncio.create_task(site.hosts.recent_survey()) for _ in range(5)]
+    await patience.settled()
+    assert site.connector.surveys == 1
+    viewers[0].cancel()
+    await patience.settled()
+    assert [viewer.done() for viewer in viewers] == [True, False, False, False, False]
+    site.connector.hanging.set()
+    assert len({id(await viewer) for viewer in viewers[1:]}) == 1
+
+
+async def test_hosts_that_stay_empty_are_looked_at_together(site: Site) -> None:
+    for host in ("h2", "h3"):
+        await site.drain(host)
+        await site.until(HostState.EMPTY, host=host)
+    site.clock.advance(2 * driver.LOOK_AGAIN)
+    await site.settle()
+    before = site.connector.surveys
+    site.clock.advance(driver.LOOK_AGAIN)
+    await site.settle()
+    assert site.connector.surveys == before + 1
 
 
 async def test_a_service_that_stops_does_not_wait_for_a_look_at_the_hosts(site: Site) -> None:

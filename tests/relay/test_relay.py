@@ -306,6 +306,26 @@ async def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None
 
 
 @played
+async def test_the_disk_is_never_waited_for_on_the_thread_that_answers_guests(
+    tmp_path: Path,
+) -> None:
+    threads: list[int] = []
+
+    class Noting(cache.StateFile):
+        def touch(self, at: float) -> None:
+            threads.append(threading.get_ident())
+            super().touch(at)
+
+    async with relayed(tmp_path) as (_, relay):
+        relay.relay._file.unlock()
+        relay.relay._file = Noting(tmp_path / "state")
+        relay.relay._touch_at = 0.0
+        await reached(lambda: threads)
+    assert len(threads) > 1, "the last time is noted when it ends"
+    assert threading.get_ident() not in threads
+
+
+@played
 async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
     tmp_path: Path,
 ) -> None:

@@ -303,6 +303,34 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
         runner.run(asyncio.wait_for(run(loop), patience.SECONDS))
 
 
+@played
+async def test_claims_are_repeated_together_and_none_of_a_machine_that_the_fleet_has_here(
+    tmp_path: Path,
+) -> None:
+    service, addresses = filled(), [f"10.0.0.{n}" for n in range(4)]
+    together: list[str] = []
+    all_came = asyncio.Event()
+
+    async def claim(request: Request) -> Answer:
+        together.append(relay_feed.decode_unknown(request.body).address)
+        if len(together) == len(addresses) - 1:
+            all_came.set()
+        await all_came.wait()
+        return 404, b"{}"
+
+    service.other = claim
+    upstream = await asked(service, tmp_path)
+    forwarding = Forwarding(upstream, lambda _: 0.0, lambda _: None, SystemClock())
+    forwarding._found = {("", address): None for address in addresses}
+    forwarding.arrived([running.room.machine("web-1", addresses[0], scope="web", host="h1")], "h1")
+    forwarding.arrived([running.room.machine("web-2", addresses[1], scope="web", host="h2")], "h1")
+    await forwarding.claim_again()
+    assert sorted(together) == addresses[1:]
+    assert forwarding._found == {}  # each was answered in time
+    await forwarding.close()
+    await service.stop()
+
+
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
     [

@@ -126,8 +126,7 @@ class AskingRelay:
     ) -> Answer:
         """Ask for the host by an ETag, by default that of the document that was read last."""
         path = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if at_once else "")
-        told = relay_feed.encode(state or RelayState()).decode()
-        return self.ask("GET", path, **self._has(etag), **{relay_feed.STATE_HEADER: told})
+        return self.ask("GET", path, **self._has(etag), **_told(state))
 
     def _has(self, etag: str | None = None) -> dict[str, str]:
         etag = self.etag if etag is None else etag
@@ -137,7 +136,7 @@ class AskingRelay:
     def waiting(self) -> Iterator[None]:
         """Have a request for the host wait; after that its connection is closed."""
         with contextlib.closing(self._connection()) as connection:
-            headers = {**self._headers, **self._has()}
+            headers = {**self._headers, **self._has(), **_told()}
             connection.request("GET", relay_feed.HOST_PATH, headers=headers)
             yield
 
@@ -147,3 +146,7 @@ class AskingRelay:
         assert answer.status == 200, (answer.status, answer.body)
         self.etag = answer.headers["ETag"].strip('"')
         return relay_feed.decode_host(answer.body)
+
+
+def _told(state: RelayState | None = None) -> dict[str, str]:
+    return {relay_feed.STATE_HEADER: relay_feed.encode(state or RelayState()).decode()}

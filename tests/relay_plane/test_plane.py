@@ -368,3 +368,12 @@ def test_who_knows_more_than_a_restored_database_is_told_what_that_has(tmp_path:
         relay.address = running.relays
         relay.host()
         assert not relay.etag.startswith(f"{epoch}.")
+
+
+def test_who_only_looks_at_the_documents_of_a_host_is_not_taken_for_its_relay(
+    service: Served,
+) -> None:
+    relay = service.relay("h1")
+    answer = relay.ask("GET", relay_feed.HOST_PATH)
+    assert (answer.status, relay_feed.decode_host(answer.body).host) == (200, "h1")
+    assert service.client().get("/v1/hosts/h1")["host"]["relay"]["state"] == "expected"

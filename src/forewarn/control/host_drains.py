@@ -67,6 +67,10 @@ class HostDrains(Steps[str]):
         self._looked_at: dict[str, datetime] = {}
         """When the hosts that stay empty were looked at last."""
         self._latest: HostSurvey | None = None
+        self._shown: asyncio.Task[HostSurvey] | None = None
+        """The look that viewers wait for."""
+        self._round_at = clock.now()
+        """When this round began: its drains share the looks that began since."""
         self._looking: asyncio.Task[HostSurvey] | None = None
 
     def learn(self, changes: Changes) -> None:
@@ -116,10 +120,12 @@ class HostDrains(Steps[str]):
         latest = self._latest
         if latest is not None and self._clock.now() - latest.began_at < RECENT:
             return latest
-        return await self.survey()
+        if self._shown is None or self._shown.done():  # each asks every host: one at a time
+            self._shown = asyncio.create_task(self.survey())
+        return await asyncio.shield(self._shown)
 
     def _going(self) -> list[str]:
-        now, going = self._clock.now(), []
+        self._round_at, going = (now := self._clock.now()), []
         for host, drain in self.drains.items():
             if drain.goes_on:
                 going.append(host)
@@ -129,6 +135,9 @@ class HostDrains(Steps[str]):
         return going
 
     def _step(self, each: str, survey: HostSurvey | None) -> "Future[Stepped]":
+        latest = self._latest
+        if survey is None and latest is not None and latest.began_at >= self._round_at:
+            survey = latest
         return self._plane.step_drain(each, survey)
 
     def _ordered(self, each: str, stepped: Stepped) -> Coroutine[Any, Any, None] | None:

@@ -7,13 +7,12 @@ the filter that lets it send from one address only, the network's reservation fo
 the tag. Never from the guest's own words or packets.
 """
 
-import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Scope, key
+from forewarn.maintenance.model import Refused, Scope, key
 from forewarn.vocabulary import ScopeKind
 
 PRESENCE = ("running", "paused", "handover")
@@ -95,8 +94,10 @@ def fleet_of(
     known: KnownFleet = KnownFleet(),  # noqa: B008 - frozen
 ) -> Imported:
     """Return the domains of these hosts as a fleet file, which is applied to the fleet as it is."""
-    build = _Import(known)
-    for host, domain in _one_a_machine(hosts, build.warnings):
+    warnings: list[str] = []
+    found = [*_one_a_machine(hosts, warnings)]
+    build = _Import(known, [domain for _, domain in found], warnings)
+    for host, domain in found:
         build.add(host, domain)
     return build.imported()
 
@@ -124,12 +125,21 @@ def _one_a_machine(
 
 
 class _Import:
-    """A fleet file under construction."""
+    """A fleet file under construction: what one domain claims first, no other one gets.
 
-    def __init__(self, known: KnownFleet) -> None:
-        self.warnings: list[str] = []
+    One that claims it too is left out with a warning, for the file is refused as a whole.
+    """
+
+    def __init__(self, known: KnownFleet, found: Iterable[Domain], warnings: list[str]) -> None:
+        self.warnings = warnings
         self._known = known
         self._names = {key(each.entry.name): uuid for uuid, each in known.machines.items()}
+        self._kinds = {name: scope.kind for name, scope in known.scopes.items()}
+        """The kind of each scope, by key: no set has the name of a standalone machine."""
+        for domain in found:
+            self._names.setdefault(domain.uuid, domain.uuid)
+            if domain.tag and domain.tag.scope:
+                self._kinds.setdefault(key(domain.tag.scope), ScopeKind.AVAILABILITY_SET)
         self._addresses: dict[str, str] = {}
         self._alone: list[fleet_file.StandaloneMachine] = []
         self._sets: dict[str, tuple[str, list[fleet_file.NamedMachine]]] = {}
@@ -144,19 +154,20 @@ class _Import:
         scope, kind = tag.scope, ScopeKind.AVAILABILITY_SET
         if not scope and known:
             scope, kind = known.scope, known.kind
-        present = self._known.scopes.get(key(scope)) if scope else None
+        if not scope:
+            scope, kind = name, ScopeKind.MACHINE
         why = ""
         if known and known.kind not in IMPORTED:
             why = f"is left as it is, for {known.scope} is a {known.kind}"
-        elif present and present.kind not in IMPORTED:
-            why = f"is left out, for {scope} is a {present.kind}: apply a file with it"
-        elif scope and not fleet_file.NAME.fullmatch(scope):
+        elif not fleet_file.NAME.fullmatch(scope):
             why = f"is left out, for its tag has the invalid scope {scope[:80]!r}"
+        elif (present := self._kinds.setdefault(key(scope), kind)) is not kind:
+            why = f"is left out, for {scope} is the name of a scope of kind {present}"
         if why:
             self._warn(name, why)
             return
         entry = known.entry if known else fleet_file.NamedMachine(name=name, vm_id=domain.uuid)
-        alone = not scope or kind is ScopeKind.MACHINE
+        alone = kind is ScopeKind.MACHINE
         domain_number = None if alone else self._update_domain(name, tag)
         if domain_number is None and known and key(known.scope) == key(scope) and not alone:
             domain_number = entry.update_domain
@@ -216,7 +227,7 @@ class _Import:
         if not fleet_file.NAME.fullmatch(name):
             shown, why = repr(name[:80]), "no machine can have this name"
         elif self._names.setdefault(key(name), domain.uuid) != domain.uuid:
-            why = "another machine has its name"
+            why = "another machine has its name, or has it as its UUID"
         if not why:
             return name
         self._warn(
@@ -240,21 +251,23 @@ class _Import:
         sources = [
             *((each.ip, each.enforced, "its filter's") for each in interfaces if each.enforced),
             *((each.reserved, False, "its network's") for each in interfaces),
-            *((each.ip, False, "its filter's") for each in interfaces),
+            *((each.ip, False, "its filter's") for each in interfaces if not each.enforced),
             (domain.tag.address if domain.tag else "", False, "its tag's"),
+            (known, True, "the fleet's"),
         ]
+        warned = len(self.warnings)
         for text, enforced, whose in sources:
             if not text:
                 continue
             try:
-                address = str(ipaddress.ip_address(text))
-            except ValueError:
+                address = fleet_file.normal_address(text, name)
+            except Refused:
                 self._warn(name, f"has no address from {whose} {text[:80]!r}, which is not one")
                 continue
             other = self._addresses.setdefault(address, name)
             if other != name:
-                self._warn(name, f"has no address, for {whose} {address} is that of {other}")
-                return known
+                self._warn(name, f"does not get {whose} {address}, which is that of {other}")
+                continue
             if not enforced:
                 self._warn(
                     name,
@@ -262,6 +275,6 @@ class _Import:
                     "take it, and approve in its name; see nwfilter's clean-traffic",
                 )
             return address
-        if not known:
+        if len(self.warnings) == warned:
             self._warn(name, "has no address, so it cannot read its events: tag it with --address")
-        return known
+        return ""

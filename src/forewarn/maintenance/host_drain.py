@@ -308,7 +308,7 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
 def _resting(view: DrainView, now: datetime) -> DrainStep:
     """Check that an empty host still is: somebody may patch or reboot it relying on this state."""
     if view.survey is None or not _is_fresh(view, now):
-        return DrainStep(drain=view.drain, survey=view.survey is None)
+        return DrainStep(drain=view.drain, survey=True)
     there = [guest.name for guest in view.survey.of(view.drain.host).guests if guest.running]
     if there:
         return _stuck(view, now, f"not empty any more: {listed(there)} runs there")

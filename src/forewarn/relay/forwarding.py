@@ -207,9 +207,11 @@ class Forwarding:
         claim.settle()
 
     async def claim_again(self) -> None:
-        """Claim at another replica the addresses claimed here: claims die with their replica."""
-        for key in [*self._found]:
-            await self._claim(key)
+        """Claim at another replica the addresses claimed here: claims die with their replica.
+
+        All together: the service does not hear of the relay before that is over.
+        """
+        await asyncio.gather(*map(self._claim, self._found))
 
     def _start(self, asking: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(asking)
@@ -234,10 +236,16 @@ class Forwarding:
         else:  # it is not there, or the fleet knows by now that it is
             self._found.pop(key, None)
 
-    def arrived(self, machines: Iterable[Machine]) -> None:
-        """Answer the requests from the addresses of these machines, which are known now."""
+    def arrived(self, machines: Iterable[Machine], host: str) -> None:
+        """Answer the requests from the addresses of these machines, which are known now.
+
+        A machine that the fleet has on this host needs no claim any longer.
+        """
         for machine in machines:
-            claim = self._claims.pop((machine.listener, machine.address), None)
+            key = machine.listener, machine.address
+            if machine.host == host:
+                self._found.pop(key, None)
+            claim = self._claims.pop(key, None)
             if claim is not None:
                 claim.settle()
 

@@ -309,7 +309,7 @@ class HostRelay:
             if self._saving is not None:
                 await asyncio.gather(self._saving, return_exceptions=True)
             await self._write()
-            self._touch()
+            await self._touch()
             self._file.unlock()
 
     def _start(self, name: str, running: Coroutine[Any, Any, None]) -> None:
@@ -358,7 +358,7 @@ class HostRelay:
         machines, gone = cache.difference(before.machines if before else {}, after.machines)
         guests.replace(documents, removed_scopes=removed, machines=machines, removed_machines=gone)
         self._await_again()
-        self._forwarding.arrived(machines)
+        self._forwarding.arrived(machines, after.host)
         self._seen.learn(Changes(removed_machines=gone))
 
     def _await_again(self) -> None:
@@ -404,9 +404,9 @@ class HostRelay:
         if not self._saved and now >= self._save_at and not _runs(self._saving):
             self._save_at = now + SAVE_AGAIN_SECONDS
             self._saving = asyncio.create_task(self._write())
-        if now >= self._touch_at:
+        if now >= self._touch_at and not _runs(self._saving):
             self._touch_at = now + TOUCH_SECONDS
-            self._touch()
+            self._saving = asyncio.create_task(self._touch())
         if self._beats % SIGHTINGS_EVERY == 0:
             self._await_again()
             self._tell()
@@ -521,10 +521,10 @@ class HostRelay:
         except OSError as error:
             _log.error("the documents on the disk are too old, and stay there", why=error.strerror)
 
-    def _touch(self) -> None:
+    async def _touch(self) -> None:
         age = self._freshness.age(self._clock.monotonic())
         if self._held is not None and self._unsaved is None:
-            self._file.touch(self._clock.now().timestamp() - age)
+            await asyncio.to_thread(self._file.touch, self._clock.now().timestamp() - age)
 
     # What it shows.
 

@@ -36,7 +36,8 @@ WAIT: Final = "wait"
 first on each connection, to test it."""
 
 STATE_HEADER: Final = "forewarn-relay"
-"""The request header of HOST_PATH with a RelayState, as JSON in one line."""
+"""The request header of HOST_PATH with a RelayState, as JSON in one line. Without it somebody only
+looks, as `forewarn relay --check` does: the answer comes at once, and no relay was heard."""
 
 TIME_HEADER: Final = b"forewarn-time"
 """The header of an answer with the service's time: a host's clock may be wrong."""

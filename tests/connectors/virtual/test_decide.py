@@ -345,6 +345,13 @@ def test_an_earlier_operation_has_it_no_more(act: Act) -> None:
     assert run(hosts, order(act)).do is Do.DONE
 
 
+@pytest.mark.parametrize("act", list(Act))
+def test_an_operation_of_before_the_clock_was_set_back_has_it_no_more(act: Act) -> None:
+    older = marker("9.2", started_at=LATE, phase=MarkerPhase.DONE)
+    hosts = pair(live=older, config=older)
+    assert run(hosts, order(act, operation="10.1")).do is Do.DONE
+
+
 def test_an_operation_that_takes_over_meanwhile_stops_the_run() -> None:
     hosts = pair(presses_ignored=1)
 

@@ -129,6 +129,7 @@ def test_a_domain_that_runs_or_is_off_on_two_hosts_is_warned_of(state: str) -> N
         {"name": "G2"},
         {"tag": Tag(scope="not a scope")},
         {"tag": Tag(name="_x")},
+        {"name": IDS[2]},
     ],
 )
 def test_what_cannot_be_in_a_fleet_file_is_left_out_with_a_warning(more: dict[str, Any]) -> None:
@@ -137,6 +138,37 @@ def test_what_cannot_be_in_a_fleet_file_is_left_out_with_a_warning(more: dict[st
     imported = fleet_of({"h1": [domain(2, interfaces=tuple(well[1])), other]})
     assert [*machines(imported)] == ["g2"]
     assert len(imported.warnings) == 1
+
+
+@pytest.mark.parametrize("there", [KnownFleet(), known(3)])
+def test_a_domain_with_the_name_of_a_set_is_left_out(there: KnownFleet) -> None:
+    in_set = domain(1, tag=Tag(scope="web"))
+    for found in ([domain(2, name="Web"), in_set], [in_set, domain(2, name="Web")]):
+        assert [*machines(fleet_of({"h1": found}, there))] == ["g1"]
+
+
+def test_a_set_with_the_name_of_a_standalone_machine_is_left_out() -> None:
+    there = known(1, scope="g1", kind=ScopeKind.MACHINE)
+    imported = fleet_of({"h1": [domain(2, tag=Tag(scope="g1")), domain(1)]}, there)
+    assert [*machines(imported)] == ["g1"]
+    assert [scope.name for scope in imported.fleet.machine] == ["g1"]
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_an_address_of_the_fleet_that_another_domain_has_now_goes_to_one_of_them(
+    first: int,
+) -> None:
+    pair = {1: domain(1, interfaces=(enforced("10.0.0.9"),)), 2: domain(2)}
+    found = fleet_of({"h1": [pair[first], pair[3 - first]]}, known(2, address="10.0.0.9"))
+    addresses = {name: machine.address for name, machine in machines(found).items()}
+    assert addresses == {f"g{first}": "10.0.0.9", f"g{3 - first}": ""}
+
+
+def test_addresses_are_those_that_a_fleet_file_may_have() -> None:
+    strange = [enforced("::ffff:10.0.0.1"), enforced("2001:db8::1%eth0")]
+    pair = [domain(n + 1, interfaces=(one,)) for n, one in enumerate(strange)]
+    found = machines(fleet_of({"h1": pair}))
+    assert [found["g1"].address, found["g2"].address] == ["10.0.0.1", ""]
 
 
 @pytest.mark.parametrize("text", ["20", "-1", "x", "٣"])

@@ -260,7 +260,7 @@ def _fence(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step | Non
             if order.owns(marker):
                 if marker.attempt > order.attempt:
                     return Step(do=Do.FENCED, message=f"attempt {marker.attempt} has taken over")
-            elif marker.started_at > order.started_at or (
+            elif order.precedes(marker) or (
                 # An old definition on another host may have the marker of an earlier operation.
                 host.name == past.marked_on and marker == domain.marker
             ):

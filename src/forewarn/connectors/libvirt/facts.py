@@ -1,5 +1,6 @@
 """The program's orders and sights: values, without libvirt."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -245,6 +246,19 @@ class Order:
             self.operation,
             self.started_at,
         )
+
+    def precedes(self, marker: Marker) -> bool:
+        """Return True if a marker is of a later operation, by its time and by its number.
+
+        The clock may have been set back since an earlier one, and a new database counts
+        from 1.
+        """
+        is_later = _numbers(marker.operation) > _numbers(self.operation)
+        return is_later and marker.started_at > self.started_at
+
+
+def _numbers(operation: str) -> list[int]:
+    return [int(digits) for digits in re.findall("[0-9]+", operation)]
 
 
 ACTS = {

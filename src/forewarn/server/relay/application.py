@@ -168,7 +168,10 @@ class RelayApplication:
             raise _RelayRefused(400, ErrorCode.INVALID, str(error)) from None
         has = headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
         self._refuse_if_away()
-        told = _read(relay_feed.decode_state, headers.get(b"forewarn-relay", b"{}"))
+        state = headers.get(relay_feed.STATE_HEADER.encode())
+        if state is None:
+            return self._current(host, has)
+        told = _read(relay_feed.decode_state, state)
         heard_at = self._watch.hear(
             host,
             version=told.version[:100],
@@ -185,12 +188,9 @@ class RelayApplication:
         at_once = query.get(relay_feed.WAIT) == ["0"]
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
-                changed = self._hub.changed(host, has)
-                if changed is not None:
-                    etag, body = changed
-                    return _RelayAnswer(200, body, etag)
-                if at_once:
-                    break
+                answer = self._current(host, has)
+                if answer.status == 200 or at_once:
+                    return answer
                 self._watch.expect(host, heard_at, left)
                 if not await self._hub.wait(host, left, scope["state"][auth.LOST]):
                     break
@@ -199,6 +199,10 @@ class RelayApplication:
             return _RelayAnswer(304)
         finally:
             self._watch.expect(host, heard_at, 0.0)
+
+    def _current(self, host: str, has: str) -> _RelayAnswer:
+        etag, body = self._hub.changed(host, has) or ("", b"")
+        return _RelayAnswer(200 if etag else 304, body, etag)
 
     async def _approve(self, host: str, body: bytes) -> _RelayAnswer:
         asked = _read(relay_feed.decode_approval, body)
