@@ -70,7 +70,7 @@ class HostDrains(Steps[str]):
         self._shown: asyncio.Task[HostSurvey] | None = None
         """The look that viewers wait for."""
         self._round_at = clock.now()
-        """When this round began: its drains share the looks that began since."""
+        """When this round began: hosts that stay empty share the looks that began since."""
         self._looking: asyncio.Task[HostSurvey] | None = None
 
     def learn(self, changes: Changes) -> None:
@@ -135,8 +135,10 @@ class HostDrains(Steps[str]):
         return going
 
     def _step(self, each: str, survey: HostSurvey | None) -> "Future[Stepped]":
-        latest = self._latest
-        if survey is None and latest is not None and latest.began_at >= self._round_at:
+        latest, drain = self._latest, self.drains.get(each)
+        # For one that goes on, only its own look is surely younger than its machines' last moves.
+        shares = survey is None and drain is not None and drain.rests
+        if shares and latest is not None and latest.began_at >= self._round_at:
             survey = latest
         return self._plane.step_drain(each, survey)
 
