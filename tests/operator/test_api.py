@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 from structlog.testing import capture_logs
 
+import patience
 from builders import mint
 from forewarn import times
 from forewarn.cli.exits import ExitStatus
@@ -19,7 +21,8 @@ from forewarn.clock import ManualClock
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Operation
 from forewarn.maintenance.world import World
-from forewarn.server.operator import schemas, table, views
+from forewarn.server.operator import routing, schemas, table, views
+from forewarn.store.queries import Reading
 from forewarn.store.sqlite import InMemoryStore
 from server.running import (
     ME,
@@ -32,6 +35,7 @@ from server.running import (
     roles,
     settings_in,
 )
+from store.wrapped import Wrapped
 
 # The fleet.
 
@@ -290,3 +294,40 @@ def test_a_list_of_operators_is_made_beside_the_loop_of_guests(tmp_path: Path, p
 
         asyncio.run_coroutine_threadsafe(guard(), running._loop).result()
         assert client.ask("GET", path).status == 200
+
+
+class Stuck(Wrapped):
+    """A store whose questions are answered only when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__(InMemoryStore())
+        self.asked, self.answers = threading.Semaphore(0), threading.Event()
+        self.answers.set()
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        self.asked.release()
+        assert self.answers.wait(patience.SECONDS)
+        with super().read() as reading:
+            yield reading
+
+
+def test_what_operators_ask_takes_no_thread_from_the_service(tmp_path: Path) -> None:
+    store = Stuck()
+    with Running(settings_in(tmp_path), store, ManualClock(NOON)) as running:
+        store.answers.clear()
+        store.asked = threading.Semaphore(0)
+        client = running.client()
+        history = ("GET", "/v1/history")
+        asking = [threading.Thread(target=client.ask, args=history) for _ in range(40)]
+        for each in asking:
+            each.start()
+        for _ in range(routing.READERS):
+            assert store.asked.acquire(timeout=patience.SECONDS)
+        # Its heartbeat, the relays' and programs' ends are on the loop's own threads.
+        free = asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), running._loop)
+        assert free.result(patience.SECONDS) == 0
+        assert client.ask("GET", "/v1/clock").status == 200
+        store.answers.set()
+        for each in asking:
+            each.join()

@@ -5,6 +5,7 @@ import base64
 import re
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -118,7 +119,8 @@ def test_an_answer_is_json_before_the_loop_has_it() -> None:
     async def list_holds() -> schemas.HoldList:
         return schemas.HoldList(holds=())
 
-    request = Request({"type": "http", "query_string": b"", "path_params": {}, "headers": []})
+    scope = {"type": "http", "query_string": b"", "path_params": {}, "headers": []}
+    request = Request({**scope, table.BACKEND: SimpleNamespace(beside=asyncio.to_thread)})
     answer = asyncio.run(table.answer(routes.routes[0], request))
     assert answer.body == b'{"holds":[]}'
 

@@ -120,7 +120,12 @@ def test_no_answer_of_the_api_walks_through_the_fleet_on_the_loops_thread() -> N
     watched = Watched(fleet(*(machine(f"m{n}", host=f"h{n % 7}") for n in range(50))))
     web = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=1)
     inventory = Inventory(watched, unseen, {"web": web})
-    backend: Any = SimpleNamespace(inventory=inventory, search=MachineSearch(), now=lambda: NOON)
+    backend: Any = SimpleNamespace(
+        inventory=inventory,
+        search=MachineSearch(),
+        now=lambda: NOON,
+        beside=asyncio.to_thread,
+    )
     rolling = msgspec.convert(
         {
             "number": 1,

@@ -201,6 +201,7 @@ class Operators(OperatorPlane):
         self.stop()
         if self._serving is not None:
             await self._serving
+        self.close()
 
 
 async def _ready() -> ServiceState:

@@ -4,7 +4,6 @@ Tokens and the audit log; webhooks; the relays' tokens; replicas, clock, health
 and metrics. docs/reference/api.md describes each route; a test compares.
 """
 
-import asyncio
 from datetime import timedelta
 from typing import Final
 
@@ -280,7 +279,7 @@ async def scrape(backend: Backend) -> Response:
 
 
 @API.route("GET", "/v1/schema", AccessRole.VIEWER, table.SERVICE)
-async def schema() -> Response:
+async def schema(backend: Backend) -> Response:
     """Return this API as OpenAPI, in JSON."""
-    described = await asyncio.to_thread(openapi.document)
+    described = await backend.beside(openapi.document)
     return Response(described, media_type="application/json")

@@ -4,11 +4,11 @@
 test compares.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -77,14 +77,14 @@ async def apply_fleet(
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
     preempted or terminated are left out unless `again` adds them.
     """
-    wanted = await asyncio.to_thread(routing.decoded_fleet, data)
+    wanted = await call.backend.beside(routing.decoded_fleet, data)
     plane = call.backend.plane
     if not dry_run:
         plane = call.changing(Deed.APPLY_FLEET, told=views.fleet_in_one_line)
     asked = {"prune": prune, "again": again, "allow_empty": allow_empty, "dry_run": dry_run}
     applied = await call.backend.done(plane.apply_fleet(wanted, **asked))
     # Not on the loop: it looks at every machine.
-    return await asyncio.to_thread(_changed, call, applied, dry_run=dry_run)
+    return await call.backend.beside(partial(_changed, call, applied, dry_run=dry_run))
 
 
 @API.route("GET", "/v1/fleet", AccessRole.VIEWER, table.FLEET, answer=fleet_file.Fleet)
@@ -99,7 +99,7 @@ async def export_fleet(backend: Backend) -> Response:
 
     async with backend.whole:
         inventory = backend.inventory.snapshot()
-        return await asyncio.to_thread(exported)
+        return await backend.beside(exported)
 
 
 @API.route("DELETE", "/v1/fleet/machines", AccessRole.OPERATOR, table.FLEET)
@@ -139,7 +139,7 @@ async def list_machines(
     on = place_of(host)
     fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=on)
     found, following = routing.page("machines", fitting, limit, lambda machine: machine.key)
-    shown = await asyncio.to_thread(views.machines, found, inventory)  # it looks at every event
+    shown = await backend.beside(views.machines, found, inventory)  # it looks at every event
     return schemas.MachinePage(machines=shown, next=following)
 
 
@@ -152,7 +152,7 @@ def place_of(host: str) -> str | None:
 async def show_machine(backend: Backend, name: str) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
     inventory = backend.inventory.snapshot()
-    return await asyncio.to_thread(views.machine_detail, inventory.machine(name), inventory)
+    return await backend.beside(views.machine_detail, inventory.machine(name), inventory)
 
 
 @API.route("GET", "/v1/fleet/tombstones", AccessRole.VIEWER, table.FLEET)
@@ -182,14 +182,14 @@ async def list_scopes(
         scopes = views.scopes([inventory.scopes[key] for key in found], inventory)
         return schemas.ScopePage(scopes=scopes, next=following)
 
-    return await asyncio.to_thread(listed)  # it looks at every machine
+    return await backend.beside(listed)  # it looks at every machine
 
 
 @API.route("GET", "/v1/fleet/scopes/{name}", AccessRole.VIEWER, table.FLEET)
 async def show_scope(backend: Backend, name: str) -> schemas.ScopeDetail:
     """Show a scope with its machines by update domain."""
     inventory = backend.inventory.snapshot()
-    return await asyncio.to_thread(views.scope_detail, inventory.scope(name), inventory)
+    return await backend.beside(views.scope_detail, inventory.scope(name), inventory)
 
 
 # Maintenance.
@@ -265,7 +265,7 @@ async def _start(
         survey = await call.backend.hosts.survey() if data.drain else None
         made, planned = await _prepared(call.backend, asked, survey)
         async with call.backend.whole:
-            plan = await asyncio.to_thread(planned, to_the_end=dry_run)
+            plan = await call.backend.beside(partial(planned, to_the_end=dry_run))
         if not dry_run:
             made = await call.backend.done(plane.order(maintenances.start, made, asked))
     number = made.number
@@ -285,8 +285,8 @@ async def _prepared(
         raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=check)
     state, policy = backend.live_state(), backend.settings.rules.policy
     now = backend.now()
-    return await asyncio.to_thread(
-        maintenances.prepared, state, asked, policy, now=now, survey=survey
+    return await backend.beside(
+        partial(maintenances.prepared, state, asked, policy, now=now, survey=survey)
     )
 
 
@@ -364,7 +364,7 @@ async def _detail(
     return maintenance_schemas.MaintenanceDetail(
         maintenance=views.maintenance(value, [one.status for one in operations], backend.now()),
         policy=value.policy,
-        units=await asyncio.to_thread(views.units, value, inventory),
+        units=await backend.beside(views.units, value, inventory),
         operations=await _shown(backend, operations),
     )
 
@@ -385,7 +385,7 @@ async def list_events(backend: Backend, scope: str = "", machine: str = "") -> s
         found.sort(key=lambda one: (one.not_before, one.maintenance, one.operation, one.id))
         return schemas.EventList(now=now, events=tuple(found))
 
-    return await asyncio.to_thread(listed)  # there may be one for each machine
+    return await backend.beside(listed)  # there may be one for each machine
 
 
 @API.route("GET", "/v1/history", AccessRole.VIEWER)
@@ -459,7 +459,7 @@ async def list_holds(backend: Backend) -> schemas.HoldList:
     holds = await backend.read(lambda reading: reading.holds())
     inventory = backend.inventory.snapshot()
     # It looks at every operation for each hold.
-    shown = await asyncio.to_thread(lambda: tuple(views.holds(holds, inventory)))
+    shown = await backend.beside(lambda: tuple(views.holds(holds, inventory)))
     return schemas.HoldList(holds=shown)
 
 
@@ -529,7 +529,7 @@ async def _shown(
 ) -> tuple[schemas.OperationView, ...]:
     """Show operations, on another thread: a maintenance may have ten thousand."""
     inventory, now = backend.inventory.snapshot(), backend.now()
-    return await asyncio.to_thread(views.operations, tuple(operations), inventory, now)
+    return await backend.beside(views.operations, tuple(operations), inventory, now)
 
 
 async def _listed(

@@ -31,7 +31,7 @@ import struct
 import urllib.parse
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, cast
@@ -275,11 +275,13 @@ class UserNames:
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
+        self._thread = ThreadPoolExecutor(1, "users")
 
     async def of(self, user_id: int) -> str:
-        """Return a user's name; it is asked for on another thread, as a directory may be slow."""
+        """Return a user's name; it is asked for on a thread of its own: a directory may be slow."""
         if (name := self._known.get(user_id)) is None:
-            name = await asyncio.to_thread(_user_name, user_id)
+            loop = asyncio.get_running_loop()
+            name = await loop.run_in_executor(self._thread, _user_name, user_id)
             if len(self._known) >= MAX_USERS:
                 self._known.clear()
             self._known[user_id] = name

@@ -127,7 +127,8 @@ class OperatorPlane:
             server.should_exit = True
 
     def close(self) -> None:
-        """Remove the unix socket of this process, and end the thread that renders the page."""
+        """Remove the unix socket of this process, and end the threads for operators."""
+        self.backend.close()
         if self._unix is not None:
             sockets.remove(self._unix)
         if self.page is not None:

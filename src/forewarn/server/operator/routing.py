@@ -5,7 +5,7 @@ import base64
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
@@ -56,6 +56,14 @@ MAX_CURSOR: Final = 1400
 
 STORE_SECONDS: Final = 2.0
 """The timeout of the store for alerts and scrapes: scrapers wait ten seconds for the whole."""
+
+READERS: Final = 4
+"""The most questions of operators that wait for the store at once: one that hangs keeps a thread
+for a minute."""
+
+WORKERS: Final = 2
+"""The most answers that are made at once beside the loop: each thread keeps the interpreter from
+guests for a while. What the service does for itself, such as its heartbeat, has other threads."""
 
 MAX_FAILURES: Final = 1000
 """The most failures without an acknowledgement that are looked at, latest first."""
@@ -129,7 +137,7 @@ class Backend:
     """The latest news."""
     accounts: Accounts = field(default_factory=Accounts)
     """The operators' tokens."""
-    search: MachineSearch = field(default_factory=MachineSearch)
+    search: MachineSearch = field(init=False)
     whole: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held to export the whole fleet or to plan a maintenance, one at a time: each of these threads
     keeps the interpreter from the loop."""
@@ -138,6 +146,14 @@ class Backend:
         """Make what follows from these."""
         self.inventory = Inventory(self.guests.machines, self.replicas.sightings)
         self.news = NewsTail(self.store, self.real)
+        self.search = MachineSearch(self.beside)
+        self._readers = ThreadPoolExecutor(READERS, "operators-read")
+        self._workers = ThreadPoolExecutor(WORKERS, "operators")
+
+    def close(self) -> None:
+        """End its threads, each after what it is at."""
+        for threads in (self._readers, self._workers):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def learn(self, changes: Changes) -> None:
         """Take over what changed, after the guest plane."""
@@ -177,7 +193,11 @@ class Backend:
             with self.store.read() as reading:
                 return question(reading)
 
-        return await asyncio.to_thread(ask)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
+
+    async def beside(self, make: Callable[..., T], *given: Any) -> T:  # noqa: ANN401 - its own
+        """Call a function of immutable values on another thread, and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, make, *given)
 
     def ask_for_alerts(self, now: datetime) -> Callable[..., list[alerts.Alert]]:
         """Return a function that finds alerts from a reading, or from None, on another thread."""
@@ -220,7 +240,7 @@ class Backend:
             down = self.heartbeat.store_down or alerts.store_down(said, now)
             message = f"{down.message}; alerts of failures, holds and pauses are missing here"
             down = msgspec.structs.replace(down, message=message)
-            return await asyncio.to_thread(question, None, down)
+            return await self.beside(question, None, down)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,7 +5,6 @@ and `page`; `data`, the body; the names in its path; all others are the query. T
 msgspec as their annotations say. docs/reference/api.md has the table of roles, and a test compares.
 """
 
-import asyncio
 import functools
 import inspect
 import typing
@@ -190,7 +189,8 @@ async def answer(route: Route, request: Request) -> Response:
     if isinstance(answered, Response):
         return answered
     # On another thread: it may have a whole fleet, and the loop has guests.
-    return await asyncio.to_thread(errors.as_json, answered, route.status)
+    made: Response = await request.scope[BACKEND].beside(errors.as_json, answered, route.status)
+    return made
 
 
 def read_parameters(route: Route, request: Request) -> msgspec.Struct:

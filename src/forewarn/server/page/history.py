@@ -5,7 +5,6 @@ of millions costs no more memory than one page. Operations are read newest first
 those that are announced while a file is written are not in it.
 """
 
-import asyncio
 import csv
 import functools
 import io
@@ -18,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from forewarn import times
 from forewarn.maintenance import model
 from forewarn.server.operator import administration, api, fields, routing, schemas
+from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms
 from forewarn.server.page.forms import Draft, FilledForm
@@ -99,7 +99,8 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
         }
         read = functools.partial(api.read_history, page.backend, **given)
         if file is not None:
-            return _file(_exported(read, await read(cursor=cursor, limit=EXPORTED)))
+            first = await read(cursor=cursor, limit=EXPORTED)
+            return _file(_exported(page.backend, read, first))
         key = "history", cursor, *given.items()
         return await page.once(key, lambda: read(cursor=cursor, limit=SHOWN))
 
@@ -117,14 +118,16 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
 
 
 async def _exported(
-    read: Callable[..., Awaitable[schemas.HistoryPage]], found: schemas.HistoryPage
+    backend: Backend,
+    read: Callable[..., Awaitable[schemas.HistoryPage]],
+    found: schemas.HistoryPage,
 ) -> AsyncIterator[bytes]:
     """Yield the CSV file of operations, a page at a time."""
     yield _written([COLUMNS])
-    yield await asyncio.to_thread(_written, rows(found.operations))
+    yield await backend.beside(_written, rows(found.operations))
     while found.next:
         found = await read(cursor=found.next, limit=EXPORTED)
-        yield await asyncio.to_thread(_written, rows(found.operations))
+        yield await backend.beside(_written, rows(found.operations))
 
 
 def _file(lines: AsyncIterator[bytes]) -> Response:

@@ -4,11 +4,11 @@ A form that asks for something new is filled in, then planned, then started; an 
 there already is asked once more. Both are shown again with the reason if they are refused.
 """
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -401,8 +401,8 @@ async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
     back = form.text("back")
     if kind in {each.value for each in model.HoldKind}:
         inventory, now = backend.inventory.snapshot(), backend.now()
-        found = await asyncio.to_thread(
-            _of_hold, inventory, reference, model.HoldKind(kind), name, now=now
+        found = await backend.beside(
+            partial(_of_hold, inventory, reference, model.HoldKind(kind), name, now=now)
         )
         return replace(found, address=back) if BACK.fullmatch(back) else found
     subject = Subject(
