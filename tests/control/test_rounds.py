@@ -125,6 +125,32 @@ def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: Hous
     run(house, ticker, story)
 
 
+class Tidying(Plane):
+    """Has two batches to purge, and the second one lasts until it is ended."""
+
+    asked = 0
+
+    def forget(self, keep: Retention) -> "Future[bool]":
+        self.asked += 1
+        self.batch: Future[bool] = Future()
+        if self.asked == 1:
+            self.batch.set_result(True)
+        return self.batch
+
+
+def test_a_long_purge_lets_operations_start_meanwhile(house: House) -> None:
+    house.ask(REBOOT, "web-0")
+    plane = Tidying(house.plane.writer, house.plane.mint)
+
+    async def story() -> None:
+        await let_pass(house, 15 * MINUTE)
+        found = plane.asked, house.operation("1.1").status
+        plane.batch.set_result(False)
+        assert found == (2, EventStatus.STARTED)
+
+    run(house, Ticker(plane, house.clock, Retention()), story)
+
+
 class Forgetful(Plane):
     """Cannot record what became of one operation."""
 

@@ -299,9 +299,12 @@ class Ticker(Rounds):
                 await asyncio.wrap_future(self._plane.expire_holds())
             await self._advance()
             await self._look()
+        more = False
         with self._contained(HISTORY):
-            await self._purge()
+            more = await self._purge()
         self._wake.clear()  # what woke it meanwhile is counted in
+        if more:
+            return NOT_DUE_YET
         if self.next_wakeup is None:
             return LONGEST_NAP
         if (left := self.next_wakeup - self._clock.now()) > timedelta(0):
@@ -335,13 +338,15 @@ class Ticker(Rounds):
         self.next_wakeup = at
         return True
 
-    async def _purge(self) -> None:
+    async def _purge(self) -> bool:
+        """Purge a batch, if that is due; return True if more may be left: starts come before it."""
         passed = self._clock.monotonic()
         if self._purged is not None and passed - self._purged < PURGE_EVERY.total_seconds():
-            return
-        while await asyncio.wrap_future(self._plane.forget(self._keep)):
-            pass
+            return False
+        if await asyncio.wrap_future(self._plane.forget(self._keep)):
+            return True
         self._purged = passed
+        return False
 
 
 LOOK_EVERY = timedelta(seconds=0.25)

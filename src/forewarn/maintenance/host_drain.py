@@ -341,8 +341,9 @@ def _back(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     if not all(map(view.has_left, stopped)):
         return DrainStep(drain=drain)
     # Without it guests that come home could neither read nor approve. What was heard before the
-    # look that showed the new boot id may have been said before the reboot.
-    if view.relay is not None and view.relay.heard_at < drain.changed_at:
+    # look that showed the new boot id may have been said before the reboot; a clock that was set
+    # back has dated both to the same time.
+    if view.relay is not None and view.relay.heard_at <= drain.changed_at:
         asked = f"the relay of host {drain.host} has not asked for it since the reboot"
         if now - drain.changed_at >= host_back:
             return _stuck(view, now, asked)
