@@ -225,9 +225,9 @@ WIDE_PARTS = """() => [...document.querySelectorAll("main *:not(pre, pre *, text
 """Parts of a page that have more than they show at once; documents are code, and may."""
 
 
-@pytest.fixture(scope="module", params=SIZES, ids=lambda size: str(size[0]))
-def window(busy: Site, request: pytest.FixtureRequest) -> Page:
-    return busy.window(size=request.param)
+@pytest.fixture(scope="module")
+def window(busy: Site) -> Page:
+    return busy.window()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -239,9 +239,12 @@ def test_nothing_scrolls_sideways_and_every_order_can_be_touched(
     assert answer.status == 200
     opened = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
     window.evaluate(opened)
-    assert window.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert window.evaluate(WIDE_PARTS) == []
-    assert window.evaluate(SMALL, THUMB) == []
+    for width, height in SIZES:
+        window.set_viewport_size({"width": width, "height": height})
+        assert window.evaluate("innerWidth") == width
+        assert window.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, width
+        assert window.evaluate(WIDE_PARTS) == [], width
+        assert window.evaluate(SMALL, THUMB) == [], width
 
 
 def test_on_a_telephone_a_row_is_a_card_with_its_name_status_and_orders_first(busy: Site) -> None:
