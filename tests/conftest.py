@@ -69,11 +69,14 @@ gc.disable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files without a soak where only soaks run: each worker would import all of them."""
-    of_tests = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
-    if of_tests and config.option.markexpr == "soak":
-        return "mark.soak" not in collection_path.read_text("utf-8") or None
-    return None
+    """Leave out files of which no test would run: each worker would import all of them."""
+    wanted = config.option.markexpr
+    if not collection_path.match("test_*.py") or wanted not in {"soak", "not soak"}:
+        return None
+    text = collection_path.read_text("utf-8")
+    if wanted == "soak":
+        return "mark.soak" not in text or None
+    return "\npytestmark = pytest.mark.soak\n" in text or None
 
 
 def pytest_collection_finish() -> None:

@@ -70,10 +70,10 @@ def test_the_service_may_open_as_many_files_as_the_page_says(
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < hard:
         pytest.skip("this session may open fewer files")
-    program = folder / "limited"
-    program.write_text(f'#!/bin/sh\nulimit -Sn 512\nulimit -Hn {hard}\nexec "$@"\n')
-    program.chmod(0o700)
-    service.start(str(program))
+    limited = f"resource.setrlimit(resource.RLIMIT_NOFILE, (512, {hard}))"
+    service.start(
+        program=("-c", f"import resource; {limited}; from forewarn.cli import main; main.run()")
+    )
     try:
         (line,) = [one for one in service.limits().splitlines() if "open files" in one]
         assert line.split()[3:5] == [str(may_open), str(hard)]

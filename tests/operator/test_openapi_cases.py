@@ -30,6 +30,8 @@ from server.running import NOON, Client, Running, fleet, settings_in
 
 load_all_checks()
 
+pytestmark = pytest.mark.soak
+
 CASES: Final = int(os.environ.get("API_CASES", "") or 400)
 """Of all operations together."""
 
@@ -78,7 +80,6 @@ def service(tmp_path: Path) -> Iterator[Running]:
         yield running
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_no_request_is_answered_with_5xx_or_against_the_document(service: Running) -> None:
     url = service.opened.operators[1]

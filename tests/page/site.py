@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
@@ -80,6 +81,38 @@ def plan(window: Page, url: str, **texts: str) -> None:
         else:
             field.fill(text)
     follow(window.get_by_role("button", name="Show the plan"))
+
+
+def read(client: Client, path: str, status: int = 200) -> str:
+    """Return the main part of a page as the service writes it, before any script."""
+    answer = client.ask("GET", path)
+    assert answer.status == status, answer.body
+    return answer.body.decode().partition("<main ")[2]
+
+
+def links(part: str) -> dict[str, str]:
+    """Return where the links of a part of a page lead, by their names."""
+    found = re.findall(r'<a ([^>]*)href="([^"]*)"([^>]*)>([^<]*)</a>', part)
+    names = (re.search(r'aria-label="([^"]*)"', before + after) for before, _, after, _ in found)
+    texts = [each[1] if each else found[n][3] for n, each in enumerate(names)]
+    return {name: html.unescape(one[1]) for name, one in zip(texts, found, strict=True)}
+
+
+def references(page: str) -> list[str]:
+    """Return the operations that a table of a page has, in their order."""
+    return re.findall(r'<td class="name"><a [^>]*class="ref"[^>]*>([^<]*)</a>', page)
+
+
+def send(client: Client, path: str) -> str:
+    """Send the form of a page as it comes; return where that leads."""
+    page = read(client, path)
+    action = re.search(r'<form method="post" action="([^"]*)"', page)
+    assert action is not None
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page)
+    fields = urlencode({name: html.unescape(value) for name, value in hidden}).encode()
+    answer = client.ask("POST", action[1], fields, FORM)
+    assert answer.status == 303, answer.body
+    return str(answer.headers["Location"])
 
 
 def typed_in(page: str, name: str) -> str:
@@ -168,13 +201,15 @@ class Site:
         if error is None:
             assert self.said == [], self.said
 
+    def client(self, role: AccessRole, name: str = "") -> Client:
+        """Return what asks with a new token of a role."""
+        made = self.root.ask("POST", "/v1/tokens", {"name": name or str(role), "role": role})
+        assert made.status == 201, made.body
+        return Client(self.url, made.json["token"])
+
     def link(self, role: AccessRole = AccessRole.ADMIN, name: str = "") -> str:
         """Return a one-time link, of root or of a token with a role."""
-        asks = self.root
-        if role is not AccessRole.ADMIN or name:
-            made = self.root.ask("POST", "/v1/tokens", {"name": name or str(role), "role": role})
-            assert made.status == 201, made.body
-            asks = Client(self.url, made.json["token"])
+        asks = self.root if role is AccessRole.ADMIN and not name else self.client(role, name)
         answer = asks.ask("POST", "/v1/tokens/page", {})
         assert answer.status == 201, answer.body
         url: str = answer.json["url"]

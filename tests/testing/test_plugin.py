@@ -39,18 +39,26 @@ def test_a_handler_approves(forewarn_emulator):
 """
 
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", plugin.__name__, "-p", "no:cacheprovider")
 GUIDE = ROOT / "docs" / "guides" / "testing.md"
 
 
-def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "test_it.py").write_text(text, encoding="utf-8")
+def run(folder: Path, *options: str) -> str:
+    """Run the tests of a folder; return what pytest printed."""
     return forked.completed(
-        [*PYTEST, *options],
+        [sys.executable, "-m", "pytest", "-p", plugin.__name__, "-p", "no:cacheprovider", *options],
         cwd=folder,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
         timeout=patience.SECONDS,
-    )
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One run of all the tests below that use the plugin."""
+    folder = tmp_path_factory.mktemp("tests")
+    for name, text in TESTS.items():
+        (folder / f"test_{name}.py").write_text(text, encoding="utf-8")
+    return run(folder, "-v")
 
 
 def test_pytest_finds_the_plugin() -> None:
@@ -59,13 +67,8 @@ def test_pytest_finds_the_plugin() -> None:
 
 
 def test_a_run_that_does_not_use_it_loads_nothing_of_the_service(tmp_path: Path) -> None:
-    done = run(tmp_path, UNRELATED)
-    assert done.returncode == 0, done.stdout
-
-
-def test_a_test_gets_an_emulator(tmp_path: Path) -> None:
-    done = run(tmp_path, HANDLER)
-    assert done.returncode == 0, done.stdout
+    (tmp_path / "test_it.py").write_text(UNRELATED, encoding="utf-8")
+    assert "1 passed" in run(tmp_path)
 
 
 STOPPED = """
@@ -83,11 +86,6 @@ def test_a_handler_outlives_its_endpoint(forewarn_emulator):
 """
 
 
-def test_a_test_may_stop_its_emulator(tmp_path: Path) -> None:
-    done = run(tmp_path, STOPPED)
-    assert done.returncode == 0, done.stdout
-
-
 CAPITAL = """
 import urllib.request
 
@@ -100,17 +98,6 @@ def test_a_handler_asks(forewarn_emulator):
 """
 
 
-@pytest.mark.parametrize(
-    ("values", "warnings"), [(("true", " true"), 0), (("True", "true", "True", "TRUE"), 1)]
-)
-def test_pytest_warns_of_a_header_that_azure_may_refuse(
-    tmp_path: Path, values: tuple[str, ...], warnings: int
-) -> None:
-    done = run(tmp_path, CAPITAL.replace("VALUES", repr(values)))
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("UserWarning") == warnings
-
-
 def guide(broken: str = "") -> str:
     """Return the guide's own tests, with the handler's decision to approve broken so."""
     _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```python\n")
@@ -119,16 +106,42 @@ def guide(broken: str = "") -> str:
     return text.replace("if self.drain():", broken or "if self.drain():")
 
 
-def test_the_guides_own_tests_pass(tmp_path: Path) -> None:
-    done = run(tmp_path, guide())
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+TESTS = {
+    "approves": HANDLER,
+    "stopped": STOPPED,
+    "small": CAPITAL.replace("VALUES", '("true", " true")'),
+    "capital": CAPITAL.replace("VALUES", '("True", "true", "True", "TRUE")'),
+    "guide": guide(),
+    "never": guide("if False:").replace("until_idle()", "until_idle(0.5)"),
+}
 
 
-def test_the_guides_own_test_is_red_for_a_handler_that_never_approves(tmp_path: Path) -> None:
-    done = run(tmp_path, guide("if False:").replace("until_idle()", "until_idle(0.5)"))
-    assert "1 failed, 1 passed" in done.stdout
-    assert "waits for an approval" in done.stdout
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("approves", ["PASSED"]),
+        ("stopped", ["PASSED"]),
+        ("small", ["PASSED"]),
+        ("capital", ["PASSED"]),
+        ("guide", ["PASSED", "PASSED"]),
+        ("never", ["FAILED", "PASSED"]),
+    ],
+)
+def test_tests_that_use_the_plugin_end_as_they_should(
+    printed: str, name: str, ends: list[str]
+) -> None:
+    found = re.findall(rf"^test_{name}\.py::\w+ ([A-Z]+)", printed, re.MULTILINE)
+    assert sorted(found) == ends, printed
+
+
+def test_a_handler_that_never_approves_is_told_so(printed: str) -> None:
+    assert "waits for an approval" in printed
+
+
+def test_pytest_warns_once_of_a_header_that_azure_may_refuse(printed: str) -> None:
+    assert printed.count("UserWarning") == 1
+    _, warned = printed.split("warnings summary")
+    assert "test_capital.py" in warned.split("UserWarning")[0]
 
 
 EXTRA = {"httptools", "prometheus_client", "structlog"}
