@@ -328,6 +328,66 @@ def test_sudo_makes_the_namespace_where_it_asks_for_no_password() -> None:
     assert ended.stdout.startswith("sudo -n ")
 
 
+SUDO = r"""
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int status = argc;
+    if (setgid(0) || setuid(0)) return 1;
+    pid_t pid = fork();
+    if (pid == 0) { execvp(argv[2], argv + 2); _exit(127); }
+    while (waitpid(pid, &status, 0) != pid) {}
+    if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+    signal(WTERMSIG(status), SIG_DFL);
+    return kill(getpid(), WTERMSIG(status));
+}
+"""
+"""As the real one with PAM: root's own process waits for the command, and no user may signal it."""
+
+UNDER_SUDO = """
+import sys
+from pathlib import Path
+
+import patience
+from forewarn.testing import namespace
+from forewarn.testing.certify import Handler
+from forewarn.testing.handler_process import HandlerProcess
+
+sudo, folder = sys.argv[1:]
+isolated = sudo, "-n", sys.executable, "-I", namespace.__file__
+asked = Path(folder, "asked")
+command = "sh", "-c", f"trap 'exit 3' TERM; : >>{asked}; while :; do sleep 0.1; done"
+handler = HandlerProcess(Handler(command, isolated=isolated), Path(folder), {})
+for end in (handler.terminate, handler.kill):
+    handler.start()
+    patience.until(asked.exists)
+    asked.unlink()
+    end()
+    patience.until(lambda: handler.status is not None and not handler.family())
+    print(handler.status)
+"""
+
+
+@needs_other_users
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
+def test_a_handler_under_sudo_is_stopped_and_killed_by_its_user() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        sudo, own = Path(folder, "sudo"), Path(folder, "own")
+        sudo.with_suffix(".c").write_text(SUDO)
+        subprocess.run(["cc", "-o", sudo, sudo.with_suffix(".c")], check=True)
+        for place, mode in ((sudo.parent, 0o755), (sudo, 0o4755), (own, 0o777)):
+            own.mkdir(exist_ok=True)
+            place.chmod(mode)
+        as_root = subprocess.run([*AS_NOBODY, sudo, "-n", "true"], check=False)
+        if as_root.returncode != 0:
+            pytest.skip("the folder for temporary files lets no program become root")
+        script = [*AS_NOBODY, sys.executable, "-c", UNDER_SUDO, str(sudo), str(own)]
+        path = {"PYTHONPATH": str(ROOT / "tests"), "HOME": folder}
+        ended = forked.completed(script, env=os.environ | path)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["3", "-9"]), ended.stderr
+
+
 WORKFLOW = yaml.safe_load(pages.block("certify", "yaml"))
 STEPS = WORKFLOW["jobs"]["certify"]["steps"]
 LINES = [step["run"] for step in STEPS if "run" in step]

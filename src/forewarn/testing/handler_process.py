@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,9 @@ echo "undrain $*" >>"$FOREWARN_DRAIN_LOG"
 _PROGRAMS: Final = {"drain": _DRAIN, "undrain": _UNDRAIN}
 
 PLACEHOLDERS: Final = (*_PROGRAMS, "folder")
+
+_PEER: Final = struct.Struct("3i")
+"""The ids of a socket's other end (SO_PEERCRED): process, user, group."""
 
 
 class CannotIsolate(OSError):  # noqa: N818 - a state of the machine
@@ -115,6 +119,8 @@ class HandlerProcess:
             "STATE_DIRECTORY": str(folder),  # where a handler keeps what outlives it
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        """The handler's own: `_process` may be sudo, which waits for it."""
 
     def start(self) -> list[socket.socket]:
         """Start it; return the listening sockets of its namespace, the endpoint's first.
@@ -126,6 +132,7 @@ class HandlerProcess:
         with self._output.open("ab") as output:
             if not self._isolated:
                 self._process = self._popen(self._command, output.fileno())
+                self._pid = self._process.pid
                 return []
             path, variables = self._folder / "handed.sock", self._folder / "environment.json"
             variables.write_text(json.dumps(self._environment), encoding="utf-8")
@@ -147,6 +154,8 @@ class HandlerProcess:
                     message = f"its network namespace was not made: {self.said()}"
                     raise CannotIsolate(message) from None
             with handed:
+                peer = handed.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+                self._pid, _, _ = _PEER.unpack(peer)  # which then becomes the handler
                 _, files, _, _ = socket.recv_fds(handed, 1, 1 + len(self.ports))
             return [socket.socket(fileno=file) for file in files]
 
@@ -195,7 +204,7 @@ class HandlerProcess:
         until = clock.monotonic() + STOP_SECONDS
         quiet, members = 0, tuple[int, ...]()
         while quiet < LOOKS and clock.monotonic() < until:
-            members = (process.pid, *self.family())
+            members = tuple(pid for pid in (process.pid, *self.family()) if _is_ours(pid))
             running = [pid for pid in members if _state(pid) not in STOPPED]
             for pid in running:
                 _signal(pid, signal.SIGSTOP)
@@ -206,8 +215,8 @@ class HandlerProcess:
 
     def terminate(self) -> None:
         """Ask it to end by SIGTERM."""
-        if self._process is not None:
-            self._process.terminate()
+        if self._process is not None and self._process.poll() is None:
+            _signal(self._pid, signal.SIGTERM)
 
     def family(self, state: str = "") -> list[int]:
         """Return the other processes of its session, and all that those and it began.
@@ -250,6 +259,15 @@ def _filled(argument: str, places: Mapping[str, str]) -> str:
     for name, place in places.items():
         argument = argument.replace(f"{{{name}}}", place)
     return argument
+
+
+def _is_ours(pid: int) -> bool:
+    """Return False for another user's process, such as sudo: it ends with those that it began."""
+    try:
+        _signal(pid, 0)
+    except PermissionError:
+        return False
+    return True
 
 
 def _signal(pid: int, number: int) -> None:
