@@ -46,6 +46,7 @@ class Stage:
         self.refusing: set[str] = set()
         """Webhooks, or the numbers of items."""
         self.silent: set[str] = set()
+        self.reads = 0
 
     def add(self, name: str = "ours", types: tuple[str, ...] = ()) -> Webhook:
         made = Webhook(
@@ -87,6 +88,7 @@ class Stage:
 
     def start(self, name: str) -> "asyncio.Task[None]":
         async def read(question: Callable[[Reading], object]) -> object:
+            self.reads += 1
             with self.store.read() as reading:
                 return question(reading)
 
@@ -204,10 +206,24 @@ def test_a_webhook_that_is_removed_gets_nothing_more_even_if_another_has_its_nam
             stage.add("ours", types=("hold",))
             assert done(stage.plane.order(orders.move, old, lambda _: old)) is None
             stage.tell(item(), item(NewsType.HOLD_PUT))
+            await stage.pass_time(LOOK_EVERY)
             await stage.until(lambda: len(stage.got) == 2)
 
     asyncio.run(play())
     assert stage.numbers() == ["1-0", "3-1"]
+
+
+def test_news_without_a_webhook_does_not_read_the_store_each_time(stage: Stage) -> None:
+    async def play() -> None:
+        async with stage.running():
+            await stage.pass_time(LOOK_EVERY)
+            before = stage.reads
+            for _ in range(50):
+                stage.tell(item())
+                await patience.settled()
+            assert stage.reads <= before + 1
+
+    asyncio.run(play())
 
 
 def test_replicas_never_send_side_by_side_and_each_goes_on_where_another_died(

@@ -38,6 +38,10 @@ LOOK_EVERY: Final = timedelta(seconds=5)
 """The pause between two looks at the rows: so soon a replica goes on with items that another left
 behind."""
 
+LOOK_AGAIN: Final = timedelta(seconds=0.25)
+"""The least pause between two looks where there are no webhooks: news may come a thousand times a
+second, and a look costs a part of what an approval does."""
+
 BATCH: Final = 10
 """Transactions whose news is read at once: an item has some 400 bytes, a transaction up to 2 MB."""
 
@@ -126,6 +130,7 @@ class Deliveries(Rounds):
         self._send = send
         self._webhooks: Mapping[str, Webhook] = {}
         """By name, as of the last look."""
+        self._looked_at = float("-inf")
         self._sending: set[str] = set()
 
     def hear(self, reached: Reached) -> None:
@@ -139,6 +144,10 @@ class Deliveries(Rounds):
         return [*super().alerts(), *found]
 
     async def _round(self) -> timedelta:
+        passed = timedelta(seconds=min(self._clock.monotonic() - self._looked_at, 1))
+        if not self._webhooks and passed < LOOK_AGAIN:
+            return LOOK_AGAIN - passed
+        self._looked_at = self._clock.monotonic()
         self._webhooks = await self._read(lambda reading: reading.webhooks())
         now = self._time.now()
         for name, webhook in self._webhooks.items():
