@@ -136,8 +136,8 @@ class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     stale_seconds: Seconds = 0.0
     """The time for which it had not heard of the service before this request."""
     stalled_seconds: Seconds = 0.0
-    """The time for which guests got no answer since its last request, because its loop stalled or
-    its sockets were closed."""
+    """The time by which the notices of its host must move later: for so long its guests got no
+    answer, by the service's own rule (`notice.end_gap`), since its last request."""
 
 
 class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
