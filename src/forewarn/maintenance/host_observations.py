@@ -187,11 +187,11 @@ class Observations:
             elif earlier.domain.present and _has_failed(domain, failures):
                 actions += self._suspect(host, domain, fleet, now)
             elif (
-                machine is not None
+                earlier.domain.run != domain.run  # seldom, and asked first: domains are many
+                and machine is not None
                 and machine.key not in fleet.busy
                 and earlier.domain.present
                 and domain.present
-                and earlier.domain.run != domain.run
             ):
                 actions.append(Remark("a machine was restarted", host, (machine.name,)))
         for uuid in before.keys() - state.domains.keys():
@@ -350,7 +350,9 @@ class Observations:
     def _moves(self, uuids: Iterable[str], fleet: FleetState) -> Iterator[Action]:
         for uuid in uuids:
             machine = fleet.machines.get(uuid)
-            if machine is None or machine.key in fleet.busy or uuid in self._suspicions:
+            if machine is None or self._places.get(uuid) == {machine.host}:  # nearly all of them
+                continue
+            if machine.key in fleet.busy or uuid in self._suspicions:
                 continue
             homes = [h for h, domain in self._copies(uuid).items() if domain.state in SETTLED]
             if len(homes) == 1 and homes[0] != machine.host:
