@@ -49,8 +49,8 @@ relay that froze, or is back, is noticed so soon."""
 IDLE_WAIT_SECONDS: Final = 60.0
 """The wait of that request otherwise."""
 
-MAX_SIGHTINGS: Final = 2000
-"""The most machines in one request of sightings: more than a host has."""
+MAX_SIGHTINGS: Final = 1000
+"""The most machines in one request of sightings: with the longest reasons it has 600 KB."""
 
 MAX_SCOPES: Final = 2000
 """The most scopes in one request of scopes that were asked for."""
