@@ -377,6 +377,16 @@ async def test_an_approval_of_a_thousand_events_in_chunks_goes_up_whole(tmp_path
     await service.stop()
 
 
+def test_short_stalls_add_up_as_those_of_the_service_do(tmp_path: Path) -> None:
+    relay = running.made(settings(tmp_path, urls=("http://127.0.0.1:1",))).relay
+    told = []
+    for ran, stalled in ((9, 3.0), (9, 0.5), (9, 1.5), (9, 3.0), (9, 3.0), (999, 4.0), (9, 2.0)):
+        relay._alive += ran
+        relay._turn(relay._alive + stalled)
+        told.append(relay._state().stalled_seconds)
+    assert told == [0.0, 0.0, 0.0, 7.5, 7.5, 7.5, 13.5]
+
+
 @played
 async def test_a_stall_of_the_loop_is_told_once_and_at_once(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):

@@ -230,6 +230,18 @@ def test_what_machines_tell_a_relay_is_known_to_operators(service: Served) -> No
     assert other["last_seen"] is None
 
 
+def test_the_longest_sightings_fit_into_one_request(service: Served) -> None:
+    longest = AgedSighting(
+        machine="m" * 80,
+        age_seconds=1234567.123456789,
+        version="2020-07-01",
+        agent=AgentStatus.RECOVERING,
+        reason='"' * 200,
+    )
+    seen = [longest] * relay_feed.MAX_SIGHTINGS
+    assert service.relay("h0").ask("POST", relay_feed.SIGHTINGS_PATH, seen).status == 204
+
+
 def test_scopes_that_were_asked_for_are_recorded(service: Served) -> None:
     answer = service.relay("h0").ask(
         "POST", relay_feed.REQUESTS_PATH, ScopeRequests(scopes=("web", "batch", "nothing"))

@@ -50,9 +50,6 @@ OVERLAP: Final = timedelta(seconds=10)
 MAX_AT_ONCE: Final = 200
 """The most hosts that are held or released in one look: a transaction of a tenth of a second."""
 
-STALL_SECONDS: Final = 5.0
-"""The shortest stall of a relay that counts: as long as guests may miss anything at all."""
-
 replace = msgspec.structs.replace
 
 _log = structlog.get_logger(__name__)
@@ -195,8 +192,6 @@ class RelayWatch(Rounds):
 
     def stalled(self, host: str, seconds: float) -> None:
         """Note that a host's guests got no answer for this many real seconds, until now."""
-        if seconds < STALL_SECONDS:
-            return
         _log.warning("a relay stalled: the notices of its host move later", host=host, s=seconds)
         self._record(host, timedelta(seconds=seconds))
 

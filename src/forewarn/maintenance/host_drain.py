@@ -435,7 +435,7 @@ class DrainOrder(StrEnum):
     """An order about the drain of a host."""
 
     UNDRAIN = "undrain"
-    """Open the host and leave its machines where they are."""
+    """Open the host and leave its machines where they are; what has not started ends."""
     RETURN = "return"
     """Open the host and bring its machines home."""
     RETRY = "retry"
@@ -449,9 +449,9 @@ def order(view: DrainView, kind: DrainOrder, now: datetime, machine: str = "") -
     """Return the step that an operator's order about a drain leads to."""
     match kind:
         case DrainOrder.UNDRAIN:
-            return undrain(view, now)
+            return _opened(view, HostTrigger.OPEN, now)
         case DrainOrder.RETURN:
-            return bring_home(view, now)
+            return _opened(view, HostTrigger.RETURN, now, bring_home=True)
         case DrainOrder.RETRY:
             return retry(view, now)
     return look_after(view, machine, Way(kind), now)
@@ -484,16 +484,6 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     if before.state in {HostState.DRAINING, HostState.EMPTY}:
         return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
     return before
-
-
-def undrain(view: DrainView, now: datetime) -> DrainStep:
-    """Open a host; its machines stay where they are, and operations that have not started end."""
-    return _opened(view, HostTrigger.OPEN, now)
-
-
-def bring_home(view: DrainView, now: datetime) -> DrainStep:
-    """Open a host and bring its machines home."""
-    return _opened(view, HostTrigger.RETURN, now, bring_home=True)
 
 
 def retry(view: DrainView, now: datetime) -> DrainStep:

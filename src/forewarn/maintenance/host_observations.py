@@ -114,6 +114,9 @@ class _WatchedHost(msgspec.Struct):
     """Since when it does not answer; None while it answers."""
     domains: dict[str, _Seen] = {}
     """Its last survey, by UUID."""
+    odd: tuple[_Seen, ...] = ()
+    """Those that may be an alert by themselves: alerts are asked for often, and domains are many.
+    """
     number: int = 0
 
 
@@ -133,6 +136,8 @@ class Observations:
         self._hosts = {name: _WatchedHost("not reached yet", now) for name in hosts}
         self._places: dict[str, set[str]] = {}
         """The hosts whose last survey has a domain, by UUID."""
+        self._shared: set[str] = set()
+        """The UUIDs of domains that several hosts have."""
         self._begun = 0
         self._suspicions: dict[str, _Trace] = {}
         self._crashes: dict[str, list[datetime]] = {}
@@ -162,6 +167,11 @@ class Observations:
             actions.append(Remark("a host is watched", host))
         before = state.domains
         state.domains = {each.uuid: _seen(each, before.get(each.uuid), now) for each in domains}
+        state.odd = tuple(
+            seen
+            for seen in state.domains.values()
+            if seen.domain.tagged or _has_failed(seen.domain)
+        )
         state.lost_at, state.number = None, number
         unknown = []
         for uuid, seen in state.domains.items():
@@ -169,17 +179,19 @@ class Observations:
             machine, earlier = fleet.machines.get(uuid), before.get(uuid)
             if earlier is None:
                 self._places.setdefault(uuid, set()).add(host)
+                if len(self._places[uuid]) > 1:
+                    self._shared.add(uuid)
                 self._gone.pop(uuid, None)
                 if machine is None:
                     unknown.append(domain.name)
             elif earlier.domain.present and _has_failed(domain, failures):
                 actions += self._suspect(host, domain, fleet, now)
             elif (
-                machine is not None
+                earlier.domain.run != domain.run  # seldom, and asked first: domains are many
+                and machine is not None
                 and machine.key not in fleet.busy
                 and earlier.domain.present
                 and domain.present
-                and earlier.domain.run != domain.run
             ):
                 actions.append(Remark("a machine was restarted", host, (machine.name,)))
         for uuid in before.keys() - state.domains.keys():
@@ -225,7 +237,8 @@ class Observations:
             if state.lost_at is not None and now - state.lost_at >= LOST_AFTER:
                 message = f"{name} does not answer: {state.why}"
                 yield Alert(AlertKind.HOST_LOST, f"host {name}", message, state.lost_at)
-        for host, seen in self._all():
+        odd = [(name, each.odd) for name, each in self._hosts.items() if each.lost_at is None]
+        for host, seen in ((name, each) for name, several in odd for each in several):
             domain, machine = seen.domain, fleet.machines.get(seen.domain.uuid)
             if machine is None:
                 if domain.tagged:
@@ -245,10 +258,11 @@ class Observations:
                 yield Alert(AlertKind.FLEET, machine.name, message, trace.since)
 
     def _doubled(self, fleet: FleetState, now: datetime) -> Iterator[Alert]:
-        for uuid, places in self._places.items():
+        for uuid in sorted(self._shared):
             machine = fleet.machines.get(uuid)
-            if machine is None or len(places) < 2:  # nearly all of them
+            if machine is None:
                 continue
+            places = self._places[uuid]
             states = {host: self._hosts[host] for host in self._hosts if host in places}
             seen = {h: each.domains[uuid] for h, each in states.items() if each.lost_at is None}
             since = {host: at.since for host, at in seen.items() if at.domain.state == "running"}
@@ -265,12 +279,6 @@ class Observations:
         message += f"; 'forewarn schedule reboot {machine.name} --already-failed' starts it"
         return Alert(AlertKind.CRASHED, machine.name, message, seen.since)
 
-    def _all(self) -> Iterator[tuple[str, _Seen]]:
-        for host, state in self._hosts.items():
-            if state.lost_at is None:
-                for seen in state.domains.values():
-                    yield host, seen
-
     def _answering(self, trace: _Trace) -> bool:
         states = self._hosts.values()
         return all(each.number > trace.number for each in states if each.lost_at is None)
@@ -286,6 +294,8 @@ class Observations:
         """Note that a host no longer has a domain; a host that is lost may still have it."""
         places = self._places[uuid]
         places.discard(host)
+        if len(places) < 2:
+            self._shared.discard(uuid)
         if not places:
             del self._places[uuid]
             self._gone[uuid] = _Trace(host, now, self._begun)
@@ -340,7 +350,9 @@ class Observations:
     def _moves(self, uuids: Iterable[str], fleet: FleetState) -> Iterator[Action]:
         for uuid in uuids:
             machine = fleet.machines.get(uuid)
-            if machine is None or machine.key in fleet.busy or uuid in self._suspicions:
+            if machine is None or self._places.get(uuid) == {machine.host}:  # nearly all of them
+                continue
+            if machine.key in fleet.busy or uuid in self._suspicions:
                 continue
             homes = [h for h, domain in self._copies(uuid).items() if domain.state in SETTLED]
             if len(homes) == 1 and homes[0] != machine.host:

@@ -149,7 +149,8 @@ def promised(drains: Iterable[Drain], survey: HostSurvey) -> Counter[str]:
         home = drain.state is HostState.RETURNING
         for guest in drain.guests if home or drain.state is HostState.DRAINING else ():
             host = drain.host if home else guest.to_host
-            if guest.way in MOVES and (host, guest.vm_id) not in arrived:
+            comes = guest.way is not Way.SKIP if home else guest.way in MOVES
+            if comes and (host, guest.vm_id) not in arrived:
                 found[host] += guest.memory_mib
     return found
 

@@ -194,6 +194,7 @@ class HostRelay:
         self._clock = clock
         self._began = self._alive = clock.monotonic()
         self._started_at = clock.now().timestamp()
+        self._stalls = notice.NO_STALLS
         self._stalled = self._unreported = 0.0
         self._file = StateFile(Path(settings.state.folder))
         asked = Upstream(
@@ -380,10 +381,12 @@ class HostRelay:
 
     def _turn(self, now: float) -> None:
         """Note that the event loop gives a guest its turn, or a beat, and so runs."""
-        gap, self._alive = now - self._alive, now
+        gap = now - self._alive
+        self._stalls, owed = notice.end_gap(self._stalls, self._alive, now)
+        self._alive = now
         if gap > notice.STALL_SECONDS:
             self._stalled += gap
-            self._unreported += gap
+            self._unreported += owed
             _log.warning("guests got no answer: the event loop stood still", seconds=round(gap, 1))
             self._reader.ask_again(now - gap)
 

@@ -49,8 +49,8 @@ relay that froze, or is back, is noticed so soon."""
 IDLE_WAIT_SECONDS: Final = 60.0
 """The wait of that request otherwise."""
 
-MAX_SIGHTINGS: Final = 2000
-"""The most machines in one request of sightings: more than a host has."""
+MAX_SIGHTINGS: Final = 1000
+"""The most machines in one request of sightings: with the longest reasons it has 600 KB."""
 
 MAX_SCOPES: Final = 2000
 """The most scopes in one request of scopes that were asked for."""
@@ -136,8 +136,8 @@ class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     stale_seconds: Seconds = 0.0
     """The time for which it had not heard of the service before this request."""
     stalled_seconds: Seconds = 0.0
-    """The time for which guests got no answer since its last request, because its loop stalled or
-    its sockets were closed."""
+    """The time by which the notices of its host must move later: for so long its guests got no
+    answer, by the service's own rule (`notice.end_gap`), since its last request."""
 
 
 class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -109,6 +109,27 @@ def test_whoever_has_no_time_left_leaves_the_machine_running(
         assert [name for name in hosts.defined if name != "h3"] == hosts.running, number
 
 
+class FullDisk(Hosts):
+    """No marker can be written once the machine is not running."""
+
+    def do(self, asked: Order, step: Step) -> tuple[int, str] | None:
+        if step.do is Do.MARK and not self.running:
+            return 38, "no space left on device"
+        return super().do(asked, step)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("name", [name for name in ORDERS if name != "delete"])
+def test_a_full_disk_leaves_no_machine_off_or_paused(name: str, attempts: int) -> None:
+    for number in range(MAX_STEPS):
+        hosts = FullDisk(pair().hosts, kill_at=number, kill_when="after")
+        run_killed(hosts, ORDERS[name])
+        hosts.kill_at = None
+        again = replace(ORDERS[name], attempt=attempts, again=True)
+        assert program.carry_out(again, hosts, hosts.timer).do in {Do.DONE, Do.FAIL}, number
+        assert len(hosts.running) == len(hosts.active) == 1, number
+
+
 @pytest.mark.parametrize("name", [name for name in ORDERS if name != "delete"])
 def test_a_time_limit_at_any_moment_leaves_the_machine_running(name: str) -> None:
     for tenth in range(1, 160):

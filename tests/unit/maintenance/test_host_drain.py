@@ -7,7 +7,7 @@ import pytest
 
 from builders import MINUTE, SECOND
 from forewarn.maintenance import commands, host_drain, host_plan
-from forewarn.maintenance.host_drain import HostTrigger
+from forewarn.maintenance.host_drain import DrainOrder, HostTrigger
 from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from house import tree
@@ -67,7 +67,7 @@ def test_what_cannot_move_is_shut_down_last_and_is_off_until_the_host_has_reboot
     world.drive_all()
     assert not world.reboots  # it has started, and the machine still runs
     with pytest.raises(Refused) as refusal:
-        world.order("h1", host_drain.undrain)
+        world.order("h1", host_drain.order, DrainOrder.UNDRAIN)
     assert refusal.value.code is ErrorCode.CONFLICT
     world.go_on()
     assert world.state() is HostState.UP
@@ -179,7 +179,7 @@ def play(seed: int) -> set[HostState]:
     for host, drain in [*world.drains.items()]:
         if drain.state is HostState.STUCK:  # a machine that cannot be moved, or is skipped
             assert any(word in drain.reason for word in ("not empty", "cannot be", "different"))
-            world.order(host, host_drain.undrain)
+            world.order(host, host_drain.order, DrainOrder.UNDRAIN)
     world.go_on(20)
     resting = {HostState.UP, HostState.EMPTY}
     assert {drain.state for drain in world.drains.values()} <= resting, f"seed {seed}"
@@ -212,8 +212,9 @@ def happen(world: World, chance: Random) -> int:
             if world.state(host) is HostState.STUCK:
                 return attempt(world, host, host_drain.retry)
         case 10:
-            order = chance.choice([host_drain.undrain, host_drain.bring_home])
-            return attempt(world, host, order) if chance.random() < 0.2 else 0
+            order = chance.choice([DrainOrder.UNDRAIN, DrainOrder.RETURN])
+            given = chance.random() < 0.2
+            return attempt(world, host, host_drain.order, order) if given else 0
         case 11:
             guests = world.drains[host].guests
             if guests and chance.random() < 0.5:

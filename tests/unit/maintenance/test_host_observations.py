@@ -2,6 +2,7 @@
 
 import pickle
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -193,6 +194,28 @@ def test_two_surveys_differ_in_a_domain(before: str, after: str, follows: type |
     for one in (before, after):
         found = told.surveyed("h1", told.observed.begin(), *filter(None, [one]))
     assert [type(action) for action in found] == ([follows] if follows else [])
+
+
+class Counted(dict[str, Machine]):
+    """The machines of a fleet, which count the looks at them."""
+
+    looks = 0
+
+    def get(self, vm_id: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(vm_id, default)
+
+
+def test_alerts_look_at_no_domain_that_is_as_it_should_be() -> None:
+    story = HostStory()
+    story.survey("h1", "g1:off:failed", asks="all")
+    numbers = [f"{number:032d}" for number in range(1000)]
+    others = [Domain(uuid=each, name=each, state="running", run=1) for each in numbers]
+    story.observed.surveyed("h1", 9, [domain("g1:off:failed"), *others], story.state, NOW)
+    machines = Counted(story.state.machines)
+    story.state = msgspec.structs.replace(story.state, machines=machines)
+    story.alerts("crashed g1")
+    assert machines.looks < 10
 
 
 def test_domains_of_others_that_come_and_go_are_not_remembered() -> None:

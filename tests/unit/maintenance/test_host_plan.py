@@ -104,6 +104,8 @@ def test_the_memory_that_a_drain_has_chosen_for_its_machines_is_no_other_drains(
     returning = msgspec.structs.replace(draining, state=HostState.RETURNING)
     world.free = {"h1": 6000, "h2": 20_000, "h3": 0}
     assert refused(returning)
+    left_before = msgspec.structs.replace(moving, way=Way.GONE)  # its drain was stuck since
+    assert refused(msgspec.structs.replace(returning, guests=(left_before,)))
     world.where[moving.vm_id] = "h1"
     assert not refused(returning)
 

@@ -338,11 +338,19 @@ def _tempered(step: Step, past: Past) -> Step:
     if not failed or step.do in LOOKS | {Do.PRESS}:  # presses have their own pause and time
         return step
     latest = failed[-1]
-    if len(failed) >= TRIES.get(step.do, TRIES_ELSE):
-        return Step(do=Do.FAIL, message=f"could not {step.do} on {step.host}: {latest.message}")
+    if why := _given_up(past, step.do, step.host):
+        return Step(do=Do.FAIL, message=why)
     if past.now - latest.at < RETRY_EVERY_SECONDS:
         return Step(do=Do.WAIT, seconds=LOOK_AGAIN_SECONDS, message=latest.message)
     return step
+
+
+def _given_up(past: Past, do: Do, host: str) -> str:
+    """Return the reason why a kind of step is not tried again on a host; "" while it is."""
+    failed = [each for each in past.failures if (each.do, each.host) == (do, host)]
+    if len(failed) < TRIES.get(do, TRIES_ELSE):
+        return ""
+    return f"could not {do} on {host}: {failed[-1].message}"
 
 
 # Pause and reboot: what happens on one host, by tables of (state, phase).
@@ -403,7 +411,13 @@ def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) ->
         why = f"reached its time limit; it runs on {host.name}"
     if do is None or why:
         return Step(do=Do.FAIL, message=why)
-    if do is not Do.MARK and marker is not None and marker.attempt != order.attempt:
+    if marker is not None and (unmarked := _given_up(past, Do.MARK, host.name)):
+        # The disk is full, perhaps. What this operation took down comes up all the same.
+        back = {DomainState.PAUSED: Do.RESUME, DomainState.OFF: Do.START}.get(domain.state)
+        if back is None:
+            return Step(do=Do.FAIL, message=unmarked)
+        do = back
+    elif do is not Do.MARK and marker is not None and marker.attempt != order.attempt:
         return _mark(order, host, renewed(marker, order))
     return _timed(order, host, do, phase, past)
 
@@ -648,6 +662,8 @@ def _stays(order: Order, domain: DomainSight, marker: Marker, past: Past) -> str
     """Return the reason for giving up a machine that runs at its source; "" to go on."""
     if past.stopping:
         return "reached its time limit"
+    if why := _given_up(past, Do.MARK, marker.source):
+        return why
     if (failure := past.failed(Do.MOVE_DEFINITION) or past.failed(Do.START)) is not None:
         return f"could not move: {failure.message}"
     if past.started_on:
@@ -704,7 +720,9 @@ def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Pas
     host, domain = at_source
     refused_move = past.failed(Do.MOVE_DEFINITION)
     target, why = _target(order, hosts, host, domain, marker.target)
-    if target and not past.stopping and refused_move is None and past.failed(Do.START) is None:
+    why = _given_up(past, Do.MARK, source) or why
+    tried = refused_move is not None or past.failed(Do.START) is not None
+    if target and not (why or tried or past.stopping):
         if marker.attempt != order.attempt:
             return _mark(order, host, renewed(marker, order))
         return Step(do=Do.MOVE_DEFINITION, host=host.name, target=target)
