@@ -7,6 +7,7 @@ them.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -96,8 +97,9 @@ class RelayWatch(Rounds):
         self._using: set[str] = set()
         """Names of tokens whose first use is being written down."""
         self._unsaved: set[str] = set()
-        self._stalls: list[tuple[str, timedelta]] = []
-        """Those that could not be recorded: the store was away."""
+        self._stalls = deque[tuple[str, timedelta]]()
+        """Those that could not be recorded, as the store was away; the writer's thread adds to it.
+        """
         self._since = clock.now()
         self._read_to: datetime | None = None
         self._save_at = 0.0
@@ -254,9 +256,8 @@ class RelayWatch(Rounds):
 
     async def look(self) -> None:
         """Look once; after StoreError the next look does the rest."""
-        stalls, self._stalls = self._stalls, []
-        for stall in stalls:
-            self._record(*stall)
+        for _ in range(len(self._stalls)):
+            self._record(*self._stalls.popleft())
         now = self._clock.monotonic()
         if now >= self._save_at or self._away:
             shared = self._store.shared
