@@ -481,7 +481,7 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     """
     if before is None or host_plan.is_up(before):
         return _changed(replace(wanted, state=HostState.UP), HostTrigger.DRAIN, now)
-    if before.state in {HostState.DRAINING, HostState.EMPTY}:
+    if (before.stuck_in or before.state) in {HostState.DRAINING, HostState.EMPTY}:
         return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
     return before
 

@@ -313,9 +313,16 @@ def test_a_drain_begins_at_once(before: Drain | None) -> None:
     assert host_drain.request(before, wanted, NOW) == entered(wanted, HostState.DRAINING)
 
 
-@pytest.mark.parametrize("state", [each for each in HostState if each is not HostState.UP])
-def test_asking_again_changes_only_what_becomes_of_the_host(state: HostState) -> None:
+@pytest.mark.parametrize("is_stuck", [False, True])
+@pytest.mark.parametrize(
+    "state", [each for each in HostState if each not in {HostState.UP, HostState.STUCK}]
+)
+def test_asking_again_changes_only_what_becomes_of_the_host(
+    state: HostState, is_stuck: bool
+) -> None:
     before = drain(state, guests=(guest(),), requested_by="ann")
+    if is_stuck:
+        before = replace(before, state=HostState.STUCK, stuck_in=state)
     wanted = drain(HostState.UP, reboot=True, bring_home=False, requested_by="eve")
     changes = state in {HostState.DRAINING, HostState.EMPTY}
     expected = replace(before, reboot=True, bring_home=False) if changes else before
