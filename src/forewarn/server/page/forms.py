@@ -211,9 +211,6 @@ FIELD_OF_CODE: Final = {ErrorCode.NOTICE_TOO_SHORT: ("not_before", "closes_at")}
 """The fields, the first that is filled in, that a code is about."""
 
 FIELD_OF_FACT: Final = {
-    "closes": "closes_at",
-    "opens": "opens_at",
-    "length": "description",
     "machine": "machines",
     "scope": "scopes",
     "host": "hosts",
