@@ -197,6 +197,21 @@ def test_a_recording_ends_at_once_though_no_answer_comes(tmp_path: Path) -> None
     assert (recording.returncode, noted) == (0, "")
 
 
+def test_a_recording_that_cannot_be_written_ends_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    with running() as at:
+        recording = [sys.executable, *FOREWARN, "record", str(file), "--endpoint", at["guests"]]
+        full = f"ulimit -f 0; exec {shlex.join(recording)}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", full],
+            capture_output=True,
+            text=True,
+            timeout=patience.SECONDS,
+            check=False,
+        )
+    assert (done.returncode, str(file) in done.stderr) == (ExitStatus.USAGE, True)
+
+
 PAGE = "emulator"
 LINE = "--port 8170\n"
 """The end of the line that starts the endpoint by itself."""

@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 import patience
 from forewarn.connectors.port import Outcome
+from forewarn.server.page import machines
 from forewarn.server.page.rendering import environment
 from forewarn.vocabulary import AccessRole
 from page.site import FORM, NARROW, Site, follow, links, mistaken, plan, read, send, typed_in
@@ -435,17 +436,40 @@ def test_only_an_admin_revokes(site: Site) -> None:
 def test_scopes_and_hosts_are_ticked_and_a_box_filters_them(site: Site) -> None:
     placed = [{"name": f"db-{n}", "host": f"rack{n}"} for n in range(12)]
     assert site.root.ask("PUT", "/v1/fleet", {**fleet(), "machine": placed}).status == 200
-    window = site.window(path="/maintenance/new?hosts=rack3%20elsewhere")
+    window = site.window(path="/maintenance/new?hosts=elsewhere")
     hosts = window.locator("fieldset.ticks", has=window.locator("[name=hosts]"))
-    expect(hosts.locator(":checked")).to_have_count(2)
+    expect(hosts.locator(":checked")).to_have_count(1)
     expect(hosts.locator("label")).to_have_count(16)
     expect(window.locator("[type=search][data-filters]")).to_have_count(1)  # scopes are few
     window.get_by_label("Filter hosts").fill("RACK1")
     expect(hosts.locator("label:visible")).to_have_text(["rack1", "rack10", "rack11"])
     window.get_by_label("rack11").check()
+    window.get_by_label("Filter hosts").fill("rack3")
+    window.get_by_label("rack3").check()
     with site.complaints():
         follow(window.get_by_role("button", name="Show the plan"))
     for name in ("elsewhere", "rack11", "rack3"):
         expect(hosts.locator(f"[value={name}]")).to_be_checked()
     expect(hosts.locator(":checked")).to_have_count(3)
     expect(hosts.get_by_role("alert")).to_contain_text("elsewhere")
+
+
+def test_every_host_of_the_list_can_be_ticked(site: Site) -> None:
+    hosts = [f"r{n:03}" for n in range(machines.MAX_PLACES)]
+    more = [{"name": f"m{n}", "host": host} for n, host in enumerate(hosts)]
+    assert site.root.ask("PUT", "/v1/fleet?prune=true", {"machine": more}).status == 200
+    body = urlencode({"ticked": "hosts", "hosts": hosts, "action": "plan"}, doseq=True).encode()
+    planned = site.root.ask("POST", "/page/maintenance", b"event_type=Reboot&" + body, FORM)
+    assert planned.status == 200
+    assert f"{len(hosts)} units" in planned.body.decode()
+
+
+def test_a_host_whose_name_has_a_blank_is_ticked_and_no_other(site: Site) -> None:
+    more = [{"name": f"m{n}", "host": host} for n, host in enumerate(("rack", "1", "rack 1"))]
+    assert site.root.ask("PUT", "/v1/fleet", {"machine": more}).status == 200
+    window = site.window()
+    window.goto(f"{site.url}/maintenance/new?hosts=rack%201")
+    follow(window.get_by_role("button", name="Show the plan"))
+    expect(window.locator("main")).to_contain_text("1 machine reboots")
+    follow(window.get_by_role("button", name="Start"))
+    assert site.root.get("/v1/maintenances/1")["maintenance"]["targets"] == ["rack 1"]

@@ -82,7 +82,9 @@ token = group(
             "List the tokens, without their secrets.", "GET /v1/tokens", show=TOKENS
         ),
         "revoke": RequestCommand(
-            "Revoke tokens, all or none.\n\nEvery replica refuses them at once.",
+            "Revoke tokens, all or none.\n\n"
+            "Nothing can be changed with them from then on; each replica refuses them as soon as "
+            "it hears of it.",
             "DELETE /v1/tokens",
             argument("name NAME...", "Names of tokens."),
             show=_draw_revoked,

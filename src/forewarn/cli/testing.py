@@ -204,29 +204,30 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
     from forewarn.testing.record import Recording
 
     wall = clock.SystemClock()
-    with contextlib.ExitStack() as stack:
-        client = stack.enter_context(connected(endpoint))
-        with system_can(f"write {file}"):
-            written = stack.enter_context(file.open("xb"))
-        stack.enter_context(contextlib.suppress(Ended))
-        stack.enter_context(handled(_stop, "SIGINT", "SIGTERM"))
+    with (
+        connected(endpoint) as client,
+        system_can(f"write {file}"),
+        file.open("xb") as written,
+        contextlib.suppress(Ended),
+        handled(_stop, "SIGINT", "SIGTERM"),
+    ):
         place, name = _found(client)
         recording = Recording(name, keep_names=keep_names)
         written.write(recording.beginning())
         said = ""
         while True:
-            trouble = ""
+            trouble, found = "", b""
             try:
                 body, headers = _ask(place, EVENTS)
                 found = recording.answer(body, headers, wall.now())
-                if found:
-                    written.write(found)
-                    written.flush()
-                    output.note("recorded a document")
-                    if once:
-                        return
             except (OSError, http.client.HTTPException, Answered, ValueError) as error:
                 trouble = f"{place}: {error}"
+            if found:
+                written.write(found)
+                written.flush()
+                output.note("recorded a document")
+                if once:
+                    return
             if trouble and trouble != said:
                 output.note(trouble)
             said = trouble

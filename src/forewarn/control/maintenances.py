@@ -454,7 +454,7 @@ def _check_notice(
     policy: TurnPolicy, event_type: EventType, units: Iterable[Unit], now: datetime
 ) -> None:
     def refuse(name: str, message: str, code: ErrorCode = ErrorCode.INVALID) -> NoReturn:
-        raise Refused(code, f"{name} {message}", where=f"policy.{name}")
+        raise planner.wrong(f"policy.{name}", message, code)
 
     until, seconds = policy.approval_until, policy.notice_seconds
     if any(unit.drain for unit in units):
@@ -462,7 +462,7 @@ def _check_notice(
             if given:
                 refuse(
                     name,
-                    "is not for hosts that are drained: their machines move away live, with the "
+                    "it is not for hosts that are drained: their machines move away live, with the "
                     "least notice; leave it out, or do not drain the hosts",
                 )
     least = notice.minimum(event_type, min(notice.TERMINATE_MINUTES))
@@ -471,9 +471,9 @@ def _check_notice(
         too_short = ErrorCode.NOTICE_TOO_SHORT
         refuse("notice_seconds", f"{seconds} is too short: {at_least}", too_short)
     if until is not None and until <= now:
-        refuse("approval_until", f"is over: expected a time after {notice.spoken(now)}")
+        refuse("approval_until", f"expected a time after {notice.spoken(now)}")
     if until is not None and until > now + notice.FURTHEST:
-        refuse("approval_until", f"is more than {notice.FURTHEST.days} days ahead")
+        refuse("approval_until", f"more than {notice.FURTHEST.days} days ahead")
 
 
 def _units(

@@ -264,10 +264,11 @@ def of_domain(scope: str, domain: int, *, wave: int = 0) -> Unit:
 def _divided(host: str, other: model.Machine, world: World) -> model.Refused:
     where = world.scopes[other.scope].name
     message = (
-        f"host {host} holds several update domains of {where} ({other.name} is in another), and "
-        "indivisible would take them down together; move machines away, or leave it out"
+        f"host {host} holds several update domains of {where} ({other.name} is in another), which "
+        "would go down together; move machines away, or leave it out"
     )
-    return model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=where, machine=other.name)
+    facts = {"scope": where, "machine": other.name}
+    return wrong("indivisible", message, ErrorCode.NOT_ELIGIBLE, **facts)
 
 
 def turns(machines: Iterable[model.Machine]) -> Iterator[tuple[model.Machine, ...]]:
@@ -332,9 +333,9 @@ def is_off(scope: str) -> model.Refused:
     """Return the refusal (NOT_ELIGIBLE) of maintenance without notice for a scope that is off."""
     message = (
         f"scope {scope} is off: none of its machines has asked for events lately, so they would "
-        "stop without notice; add --without-notice to do it anyway"
+        "stop without notice; allow that to do it anyway"
     )
-    return model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope)
+    return model.Refused(ErrorCode.NOT_ELIGIBLE, message, where="without_notice", scope=scope)
 
 
 def grouped(
@@ -377,46 +378,47 @@ def natural(machine: model.Machine) -> list[Any]:
 _NUMBERS: Final = re.compile(r"(\d+)")
 
 
+HAS_FAILED: Final = "a failure without notice has already happened: leave it out"
+
+
+def wrong(
+    where: str, message: str, code: ErrorCode = ErrorCode.INVALID, **facts: str | int
+) -> model.Refused:
+    """Return the refusal of a field, which each surface calls by its own name."""
+    return model.Refused(code, f"at {where}: {message}", where=where, **facts)
+
+
 def check(request: Request) -> None:
     """Refuse a request that contradicts itself (INVALID), whatever its target."""
     if request.duration_seconds < -1 or request.duration_seconds > MAX_DURATION_SECONDS:
-        message = (
-            f"invalid duration {request.duration_seconds}: expected 1 to {MAX_DURATION_SECONDS} s, "
-            "0 for none or -1 for unknown"
-        )
-        raise model.Refused(ErrorCode.INVALID, message, duration_seconds=request.duration_seconds)
+        message = f"expected 1 to {MAX_DURATION_SECONDS} s, 0 for none or -1 for unknown"
+        raise wrong("duration_seconds", message, duration_seconds=request.duration_seconds)
     text = request.description or ""
     if len(text) > MAX_DESCRIPTION or not text.isprintable():
-        message = (
-            f"invalid description: expected one line of at most {MAX_DESCRIPTION} printable "
-            "characters"
-        )
-        raise model.Refused(ErrorCode.INVALID, message, length=len(text))
+        message = f"expected one line of at most {MAX_DESCRIPTION} printable characters"
+        raise wrong("description", message, length=len(text))
     if request.live_migration and request.event_type is not EventType.FREEZE:
-        raise model.Refused(ErrorCode.INVALID, "only a Freeze can be a live migration")
+        raise wrong("live_migration", "only a Freeze can be one")
     moves = request.live_migration or request.event_type is EventType.REDEPLOY
     if request.to_host and not moves:
-        message = "only a Redeploy or a live migration moves machines to another host"
-        raise model.Refused(ErrorCode.INVALID, message)
+        raise wrong("to_host", "only a Redeploy or a live migration moves machines")
     if request.not_before is not None and request.notice_seconds:
-        message = "not_before and notice_seconds both say when it may start: leave one out"
-        raise model.Refused(ErrorCode.INVALID, message)
+        raise wrong("notice_seconds", "NotBefore is given already: leave one of the two out")
     for name in ("not_before", "opens_at", "closes_at"):
         moment: datetime | None = getattr(request, name)
         if moment is not None and moment.tzinfo is None:
-            message = f"{name} {moment.isoformat()} has no time zone: add one, such as Z"
-            raise model.Refused(ErrorCode.INVALID, message)
+            raise wrong(name, f"{moment.isoformat()} has no time zone: add one, such as Z")
     if request.indivisible and not request.host:
-        raise model.Refused(ErrorCode.INVALID, "indivisible needs a host")
+        raise wrong("indivisible", "it is for one host")
     if not request.no_notice:
         return
     if request.source is not EventSource.PLATFORM or request.event_type not in NO_NOTICE_TYPES:
         kinds = ", ".join(sorted(NO_NOTICE_TYPES))
         message = f"only {kinds} of the platform can happen without notice"
-        raise model.Refused(ErrorCode.NOT_ELIGIBLE, message)
-    if request.not_before is not None or request.notice_seconds:
-        message = "a failure without notice has already happened: leave NotBefore out"
-        raise model.Refused(ErrorCode.INVALID, message)
+        raise wrong("no_notice", message, ErrorCode.NOT_ELIGIBLE)
+    for name in ("not_before", "notice_seconds"):
+        if getattr(request, name):
+            raise wrong(name, HAS_FAILED)
 
 
 def asked_start(request: Request, now: datetime) -> datetime | None:
@@ -435,20 +437,13 @@ def _check_window(request: Request, now: datetime) -> None:
     if opens is None and closes is None:
         return
     if request.no_notice:
-        message = "a failure without notice has already happened: leave the window out"
-        raise model.Refused(ErrorCode.INVALID, message)
+        raise wrong("closes_at" if opens is None else "opens_at", HAS_FAILED)
     if closes is not None and closes <= max(now, opens or now, asked or now):
-        message = (
-            f"the window closes at {notice.spoken(closes)}: expected a time after it opens, after "
-            "NotBefore and after now"
-        )
-        raise model.Refused(ErrorCode.INVALID, message, closes=closes.isoformat())
+        message = f"expected a time after {notice.spoken(max(now, opens or now, asked or now))}"
+        raise wrong("closes_at", message, closes=closes.isoformat())
     if opens is not None and asked is not None and asked < opens:
-        message = (
-            f"NotBefore {notice.spoken(asked)} is before the window opens at "
-            f"{notice.spoken(opens)}: leave it out"
-        )
-        raise model.Refused(ErrorCode.INVALID, message, opens=opens.isoformat())
+        message = f"it is after NotBefore, {notice.spoken(asked)}: leave that out"
+        raise wrong("opens_at", message, opens=opens.isoformat())
 
 
 def check_eligible(event_type: EventType, scope: model.Scope) -> None:

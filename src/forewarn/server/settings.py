@@ -171,9 +171,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """For the command line: the file with the certificates, in PEM, by which it verifies the
     service. `""`: those of the system."""
     hosts: tuple[str, ...] = ()
-    """Further `Host` names that the service accepts over TCP, besides the loopback names and the
-    address of `listen`. Others are refused, so that web pages cannot reach the service by DNS
-    rebinding.
+    """Further `Host` names, without a port, that the service accepts over TCP, besides the loopback
+    names and the address of `listen`. Others are refused, so that web pages cannot reach the
+    service by DNS rebinding.
 
     An address such as `"https://ops.example"` is that of a [proxy that ends
     TLS](../guides/page.md#behind-a-proxy-that-ends-tls): `forewarn page` prints links to it, and

@@ -456,7 +456,7 @@ def test_unknown_names_are_all_named() -> None:
 def test_a_description_is_one_printable_line(text: str) -> None:
     refused = refusal_of(Bench(), EventType.REBOOT, "web-0", description=text)
     assert refused.code is ErrorCode.INVALID
-    assert refused.facts == {"length": len(text)}
+    assert refused.facts == {"where": "description", "length": len(text)}
 
 
 def test_a_description_of_500_characters_is_taken() -> None:

@@ -212,6 +212,7 @@ async def request_maintenance(
         opens_at=data.opens_at and routing.in_utc(data.opens_at, "opens_at"),
         closes_at=data.closes_at and routing.in_utc(data.closes_at, "closes_at"),
         requested_by=call.by,
+        idempotency_key="" if dry_run else data.idempotency_key,
     )
     plane = call.backend.plane if dry_run else _requesting(call, data)
     if data.has_units:

@@ -4,14 +4,14 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Router
 from starlette.routing import Route as PathRoute
-from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from forewarn.server.operator import administration, api, auth, errors, stream, table
@@ -38,6 +38,10 @@ class RoutedPath:
     def __init__(self, methods: Mapping[str, Route]) -> None:
         self._methods = methods
 
+    def __contains__(self, method: str) -> bool:
+        """Tell whether it answers a method."""
+        return method in self._methods
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request by its method."""
         request = _begun(scope, receive)
@@ -58,6 +62,17 @@ class RoutedPath:
         path = request.scope["path"]
         message = f"{path} does not support {request.method}: /v1/schema lists the methods"
         raise HTTPException(405, message, allowed)
+
+
+class OwnMethods(PathRoute):
+    """A path that lets a later one answer other methods: a host may be called `drain`."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Tell whether it is the path of a request, in part if not by its method."""
+        match, found = super().matches(scope)
+        if match is Match.FULL and scope["method"] not in cast("RoutedPath", self.endpoint):
+            return Match.PARTIAL, found
+        return match, found
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,7 +128,7 @@ def _paths(listed: Iterable[Route]) -> Iterable[PathRoute]:
         by_path.setdefault(route.path, {})[route.method] = route
     # Starlette takes the first that fits: `/v1/hosts/drain` before `/v1/hosts/{name}`.
     for path in sorted(by_path, key=lambda path: "{" in path):
-        found = PathRoute(path, RoutedPath(by_path[path]))
+        found = OwnMethods(path, RoutedPath(by_path[path]))
         # Starlette's `$` also fits before a newline at the end.
         found.path_regex = re.compile(found.path_regex.pattern.removesuffix("$") + r"\Z")
         yield found

@@ -23,8 +23,11 @@ from forewarn.settings import Mistake
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode
 
-MAX_FIELDS: Final = 200
-"""The most fields of a form: the longest has some thirty."""
+MAX_FIELDS: Final = 1200
+"""The most fields of a form: a box for each of 500 scopes and 500 hosts, and some thirty others."""
+
+TICKED: Final = "ticked"
+"""The field with the names of those whose values are whole names: a host's may have blanks."""
 
 replace = dataclasses.replace
 
@@ -49,7 +52,10 @@ class FilledForm:
 
     def names(self, name: str) -> tuple[str, ...]:
         """Return names: ticked ones, or with blanks, commas or line ends between them."""
-        return tuple(" ".join(self.all(name)).replace(",", " ").split())
+        given = self.all(name)
+        if name in self.all(TICKED):
+            return given
+        return tuple(" ".join(given).replace(",", " ").split())
 
     def lines(self, name: str) -> tuple[str, ...]:
         """Return a field's lines, without empty ones."""
@@ -85,7 +91,7 @@ def sent(body: bytes) -> FilledForm:
             body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"
         )
     except ValueError as error:
-        message = "the form cannot be read: expected at most 200 fields in UTF-8"
+        message = f"the form cannot be read: expected at most {MAX_FIELDS} fields in UTF-8"
         raise Refused(ErrorCode.INVALID, message) from error
     return FilledForm(pairs)
 
@@ -205,9 +211,6 @@ FIELD_OF_CODE: Final = {ErrorCode.NOTICE_TOO_SHORT: ("not_before", "closes_at")}
 """The fields, the first that is filled in, that a code is about."""
 
 FIELD_OF_FACT: Final = {
-    "closes": "closes_at",
-    "opens": "opens_at",
-    "length": "description",
     "machine": "machines",
     "scope": "scopes",
     "host": "hosts",

@@ -279,7 +279,8 @@ async def begin_maintenance(
     texts = {"machines": machines, "scopes": scopes, "hosts": hosts}
     given = {name: text for name, text in texts.items() if text}
     form = forms.default(fields.GROUPS).filled(**given, key=secret_files.new_token())
-    return await _form(page, Draft(form))
+    whole = ((forms.TICKED, name) for name in given)
+    return await _form(page, Draft(FilledForm([*form.pairs, *whole])))
 
 
 @PAGE.route("POST", "/page/maintenance", AccessRole.VIEWER)
