@@ -59,13 +59,12 @@ def token(service: OperatorClient, host: str, file: Path | None) -> None:
     if file is None:
         answer.show(_draw_token)
         return
+    from forewarn.server import secret_files
     from forewarn.server.operator import schemas
 
     made = answer.read(schemas.NewRelayToken)
     with system_can(f"write {file}", "; run the command again for another token"):
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as opened:
-            opened.write(made.token + "\n")
+        secret_files.keep(file, made.token)
     output.say(f"Wrote the token of host {made.host} to {file}.")
 
 
