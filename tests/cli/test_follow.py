@@ -139,6 +139,15 @@ def test_waiting_goes_on_without_a_stream_until_one_is_free() -> None:
         list(follow.events(Scripted(taken)))
 
 
+def test_waiting_goes_on_where_the_service_restarts_after_it_has_answered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    service = Scripted(AWAY, AWAY, b"id: 4\n\n")
+    follow.wait(service, lambda: follow.Progress(True, "", dict), types=(), shown_by="")
+    assert service.asked == ["", "", ""]
+    assert capsys.readouterr().err.count(AWAY.message) == 1
+
+
 def test_waiting_prints_what_changes_once_and_ends_with_what_an_operator_has_to_know(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

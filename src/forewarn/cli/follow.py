@@ -117,13 +117,14 @@ def pieces(
     The first of each connection is OPEN.
 
     They begin after the id `since`, or now where that is `""`; without types all come. `trouble` is
-    called once with why the stream ended, until there is one again. With `waits` an account that
-    has no stream left gets an empty piece at each try, so that it may look meanwhile.
+    called once with why there is no stream, until there is one again. With `waits` the service has
+    answered before, and may be away at the start, too; and an account that has no stream left gets
+    an empty piece at each try, so that it may look meanwhile.
 
     Raises:
         Failed: The service cannot be reached at the start, or refuses.
     """
-    last_id, seconds, connected = since, FIRST_PAUSE_SECONDS, False
+    last_id, seconds, connected, is_told = since, FIRST_PAUSE_SECONDS, waits, not waits
     while True:
         parser = EventParser(last_id)
         why = "the service ended the stream"
@@ -132,7 +133,7 @@ def pieces(
             for piece in service.stream("/v1/stream", SILENCE_SECONDS, last_id, types=types):
                 found = list(parser.feed(piece))
                 if not is_open and piece:
-                    is_open = connected = True
+                    is_open, connected, is_told = True, True, False
                     seconds = FIRST_PAUSE_SECONDS
                     found.insert(0, StreamEvent(OPEN, "{}", last_id))
                 yield found
@@ -140,11 +141,13 @@ def pieces(
         except Failed as failed:
             if waits and "most" in failed.facts:  # the fact of a limit
                 yield []
+                is_told = True
             elif failed.status not in PASSING or not connected:
                 raise
             why = failed.message
-        if is_open:
+        if not is_told:
             trouble(why)
+            is_told = True
         pause(seconds)
         seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS)
 
