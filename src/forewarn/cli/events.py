@@ -3,6 +3,7 @@
 The commands: approve, cancel, postpone, hold, release, acknowledge, resolve.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, time, timedelta
@@ -195,10 +196,12 @@ def cancel(service: OperatorClient, references: Sequence[str], reason: str | Non
     """
     answer = service.post("/v1/cancellations", references=references, reason=reason)
     answer.show(_cancelled)
-    for number in () if service.as_json else filter(str.isdecimal, dict.fromkeys(references)):
-        maintenance = service.get(f"/v1/maintenances/{number}").tree()["maintenance"]
-        if maintenance["status"] == "stopped":
-            output.say(output.printable(f"maintenance {number} is stopped"))
+    numbers = () if service.as_json else filter(str.isdecimal, dict.fromkeys(references))
+    with contextlib.suppress(Failed):  # it is cancelled, whatever can be shown of it
+        for number in numbers:
+            maintenance = service.get(f"/v1/maintenances/{number}").tree()["maintenance"]
+            if maintenance["status"] == "stopped":
+                output.say(output.printable(f"maintenance {number} is stopped"))
 
 
 def _cancelled(found: "schemas.OperationList") -> None:
