@@ -83,11 +83,11 @@ class RelayReplica:
             has_all=lambda host, etag: self.all_known,
             on_void=self.void.append,
         )
+        self.follower.begin()
         feed.subscribe(self.watch.learn)
         with store.read() as reading:
             self.watch.learn(Changes(tokens=tuple(reading.tokens().values())))
             self.watch.settle()
-            self.follower.begin(reading.position())
 
     def look(self) -> None:
         self.follower.look()

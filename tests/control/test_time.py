@@ -21,7 +21,6 @@ from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, Served, ServiceClock
 from forewarn.control.ticker import Ticker
-from forewarn.control.unit_of_work import at_start
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import relays
 from forewarn.maintenance.model import Changes, Drain, HoldKind, HostState, Operation, Sighting
@@ -444,9 +443,9 @@ def test_memory_has_the_tokens_and_webhooks_of_a_clock_that_was_set_back(start: 
     start.live(MINUTE)
     again = start.jumps(-2 * HOUR)
     now = again.clock.now()
-    _, known, _ = done(again.plane.order(lambda unit, _: at_start(unit)))
-    assert known.tokens == {token.name: replace(token, created_at=now, used_at=now)}
+    known = done(again.plane.order(lambda unit, _: dict(unit.world.tokens)))
+    assert known == {token.name: replace(token, created_at=now, used_at=now)}
     with again.house.store.read() as reading:
-        assert reading.tokens() == known.tokens
+        assert reading.tokens() == known
         (hook,) = reading.webhooks().values()
     assert hook.free(now)

@@ -59,7 +59,7 @@ class Stage:
         """Commit news, at a replica if that lives."""
         with self.store.write() as transaction:
             token = f"t{transaction.position().sequence}"
-            change = NewChange(token=token, replica=by, at=NOW, format=1, body=b"")
+            change = NewChange(token=token, replica=by, at=NOW, format=0, body=b"")
             told = news.encode(items)
             sequence = transaction.append(change, told).sequence
         for name, each in self.replicas.items():

@@ -15,7 +15,7 @@ from control.conftest import done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.control.outbox import Follower, everything, state_of
+from forewarn.control.outbox import Follower, everything
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
@@ -60,9 +60,8 @@ class HubReplica:
             epoch=lambda: f"e{self.lost}",
             alone=not store.shared,
         )
-        with store.read() as reading:
-            known = everything(state_of(reading))
-            self.follower.begin(reading.position())
+        self.follower.begin()
+        known = everything(self.follower.known())
         for learn in (self._learn, self.hub.learn):
             learn(known)
             self.feed.subscribe(learn)

@@ -31,11 +31,8 @@ from forewarn.clock import Clock
 from forewarn.maintenance import news
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.news import NumberedNews
-from forewarn.store.port import StoreError, StoreUnavailable
+from forewarn.store.port import StoreError
 from forewarn.store.sql import Store
-
-ASK_SECONDS: Final = 30.0
-"""The longest wait for the loop's answer: many times the longest that a whole fleet holds it up."""
 
 Listener = Callable[[Changes], None]
 
@@ -80,31 +77,6 @@ class Changefeed:
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call listeners on this loop's thread from now on."""
         self._loop = loop
-
-    def ask(self, question: Callable[[], T]) -> T:
-        """Call `question` once memory has everything published before; return its answer.
-
-        It is called on the loop. Never call this on the loop's thread, which is waited for.
-
-        Raises:
-            StoreUnavailable: The loop has ended, or does not answer.
-        """
-        if self._loop is None:
-            return question()
-        answer: Future[T] = Future()
-
-        def deliver() -> None:
-            try:
-                answer.set_result(question())
-            except Exception as error:  # noqa: BLE001 - the caller gets it
-                answer.set_exception(error)
-
-        try:
-            self._loop.call_soon_threadsafe(deliver)
-            return answer.result(ASK_SECONDS)
-        except (RuntimeError, TimeoutError) as error:
-            message = "memory cannot be asked now: the event loop has ended or is held up"
-            raise StoreUnavailable(message) from error
 
     def publish(self, changes: Changes) -> None:
         """Pass changes to every listener; any thread may."""

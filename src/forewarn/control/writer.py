@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -24,11 +26,11 @@ from forewarn.clock import Clock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.unit_of_work import PartlySaved, UnitOfWork, WriterMemory
+from forewarn.control.unit_of_work import Job, PartlySaved
 from forewarn.maintenance.model import Refused
-from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
+from forewarn.store.port import StoreError, StoreUnavailable
 from forewarn.store.queries import Reading
-from forewarn.store.sql import Store
+from forewarn.store.sql import Store, Transaction
 
 MAX_BATCH = 500
 """The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""
@@ -39,14 +41,7 @@ would wait as long again, and the clients of approvals go away after some second
 
 T = TypeVar("T")
 
-Job = Callable[[UnitOfWork], Any]
-"""Decides within a transaction. It may be run twice: it has no effect of its own."""
-
 Waiting: TypeAlias = "tuple[Job, Future[Any]]"
-
-Committed: TypeAlias = "tuple[list[ChangeRecord], Position | None, UnitOfWork, bytes, list[Any]]"
-"""Earlier commits of others, the place in the outbox, the unit of work, its news, and the jobs'
-results or refusals."""
 
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
@@ -80,15 +75,13 @@ class InlineWriter:
     def __init__(
         self, store: Store, clock: Clock, feed: Changefeed, follower: Follower | None = None
     ) -> None:
-        self._committer = _Committer(store, clock, follower or Follower(store, feed, clock))
+        self._committer = _Committer(follower or _begun(store, feed, clock), clock)
         self._store = store
-        self._lock = threading.Lock()
 
     def submit(self, job: Job) -> "Future[Any]":
         """Run the job before returning."""
         future = _promise()
-        with self._lock:
-            self._committer.commit([(job, future)])
+        self._committer.commit([(job, future)])
         return future
 
     def read(self, question: Callable[[Reading], T]) -> "Future[T]":
@@ -123,8 +116,8 @@ class ThreadWriter:
         follower: Follower | None = None,
         told: ServiceClock | None = None,
     ) -> None:
-        follower = follower or Follower(store, feed, real or clock)
-        self._committer = _Committer(store, clock, follower, told)
+        follower = follower or _begun(store, feed, real or clock)
+        self._committer = _Committer(follower, clock, told)
         self._store = store
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-reader")
         self._real = real or clock
@@ -241,6 +234,12 @@ class ThreadWriter:
         return True
 
 
+def _begun(store: Store, feed: Changefeed, real: Clock) -> Follower:
+    follower = Follower(store, feed, real)
+    follower.begin()
+    return follower
+
+
 def _promise() -> "Future[Any]":
     """Return a future that cannot be cancelled: a caller that stops waiting stops no job."""
     future: Future[Any] = Future()
@@ -250,14 +249,9 @@ def _promise() -> "Future[Any]":
 
 @dataclass(eq=False, repr=False)
 class _Committer:
-    store: Store
-    clock: Clock
     follower: Follower
+    clock: Clock
     told: ServiceClock | None = None
-
-    def __post_init__(self) -> None:
-        """Begin without a World: the first transaction fills it."""
-        self._memory = WriterMemory(self.store)
 
     def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
         """Run a batch in one transaction and answer each of its jobs.
@@ -265,8 +259,9 @@ class _Committer:
         Returns:
             The reason why the store was away, if it was.
         """
+        asked = self.told.asking() if self.told else 0.0
         try:
-            missed, own, unit, news, results = self._transact(batch)
+            results = self.follower.transact((job for job, _ in batch), partial(self._time, asked))
         except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
             if len(batch) == 1 or isinstance(error, StoreError):
                 told = error.__cause__ if isinstance(error, PartlySaved) else error
@@ -280,7 +275,6 @@ class _Committer:
                         future.set_exception(away)
                     return away
             return None
-        self.follower.publish(missed, own, unit.saved, news)
         for (_, future), result in zip(batch, results, strict=True):
             if isinstance(result, Refused):
                 future.set_exception(result)
@@ -288,25 +282,8 @@ class _Committer:
                 future.set_result(result)
         return None
 
-    def _transact(self, batch: Sequence[Waiting]) -> Committed:
-        results: list[Any] = []
-        asked = self.told.asking() if self.told else 0.0
-        with self._memory.transaction() as (transaction, world):
-            missed = self.follower.missed(transaction)
-            now = transaction.now()
-            if now is None:
-                now = self.clock.now()
-            elif self.told is not None:
-                now = self.told.tell(now, asked)
-            unit = UnitOfWork(transaction, world, now)
-            for job, _ in batch:
-                try:
-                    results.append(unit.run(job))
-                except Refused as refusal:
-                    # Its traceback leads to the job and this batch: a circle that would keep a
-                    # refused fleet in memory until the collector finds it.
-                    results.append(refusal.with_traceback(None))
-            unit.save()
-            news = unit.told()
-            own = self.follower.append(transaction, unit.saved, unit.now, news)
-        return missed, own, unit, news, results
+    def _time(self, asked: float, transaction: Transaction) -> datetime:
+        now = transaction.now()
+        if now is None:
+            return self.clock.now()
+        return now if self.told is None else self.told.tell(now, asked)

@@ -727,9 +727,6 @@ class PostgresqlTransaction(Transaction):
     def now(self) -> datetime | None:
         return self._now
 
-    def position(self) -> Position:
-        return self.appended or self._last
-
     def _forget_sightings(self, machines: Iterable[str]) -> None:
         self._run(_LOCK_SIGHTINGS)  # the last that is removed: beats wait from here on
         super()._forget_sightings(machines)

@@ -96,6 +96,14 @@ class Transaction(Reading):
         super().__init__(connection)
         self.appended: Position | None = None
         """The change of this transaction in the outbox."""
+        self._last: Position | None = None
+        """The change before it, once that was read: nobody else writes meanwhile."""
+
+    def position(self) -> Position:
+        """Return the place of the last change of the outbox, this transaction's too."""
+        if self._last is None:
+            self._last = super().position()
+        return self.appended or self._last
 
     def save(self, changes: Changes, had: Container[str] = ()) -> None:
         """Write new values over the old; later readings of this transaction see them.
