@@ -105,13 +105,14 @@ def on_postgresql(
     engines.open_postgresql(folder).close()
     url = (folder / "postgresql.url").read_text()
     access = postgresql.Access(url, None, postgresql.Patience())
+    deciding = postgresql._Deciding(patience.SECONDS)
 
     def connect() -> NotingServer:
-        made = NotingServer(access)
+        made = NotingServer(access, deciding)
         made.seen = seen
         return made
 
-    opened = postgresql.PostgresqlStore(Pool(connect, patience.SECONDS, "it"), access)
+    opened = postgresql.PostgresqlStore(Pool(connect, patience.SECONDS, "it"), access, deciding)
     fill(opened)
     yield opened
     opened.close()
