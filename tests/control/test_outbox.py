@@ -19,7 +19,7 @@ from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, difference, state_of
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
@@ -94,7 +94,7 @@ class ReplicaProcess:
         self.writer = (
             ThreadWriter(store, clock, self.feed, follower=self.follower)
             if threaded
-            else InlineWriter(store, clock, self.feed, self.follower)
+            else Writer(store, clock, self.feed, self.follower)
         )
         self.plane = Plane(self.writer, mint(name), Policy(queue=Queueing.START))
 

@@ -16,7 +16,7 @@ from forewarn.control import webhooks as orders
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.plane import Plane
 from forewarn.control.webhooks import LOOK_EVERY, Deliveries
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance import news
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
@@ -37,7 +37,7 @@ class Stage:
     def __init__(self) -> None:
         self.store = Counting()
         self.clock = ManualClock(NOW)
-        self.plane = Plane(InlineWriter(self.store, self.clock, Changefeed()), lambda: "id")
+        self.plane = Plane(Writer(self.store, self.clock, Changefeed()), lambda: "id")
         self.replicas: dict[str, Deliveries] = {}
         self.got: list[tuple[str, str]] = []
         """Webhooks, and the numbers of what they were sent."""

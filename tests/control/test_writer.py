@@ -18,7 +18,7 @@ from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, InlineWriter, Job
+from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, Writer
 from forewarn.maintenance import fleet_file, news
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Scope
 from forewarn.maintenance.planner import Request
@@ -292,7 +292,7 @@ def test_what_one_job_of_a_batch_removed_is_not_there_for_the_next(threaded: Bus
 
 def test_an_inline_writer_answers_before_it_returns() -> None:
     store = Counting()
-    writer = InlineWriter(store, ManualClock(NOW), Changefeed())
+    writer = Writer(store, ManualClock(NOW), Changefeed())
     assert writer.submit(save("a")).done()
     refused = writer.submit(refuse)
     assert isinstance(refused.exception(0), Refused)

@@ -17,7 +17,7 @@ from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, everything
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.server import relay_feed
@@ -52,7 +52,7 @@ class HubReplica:
         self.documents = DocumentCache()
         self.feed = Changefeed()
         self.follower = Follower(store, self.feed, clock, replica=name)
-        self.plane = Plane(InlineWriter(store, clock, self.feed, self.follower), mint(name))
+        self.plane = Plane(Writer(store, clock, self.feed, self.follower), mint(name))
         self.hub = RelayHub(
             self.machines,
             self.documents.whole,

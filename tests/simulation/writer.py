@@ -9,7 +9,7 @@ from typing import Any
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, state_of
-from forewarn.control.unit_of_work import Job, PartlySaved, UnitOfWork
+from forewarn.control.unit_of_work import Job, UnitOfWork
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.maintenance.world import World
 from forewarn.store.sqlite import InMemoryStore
@@ -131,9 +131,6 @@ class JudgedWriter:
                 (answer,) = self._follower.transact([job], lambda _: now)
                 while self._reached:
                     self.hear(self._reached.pop().news or b"")
-        except PartlySaved as error:
-            assert isinstance(error.__cause__, Refused)
-            return Answered(None, error.__cause__)
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)
         return Answered(None, answer) if isinstance(answer, Refused) else Answered(answer, None)

@@ -28,10 +28,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class PartlySaved(Exception):  # noqa: N818 - what happened
-    """A job is refused, its cause says why, and the transaction has a part of its changes."""
-
-
 class UnitOfWork:
     """One transaction of the writer: the live state, and the store as it will be when committed."""
 
@@ -103,27 +99,23 @@ class UnitOfWork:
         return self._transaction
 
     def answer(self, job: "Job") -> Any:  # noqa: ANN401 - whatever the job returns
-        """Run a job, and return its result or its refusal."""
-        try:
-            return self.run(job)
-        except Refused as refusal:
-            # Its traceback leads to the job and its batch: a circle that would keep a refused
-            # fleet in memory until the collector finds it.
-            return refusal.with_traceback(None)
+        """Run a job and return its result, or its refusal: then it has changed nothing.
 
-    def run(self, job: "Callable[[UnitOfWork], T]") -> T:
-        """Run a job and return its result; one that is refused has changed nothing."""
+        A refusal is raised where a part of its changes was saved: nothing of the transaction stays.
+        """
         mark, told, last_number = self.world.mark(), len(self._news), self._last_number
         try:
             result = job(self)
             self.tell()
         except Refused as refusal:
             if self._mark > mark:
-                raise PartlySaved from refusal
+                raise
             self.world.undo(mark)
             self._told, self._last_number = mark, last_number
             del self._news[told:]
-            raise
+            # Its traceback leads to the job and its batch: a circle that would keep a refused
+            # fleet in memory until the collector finds it.
+            return refusal.with_traceback(None)
         return result
 
     def take(self, changes: Changes) -> None:
