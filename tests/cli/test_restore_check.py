@@ -14,12 +14,13 @@ from builders import FLEET, mint
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
-from forewarn.control import tombstones
+from forewarn.control import outbox, tombstones
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, Tombstone
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.world import World
 from forewarn.store import sqlite
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventType
@@ -237,5 +238,5 @@ def test_numbers_of_what_was_removed_are_judged_likewise(
     assert "the highest is 10." in capsys.readouterr().out
     store = sqlite.open_store(database)
     with store.read() as reading:
-        assert tombstones.highest(reading) == 2**53 - 1
+        assert tombstones.highest(World(outbox.state_of(reading))) == 2**53 - 1
     store.close()

@@ -247,60 +247,46 @@ def skipped(maintenance: Maintenance) -> Maintenance:
 
 
 def recover(
-    transaction: Transaction,
+    unit: UnitOfWork,
     begun: Mapping[str, int],
     applied: Position,
     before: LostChanges | None,
     noticed: LostChanges,
-) -> Changes:
-    """Make the store safe to go on with; return the changes.
+) -> None:
+    """Make the store safe to go on with.
 
     Args:
-        transaction: Of the store that has lost changes.
+        unit: A transaction of the store that has lost changes.
         begun: The last attempts of operations that had started, as this replica knew them, by id.
         applied: The last change that this replica knew.
         before: The `latest_loss` when this replica last read the store: if there is another one
             now, another replica noticed first.
         noticed: The loss to record if this replica is the first to notice.
     """
-    is_first = latest_loss(transaction) == before
-    live = transaction.live_operations()
-    doubted = tuple(
-        _doubted(operation)
-        for name, operation in live.items()
-        if (is_first and operation.status is EventStatus.STARTED)
-        or _is_behind(operation, begun.get(name))
-    )
-    changes = Changes(operations=doubted, maintenances=_behind(transaction, begun, noticed.at))
-    if is_first:
-        scopes = transaction.scopes().values()
-        raised = tuple(replace(s, incarnation=s.incarnation + RAISE_BY) for s in scopes)
-        changes = replace(changes, scopes=raised)
-        tombstones.lift(transaction, RAISE_BY)
-        transaction.skip_maintenance_numbers(SKIPPED_NUMBERS)
-        lost = max(1, applied.sequence - transaction.position().sequence)
-        written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
-        transaction.put_setting(LOST_CHANGES, written)
-    transaction.save(changes)
-    return changes
-
-
-def _behind(reading: Reading, begun: Mapping[str, int], at: datetime) -> tuple[Maintenance, ...]:
-    """Return the maintenances of operations that had started and are gone, halted."""
-    gone = begun.keys() - reading.operations(begun.keys()).keys()
-    concerned = reading.maintenances({int(name.partition(".")[0]) for name in gone}).values()
-    return tuple(
-        turns.recalled(
-            replace(
+    world = unit.world
+    is_first = latest_loss(unit.store) == before
+    for name, one in [*world.operations.items()]:
+        if (is_first and one.status is EventStatus.STARTED) or _is_behind(one, begun.get(name)):
+            world.operations[name] = _doubted(one)
+    # A maintenance that had begun with an operation that is gone is halted.
+    gone = begun.keys() - unit.operations(begun.keys()).keys()
+    for number in {int(name.partition(".")[0]) for name in gone}:
+        maintenance = world.maintenances.get(number)
+        if maintenance is not None and maintenance.state is MaintenanceState.RUNNING:
+            halted = replace(
                 skipped(maintenance),
                 state=MaintenanceState.HALTED,
                 reason=LOST_OPERATION,
-                changed_at=at,
+                changed_at=noticed.at,
             )
-        )
-        for maintenance in concerned
-        if maintenance.state is MaintenanceState.RUNNING
-    )
+            world.maintenances[number] = turns.recalled(halted)
+    if is_first:
+        tombstones.lift(world, RAISE_BY)
+        store = unit.store
+        store.skip_maintenance_numbers(SKIPPED_NUMBERS)
+        lost = max(1, applied.sequence - store.position().sequence)
+        written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
+        store.put_setting(LOST_CHANGES, written)
 
 
 def _is_behind(stored: Operation, attempt: int | None) -> bool:
@@ -532,9 +518,11 @@ class Follower:
         with self.store.write() as transaction:
             now = transaction.now() or self.real.now()
             noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
-            changes = recover(transaction, begun | self._ended, self.applied, self.lost, noticed)
-            if changes:  # the others read again, too, and what was noticed with it
-                change = self._change(b"", REREAD, transaction.now() or now)
+            unit = UnitOfWork(transaction, World(state_of(transaction)), now)
+            recover(unit, begun | self._ended, self.applied, self.lost, noticed)
+            unit.save()
+            if unit.saved:  # the others read again, too, and what was noticed with it
+                change = self._change(b"", REREAD, now)
                 told = _news_of_loss(transaction, noticed)
                 transaction.append(change, told, SKIPPED_CHANGES if told else 0)
         _log.error(
