@@ -37,7 +37,7 @@ from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import LiveState, World
-from forewarn.store.port import NewChange, OutcomeUnknown, Position, StoreError, StoreUnavailable
+from forewarn.store.port import ChangeRecord, OutcomeUnknown, Position, StoreError, StoreUnavailable
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
@@ -192,7 +192,7 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     with first.store.write() as transaction:
         scope = transaction.scopes()["web"]
         transaction.save(Changes(scopes=(msgspec.structs.replace(scope, incarnation=9),)))
-        change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"{")
+        change = ChangeRecord(token="later", replica="c", at=NOW, format=7, body=b"{")
         transaction.append(change)
     second.follower.look()
     second.is_whole()
@@ -495,7 +495,7 @@ def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: 
     first.plane.apply_fleet(FLEET).result()
     with first.store.write() as transaction:
         form = outbox.JSON
-        transaction.append(NewChange(token="x", replica="c", at=NOW, format=form, body=b"{"))
+        transaction.append(ChangeRecord(token="x", replica="c", at=NOW, format=form, body=b"{"))
     with pytest.raises(msgspec.DecodeError):
         second.ask("web-0")
     assert isinstance(second.feed.ended.exception(0), msgspec.DecodeError)

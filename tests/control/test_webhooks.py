@@ -22,7 +22,7 @@ from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import BEHIND, MAX_WEBHOOKS, TURN, Webhook
-from forewarn.store.port import NewChange
+from forewarn.store.port import ChangeRecord
 from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
 
@@ -59,7 +59,7 @@ class Stage:
         """Commit news, at a replica if that lives."""
         with self.store.write() as transaction:
             token = f"t{transaction.position().sequence}"
-            change = NewChange(token=token, replica=by, at=NOW, format=0, body=b"")
+            change = ChangeRecord(token=token, replica=by, at=NOW, format=0, body=b"")
             told = news.encode(items)
             sequence = transaction.append(change, told).sequence
         for name, each in self.replicas.items():

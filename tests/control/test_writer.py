@@ -1,5 +1,6 @@
 """The one writer: what shares a commit, what a failure costs, and who is told when."""
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -244,6 +245,23 @@ def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Busy)
     threaded.release()
     futures[0].result(patience.SECONDS)
     assert seen == [({"a"}, False)]
+
+
+def test_a_commit_of_several_changes_reaches_the_loop_in_one_call(threaded: Busy) -> None:
+    calls: list[Any] = []
+
+    class Loop:
+        def call_soon_threadsafe(self, *call: Any) -> None:
+            calls.append(call)
+
+    def twice(unit: UnitOfWork) -> None:
+        save("a")(unit)
+        unit.save()
+        save("b")(unit)
+
+    threaded.feed.deliver_on(cast("asyncio.AbstractEventLoop", Loop()))
+    threaded.writer.submit(twice).result(patience.SECONDS)
+    assert len(calls) == 1
 
 
 def test_a_listener_that_raises_ends_the_feed_and_no_answer(threaded: Busy) -> None:

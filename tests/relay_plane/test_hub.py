@@ -204,8 +204,7 @@ def test_a_machine_that_changes_its_scope_brings_the_new_one_and_takes_the_old(
     relay.ask(replica.hub)
     assert list(relay.scopes) == ["web"]
     moved = msgspec.structs.replace(replica.machines["web-0"], scope="batch")
-    replica.feed.publish(Changes(machines=(moved,)))
-    replica.feed.reach(Reached(9))
+    replica.feed.publish([Changes(machines=(moved,))], Reached(9))
     relay.ask(replica.hub)
     assert list(relay.scopes) == ["batch"]
     assert relay.machines == {"web-0": moved}
@@ -461,8 +460,7 @@ def test_a_relay_is_told_which_machines_have_to_ask_again_until_they_have(
     waits_for = {"awaited": ("web-0",), "back_by": NOW, "carried_out_at": NOW}
     returning = msgspec.structs.replace(started, status=EventStatus.RETURNING, **waits_for)
     for operation, awaited in ((returning, ("web-0",)), (started, ())):
-        replica.feed.publish(Changes(operations=(operation,)))
-        replica.hub.reach(99)
+        replica.feed.publish([Changes(operations=(operation,))], Reached(99))
         told = relay.ask(replica.hub)
         assert told is not None
         assert told.awaited == awaited

@@ -14,7 +14,7 @@ from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.store import postgresql, sql, sqlite
 from forewarn.store.connections import DatabaseConnection, Pool
-from forewarn.store.port import AuditQuery, HistoryQuery, NewChange
+from forewarn.store.port import AuditQuery, ChangeRecord, HistoryQuery
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.vocabulary import EventStatus, EventType
@@ -285,7 +285,7 @@ def test_writing_reads_no_whole_table_on_postgresql(
     with on_postgresql.write() as transaction:
         seen.clear()
         transaction.save(with_maintenances(operation("1000.1", **over)))
-        change = NewChange(token="t", replica="r1", at=NOW, format=1, body=b"[]")
+        change = ChangeRecord(token="t", replica="r1", at=NOW, format=1, body=b"[]")
         transaction.append(change, b"[1]")
         transaction.purge(LATER, 10)
         transaction.trim(LATER, 10)

@@ -171,7 +171,7 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     from forewarn.control.unit_of_work import UnitOfWork
     from forewarn.maintenance import news
     from forewarn.maintenance.world import World
-    from forewarn.store.port import NewChange
+    from forewarn.store.port import ChangeRecord
 
     with store.write() as transaction:
         at = transaction.now() or SystemClock().now()
@@ -191,12 +191,9 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
         # The next start counts the outbox from here on as another one: relays read all again.
         transaction.put_setting(outbox.RESTORED, str(highest))
         transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS)
-        change = NewChange(
+        change = ChangeRecord(
             token=f"restored-{transaction.position().sequence}-{highest}",
-            replica="",
             at=at,
-            format=outbox.REREAD,
-            body=b"",
         )
         lost = news.encode([news.lost(0, "restore-check", at)])
         transaction.append(change, lost, outbox.SKIPPED_CHANGES)

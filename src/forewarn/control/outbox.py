@@ -40,7 +40,6 @@ from forewarn.maintenance.world import IndexBroken, LiveState, World
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
-    NewChange,
     OutcomeUnknown,
     Position,
     StoreError,
@@ -408,12 +407,9 @@ class Follower:
             return None
         # Nobody reads what a process on its own has written: its rows only number the changes.
         form, body = encoded(saved) if self.store.shared else (REREAD, b"")
-        at = transaction.now() or now
-        return transaction.append(self._change(body, form, at), news)
-
-    def _change(self, body: bytes, form: int, at: datetime) -> NewChange:
-        token = self._token()
-        return NewChange(token=token, replica=self.replica, at=at, format=form, body=body)
+        at, token = transaction.now() or now, self._token()
+        change = ChangeRecord(token=token, replica=self.replica, at=at, format=form, body=body)
+        return transaction.append(change, news)
 
     def _undo(self) -> None:
         try:
@@ -489,23 +485,17 @@ class Follower:
         return rows
 
     def _take(
-        self, position: Position | None, saved: Iterable[Changes], news: bytes | None = None
+        self, position: Position | None, saved: Sequence[Changes], news: bytes | None = None
     ) -> None:
         """Keep what was committed and is in the World, and publish it; the lock is held."""
         self._world.settle()
         if position is not None:
-            self._publish(saved, Reached(position.sequence, news))
-            self.applied = position
+            self._publish(saved, position, Reached(position.sequence, news))
 
-    def _publish(self, saved: Iterable[Changes], reached: Reached) -> None:
-        for changes in saved:
-            self.feed.publish(changes)
-            if self.store.shared:
-                self._remember(changes)
-        self.feed.reach(reached)
-
-    def _remember(self, changes: Changes) -> None:
-        for operation in changes.operations:
+    def _publish(self, saved: Sequence[Changes], position: Position, reached: Reached) -> None:
+        self.feed.publish(saved, reached)
+        self.applied = position
+        for operation in itertools.chain.from_iterable(each.operations for each in saved):
             if operation.ended_at is not None and operation.started_at is not None:
                 self._ended[operation.id] = operation.attempt
         for name in [*itertools.islice(self._ended, max(0, len(self._ended) - MAX_ENDED))]:
@@ -522,7 +512,7 @@ class Follower:
             recover(unit, begun | self._ended, self.applied, self.lost, noticed)
             unit.save()
             if unit.saved:  # the others read again, too, and what was noticed with it
-                change = self._change(b"", REREAD, now)
+                change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
                 told = _news_of_loss(transaction, noticed)
                 transaction.append(change, told, SKIPPED_CHANGES if told else 0)
         _log.error(
@@ -543,8 +533,8 @@ class Follower:
         position, self.lost = reading.position(), latest_loss(reading)
         self._world = World(after)
         changes = difference(before, after, ended)
-        self._publish([changes] if changes else [], Reached(position.sequence, lost=lost))
-        self.applied = position
+        reached = Reached(position.sequence, lost=lost)
+        self._publish([changes] if changes else [], position, reached)
 
 
 class FollowerThread:

@@ -93,25 +93,21 @@ class Position(msgspec.Struct, frozen=True):
     token: str = ""
 
 
-class NewChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one transaction, for the replicas to read."""
+class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the outbox: the changes of one transaction, for the replicas to read."""
 
+    sequence: int = 0
+    """From 1, in the order of the commits, without gaps but where the store has lost changes; 0
+    before it is appended."""
     token: str
     """Unique. After a lost tail another change may have the number, but never the token."""
-    replica: str
+    replica: str = ""
     """The name of the replica whose transaction it was."""
     at: datetime
-    format: int
+    format: int = 0
     """The format of `body`: replicas of two releases may run side by side."""
-    body: bytes
+    body: bytes = b""
     """JSON, or empty."""
-
-
-class ChangeRecord(NewChange, frozen=True, kw_only=True):
-    """A row of the outbox."""
-
-    sequence: int
-    """From 1, in the order of the commits, without gaps but where the store has lost changes."""
 
     @property
     def position(self) -> Position:

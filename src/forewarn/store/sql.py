@@ -24,8 +24,8 @@ from forewarn.store.connections import ROWS_AT_ONCE, Begin, C, DatabaseConnectio
 from forewarn.store.port import (
     JUMP,
     NUL,
+    ChangeRecord,
     Membership,
-    NewChange,
     Position,
     Replica,
     StoreUnavailable,
@@ -235,7 +235,7 @@ class Transaction(Reading):
         """
         return self._connection.began_at
 
-    def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
+    def append(self, change: ChangeRecord, news: bytes = b"", skip: int = 0) -> Position:
         """Add a change to the outbox, at most one in a transaction; return its place.
 
         `news` are the items for outsiders; empty for none. `skip` is how many numbers to skip:
