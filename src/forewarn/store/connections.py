@@ -62,10 +62,6 @@ class DatabaseConnection(ABC):
         """Begin a transaction; one that writes has the database's write lock."""
 
     @abstractmethod
-    def begin_report(self, *, sightings: bool) -> None:
-        """Begin a transaction for reports, which need not survive a crash of the database."""
-
-    @abstractmethod
     def end(self, *, commit: bool) -> None:
         """End the transaction, if there is one."""
 
@@ -158,7 +154,8 @@ class DatabaseConnection(ABC):
 
 C = TypeVar("C", bound=DatabaseConnection)
 
-Begin: TypeAlias = Callable[[DatabaseConnection], None]
+Begin: TypeAlias = Callable[[Any], None]
+"""Begins a transaction on a connection of one engine."""
 
 
 class Pool(Generic[C]):

@@ -13,7 +13,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Final, TypeVar
@@ -555,6 +555,9 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
 
     def join(self, name: str) -> Membership:
         return _PostgresqlMembership(self._access, name)
+
+    def _report(self, *, sightings: bool = False) -> AbstractContextManager[Transaction]:
+        return self._opened(Transaction, lambda one: one.begin_report(sightings=sightings))
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -451,18 +451,10 @@ class SqlStore(Generic[C]):
         with self._opened(Reading, lambda one: one.begin(writing=False)) as reading:
             yield reading
 
-    @contextmanager
-    def _report(self, *, sightings: bool = False) -> Iterator[Transaction]:
-        """Open a transaction for reports; in a shared store it does not wait for the writing one.
-
-        `sightings` is True if it writes such.
-        """
-        if not self.shared:
-            with self.write() as transaction:
-                yield transaction
-            return
-        with self._opened(Transaction, lambda one: one.begin_report(sightings=sightings)) as found:
-            yield found
+    def _report(self, *, sightings: bool = False) -> AbstractContextManager[Transaction]:
+        """Open a transaction for reports; `sightings` is True if it writes such."""
+        del sightings
+        return self.write()
 
     def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         """Write a replica's report of itself and its sightings, in a transaction of its own.

@@ -202,10 +202,6 @@ class SqliteConnection(DatabaseConnection):
         if not writing:
             self.driver.execute(_FIRST_LOOK)
 
-    def begin_report(self, *, sightings: bool) -> None:
-        del sightings
-        self.begin(writing=True)
-
     def end(self, *, commit: bool) -> None:
         if self.driver.in_transaction:  # after some errors SQLite has rolled back by itself
             self.driver.execute("COMMIT" if commit else "ROLLBACK")
