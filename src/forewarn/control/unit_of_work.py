@@ -2,8 +2,8 @@
 
 The World has all live state, so a decision asks the store for nothing, and changes the World alone.
 The jobs of a batch share one transaction, in the order of arrival; one that is refused is undone.
-The last value of each key is saved once, at the end (by `writer`; `store.postgresql` describes a
-COMMIT whose answer is lost). The store is asked for history alone, after a save.
+The last value of each key is saved once, at the end (`outbox.Follower.transact` has the whole path
+of a transaction). The store is asked for history alone, after a save.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
