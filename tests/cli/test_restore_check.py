@@ -14,12 +14,13 @@ from builders import FLEET, mint
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
-from forewarn.control import tombstones
+from forewarn.control import outbox, tombstones
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, Tombstone
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.world import World
 from forewarn.store import sqlite
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventType
@@ -29,7 +30,7 @@ from forewarn.vocabulary import EventType
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "forewarn.db"
     store = sqlite.open_store(path)
-    plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("b"))
+    plane = Plane(Writer(store, SystemClock(), Changefeed()), mint("b"))
     plane.apply_fleet(FLEET).result()
     plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
     store.close()
@@ -65,7 +66,7 @@ def test_numbers_that_were_given_after_the_backup_are_not_given_again(database: 
 
     def operations(machine: str) -> list[str]:
         store = sqlite.open_store(database)
-        plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("c"))
+        plane = Plane(Writer(store, SystemClock(), Changefeed()), mint("c"))
         asked = Request(event_type=EventType.REBOOT, machines=(machine,))
         made = [o.id for o in plane.request(asked).result().operations]
         store.close()
@@ -80,7 +81,7 @@ def test_numbers_that_were_given_after_the_backup_are_not_given_again(database: 
 
 def test_operations_of_units_get_no_number_from_after_the_backup(database: Path) -> None:
     store = sqlite.open_store(database)
-    plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("d"))
+    plane = Plane(Writer(store, SystemClock(), Changefeed()), mint("d"))
     asked = Request(event_type=EventType.REBOOT, scope="batch")
     maintenance = plane.request(asked).result().maintenance
     assert maintenance.units
@@ -237,5 +238,5 @@ def test_numbers_of_what_was_removed_are_judged_likewise(
     assert "the highest is 10." in capsys.readouterr().out
     store = sqlite.open_store(database)
     with store.read() as reading:
-        assert tombstones.highest(reading) == 2**53 - 1
+        assert tombstones.highest(World(outbox.state_of(reading))) == 2**53 - 1
     store.close()

@@ -13,7 +13,7 @@ from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.maintenance.planner import Request
 from forewarn.store import postgresql, schema, sqlite
@@ -33,7 +33,7 @@ def database(tmp_path: Path) -> Path:
     """A fleet with live events, a history, and one of everything else."""
     path = tmp_path / "forewarn.db"
     store = sqlite.open_store(path)
-    plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("b"))
+    plane = Plane(Writer(store, SystemClock(), Changefeed()), mint("b"))
     plane.apply_fleet(FLEET).result()
     plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
     over = {"status": EventStatus.COMPLETED, "ended_at": NOW}

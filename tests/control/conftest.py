@@ -12,7 +12,7 @@ from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store.port import StoreUnavailable
@@ -42,7 +42,7 @@ class House:
 
     def restart(self) -> None:
         """Have another plane, which reads the store again."""
-        writer = InlineWriter(self.store, self.clock, self.feed)
+        writer = Writer(self.store, self.clock, self.feed)
         self.plane = Plane(writer, self._mint, Policy(queue=Queueing.START))
 
     def put(self, changes: Changes) -> None:

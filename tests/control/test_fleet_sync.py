@@ -18,7 +18,7 @@ from forewarn.control import fleet_sync
 from forewarn.control.fleet_sync import REST, SURVEY_EVERY, FleetSync
 from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.fleet_import import Domain
@@ -130,7 +130,7 @@ def domain(n: int, state: str = "running", reason: str = "", **more: Any) -> Dom
 
 def plane_of(hosts: Hosts, kind: type[Plane]) -> Plane:
     house = hosts.house
-    return kind(InlineWriter(house.store, house.clock, house.feed), mint("d"))
+    return kind(Writer(house.store, house.clock, house.feed), mint("d"))
 
 
 async def test_a_host_whose_relay_hears_a_stranger_is_surveyed_within_a_second(
@@ -286,7 +286,7 @@ async def test_tags_are_read_of_domains_that_are_not_in_the_fleet(hosts: Hosts) 
 
 async def test_a_crash_and_a_move_wait_for_a_store_that_is_away(hosts: Hosts) -> None:
     store = Counting(hosts.house.store)
-    plane = Plane(InlineWriter(store, hosts.house.clock, hosts.house.feed), mint("d"))
+    plane = Plane(Writer(store, hosts.house.clock, hosts.house.feed), mint("d"))
     async with hosts.watched(plane):
         hosts.fails(0)
         hosts.kept.domains["h0"].append(hosts.kept.domains["h1"].pop())

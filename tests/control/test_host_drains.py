@@ -23,7 +23,7 @@ from forewarn.control.host_drains import HostDrains
 from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.ticker import Ticker
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance import fleet_file, host_drain
 from forewarn.maintenance.model import (
     Changes,
@@ -144,7 +144,7 @@ class Site:
 
     def _wire(self) -> None:
         self.feed = Changefeed()
-        self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), self._mint, self.rules)
+        self.plane = Plane(Writer(self.store, self.clock, self.feed), self._mint, self.rules)
         self.hosts = HostDrains(
             self.plane, self.connector, self.clock, self.machines, self.host_back
         )

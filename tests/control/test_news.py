@@ -15,7 +15,7 @@ from forewarn.control import maintenances
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance import news
 from forewarn.maintenance.model import (
     Changes,
@@ -141,7 +141,7 @@ def test_a_refused_request_is_no_news(house: House, reader: Reader) -> None:
 def test_a_commit_that_fails_leaves_no_news(reader: Reader) -> None:
     del reader
     store = Counting()
-    plane = Plane(InlineWriter(store, ManualClock(NOW), Changefeed()), mint("b"))
+    plane = Plane(Writer(store, ManualClock(NOW), Changefeed()), mint("b"))
     done(plane.apply_fleet(FLEET))
     before = told(store)
     assert [one.type for one in before] == [NewsType.FLEET_CHANGED]

@@ -11,7 +11,7 @@ from forewarn.clock import SystemClock
 from forewarn.control import changefeed
 from forewarn.control.changefeed import NewsTail, Reached
 from forewarn.maintenance import news
-from forewarn.store.port import NewChange, StoreUnavailable
+from forewarn.store.port import ChangeRecord, StoreUnavailable
 from forewarn.store.queries import Reading
 
 ITEM = news.encode([news.lost(1, "r1", NOW)])
@@ -38,7 +38,7 @@ class Store(Counting):
     def append(self, items: bytes = ITEM, skip: int = 0) -> int:
         with self.write() as transaction:
             token = str(transaction.position().sequence)
-            change = NewChange(token=token, replica="r", at=NOW, format=0, body=b"")
+            change = ChangeRecord(token=token, replica="r", at=NOW, format=0, body=b"")
             return transaction.append(change, items, skip).sequence
 
 

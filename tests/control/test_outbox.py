@@ -18,7 +18,8 @@ from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, difference, state_of
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.control.unit_of_work import UnitOfWork
+from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
@@ -36,7 +37,7 @@ from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import LiveState, World
-from forewarn.store.port import NewChange, OutcomeUnknown, Position, StoreError, StoreUnavailable
+from forewarn.store.port import ChangeRecord, OutcomeUnknown, Position, StoreError, StoreUnavailable
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
@@ -67,9 +68,6 @@ class Memory:
             if operation.live:
                 self.operations[operation.id] = operation
 
-    def known(self) -> LiveState:
-        return LiveState(dict(self.scopes), dict(self.machines), dict(self.operations))
-
 
 def vars_of(world: World) -> dict[str, object]:
     """The tables and indexes of a World."""
@@ -92,12 +90,11 @@ class ReplicaProcess:
             clock,
             replica=name,
             mint=lambda: f"{name}-{next(tokens)}",
-            known=self.memory.known,
         )
         self.writer = (
             ThreadWriter(store, clock, self.feed, follower=self.follower)
             if threaded
-            else InlineWriter(store, clock, self.feed, self.follower)
+            else Writer(store, clock, self.feed, self.follower)
         )
         self.plane = Plane(self.writer, mint(name), Policy(queue=Queueing.START))
 
@@ -151,19 +148,6 @@ def test_a_replica_that_writes_first_learns_what_was_committed_before(pair: Pair
     assert second.memory.told == first.memory.told
 
 
-def test_what_the_thread_has_published_the_writer_does_not_publish_again(pair: Pair) -> None:
-    first, second = pair
-    with first.store.write() as transaction:
-        missed = first.follower.missed(transaction)
-        own = first.follower.append(transaction, [Changes(revived=("own",))], NOW)
-    second.plane.apply_fleet(FLEET).result()
-    first.follower.look()
-    told = list(first.memory.told)
-    first.follower.publish(missed, own, [Changes(revived=("own",))])
-    assert first.memory.told == told == second.memory.told
-    assert told[0].revived == ("own",)
-
-
 def test_what_a_transaction_saved_is_one_row_with_the_replicas_name(pair: Pair) -> None:
     first, _ = pair
     first.plane.apply_fleet(FLEET).result()
@@ -194,8 +178,7 @@ def test_what_is_too_much_for_a_row_is_read_from_the_store(pair: Pair) -> None:
     saved = [Changes(machines=tuple(machines), removed_machines=("web-1",))]
     with first.store.write() as transaction:
         transaction.save(saved[0])
-        own = first.follower.append(transaction, saved, NOW)
-    first.follower.publish((), own, saved)
+        first.follower.append(transaction, saved, NOW)
     first.ask("m0")
     second.follower.look()
     second.is_whole()
@@ -209,7 +192,7 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     with first.store.write() as transaction:
         scope = transaction.scopes()["web"]
         transaction.save(Changes(scopes=(msgspec.structs.replace(scope, incarnation=9),)))
-        change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"{")
+        change = ChangeRecord(token="later", replica="c", at=NOW, format=7, body=b"{")
         transaction.append(change)
     second.follower.look()
     second.is_whole()
@@ -278,6 +261,22 @@ def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_sto
     with store.read() as reading:
         assert vars_of(world) == vars_of(World(state_of(reading)))
         assert reading.live_operations() == {}
+
+
+def test_a_job_that_breaks_an_index_leaves_the_world_as_the_store_is(pair: Pair) -> None:
+    first, _ = pair
+    first.plane.apply_fleet(FLEET).result()
+    gone = first.ask("web-0")
+
+    def broken(unit: UnitOfWork, _: object) -> None:
+        unit.world.of_event.clear()
+        del unit.world.operations[gone]
+
+    with pytest.raises(KeyError):
+        first.plane.order(broken).result()
+    first.is_whole()
+    first.plane.cancel([gone], reason="").result()
+    first.is_whole()
 
 
 # The store loses its last changes.
@@ -470,6 +469,16 @@ def test_a_lost_change_is_noticed_though_another_has_its_number(pair: Pair) -> N
     assert first.follower.lost is not None
 
 
+def test_memory_is_known_to_be_whole_though_the_writer_is_in_a_transaction() -> None:
+    clock = ManualClock(NOW)
+    follower = Follower(SharedStore(), Changefeed(), clock)
+    clock.advance(timedelta(minutes=1))
+    with follower._lock:
+        assert follower.cut_off
+        follower.look()
+        assert not follower.cut_off
+
+
 def test_nothing_is_decided_on_a_memory_that_the_store_has_lost(pair: Pair) -> None:
     first, _ = pair
     first.plane.apply_fleet(FLEET).result()
@@ -477,8 +486,7 @@ def test_nothing_is_decided_on_a_memory_that_the_store_has_lost(pair: Pair) -> N
         first.ask("web-1")
     with pytest.raises(StoreUnavailable):
         first.ask("web-2")
-    first.follower.look()
-    first.ask("web-2")
+    first.ask("web-2")  # it was read again meanwhile
     first.is_whole()
 
 
@@ -487,11 +495,12 @@ def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: 
     first.plane.apply_fleet(FLEET).result()
     with first.store.write() as transaction:
         form = outbox.JSON
-        transaction.append(NewChange(token="x", replica="c", at=NOW, format=form, body=b"{"))
-    second.ask("web-0")
+        transaction.append(ChangeRecord(token="x", replica="c", at=NOW, format=form, body=b"{"))
+    with pytest.raises(msgspec.DecodeError):
+        second.ask("web-0")
     assert isinstance(second.feed.ended.exception(0), msgspec.DecodeError)
     with first.store.read() as reading:
-        assert len(reading.live_operations()) == 1
+        assert reading.live_operations() == {}
 
 
 # With real threads.

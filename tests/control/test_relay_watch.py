@@ -17,7 +17,7 @@ from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -67,7 +67,7 @@ class RelayReplica:
         feed = Changefeed()
         self.follower = Follower(store, feed, clock, replica=name)
         self.plane = Plane(
-            InlineWriter(store, clock, feed, self.follower),
+            Writer(store, clock, feed, self.follower),
             mint("b"),
             Policy(queue=Queueing.START),
             may_start=lambda: self.watch.may_start(),  # noqa: PLW0108 - made below
@@ -83,11 +83,11 @@ class RelayReplica:
             has_all=lambda host, etag: self.all_known,
             on_void=self.void.append,
         )
+        self.follower.begin()
         feed.subscribe(self.watch.learn)
         with store.read() as reading:
             self.watch.learn(Changes(tokens=tuple(reading.tokens().values())))
             self.watch.settle()
-            self.follower.begin(reading.position())
 
     def look(self) -> None:
         self.follower.look()

@@ -16,7 +16,7 @@ from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ServiceClock
-from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance.model import Policy, Sighting, unseen
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.world import NOTHING
@@ -71,7 +71,7 @@ class Process:
         self.watch = ServiceClock(self.real, at=town.time.now())
         feed = Changefeed()
         follower = Follower(town.store, feed, self.real, replica=name, mint=mint(name))
-        writer = InlineWriter(town.store, self.watch, feed, follower)
+        writer = Writer(town.store, self.watch, feed, follower)
         self.plane = Plane(writer, mint(name), may_start=self.watch.may_start)
         own = Replica(name=name, process="1", version="1", started_at=NOW, beat_at=NOW)
         self.seen: dict[str, Sighting] = {}
@@ -265,7 +265,7 @@ class Blind(InMemoryStore):
 def test_an_outage_counts_once_though_what_was_seen_cannot_be_written() -> None:
     clock, store, feed = ManualClock(NOW), Blind(), Changefeed()
     watch = ServiceClock(clock)
-    plane = Plane(InlineWriter(store, watch, feed), mint("b"), Policy())
+    plane = Plane(Writer(store, watch, feed), mint("b"), Policy())
     plane.apply_fleet(FLEET).result()
     plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
     sightings = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))

@@ -16,7 +16,7 @@ from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Operations, Plane, Retention
 from forewarn.control.ticker import LOOK_EVERY, ReturnWatch, Ticker
-from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance.model import Changes, Operation, Sighting
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
@@ -263,7 +263,7 @@ class Behind(Plane):
 def test_the_ticker_rests_while_the_store_says_that_nothing_is_due_yet() -> None:
     clock, store_clock = ManualClock(NOW), ManualClock(NOW - timedelta(milliseconds=90))
     store, feed = Counting(), Changefeed()
-    plane = Behind(InlineWriter(store, store_clock, feed), mint("a"))
+    plane = Behind(Writer(store, store_clock, feed), mint("a"))
     done(plane.apply_fleet(FLEET))
     done(plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))))
     ticker = Ticker(plane, clock, Retention())

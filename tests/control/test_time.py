@@ -21,8 +21,7 @@ from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, Served, ServiceClock
 from forewarn.control.ticker import Ticker
-from forewarn.control.unit_of_work import at_start
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance import relays
 from forewarn.maintenance.model import Changes, Drain, HoldKind, HostState, Operation, Sighting
 from forewarn.maintenance.webhooks import Webhook, refused
@@ -41,7 +40,7 @@ class Start:
         self.house = house
         self.clock = house.clock
         self.watch = ServiceClock(house.clock)
-        writer = InlineWriter(house.store, self.watch, house.feed)
+        writer = Writer(house.store, self.watch, house.feed)
         self.sightings: dict[str, Sighting] = {}
         seen = self.seen = SharedSightings(self.sightings.get)
         self.plane = house.plane = Plane(
@@ -153,7 +152,7 @@ def test_a_crash_within_the_lapse_leaves_all_of_it_to_the_next_start(start: Star
             return super()._decide(*arguments)
 
     watch = ServiceClock(start.clock)
-    writer = InlineWriter(start.house.store, watch, start.house.feed)
+    writer = Writer(start.house.store, watch, start.house.feed)
     with pytest.raises(RuntimeError, match="killed here"):
         asyncio.run(Heartbeat(Dying(writer, mint("f")), watch, start.clock).begin())
     assert done(start.plane.setting(SETTING)) == before
@@ -351,7 +350,7 @@ def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
             return hung
 
     heartbeat = Heartbeat(
-        Hung(InlineWriter(start.house.store, start.watch, start.house.feed), mint("h")),
+        Hung(Writer(start.house.store, start.watch, start.house.feed), mint("h")),
         start.watch,
         start.clock,
     )
@@ -444,9 +443,9 @@ def test_memory_has_the_tokens_and_webhooks_of_a_clock_that_was_set_back(start: 
     start.live(MINUTE)
     again = start.jumps(-2 * HOUR)
     now = again.clock.now()
-    _, known, _ = done(again.plane.order(lambda unit, _: at_start(unit)))
-    assert known.tokens == {token.name: replace(token, created_at=now, used_at=now)}
+    known = done(again.plane.order(lambda unit, _: dict(unit.world.tokens)))
+    assert known == {token.name: replace(token, created_at=now, used_at=now)}
     with again.house.store.read() as reading:
-        assert reading.tokens() == known.tokens
+        assert reading.tokens() == known
         (hook,) = reading.webhooks().values()
     assert hook.free(now)

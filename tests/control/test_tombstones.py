@@ -25,9 +25,7 @@ def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: H
     assert (house.incarnation("bastion"), house.incarnation("web")) == (4, 3)
     assert house.incarnation("batch") == 0
     done(house.plane.remove_machines(["bastion"]))
-    with house.store.write() as transaction:
-        tombstones.lift(transaction, 100)
-    house.restart()
+    done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("bastion") == 105
 
@@ -71,9 +69,9 @@ def test_removed_machines_are_raised_with_a_restored_store_and_the_oldest_forgot
     done(house.plane.remove_machines(["bastion"]))  # which never had an event to read
     remove_after_an_event(house)
     done(house.plane.remove_machines(["web-2"]))
-    with house.store.write() as transaction:
-        tombstones.lift(transaction, 100)
-        kept = transaction.tombstones()
+    done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
+    with house.store.read() as reading:
+        kept = reading.tombstones()
     assert set(kept) == {*(t.key for t in old[1:]), "web-1", "web-2"}
     assert (kept["web-2"].scope, kept["web-2"].incarnation) == ("web", 102)
     assert (kept["old-00001"].scope, kept["old-00001"].incarnation) == ("web", 101)

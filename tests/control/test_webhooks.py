@@ -16,13 +16,13 @@ from forewarn.control import webhooks as orders
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.plane import Plane
 from forewarn.control.webhooks import LOOK_EVERY, Deliveries
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance import news
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import BEHIND, MAX_WEBHOOKS, TURN, Webhook
-from forewarn.store.port import NewChange
+from forewarn.store.port import ChangeRecord
 from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
 
@@ -37,7 +37,7 @@ class Stage:
     def __init__(self) -> None:
         self.store = Counting()
         self.clock = ManualClock(NOW)
-        self.plane = Plane(InlineWriter(self.store, self.clock, Changefeed()), lambda: "id")
+        self.plane = Plane(Writer(self.store, self.clock, Changefeed()), lambda: "id")
         self.replicas: dict[str, Deliveries] = {}
         self.got: list[tuple[str, str]] = []
         """Webhooks, and the numbers of what they were sent."""
@@ -59,7 +59,7 @@ class Stage:
         """Commit news, at a replica if that lives."""
         with self.store.write() as transaction:
             token = f"t{transaction.position().sequence}"
-            change = NewChange(token=token, replica=by, at=NOW, format=1, body=b"")
+            change = ChangeRecord(token=token, replica=by, at=NOW, format=0, body=b"")
             told = news.encode(items)
             sequence = transaction.append(change, told).sequence
         for name, each in self.replicas.items():

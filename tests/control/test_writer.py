@@ -1,5 +1,6 @@
 """The one writer: what shares a commit, what a failure costs, and who is told when."""
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -18,7 +19,7 @@ from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, InlineWriter, Job
+from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, Writer
 from forewarn.maintenance import fleet_file, news
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Scope
 from forewarn.maintenance.planner import Request
@@ -246,6 +247,23 @@ def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Busy)
     assert seen == [({"a"}, False)]
 
 
+def test_a_commit_of_several_changes_reaches_the_loop_in_one_call(threaded: Busy) -> None:
+    calls: list[Any] = []
+
+    class Loop:
+        def call_soon_threadsafe(self, *call: Any) -> None:
+            calls.append(call)
+
+    def twice(unit: UnitOfWork) -> None:
+        save("a")(unit)
+        unit.save()
+        save("b")(unit)
+
+    threaded.feed.deliver_on(cast("asyncio.AbstractEventLoop", Loop()))
+    threaded.writer.submit(twice).result(patience.SECONDS)
+    assert len(calls) == 1
+
+
 def test_a_listener_that_raises_ends_the_feed_and_no_answer(threaded: Busy) -> None:
     def broken(_: Changes) -> None:
         raise ZeroDivisionError
@@ -292,7 +310,7 @@ def test_what_one_job_of_a_batch_removed_is_not_there_for_the_next(threaded: Bus
 
 def test_an_inline_writer_answers_before_it_returns() -> None:
     store = Counting()
-    writer = InlineWriter(store, ManualClock(NOW), Changefeed())
+    writer = Writer(store, ManualClock(NOW), Changefeed())
     assert writer.submit(save("a")).done()
     refused = writer.submit(refuse)
     assert isinstance(refused.exception(0), Refused)

@@ -21,25 +21,30 @@ def apply(name: str) -> None:
 
 def answer_before_commit() -> None:
     """Answer each job, and tell the guests, when it is decided; the commit follows."""
-    from forewarn.control import writer
+    from forewarn.control.changefeed import Reached
     from forewarn.control.unit_of_work import UnitOfWork
+    from forewarn.control.writer import Waiting, Writer
+    from forewarn.maintenance.model import Refused
 
-    class Hasty(writer._Committer):
-        def commit(self, batch: Sequence[writer.Waiting]) -> None:
-            with self._memory.transaction() as (transaction, world):
-                for job, future in batch:
-                    unit = UnitOfWork(transaction, world, self.clock.now())
-                    try:
-                        result = unit.run(job)
-                    except Exception as error:  # noqa: BLE001 - as the whole one does
-                        future.set_exception(error)
-                        continue
+    def hasty(self: Writer, batch: Sequence[Waiting]) -> None:
+        follower = self._follower
+        with follower._lock, self._store.write() as transaction:
+            for job, future in batch:
+                unit = UnitOfWork(transaction, follower._world, self._clock.now())
+                try:
+                    result = unit.answer(job)
                     unit.save()
-                    for changes in unit.saved:
-                        self.follower.feed.publish(changes)
-                    future.set_result(result)
+                except Exception as error:  # noqa: BLE001 - as the whole one does
+                    future.set_exception(error)
+                    continue
+                if isinstance(result, Refused):
+                    future.set_exception(result)
+                    continue
+                follower.feed.publish(unit.saved, Reached(follower.applied.sequence))
+                future.set_result(result)
+        follower._world.settle()
 
-    writer._Committer = Hasty  # type: ignore[misc]  # that is the break
+    Writer.commit = hasty  # type: ignore[method-assign]  # that is the break
 
 
 def skip_check() -> None:
@@ -101,7 +106,7 @@ def forget_holds() -> None:
             for hold in unit.world.holds_in_order():
                 self._decide(unit, commands.release_hold, hold)
 
-        self._writer.submit(job).result()
+        self.writer.submit(job).result()
         return whole(self, *executor, alone=alone)
 
     whole, plane.Plane.release_claims = (  # type: ignore[method-assign]  # that is the break
@@ -136,12 +141,12 @@ def forget(verb: str, only: str = "") -> None:
     def forgetful(self: plane.Plane, *args: Any, **kwargs: Any) -> Any:
         if only and not kwargs.get(only):
             return whole(self, *args, **kwargs)
-        inner = self._writer
-        self._writer = Forgetful(inner)  # type: ignore[assignment]  # the break
+        inner = self.writer
+        self.writer = Forgetful(inner)  # type: ignore[assignment]  # the break
         try:
             return whole(self, *args, **kwargs)
         finally:
-            self._writer = inner
+            self.writer = inner
 
     setattr(plane.Plane, verb, forgetful)
 

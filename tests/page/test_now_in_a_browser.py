@@ -22,7 +22,7 @@ from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import SAVE_SECONDS
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Approval, Operation, StartCause
 from forewarn.server.settings import SimulatedSettings
@@ -110,7 +110,7 @@ def at_random(chance: Random, number: int, status: EventStatus, **place: Any) ->
 def store() -> InMemoryStore:
     """Two hours of maintenance, up to now; in each scope one update domain is not over."""
     made, chance, numbers = InMemoryStore(), Random(SEED), itertools.count(1)
-    plane = Plane(InlineWriter(made, ManualClock(NOW), Changefeed()), mint("e"))
+    plane = Plane(Writer(made, ManualClock(NOW), Changefeed()), mint("e"))
     plane.apply_fleet(msgspec.convert(FLEET, Fleet)).result()
     with made.read() as reading:
         places = defaultdict(list)

@@ -15,9 +15,9 @@ from control.conftest import done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.control.outbox import Follower, everything, state_of
+from forewarn.control.outbox import Follower, everything
 from forewarn.control.plane import Plane
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.server import relay_feed
@@ -52,7 +52,7 @@ class HubReplica:
         self.documents = DocumentCache()
         self.feed = Changefeed()
         self.follower = Follower(store, self.feed, clock, replica=name)
-        self.plane = Plane(InlineWriter(store, clock, self.feed, self.follower), mint(name))
+        self.plane = Plane(Writer(store, clock, self.feed, self.follower), mint(name))
         self.hub = RelayHub(
             self.machines,
             self.documents.whole,
@@ -60,9 +60,8 @@ class HubReplica:
             epoch=lambda: f"e{self.lost}",
             alone=not store.shared,
         )
-        with store.read() as reading:
-            known = everything(state_of(reading))
-            self.follower.begin(reading.position())
+        self.follower.begin()
+        known = everything(self.follower.known())
         for learn in (self._learn, self.hub.learn):
             learn(known)
             self.feed.subscribe(learn)
@@ -205,8 +204,7 @@ def test_a_machine_that_changes_its_scope_brings_the_new_one_and_takes_the_old(
     relay.ask(replica.hub)
     assert list(relay.scopes) == ["web"]
     moved = msgspec.structs.replace(replica.machines["web-0"], scope="batch")
-    replica.feed.publish(Changes(machines=(moved,)))
-    replica.feed.reach(Reached(9))
+    replica.feed.publish([Changes(machines=(moved,))], Reached(9))
     relay.ask(replica.hub)
     assert list(relay.scopes) == ["batch"]
     assert relay.machines == {"web-0": moved}
@@ -462,8 +460,7 @@ def test_a_relay_is_told_which_machines_have_to_ask_again_until_they_have(
     waits_for = {"awaited": ("web-0",), "back_by": NOW, "carried_out_at": NOW}
     returning = msgspec.structs.replace(started, status=EventStatus.RETURNING, **waits_for)
     for operation, awaited in ((returning, ("web-0",)), (started, ())):
-        replica.feed.publish(Changes(operations=(operation,)))
-        replica.hub.reach(99)
+        replica.feed.publish([Changes(operations=(operation,))], Reached(99))
         told = relay.ask(replica.hub)
         assert told is not None
         assert told.awaited == awaited

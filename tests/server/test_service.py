@@ -18,7 +18,7 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ClockJumped
 from forewarn.control.ticker import FAILING
-from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
@@ -346,7 +346,7 @@ def test_a_database_keeps_its_scale_and_another_is_refused(first: float, then: f
 def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
     store = InMemoryStore()
     for writer in (
-        InlineWriter(store, ManualClock(NOON), Changefeed()),
+        Writer(store, ManualClock(NOON), Changefeed()),
         ThreadWriter(store, ManualClock(NOON), Changefeed()),
     ):
         future = Plane(writer, guids()).probe()

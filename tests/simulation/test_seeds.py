@@ -39,7 +39,7 @@ from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
 
-SEEDS = (3, 5, 7, 8, 14, 19, 36, 40)
+SEEDS = (3, 5, 7, 8, 14, 19, 25, 162)
 """Together they reach every corner. `make prove AREA=simulation` plays 200 seeds."""
 
 STEPS = 1200

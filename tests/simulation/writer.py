@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from forewarn.control.outbox import state_of
-from forewarn.control.unit_of_work import UnitOfWork, WriterMemory
-from forewarn.control.writer import Job
-from forewarn.maintenance.model import Changes
+from forewarn.clock import ManualClock
+from forewarn.control.changefeed import Changefeed, Reached
+from forewarn.control.outbox import Follower, state_of
+from forewarn.control.unit_of_work import Job, UnitOfWork
+from forewarn.maintenance.model import Changes, Refused
 from forewarn.maintenance.world import World
 from forewarn.store.sqlite import InMemoryStore
 from simulation.turn_judge import Wrong
@@ -59,13 +61,15 @@ class Defect(Exception):  # noqa: N818 - what happened
 class JudgedUnit(UnitOfWork):
     """Has each change judged before it is saved; a job may make several."""
 
-    def __init__(self, model: Model, judge: Callable[[Changes], None], *given: Any) -> None:
+    def __init__(
+        self, model: Model, judge: Callable[[Changes, datetime], None], *given: Any
+    ) -> None:
         super().__init__(*given)
         self._model = model
         self._judge = judge
 
     def _tell(self, before: Any, changes: Changes) -> None:
-        self._judge(changes)
+        self._judge(changes, self.now)
         super()._tell(before, changes)
         self.save()
         self._model.save(changes)  # the next one is judged against it
@@ -88,19 +92,29 @@ class JudgedWriter:
     ) -> None:
         self.store = InMemoryStore()
         self._model = model
-        self._memory = WriterMemory(self.store)
         self._clock = clock
         self._judge = judge
-        self.dying = False
-        self.raising = False
         self.hear: Callable[[bytes], None] = lambda _: None
         """Is told the news of each change."""
+        self._start()
+
+    def _start(self) -> None:
+        self.dying = self.raising = False
+        self._reached: list[Reached] = []
+        feed = Changefeed()
+        feed.tell(self._reached.append)
+        self._follower = Follower(
+            self.store,
+            feed,
+            ManualClock(self._clock()),
+            unit=partial(JudgedUnit, self._model, self._see),
+        )
+        self._follower.begin()
 
     def restart(self) -> None:
         """Forget what the process had in memory, which was what the store has."""
-        self.dying = self.raising = False
         self.compare()
-        self._memory = WriterMemory(self.store)
+        self._start()
 
     def compare(self) -> None:
         """Compare what the process has in memory with what the store has.
@@ -108,29 +122,18 @@ class JudgedWriter:
         Raises:
             Wrong: They differ.
         """
-        with self._memory.transaction() as (transaction, world):
-            stored = World(state_of(transaction))
-            for name, table in vars(stored).items():
-                if isinstance(table, dict) and getattr(world, name) != table:
-                    raise Wrong(f"in memory, {name} is not what the store has")
+        self._follower.transact([_compare], lambda _: self._clock())
 
     def submit(self, job: Job) -> Answered:
         now = self._clock()
         try:
-            with (
-                self._model.transaction(),
-                self._memory.transaction() as (transaction, world),
-            ):
-                unit = JudgedUnit(
-                    self._model, lambda changes: self._see(changes, now), transaction, world, now
-                )
-                result = job(unit)
-                unit.save()
-                if unit.saved:
-                    self.hear(unit.told())
+            with self._model.transaction():
+                (answer,) = self._follower.transact([job], lambda _: now)
+                while self._reached:
+                    self.hear(self._reached.pop().news or b"")
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)
-        return Answered(result, None)
+        return Answered(None, answer) if isinstance(answer, Refused) else Answered(answer, None)
 
     def _see(self, changes: Changes, now: datetime) -> None:
         if self.dying:
@@ -142,3 +145,10 @@ class JudgedWriter:
 
     def close(self) -> None:
         """Do nothing: nothing waits."""
+
+
+def _compare(unit: UnitOfWork) -> None:
+    stored = World(state_of(unit.store))
+    for name, table in vars(stored).items():
+        if isinstance(table, dict) and getattr(unit.world, name) != table:
+            raise Wrong(f"in memory, {name} is not what the store has")

@@ -13,7 +13,6 @@ from forewarn.store.port import (
     JUMP,
     ChangeRecord,
     HistoryQuery,
-    NewChange,
     NewsRecord,
     Page,
     Position,
@@ -35,8 +34,8 @@ def append(transaction: Transaction, token: str, at: datetime = NOW) -> Position
     )
 
 
-def new_change(token: str, body: bytes = b"", at: datetime = NOW, form: int = 0) -> NewChange:
-    return NewChange(token=token, replica="r1", at=at, format=form, body=body)
+def new_change(token: str, body: bytes = b"", at: datetime = NOW, form: int = 0) -> ChangeRecord:
+    return ChangeRecord(token=token, replica="r1", at=at, format=form, body=body)
 
 
 def append_alone(store: Store, token: str, at: datetime = NOW) -> Position:

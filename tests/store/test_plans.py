@@ -14,7 +14,7 @@ from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.store import postgresql, sql, sqlite
 from forewarn.store.connections import DatabaseConnection, Pool
-from forewarn.store.port import AuditQuery, HistoryQuery, NewChange
+from forewarn.store.port import AuditQuery, ChangeRecord, HistoryQuery
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.vocabulary import EventStatus, EventType
@@ -105,13 +105,14 @@ def on_postgresql(
     engines.open_postgresql(folder).close()
     url = (folder / "postgresql.url").read_text()
     access = postgresql.Access(url, None, postgresql.Patience())
+    deciding = postgresql._Deciding(patience.SECONDS)
 
     def connect() -> NotingServer:
-        made = NotingServer(access)
+        made = NotingServer(access, deciding)
         made.seen = seen
         return made
 
-    opened = postgresql.PostgresqlStore(Pool(connect, patience.SECONDS, "it"), access)
+    opened = postgresql.PostgresqlStore(Pool(connect, patience.SECONDS, "it"), access, deciding)
     fill(opened)
     yield opened
     opened.close()
@@ -284,7 +285,7 @@ def test_writing_reads_no_whole_table_on_postgresql(
     with on_postgresql.write() as transaction:
         seen.clear()
         transaction.save(with_maintenances(operation("1000.1", **over)))
-        change = NewChange(token="t", replica="r1", at=NOW, format=1, body=b"[]")
+        change = ChangeRecord(token="t", replica="r1", at=NOW, format=1, body=b"[]")
         transaction.append(change, b"[1]")
         transaction.purge(LATER, 10)
         transaction.trim(LATER, 10)

@@ -352,14 +352,16 @@ def test_what_is_saved_goes_to_the_server_with_the_commit_or_before_a_question(
 def test_a_sign_of_life_may_come_at_any_instant_of_a_transaction(
     store: PostgresqlStore, beside: PostgresqlStore
 ) -> None:
-    store._deciding = postgresql._Deciding(0.0001)
+    often = postgresql._Deciding(0.0001)
+    with store._pool.taken() as connection:
+        connection._deciding = often
     for number in range(200):
         with store.write() as transaction:
             transaction.save(Changes(scopes=(WEB,)))
             assert transaction.scopes()
             append(transaction, str(number))
     assert what_is_there(beside)[1] == Position(200, "199")
-    store._deciding.close()
+    often.close()
 
 
 def test_connections_that_were_lost_while_they_were_idle_are_not_noticed(

@@ -166,42 +166,38 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     numbers that maintenances and operations may have had since the backup are not given again:
     programs, and what is left of their runs, go by them.
     """
-    from msgspec.structs import replace
-
     from forewarn.clock import SystemClock
     from forewarn.control import outbox, tombstones
+    from forewarn.control.unit_of_work import UnitOfWork
     from forewarn.maintenance import news
-    from forewarn.maintenance.model import Changes
-    from forewarn.store.port import NewChange
+    from forewarn.maintenance.world import World
+    from forewarn.store.port import ChangeRecord
 
     with store.write() as transaction:
-        scopes = transaction.scopes().values()
-        highest = max((scope.incarnation for scope in scopes), default=0) + by
-        most = max(highest, tombstones.highest(transaction) + by)
-        if most > MAX_INCARNATION:
+        at = transaction.now() or SystemClock().now()
+        unit = UnitOfWork(transaction, World(outbox.state_of(transaction)), at)
+        world = unit.world
+        tombstones.lift(world, by)
+        if (most := max(tombstones.highest(world), by)) > MAX_INCARNATION:
             message = (
                 f"an incarnation would become {most}, but JSON clients read numbers exactly only "
                 f"up to {MAX_INCARNATION}: give a smaller --by"
             )
             raise Failed(ExitStatus.REFUSED, message)
-        raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
-        tombstones.lift(transaction, by)
-        going = tuple(map(outbox.skipped, transaction.open_maintenances().values()))
+        for number, maintenance in [*world.maintenances.items()]:
+            world.maintenances[number] = outbox.skipped(maintenance)
+        unit.save()
+        highest = max((scope.incarnation for scope in world.scopes.values()), default=by)
         # The next start counts the outbox from here on as another one: relays read all again.
         transaction.put_setting(outbox.RESTORED, str(highest))
         transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS)
-        transaction.save(Changes(scopes=raised, maintenances=going))
-        at = transaction.now() or SystemClock().now()
-        change = NewChange(
+        change = ChangeRecord(
             token=f"restored-{transaction.position().sequence}-{highest}",
-            replica="",
             at=at,
-            format=outbox.REREAD,
-            body=b"",
         )
         lost = news.encode([news.lost(0, "restore-check", at)])
         transaction.append(change, lost, outbox.SKIPPED_CHANGES)
-    return len(raised), highest if raised else 0
+    return len(world.scopes), highest if world.scopes else 0
 
 
 commands = group("Move the database.", {"copy": copy})

@@ -6,7 +6,7 @@
     writer           the one thread that writes; requests that wait together share a commit
     accounts         operators' tokens, and the record of their requests
     tombstones       the incarnations of removed scopes and machines
-    outbox           publishes the commits of this and other replicas, in one order; and recovers
+    outbox           takes the commits of all replicas into the World, and publishes them; recovers
                      when the store has lost its last changes
     changefeed       publishes changes to the process's memory, after the commit, and has the latest
                      news for those who follow

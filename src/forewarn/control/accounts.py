@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from forewarn.control.unit_of_work import Decide, UnitOfWork
-from forewarn.control.writer import Job, Writer
+from forewarn.control.unit_of_work import Decide, Job, UnitOfWork
+from forewarn.control.writer import Writer
 from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import Changes, Hold, Refused, unknown
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience

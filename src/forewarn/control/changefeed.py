@@ -20,9 +20,9 @@ or in the store, never in a queue of its own, so a slow one holds nothing up.
 import asyncio
 import bisect
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import structlog
@@ -31,11 +31,8 @@ from forewarn.clock import Clock
 from forewarn.maintenance import news
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.news import NumberedNews
-from forewarn.store.port import StoreError, StoreUnavailable
+from forewarn.store.port import StoreError
 from forewarn.store.sql import Store
-
-ASK_SECONDS: Final = 30.0
-"""The longest wait for the loop's answer: many times the longest that a whole fleet holds it up."""
 
 Listener = Callable[[Changes], None]
 
@@ -49,8 +46,6 @@ class Reached(msgspec.Struct, frozen=True):
     lost: bool = False
     """True if the store had lost its last changes: earlier publications may not have happened."""
 
-
-T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -81,53 +76,23 @@ class Changefeed:
         """Call listeners on this loop's thread from now on."""
         self._loop = loop
 
-    def ask(self, question: Callable[[], T]) -> T:
-        """Call `question` once memory has everything published before; return its answer.
-
-        It is called on the loop. Never call this on the loop's thread, which is waited for.
-
-        Raises:
-            StoreUnavailable: The loop has ended, or does not answer.
-        """
+    def publish(self, saved: Sequence[Changes], reached: Reached) -> None:
+        """Pass the changes of a commit to every listener, then its place; any thread may."""
         if self._loop is None:
-            return question()
-        answer: Future[T] = Future()
-
-        def deliver() -> None:
-            try:
-                answer.set_result(question())
-            except Exception as error:  # noqa: BLE001 - the caller gets it
-                answer.set_exception(error)
-
-        try:
-            self._loop.call_soon_threadsafe(deliver)
-            return answer.result(ASK_SECONDS)
-        except (RuntimeError, TimeoutError) as error:
-            message = "memory cannot be asked now: the event loop has ended or is held up"
-            raise StoreUnavailable(message) from error
-
-    def publish(self, changes: Changes) -> None:
-        """Pass changes to every listener; any thread may."""
-        self._deliver(self._listeners, changes)
-
-    def reach(self, reached: Reached) -> None:
-        """Announce that all changes up to this place were published."""
-        if self._telling:
-            self._deliver(self._telling, reached)
-
-    def _deliver(self, listeners: list[Callable[[T], None]], told: T) -> None:
-        if self._loop is None:
-            self._call(listeners, told)
+            self._call(saved, reached)
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(self._call, listeners, told)
+            self._loop.call_soon_threadsafe(self._call, saved, reached)
 
-    def _call(self, listeners: Iterable[Callable[[T], None]], told: T) -> None:
+    def _call(self, saved: Sequence[Changes], reached: Reached) -> None:
         if self.ended.done():
             return
         try:
-            for listener in listeners:
-                listener(told)
+            for changes in saved:
+                for listener in self._listeners:
+                    listener(changes)
+            for tell in self._telling:
+                tell(reached)
         except Exception as error:  # noqa: BLE001 - whatever it is, memory is not to be trusted
             self.fail(error)
 

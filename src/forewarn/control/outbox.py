@@ -1,16 +1,17 @@
-"""Publishes the commits of all replicas to this process's memory, in the order of the commits.
+"""Takes the commits of all replicas into the World, and publishes them, in their order.
 
-Each transaction that saves something appends it to the store's outbox, as one row; the rows are
-numbered in the order of the commits, because one transaction writes at a time. Two threads publish,
-the writer after its commit and the one that reads the commits of other replicas, both under one
-lock and row by row: every replica's memory goes through the same states. The writer finds the
-others' rows within its own transaction, so its memory is never behind its own decision.
+A transaction is one path (`Follower.transact`): begin, take over what others have committed, decide
+on the World, write, commit, publish. One that saves something appends it to the store's outbox, as
+one row; the rows are numbered in the order of the commits, because one transaction writes at a
+time. The last row that is in the World was published to the process's memory, too, so one
+comparison with the last row of the store tells everything: there are commits of others, or one
+whose answer was lost, or the store has lost its last changes.
 
-A row has a token, which no other row ever has. If the last row that was published is gone from the
+A row has a token, which no other row ever has. If the last row that is known is gone from the
 store, or another has its number, the store has lost its last changes (an asynchronous standby was
-promoted, a backup was restored): nothing is written then until memory has been read again.
+promoted, a backup was restored): all is read again then before anything is decided.
 
-Where one process has the store, nothing is read back and the thread does not run.
+Where one process has the store, it finds no other rows, and the thread does not run.
 """
 
 import itertools
@@ -27,6 +28,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
+from forewarn.control.unit_of_work import Job, UnitOfWork
 from forewarn.maintenance import news, turns
 from forewarn.maintenance.model import (
     Changes,
@@ -34,11 +36,10 @@ from forewarn.maintenance.model import (
     Operation,
 )
 from forewarn.maintenance.units import MaintenanceState, UnitState
-from forewarn.maintenance.world import LiveState
+from forewarn.maintenance.world import IndexBroken, LiveState, World
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
-    NewChange,
     OutcomeUnknown,
     Position,
     StoreError,
@@ -245,60 +246,46 @@ def skipped(maintenance: Maintenance) -> Maintenance:
 
 
 def recover(
-    transaction: Transaction,
+    unit: UnitOfWork,
     begun: Mapping[str, int],
     applied: Position,
     before: LostChanges | None,
     noticed: LostChanges,
-) -> Changes:
-    """Make the store safe to go on with; return the changes.
+) -> None:
+    """Make the store safe to go on with.
 
     Args:
-        transaction: Of the store that has lost changes.
+        unit: A transaction of the store that has lost changes.
         begun: The last attempts of operations that had started, as this replica knew them, by id.
         applied: The last change that this replica knew.
         before: The `latest_loss` when this replica last read the store: if there is another one
             now, another replica noticed first.
         noticed: The loss to record if this replica is the first to notice.
     """
-    is_first = latest_loss(transaction) == before
-    live = transaction.live_operations()
-    doubted = tuple(
-        _doubted(operation)
-        for name, operation in live.items()
-        if (is_first and operation.status is EventStatus.STARTED)
-        or _is_behind(operation, begun.get(name))
-    )
-    changes = Changes(operations=doubted, maintenances=_behind(transaction, begun, noticed.at))
-    if is_first:
-        scopes = transaction.scopes().values()
-        raised = tuple(replace(s, incarnation=s.incarnation + RAISE_BY) for s in scopes)
-        changes = replace(changes, scopes=raised)
-        tombstones.lift(transaction, RAISE_BY)
-        transaction.skip_maintenance_numbers(SKIPPED_NUMBERS)
-        lost = max(1, applied.sequence - transaction.position().sequence)
-        written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
-        transaction.put_setting(LOST_CHANGES, written)
-    transaction.save(changes)
-    return changes
-
-
-def _behind(reading: Reading, begun: Mapping[str, int], at: datetime) -> tuple[Maintenance, ...]:
-    """Return the maintenances of operations that had started and are gone, halted."""
-    gone = begun.keys() - reading.operations(begun.keys()).keys()
-    concerned = reading.maintenances({int(name.partition(".")[0]) for name in gone}).values()
-    return tuple(
-        turns.recalled(
-            replace(
+    world = unit.world
+    is_first = latest_loss(unit.store) == before
+    for name, one in [*world.operations.items()]:
+        if (is_first and one.status is EventStatus.STARTED) or _is_behind(one, begun.get(name)):
+            world.operations[name] = _doubted(one)
+    # A maintenance that had begun with an operation that is gone is halted.
+    gone = begun.keys() - unit.operations(begun.keys()).keys()
+    for number in {int(name.partition(".")[0]) for name in gone}:
+        maintenance = world.maintenances.get(number)
+        if maintenance is not None and maintenance.state is MaintenanceState.RUNNING:
+            halted = replace(
                 skipped(maintenance),
                 state=MaintenanceState.HALTED,
                 reason=LOST_OPERATION,
-                changed_at=at,
+                changed_at=noticed.at,
             )
-        )
-        for maintenance in concerned
-        if maintenance.state is MaintenanceState.RUNNING
-    )
+            world.maintenances[number] = turns.recalled(halted)
+    if is_first:
+        tombstones.lift(world, RAISE_BY)
+        store = unit.store
+        store.skip_maintenance_numbers(SKIPPED_NUMBERS)
+        lost = max(1, applied.sequence - store.position().sequence)
+        written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
+        store.put_setting(LOST_CHANGES, written)
 
 
 def _is_behind(stored: Operation, attempt: int | None) -> bool:
@@ -316,10 +303,12 @@ def _doubted(operation: Operation) -> Operation:
 
 @dataclass(eq=False, repr=False)
 class Follower:
-    """The position up to which this process has published, and the ways to advance it.
+    """The World, and the place in the outbox up to which it has the commits of all replicas.
 
-    The machine's own clock measures the age of that. `known` returns the content of memory, where
-    the feed delivers.
+    The process's memory was told of all up to there, too. Whichever thread holds the lock has the
+    World: the writer's in a transaction, or the one that looks for the commits of others.
+
+    `feed` publishes to memory; the machine's own clock measures the age of what was read.
     """
 
     store: Store
@@ -329,15 +318,15 @@ class Follower:
     replica: str = ""
     mint: Callable[[], str] | None = None
     """Returns the next token; None for the replica's name and a number."""
-    known: Callable[[], LiveState] = LiveState
+    unit: Callable[[Transaction, World, datetime], UnitOfWork] = UnitOfWork
     applied: Position = field(default_factory=Position)
-    """The last row that was published."""
+    """The last row that is in the World, and was published."""
     looked_at: float = 0.0
     """When it was last known to be the last of the store, in real seconds."""
     lost: LostChanges | None = None
     """When the store last lost changes, as far as this process has read."""
+    _world: World = field(default_factory=World)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while publishing; `applied` changes under it alone."""
     _ended: dict[str, int] = field(default_factory=dict)
     """The last attempts of what had started and has ended lately, by operation: memory forgets
     these, and the store may have lost that they ever started."""
@@ -348,10 +337,23 @@ class Follower:
         self._token = self.mint or (lambda: f"{self.replica}-{next(numbers)}")
         self.looked_at = self.real.monotonic()
 
-    def begin(self, position: Position, lost: LostChanges | None = None) -> None:
-        """Go on from here: memory was filled in the snapshot that had this position."""
-        self.applied, self.lost = position, lost
+    def begin(self) -> None:
+        """Read all from the store, and publish what is committed from then on."""
+        with self._lock, self.store.read() as reading:
+            self._world = World(state_of(reading))
+            self.applied, self.lost = reading.position(), latest_loss(reading)
         self.looked_at = self.real.monotonic()
+
+    def known(self) -> LiveState:
+        """Return the live state up to `applied`, for the process's memory.
+
+        The values are the World's own, so that they are there once.
+        """
+        with self._lock:
+            return self._kept()
+
+    def _kept(self) -> LiveState:
+        return LiveState(**{kind: dict(getattr(self._world, kind)) for kind in KEPT})
 
     @property
     def behind_seconds(self) -> float:
@@ -365,18 +367,37 @@ class Follower:
 
     # The writer's side.
 
-    def missed(self, transaction: Transaction) -> list[ChangeRecord]:
-        """Return the earlier commits of others that were not published here yet.
+    def transact(
+        self, jobs: Iterable[Job], time_of: Callable[[Transaction], datetime]
+    ) -> list[Any]:
+        """Run jobs in one transaction, commit and publish it; return their results or refusals.
+
+        Nothing of it is kept if it raises.
 
         Raises:
-            LostTail: The last published row is no longer in the store.
+            StoreError: As `Store.write` does.
+            LostTail: The store has lost its last changes.
         """
-        if not self.store.shared:
-            return []
-        applied = self.applied
-        if transaction.position() == applied:
-            return []
-        return self._after(applied, transaction)
+        with self._lock:
+            try:
+                with self.store.write() as transaction:
+                    self._catch_up(transaction)
+                    unit = self.unit(transaction, self._world, time_of(transaction))
+                    answers = [unit.answer(job) for job in jobs]
+                    unit.save()
+                    told = unit.told()
+                    own = self.append(transaction, unit.saved, unit.now, told)
+            except BaseException as error:
+                # Where nobody can tell what the store has, the next transaction finds the row.
+                self._undo()
+                if isinstance(error, LostTail):
+                    self._recover()
+                raise
+            try:
+                self._take(own, unit.saved, told)
+            except Exception as error:  # noqa: BLE001 - it was committed: no job may run again
+                self.feed.fail(error)
+        return answers
 
     def append(
         self, transaction: Transaction, saved: Sequence[Changes], now: datetime, news: bytes = b""
@@ -386,64 +407,69 @@ class Follower:
             return None
         # Nobody reads what a process on its own has written: its rows only number the changes.
         form, body = encoded(saved) if self.store.shared else (REREAD, b"")
-        at = transaction.now() or now
-        return transaction.append(self._change(body, form, at), news)
+        at, token = transaction.now() or now, self._token()
+        change = ChangeRecord(token=token, replica=self.replica, at=at, format=form, body=body)
+        return transaction.append(change, news)
 
-    def _change(self, body: bytes, form: int, at: datetime) -> NewChange:
-        token = self._token()
-        return NewChange(token=token, replica=self.replica, at=at, format=form, body=body)
-
-    def publish(
-        self,
-        missed: Iterable[ChangeRecord],
-        own: Position | None,
-        saved: Iterable[Changes],
-        news: bytes = b"",
-    ) -> None:
-        """Publish the rows that were missed before a commit, then its own changes, and its news."""
+    def _undo(self) -> None:
         try:
-            with self._lock:
-                self._publish_rows(missed)
-                if own is None or own.sequence <= self.applied.sequence:
-                    return
-                if not self.store.shared or own.sequence == self.applied.sequence + 1:
-                    self._publish_all(saved)
-                    self._reach(own, news)
-                    return
-            self.look()  # more was missed than is read at once
-        except StoreError as error:
-            _log.warning("memory is behind the store; it is read again soon", why=str(error))
-        except Exception as error:  # noqa: BLE001 - it was committed, so no job may run again
-            self.feed.fail(error)
+            self._world.undo()
+        except IndexBroken:
+            self._world = World(self._world.before())
 
     # The thread's side.
 
     def look(self) -> None:
-        """Publish all that was committed and not published yet.
+        """Take over all that was committed.
 
         Raises:
             StoreError: The store cannot be read now.
         """
-        with self._lock:
-            while True:
+        began = self.real.monotonic()
+        with self.store.read() as reading:
+            position = reading.position()
+        # While the writer has the lock, mostly nobody else can commit.
+        if position != self.applied:
+            with self._lock:
                 began = self.real.monotonic()
                 try:
                     with self.store.read() as reading:
-                        missed = self._after(self.applied, reading)
+                        self._catch_up(reading)
                 except LostTail:
                     self._recover()
-                    return
-                self._publish_rows(missed)
-                if len(missed) < MAX_ROWS - 1:  # one of those read may be known
-                    self.looked_at = began
-                    return
+        self.looked_at = began
 
-    def _after(self, applied: Position, reading: Reading) -> list[ChangeRecord]:
-        """Return the rows after the last published one, as many as are read at once.
+    def _catch_up(self, reading: Reading) -> None:
+        """Take over the commits that are not in the World yet; the lock is held.
+
+        Raises:
+            LostTail: The last one that is there is no longer in the store.
+        """
+        try:
+            while reading.position() != self.applied:
+                for row in self._after(reading):
+                    if row.sequence != self.applied.sequence + 1 or row.format != JSON:
+                        # Rows were trimmed while this process stood still, or one is of a later
+                        # release.
+                        self._read_again(reading)
+                        break
+                    changes = decode(row.body)
+                    for each in changes:
+                        self._world.take(each)
+                    self._take(row.position, changes)
+        except StoreError:
+            raise
+        except Exception as error:
+            self.feed.fail(error)
+            raise
+
+    def _after(self, reading: Reading) -> list[ChangeRecord]:
+        """Return the rows after the last one that is known, as many as are read at once.
 
         Raises:
             LostTail: That one is no longer in the store, and was not trimmed.
         """
+        applied = self.applied
         rows = reading.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
         if applied.sequence == 0:
             return rows
@@ -458,26 +484,18 @@ class Follower:
             raise LostTail
         return rows
 
-    def _publish_rows(self, rows: Iterable[ChangeRecord]) -> None:
-        """Publish the rows that are new; the lock is held."""
-        for row in rows:
-            if row.sequence <= self.applied.sequence:
-                continue
-            if row.sequence != self.applied.sequence + 1 or row.format != JSON:
-                # Rows were trimmed while this process stood still, or one is of a later release.
-                self._read_again()
-                return
-            self._publish_all(decode(row.body))
-            self._reach(row.position)
+    def _take(
+        self, position: Position | None, saved: Sequence[Changes], news: bytes | None = None
+    ) -> None:
+        """Keep what was committed and is in the World, and publish it; the lock is held."""
+        self._world.settle()
+        if position is not None:
+            self._publish(saved, position, Reached(position.sequence, news))
 
-    def _publish_all(self, saved: Iterable[Changes]) -> None:
-        for changes in saved:
-            self.feed.publish(changes)
-            if self.store.shared:
-                self._remember(changes)
-
-    def _remember(self, changes: Changes) -> None:
-        for operation in changes.operations:
+    def _publish(self, saved: Sequence[Changes], position: Position, reached: Reached) -> None:
+        self.feed.publish(saved, reached)
+        self.applied = position
+        for operation in itertools.chain.from_iterable(each.operations for each in saved):
             if operation.ended_at is not None and operation.started_at is not None:
                 self._ended[operation.id] = operation.attempt
         for name in [*itertools.islice(self._ended, max(0, len(self._ended) - MAX_ENDED))]:
@@ -485,41 +503,38 @@ class Follower:
 
     def _recover(self) -> None:
         """Go on with a store that has lost changes; the lock is held."""
-        applied, known = self.applied, self.feed.ask(self.known).operations
-        begun = {i: o.attempt for i, o in known.items() if o.started_at is not None}
+        known = self._world.operations.values()
+        begun = {one.id: one.attempt for one in known if one.started_at is not None}
         with self.store.write() as transaction:
             now = transaction.now() or self.real.now()
             noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
-            changes = recover(transaction, begun | self._ended, applied, self.lost, noticed)
-            if changes:  # the others read again, too, and what was noticed with it
-                change = self._change(b"", REREAD, transaction.now() or now)
+            unit = UnitOfWork(transaction, World(state_of(transaction)), now)
+            recover(unit, begun | self._ended, self.applied, self.lost, noticed)
+            unit.save()
+            if unit.saved:  # the others read again, too, and what was noticed with it
+                change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
                 told = _news_of_loss(transaction, noticed)
                 transaction.append(change, told, SKIPPED_CHANGES if told else 0)
         _log.error(
             "the database lost its last changes; incarnations were raised, and what had started "
             "counts as begun elsewhere",
-            known_to=applied.sequence,
+            known_to=self.applied.sequence,
         )
-        self._read_again(lost=True)
+        with self.store.read() as reading:
+            self._read_again(reading, lost=True)
 
-    def _read_again(self, *, lost: bool = False) -> None:
-        """Publish the difference between memory and the store; the lock is held.
+    def _read_again(self, reading: Reading, *, lost: bool = False) -> None:
+        """Fill the World again, and publish what is different; the lock is held.
 
         `lost` is True if the last published row is no longer in the store.
         """
-        before = self.feed.ask(self.known)
-        with self.store.read() as reading:
-            position, after = reading.position(), state_of(reading)
-            latest = latest_loss(reading)
-            ended = reading.operations(before.operations.keys() - after.operations.keys())
-        if changes := difference(before, after, ended):
-            self.feed.publish(changes)
-        self.lost = latest
-        self._reach(position, lost=lost)
-
-    def _reach(self, position: Position, news: bytes | None = None, *, lost: bool = False) -> None:
-        self.applied = position
-        self.feed.reach(Reached(position.sequence, news, lost))
+        before, after = self._kept(), state_of(reading)
+        ended = reading.operations(before.operations.keys() - after.operations.keys())
+        position, self.lost = reading.position(), latest_loss(reading)
+        self._world = World(after)
+        changes = difference(before, after, ended)
+        reached = Reached(position.sequence, lost=lost)
+        self._publish([changes] if changes else [], position, reached)
 
 
 class FollowerThread:

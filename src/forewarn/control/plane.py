@@ -21,8 +21,8 @@ import msgspec
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import accounts, lookup
 from forewarn.control.accounts import Describe, OperatorRequest, expired
-from forewarn.control.unit_of_work import Decide, UnitOfWork
-from forewarn.control.writer import Job, Writer
+from forewarn.control.unit_of_work import Decide, Job, UnitOfWork
+from forewarn.control.writer import Writer
 from forewarn.maintenance import (
     commands,
     fleet_file,

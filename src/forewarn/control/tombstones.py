@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.maintenance.model import Changes, Tombstone
+from forewarn.maintenance.model import Tombstone
 from forewarn.maintenance.world import Name, World
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Transaction
@@ -65,24 +65,22 @@ def record(world: World, before: Mapping[Name, Any], now: datetime) -> None:
 def keep(transaction: Transaction, world: World, before: Mapping[Name, Any]) -> None:
     """Write down the incarnations of removed scopes, if these have changed."""
     if any(kind == "retired" for kind, _ in before):
-        _put(transaction, dict(world.retired))
+        transaction.put_setting(SETTING, msgspec.json.encode(world.retired).decode())
 
 
-def highest(reading: Reading) -> int:
-    """Return the highest incarnation of all removed scopes and machines; 0 without any."""
-    left = (tombstone.incarnation for tombstone in reading.tombstones().values())
-    return max((*scopes(reading).values(), *left), default=0)
+def highest(world: World) -> int:
+    """Return the highest incarnation of all scopes and machines, also removed ones."""
+    there = (scope.incarnation for scope in world.scopes.values())
+    left = (tombstone.incarnation for tombstone in world.tombstones.values())
+    return max((*there, *left, *world.retired.values()), default=0)
 
 
-def lift(transaction: Transaction, by: int) -> None:
-    """Raise the incarnations of all removed ones, as a restored database's scopes are."""
-    if numbers := scopes(transaction):
-        _put(transaction, {name: number + by for name, number in numbers.items()})
-    read = [t for t in transaction.tombstones().values() if t.incarnation > 0]
-    if read:
-        lifted = tuple(replace(t, incarnation=t.incarnation + by) for t in read)
-        transaction.save(Changes(tombstones=lifted))
-
-
-def _put(transaction: Transaction, numbers: dict[str, int]) -> None:
-    transaction.put_setting(SETTING, msgspec.json.encode(numbers).decode())
+def lift(world: World, by: int) -> None:
+    """Raise the incarnations of all scopes, and of all that was removed."""
+    for name, scope in [*world.scopes.items()]:
+        world.scopes[name] = replace(scope, incarnation=scope.incarnation + by)
+    for name, number in [*world.retired.items()]:
+        world.retired[name] = number + by
+    for name, one in [*world.tombstones.items()]:
+        if one.incarnation > 0:
+            world.tombstones[name] = replace(one, incarnation=one.incarnation + by)

@@ -2,25 +2,15 @@
 
 The World has all live state, so a decision asks the store for nothing, and changes the World alone.
 The jobs of a batch share one transaction, in the order of arrival; one that is refused is undone.
-The last value of each key is saved once, at the end (by `writer`; `store.postgresql` describes a
-COMMIT whose answer is lost). The store is asked for history alone, after a save.
+The last value of each key is saved once, at the end (`outbox.Follower.transact` has the whole path
+of a transaction). The store is asked for history alone, after a save.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from forewarn.control import tombstones
-from forewarn.control.outbox import (
-    JSON,
-    KEPT,
-    MAX_ROWS,
-    LostChanges,
-    decode,
-    latest_loss,
-    state_of,
-)
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
@@ -31,91 +21,11 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.transitions import Decision, Transitions
-from forewarn.maintenance.world import IndexBroken, LiveState, Name, World
-from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
-from forewarn.store.sql import Store, Transaction
+from forewarn.maintenance.world import LiveState, Name, World
+from forewarn.store.sql import Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class PartlySaved(Exception):  # noqa: N818 - what happened
-    """A job is refused, its cause says why, and the transaction has a part of its changes."""
-
-
-class WriterMemory:
-    """The World of a writer, which is that of the store in each of its transactions.
-
-    It is filled in the first one. Where several processes share the store, the commits of the
-    others are taken over before anything is decided.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._world: World | None = None
-        self._position = Position()
-        """The last change of the outbox that is in the World."""
-
-    @contextmanager
-    def transaction(self) -> Iterator[tuple[Transaction, World]]:
-        """Open a transaction, and the World as it is there; both keep all changes, or neither.
-
-        Raises:
-            StoreError: As `Store.write` does.
-        """
-        position = self._position
-        try:
-            with self._store.write() as transaction:
-                world = self._world = self._caught_up(transaction)
-                yield transaction, world
-                if self._store.shared:
-                    position = transaction.position()
-            self._world = None  # committed: what can't be settled is not undone but read
-            world.settle()
-            self._world, self._position = world, position
-        except BaseException as error:
-            self._undo(error)
-            raise
-
-    def _undo(self, error: BaseException) -> None:
-        world, self._world = self._world, None
-        if isinstance(error, StoreError) and not isinstance(error, StoreUnavailable):
-            return  # nobody can tell what the store has: the next transaction reads it
-        if world is not None:
-            with suppress(IndexBroken):
-                world.undo()
-                self._world = world
-
-    def _caught_up(self, transaction: Transaction) -> World:
-        world = self._world
-        if world is not None and not self._store.shared:
-            return world
-        last = transaction.position()
-        while world is not None and self._position != last:
-            rows = transaction.changes_after(max(0, self._position.sequence - 1), MAX_ROWS)
-            world = self._follow(world, rows)
-        if world is None:
-            world = World(state_of(transaction))
-        self._position = last
-        return world
-
-    def _follow(self, world: World, rows: Iterable[ChangeRecord]) -> World | None:
-        """Take over the commits of others; None where the rows do not contain them."""
-        known = self._position.sequence == 0
-        moved = False
-        for row in rows:
-            if not known:
-                if row.position != self._position:
-                    return None
-                known = True
-                continue
-            if row.sequence != self._position.sequence + 1 or row.format != JSON:
-                return None
-            for changes in decode(row.body):
-                world.take(changes)
-            world.settle()
-            self._position, moved = row.position, True
-        return world if moved else None
 
 
 class UnitOfWork:
@@ -188,19 +98,24 @@ class UnitOfWork:
         self.save()
         return self._transaction
 
-    def run(self, job: "Callable[[UnitOfWork], T]") -> T:
-        """Run a job and return its result; one that is refused has changed nothing."""
+    def answer(self, job: "Job") -> Any:  # noqa: ANN401 - whatever the job returns
+        """Run a job and return its result, or its refusal: then it has changed nothing.
+
+        A refusal is raised where a part of its changes was saved: nothing of the transaction stays.
+        """
         mark, told, last_number = self.world.mark(), len(self._news), self._last_number
         try:
             result = job(self)
             self.tell()
         except Refused as refusal:
             if self._mark > mark:
-                raise PartlySaved from refusal
+                raise
             self.world.undo(mark)
             self._told, self._last_number = mark, last_number
             del self._news[told:]
-            raise
+            # Its traceback leads to the job and its batch: a circle that would keep a refused
+            # fleet in memory until the collector finds it.
+            return refusal.with_traceback(None)
         return result
 
     def take(self, changes: Changes) -> None:
@@ -267,16 +182,8 @@ class UnitOfWork:
             self._notes = []
 
 
-def at_start(unit: UnitOfWork) -> tuple[Position, LiveState, LostChanges | None]:
-    """Return the initial memory: its position, its values, and the latest loss of changes.
-
-    The values are the World's own, so that they are there once.
-    """
-    world, store = unit.world, unit.store
-    tables = {kind: dict(getattr(world, kind)) for kind in KEPT}
-    tables["operations"] = {name: one for name, one in world.operations.items() if one.live}
-    return store.position(), LiveState(**tables), latest_loss(store)
-
+Job: TypeAlias = Callable[[UnitOfWork], Any]
+"""Decides within a transaction. It may be run twice: it has no effect of its own."""
 
 _OFTEN: Final = frozenset(("operations", "scopes"))
 """The tables whose changes have no news beside those of operations."""

@@ -13,8 +13,9 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
@@ -24,11 +25,11 @@ from forewarn.clock import Clock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.unit_of_work import PartlySaved, UnitOfWork, WriterMemory
+from forewarn.control.unit_of_work import Job
 from forewarn.maintenance.model import Refused
-from forewarn.store.port import ChangeRecord, Position, StoreError, StoreUnavailable
+from forewarn.store.port import StoreError, StoreUnavailable
 from forewarn.store.queries import Reading
-from forewarn.store.sql import Store
+from forewarn.store.sql import Store, Transaction
 
 MAX_BATCH = 500
 """The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""
@@ -39,14 +40,7 @@ would wait as long again, and the clients of approvals go away after some second
 
 T = TypeVar("T")
 
-Job = Callable[[UnitOfWork], Any]
-"""Decides within a transaction. It may be run twice: it has no effect of its own."""
-
 Waiting: TypeAlias = "tuple[Job, Future[Any]]"
-
-Committed: TypeAlias = "tuple[list[ChangeRecord], Position | None, UnitOfWork, bytes, list[Any]]"
-"""Earlier commits of others, the place in the outbox, the unit of work, its news, and the jobs'
-results or refusals."""
 
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
@@ -54,8 +48,30 @@ COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 _log = structlog.get_logger(__name__)
 
 
-class Writer(Protocol):
-    """Takes jobs and answers each after its commit."""
+class Writer:
+    """Runs each job at once, in the caller's thread: for the emulator and for tests.
+
+    The clock tells each transaction's `now` where the store has no clock of its own. `told` hears
+    the store's time, where it has one, before anything is decided by it; after ClockJumped nothing
+    is.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        feed: Changefeed,
+        follower: Follower | None = None,
+        *,
+        told: ServiceClock | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._told = told
+        if follower is None:
+            follower = Follower(store, feed, clock)
+            follower.begin()
+        self._follower = follower
 
     def submit(self, job: Job) -> "Future[Any]":
         """Run a job in a transaction.
@@ -63,54 +79,68 @@ class Writer(Protocol):
         The future holds the result once it is durable, or raises Refused, StoreUnavailable, or what
         the job raised.
         """
+        future = _promise()
+        self.commit([(job, future)])
+        return future
 
     def read(self, question: Callable[[Reading], T]) -> "Future[T]":
         """Ask the store as it is at this instant, without waiting for writers.
 
         The future raises StoreUnavailable while the store cannot be read.
         """
-
-    def close(self) -> None:
-        """Finish what was submitted, then take nothing more."""
-
-
-class InlineWriter:
-    """Runs each job at once, in the caller's thread: for tests and simulations."""
-
-    def __init__(
-        self, store: Store, clock: Clock, feed: Changefeed, follower: Follower | None = None
-    ) -> None:
-        self._committer = _Committer(store, clock, follower or Follower(store, feed, clock))
-        self._store = store
-        self._lock = threading.Lock()
-
-    def submit(self, job: Job) -> "Future[Any]":
-        """Run the job before returning."""
-        future = _promise()
-        with self._lock:
-            self._committer.commit([(job, future)])
-        return future
-
-    def read(self, question: Callable[[Reading], T]) -> "Future[T]":
-        """Ask before returning."""
         future = _promise()
         try:
-            with self._store.read() as reading:
-                future.set_result(question(reading))
+            future.set_result(self._ask(question))
         except StoreError as error:
             future.set_exception(error)
         return future
 
     def close(self) -> None:
-        """Do nothing: nothing waits."""
+        """Finish what was submitted, then take nothing more."""
+
+    def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
+        """Run a batch in one transaction and answer each of its jobs.
+
+        Returns:
+            The reason why the store was away, if it was.
+        """
+        asked = self._told.asking() if self._told else 0.0
+        try:
+            results = self._follower.transact((job for job, _ in batch), partial(self._time, asked))
+        except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
+            if len(batch) == 1 or isinstance(error, StoreError):
+                for _, future in batch:
+                    future.set_exception(error)
+                return error if isinstance(error, StoreError) else None
+            _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
+            for number, single in enumerate(batch, 1):
+                if away := self.commit([single]):
+                    for _, future in batch[number:]:
+                        future.set_exception(away)
+                    return away
+            return None
+        for (_, future), result in zip(batch, results, strict=True):
+            if isinstance(result, Refused):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        return None
+
+    def _time(self, asked: float, transaction: Transaction) -> datetime:
+        now = transaction.now()
+        if now is None:
+            return self._clock.now()
+        return now if self._told is None else self._told.tell(now, asked)
+
+    def _ask(self, question: Callable[[Reading], T]) -> T:
+        with self._store.read() as reading:
+            return question(reading)
 
 
-class ThreadWriter:
+class ThreadWriter(Writer):
     """Runs jobs on a thread of its own; jobs that wait together are committed together.
 
-    The clock tells each transaction's `now` where the store has no clock of its own; the real one,
-    if given, how long commits take. `told` hears the store's time, where it has one, before
-    anything is decided by it; after ClockJumped nothing is.
+    The real clock, if given, tells how long commits take.
     """
 
     def __init__(
@@ -123,9 +153,7 @@ class ThreadWriter:
         follower: Follower | None = None,
         told: ServiceClock | None = None,
     ) -> None:
-        follower = follower or Follower(store, feed, real or clock)
-        self._committer = _Committer(store, clock, follower, told)
-        self._store = store
+        super().__init__(store, clock, feed, follower, told=told)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-reader")
         self._real = real or clock
         self.ended = _promise()
@@ -163,13 +191,8 @@ class ThreadWriter:
 
     def read(self, question: Callable[[Reading], T]) -> "Future[T]":
         """Ask on a thread of its own."""
-
-        def ask() -> T:
-            with self._store.read() as reading:
-                return question(reading)
-
         try:
-            return self._reader.submit(ask)
+            return self._reader.submit(self._ask, question)
         except RuntimeError:  # `close` has ended its threads
             future = _promise()
             future.set_exception(StoreUnavailable(self._closed))
@@ -224,7 +247,7 @@ class ThreadWriter:
         if batch:
             self._jobs.inc(len(batch))
             began = self._real.monotonic()
-            away = self._committer.commit(batch)
+            away = self.commit(batch)
             took = self._real.monotonic() - began
             self._commits.observe(took)
             if away is not None and took > LONG_SECONDS:
@@ -246,67 +269,3 @@ def _promise() -> "Future[Any]":
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
-
-
-@dataclass(eq=False, repr=False)
-class _Committer:
-    store: Store
-    clock: Clock
-    follower: Follower
-    told: ServiceClock | None = None
-
-    def __post_init__(self) -> None:
-        """Begin without a World: the first transaction fills it."""
-        self._memory = WriterMemory(self.store)
-
-    def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
-        """Run a batch in one transaction and answer each of its jobs.
-
-        Returns:
-            The reason why the store was away, if it was.
-        """
-        try:
-            missed, own, unit, news, results = self._transact(batch)
-        except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
-            if len(batch) == 1 or isinstance(error, StoreError):
-                told = error.__cause__ if isinstance(error, PartlySaved) else error
-                for _, future in batch:
-                    future.set_exception(told)
-                return error if isinstance(error, StoreError) else None
-            _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
-            for number, single in enumerate(batch, 1):
-                if away := self.commit([single]):
-                    for _, future in batch[number:]:
-                        future.set_exception(away)
-                    return away
-            return None
-        self.follower.publish(missed, own, unit.saved, news)
-        for (_, future), result in zip(batch, results, strict=True):
-            if isinstance(result, Refused):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-        return None
-
-    def _transact(self, batch: Sequence[Waiting]) -> Committed:
-        results: list[Any] = []
-        asked = self.told.asking() if self.told else 0.0
-        with self._memory.transaction() as (transaction, world):
-            missed = self.follower.missed(transaction)
-            now = transaction.now()
-            if now is None:
-                now = self.clock.now()
-            elif self.told is not None:
-                now = self.told.tell(now, asked)
-            unit = UnitOfWork(transaction, world, now)
-            for job, _ in batch:
-                try:
-                    results.append(unit.run(job))
-                except Refused as refusal:
-                    # Its traceback leads to the job and this batch: a circle that would keep a
-                    # refused fleet in memory until the collector finds it.
-                    results.append(refusal.with_traceback(None))
-            unit.save()
-            news = unit.told()
-            own = self.follower.append(transaction, unit.saved, unit.now, news)
-        return missed, own, unit, news, results

@@ -391,6 +391,20 @@ class World:
             if table is self.operations and old is None:
                 self._recalled.pop(name, None)
 
+    def before(self) -> LiveState:
+        """Return the state before this transaction; the indexes may be broken."""
+        found: dict[str, dict[Any, Any]] = {
+            kind: {**getattr(self, kind)} for kind in LiveState.__struct_fields__
+        }
+        for table, name, old in filter(None, reversed(self._journal)):
+            found[table.kind][name] = old
+        return LiveState(
+            **{
+                kind: {name: one for name, one in values.items() if one is not None}
+                for kind, values in found.items()
+            }
+        )
+
     def settle(self) -> None:
         """Keep what was changed: it is committed. What is over is history from now on."""
         touched = {(table.kind, name) for table, name, _ in filter(None, self._journal)}

@@ -39,7 +39,6 @@ from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import Contained, ReturnWatch, Ticker
-from forewarn.control.unit_of_work import at_start
 from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -208,7 +207,6 @@ class Service:
         self._sender = Sender(real, settings.webhooks.tls_ca)
         reached = connections.ReachedLimits("relay")
         self._backend = self._make_backend([*self._writer.collectors, reached.counter])
-        self._follower.known = self._backend.live_state
         self._relays = self._make_relays(handed_over, reached) if settings.relay.listen else None
         self._operators = OperatorPlane(self._backend, mint, own.process, handed_over)
         self._webhooks = Deliveries(self._plane, self._backend.read, watch, real, self._sender.send)
@@ -308,18 +306,17 @@ class Service:
             following = self._following = FollowerThread(
                 self._follower, self._store, membership, self._own.process
             )
-        self._follower.begin(await self._backend.read(lambda reading: reading.position()))
+        await asyncio.to_thread(self._follower.begin)
         await self._heartbeat.begin()
         released = await asyncio.wrap_future(
             self._plane.release_claims(self._own.name, alone=following is None)
         )
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
-        position, known, lost, self._database = await asyncio.wrap_future(
-            self._plane.order(lambda unit, _: (*at_start(unit), database_id(unit.store)))
+        self._database = await asyncio.wrap_future(
+            self._plane.order(lambda unit, _: database_id(unit.store))
         )
-        self._follower.begin(position, lost)
-        self._fill(everything(known), position.sequence)
+        self._fill(everything(self._follower.known()), self._follower.applied.sequence)
         if following is not None:
             following.start()
         operators = self._serve("the API", self._operators.open())

@@ -8,10 +8,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
-from forewarn.store.port import StoreError, StoreUnavailable
+from forewarn.store.port import Position, StoreError, StoreUnavailable
 
 Row: TypeAlias = tuple[Any, ...]
 Explain: TypeAlias = Callable[[BaseException, str], StoreError | None]
@@ -31,6 +32,14 @@ class DatabaseConnection(ABC):
     """A connection of one engine, which one thread has at a time."""
 
     ERRORS: ClassVar[type[Exception]]
+    ANNOUNCE: ClassVar[str] = ""
+    """The statement that tells other replicas of a change, by its number as text, if there are
+    any."""
+    KEEP_REPORTS_OUT: ClassVar[str] = ""
+    """The statement after which no report writes a sighting before the transaction ends."""
+    COUNT_ON: ClassVar[str] = ""
+    """The statement that continues the numbers of operations after the highest, if one is needed.
+    """
     driver: Any
     """The connection of the engine's own driver."""
 
@@ -38,6 +47,10 @@ class DatabaseConnection(ABC):
         self.place = place
         self._explain = explain
         self._failure: BaseException | None = None
+        self.began_at: datetime | None = None
+        """The database's time when the transaction began; None where the process's clock counts."""
+        self.last_change: Position | None = None
+        """The last change of the outbox then, if that was read at once."""
 
     @property
     @abstractmethod
@@ -73,10 +86,6 @@ class DatabaseConnection(ABC):
     def keys(keys: Collection[Any]) -> object:
         """Return keys as the value for `{among}`."""
 
-    @abstractmethod
-    def count_on(self) -> None:
-        """Continue the numbers of operations after the highest one there is."""
-
     def check(self) -> None:
         """Raise the error of an earlier statement of the transaction again.
 
@@ -86,12 +95,12 @@ class DatabaseConnection(ABC):
         if self._failure is not None:
             raise self._failure
 
-    def start(self, begin: Callable[[], object]) -> None:
+    def start(self, begin: "Begin") -> None:
         """Begin a transaction, whatever the state of the one before; all of it, or none."""
         self._failure = None
         try:
             with self._told():
-                begin()
+                begin(self)
         except BaseException:
             self.abandon()
             raise
@@ -145,6 +154,9 @@ class DatabaseConnection(ABC):
 
 C = TypeVar("C", bound=DatabaseConnection)
 
+Begin: TypeAlias = Callable[[Any], None]
+"""Begins a transaction on a connection of one engine."""
+
 
 class Pool(Generic[C]):
     """Connections to one database.
@@ -153,19 +165,30 @@ class Pool(Generic[C]):
         connect: Makes one.
         seconds: The wait for a free one, where all are in use.
         place: The database's name in messages.
+        most: The most connections at once.
     """
 
-    def __init__(self, connect: Callable[[], C], seconds: float, place: str) -> None:
+    def __init__(
+        self, connect: Callable[[], C], seconds: float, place: str, most: int = MAX_CONNECTIONS
+    ) -> None:
         self._connect = connect
         self._seconds = seconds
         self._place = place
         self._idle: list[C] = []
-        self._free = threading.Semaphore(MAX_CONNECTIONS)
+        self._free = threading.Semaphore(most)
         self._lock = threading.Lock()
 
     @contextmanager
     def taken(self) -> Iterator[C]:
-        """Lend a connection to the block.
+        """Lend a connection to the block."""
+        connection = self.take()
+        try:
+            yield connection
+        finally:
+            self.put_back(connection)
+
+    def take(self) -> C:
+        """Return a connection, which is to be put back.
 
         Raises:
             StoreUnavailable: None became free in time.
@@ -178,11 +201,20 @@ class Pool(Generic[C]):
         try:
             with self._lock:
                 found = self._idle.pop() if self._idle else None
-            connection = found or self._connect()
-            try:
-                yield connection
-            finally:
-                self._put_back(connection)
+            return found or self._connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def put_back(self, connection: C) -> None:
+        """Keep an idle connection for the next one, or close it."""
+        try:
+            with self._lock:
+                kept = connection.is_idle and len(self._idle) < IDLE_CONNECTIONS
+                if kept:
+                    self._idle.append(connection)
+            if not kept:
+                connection.close()
         finally:
             self._free.release()
 
@@ -191,12 +223,4 @@ class Pool(Generic[C]):
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
-            connection.close()
-
-    def _put_back(self, connection: C) -> None:
-        with self._lock:
-            kept = connection.is_idle and len(self._idle) < IDLE_CONNECTIONS
-            if kept:
-                self._idle.append(connection)
-        if not kept:
             connection.close()

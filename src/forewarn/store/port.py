@@ -1,8 +1,5 @@
 """The values that a store takes and returns, and its errors."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -15,10 +12,6 @@ from forewarn.maintenance.model import (
 )
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
-TURN_SECONDS = 30
-"""The longest wait of a transaction for the one before it: many times the longest (a whole fleet).
-"""
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 JUMP: Final = timedelta(seconds=2)
@@ -30,6 +23,11 @@ MICROSECOND = timedelta(microseconds=1)
 def micros(moment: datetime) -> int:
     """Return an aware time as microseconds since 1970."""
     return (moment - EPOCH) // MICROSECOND
+
+
+def moment(number: int) -> datetime:
+    """Return the time of so many microseconds since 1970."""
+    return EPOCH + timedelta(0, 0, number)
 
 
 class StoreError(Exception):
@@ -95,25 +93,21 @@ class Position(msgspec.Struct, frozen=True):
     token: str = ""
 
 
-class NewChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one transaction, for the replicas to read."""
+class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the outbox: the changes of one transaction, for the replicas to read."""
 
+    sequence: int = 0
+    """From 1, in the order of the commits, without gaps but where the store has lost changes; 0
+    before it is appended."""
     token: str
     """Unique. After a lost tail another change may have the number, but never the token."""
-    replica: str
+    replica: str = ""
     """The name of the replica whose transaction it was."""
     at: datetime
-    format: int
+    format: int = 0
     """The format of `body`: replicas of two releases may run side by side."""
-    body: bytes
+    body: bytes = b""
     """JSON, or empty."""
-
-
-class ChangeRecord(NewChange, frozen=True, kw_only=True):
-    """A row of the outbox."""
-
-    sequence: int
-    """From 1, in the order of the commits, without gaps but where the store has lost changes."""
 
     @property
     def position(self) -> Position:
@@ -206,29 +200,3 @@ def refuse_nul(*values: object) -> None:
             left += one
         elif isinstance(one, str) and "\0" in one:
             raise Refused(ErrorCode.INVALID, f"{one[:50]!r} has a NUL character: remove it")
-
-
-class WriterTurn:
-    """Allows one thread at a time to write, in this process; `place` is the store's name."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._lock = threading.Lock()
-        self._holder: int | None = None
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold the turn; a thread that holds it must not ask for it again."""
-        me = threading.get_ident()
-        assert self._holder != me, "this thread has a transaction open already"
-        if not self._lock.acquire(timeout=TURN_SECONDS):
-            raise StoreUnavailable(
-                f"cannot write to {self._place} now: another transaction has been open for more "
-                f"than {TURN_SECONDS} s; nothing was changed; try again"
-            )
-        self._holder = me
-        try:
-            yield
-        finally:
-            self._holder = None
-            self._lock.release()

@@ -12,9 +12,8 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Final, TypeVar
@@ -26,23 +25,19 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 
 from forewarn.clock import SystemClock
-from forewarn.maintenance.model import Sighting
-from forewarn.maintenance.relays import Relay
-from forewarn.maintenance.world import NOTHING
 from forewarn.store import schema
-from forewarn.store.connections import IDLE_CONNECTIONS, DatabaseConnection, Pool, Row
+from forewarn.store.connections import IDLE_CONNECTIONS, Begin, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
     JUMP,
     Membership,
     OutcomeUnknown,
     Position,
-    Replica,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
-    micros,
+    moment,
 )
-from forewarn.store.queries import Reading, moment
+from forewarn.store.queries import Reading
 from forewarn.store.sql import SqlStore, Transaction
 
 OLDEST: Final = 14
@@ -87,17 +82,6 @@ _COUNT_ON: Final = (
     "SELECT setval(pg_get_serial_sequence('operations', 'number'), "
     "coalesce(max(number), 0) + 1, false) FROM operations"
 )
-_APPEND: Final = "INSERT INTO changes VALUES (%b, %b, %b, %b, %b, %b)"
-_TELL: Final = f"SELECT pg_notify('{CHANNEL}', %b)"
-_APPEND_AND_TELL: Final = f"WITH appended AS ({_APPEND}) {_TELL}"
-_APPEND_WITH_NEWS: Final = (
-    f"WITH appended AS ({_APPEND}), told AS (INSERT INTO news VALUES (%b, %b, %b)) {_TELL}"
-)
-"""One round trip."""
-_PUT_REPLICA: Final = (
-    f"INSERT INTO replicas VALUES (%s, least({_NOW}, %s), %s) ON CONFLICT (name) DO UPDATE "
-    f"SET beat = excluded.beat, body = excluded.body RETURNING {_NOW}"
-)
 _BEGIN_READING: Final = (
     # A transaction that only reads blocks no other, and may take its time between two statements:
     # a start makes a whole fleet of the first one's rows.
@@ -111,8 +95,7 @@ _ROOM: Final = dict.fromkeys(
     ("state", "operations", "maintenances", "sightings"), "WITH (fillfactor = 70)"
 )
 """Room in each page for the next value of a row that is there, without another entry in indexes."""
-_TELL_NOW: Final = f"SELECT {_NOW}"
-_BEGIN_BEAT: Final = "BEGIN; SET LOCAL synchronous_commit = off"
+_BEGIN_REPORT: Final = f"BEGIN; SET LOCAL synchronous_commit = off; %sSELECT {_NOW}"
 
 _PASSING: Final = {
     "08": "the connection was lost",
@@ -176,14 +159,6 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PATIENCE: Final = Patience()
-
-
-class _Lost(Exception):  # noqa: N818 - what happened, and no mistake
-    """The answer to a COMMIT was lost, after it was waited for so long."""
-
-    def __init__(self, why: str, seconds: float) -> None:
-        super().__init__(why)
-        self.seconds = seconds
 
 
 class _PsycopgConnection(psycopg.Connection[Any]):
@@ -339,33 +314,37 @@ def open_store(
         StoreUnavailable: It cannot be used now.
     """
     access = Access(url, password_file, patience)
-    pool = Pool(lambda: PostgresqlConnection(access), patience.lock, access.place)
+    deciding = _Deciding(patience.idle / 3)
+    pool = Pool(lambda: PostgresqlConnection(access, deciding), patience.lock, access.place)
     try:
         with pool.taken() as connection:
             new = _create(connection, access.place)
     except BaseException as error:
         pool.close()
+        deciding.close()
         explained = explain(error, access.place)
         if explained is None:
             raise
         raise explained from error
     if new:
         made()
-    return PostgresqlStore(pool, access)
+    return PostgresqlStore(pool, access, deciding)
 
 
 class PostgresqlConnection(DatabaseConnection):
     """A connection to a server."""
 
     ERRORS = psycopg.Error
+    ANNOUNCE = f"SELECT pg_notify('{CHANNEL}', ?)"
+    KEEP_REPORTS_OUT = _LOCK_SIGHTINGS
+    COUNT_ON = _COUNT_ON
     driver: _PsycopgConnection
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, deciding: "_Deciding") -> None:
         super().__init__(access.place, explain)
         self.driver = access.connect()
-        self.begun: tuple[int, int | None, str | None, int | None] = (0, None, None, None)
-        """The database's time when the transaction began to write, and the last change then."""
         self._patience = access.patience
+        self._deciding = deciding
         self._unsent: list[tuple[str, Sequence[Any]]] = []
         """The statements without an answer that have not been sent: they go in one round trip."""
         self._sending = Lock()
@@ -379,19 +358,29 @@ class PostgresqlConnection(DatabaseConnection):
         driver, patience = self.driver, self._patience
         driver.patience = patience.answer
         if writing:
-            self.begun = _begin_writing(patience, driver)
+            now, number, token, at = _begin_writing(patience, driver)
+            self.last_change = Position(number, token) if number else Position()
+            self.began_at = moment(now)
+            if number and (after := moment(at + 1)) - self.began_at <= JUMP:
+                self.began_at = max(self.began_at, after)
             driver.patience = patience.answer
+            self._deciding.connection = self
         else:
             driver.execute(_BEGIN_READING % int(patience.reading * 1000))
             driver.patience = patience.reading
             driver.execute("SELECT 1")  # this takes the snapshot
 
-    def begin_beat(self) -> None:
+    def begin_report(self, *, sightings: bool) -> None:
         """Begin a transaction that neither waits for the writing one nor for the disk."""
         self.driver.patience = self._patience.answer
-        self.driver.execute(_BEGIN_BEAT)
+        # The lock is before the time: others read what was written since their last look.
+        lock = f"{_SHARE_SIGHTINGS}; " if sightings else ""
+        (now,) = _last_row(self.driver.execute(_BEGIN_REPORT % lock))
+        self.began_at, self.last_change = moment(now), None
 
     def end(self, *, commit: bool) -> None:
+        if self._deciding.connection is self:
+            self._deciding.connection = None
         if not commit:
             self._unsent = []
             self.driver.rollback()
@@ -399,9 +388,6 @@ class PostgresqlConnection(DatabaseConnection):
             self._send_all(self.driver.commit)
         else:
             self.driver.commit()
-
-    def count_on(self) -> None:
-        self.run(_COUNT_ON)
 
     def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:
         if self._unsent:
@@ -451,7 +437,7 @@ def _type_of(column: list[Any]) -> str:
     return "text" if any(isinstance(value, str) for value in column[:1]) else "bigint"
 
 
-def _begin_writing(patience: Patience, driver: _PsycopgConnection) -> tuple[Any, Any, Any, Any]:
+def _begin_writing(patience: Patience, driver: _PsycopgConnection) -> tuple[Any, ...]:
     """Take the write lock; return the database's time and the last change."""
     turn = patience.lock / LOCK_TRIES
     driver.patience = turn + patience.silence
@@ -465,9 +451,14 @@ def _begin_writing(patience: Patience, driver: _PsycopgConnection) -> tuple[Any,
             break
     else:
         cursor = driver.execute(begin)
+    return _last_row(cursor)
+
+
+def _last_row(cursor: psycopg.Cursor[Any]) -> tuple[Any, ...]:
+    """Return the row of the last of several statements."""
     while cursor.nextset():
         pass
-    found: tuple[Any, Any, Any, Any] | None = cursor.fetchone()
+    found: tuple[Any, ...] | None = cursor.fetchone()
     assert found is not None
     return found
 
@@ -531,28 +522,19 @@ class _Deciding:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._connection: PostgresqlConnection | None = None
+        self.connection: PostgresqlConnection | None = None
+        """The one with the open transaction."""
         self._closed = Event()
         self._thread = Thread(target=self._run, name="forewarn-deciding", daemon=True)
-
-    @contextmanager
-    def on(self, connection: PostgresqlConnection) -> Iterator[None]:
-        if self._thread.ident is None:
-            self._thread.start()
-        self._connection = connection
-        try:
-            yield
-        finally:
-            self._connection = None
+        self._thread.start()
 
     def close(self) -> None:
         self._closed.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._closed.wait(self._seconds):
-            if (connection := self._connection) is not None:
+            if (connection := self.connection) is not None:
                 # What is wrong with the connection, the next statement of the transaction says.
                 with suppress(psycopg.Error):
                     connection.say_alive()
@@ -561,68 +543,21 @@ class _Deciding:
 class PostgresqlStore(SqlStore[PostgresqlConnection]):
     """A store in a database that several replicas share."""
 
-    def __init__(self, pool: Pool[PostgresqlConnection], access: Access) -> None:
-        super().__init__(pool, place=access.place)
+    def __init__(
+        self, pool: Pool[PostgresqlConnection], access: Access, deciding: _Deciding
+    ) -> None:
+        super().__init__(pool, place=access.place, release=deciding.close)
         self._access = access
-        self._deciding = _Deciding(access.patience.idle / 3)
 
     @property
     def shared(self) -> bool:
         return True
 
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        appended: Position | None = None
-        with self._turn.taken():
-            try:
-                with self._transaction(lambda one: one.begin(writing=True)) as connection:
-                    transaction = PostgresqlTransaction(connection)
-                    with self._deciding.on(connection):
-                        yield transaction
-                    appended = transaction.appended
-            except _Lost as lost:
-                self._resolve(appended, lost)
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        try:
-            with self._transaction(lambda one: one.begin(writing=False)) as connection:
-                yield Reading(connection)
-        except _Lost:
-            pass  # all was read by then: the answer to its end makes no difference
-
-    def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
-        row = (replica.name, micros(replica.beat_at), schema.encode(replica).decode())
-        try:
-            with self._transaction(PostgresqlConnection.begin_beat) as connection:
-                if seen:
-                    # Before the time is read: others read what was written since their last look.
-                    connection.run(_SHARE_SIGHTINGS)
-                ((number,),) = connection.run(_PUT_REPLICA, row)
-                told = moment(number)
-                if seen and replica.beat_at - told <= JUMP:
-                    Transaction(connection).put_sightings(seen, told)
-        except _Lost as lost:
-            message = f"the connection to {self._place} was lost during a heartbeat ({lost})"
-            raise StoreUnavailable(message) from lost
-        return told
-
-    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
-        try:
-            with self._transaction(PostgresqlConnection.begin_beat) as connection:
-                ((number,),) = connection.run(_TELL_NOW)
-                if at is None or at - moment(number) <= JUMP:
-                    Transaction(connection).put_relays(relays)
-        except _Lost as lost:
-            message = f"the connection to {self._place} was lost while relays were noted ({lost})"
-            raise StoreUnavailable(message) from lost
-
-    def close(self) -> None:
-        self._deciding.close()
-        super().close()
-
     def join(self, name: str) -> Membership:
         return _PostgresqlMembership(self._access, name)
+
+    def _report(self, *, sightings: bool = False) -> AbstractContextManager[Transaction]:
+        return self._opened(Transaction, lambda one: one.begin_report(sightings=sightings))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -635,36 +570,38 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
                 )
             yield
 
-    @contextmanager
-    def _begun(
-        self, begin: Callable[[PostgresqlConnection], None]
-    ) -> Iterator[PostgresqlConnection]:
+    def _begun(self, begin: Begin) -> PostgresqlConnection:
         # Those in the pool may all have been lost while they were idle: nothing was sent yet.
         # One that was waited for in vain tells of the others, too.
         deadline = _CLOCK.monotonic() + self._access.patience.silence
-        for left in range(IDLE_CONNECTIONS, -1, -1):
-            with self._pool.taken() as connection:
-                try:
-                    connection.start(functools.partial(begin, connection))
-                except StoreError:
-                    if left and connection.driver.closed and _CLOCK.monotonic() <= deadline:
-                        continue
+        left = IDLE_CONNECTIONS
+        while True:
+            connection = self._pool.take()
+            try:
+                connection.start(begin)
+            except BaseException as error:
+                lost = isinstance(error, StoreError) and connection.driver.closed
+                self._pool.put_back(connection)
+                if not (lost and left and _CLOCK.monotonic() <= deadline):
                     raise
-                yield connection
-                return
+                left -= 1
+            else:
+                return connection
 
-    def _commit(self, connection: PostgresqlConnection) -> None:
+    def _commit(self, connection: PostgresqlConnection, opened: Reading) -> None:
         driver = connection.driver
         driver.warned = ""
         began = _CLOCK.monotonic()
         try:
-            super()._commit(connection)
+            connection.commit()
         except (StoreError, psycopg.Error) as error:
-            # An error that the server told is its answer.
-            if driver.closed:
-                seconds = _CLOCK.monotonic() - began
-                raise _Lost(_one_line(error.__cause__ or error), seconds) from error
-            raise
+            if not driver.closed:
+                raise  # an error that the server told is its answer
+            if isinstance(opened, Transaction):
+                if connection.last_change is None:
+                    raise  # a report, which comes again
+                self._resolve(opened.appended, error, _CLOCK.monotonic() - began)
+            return  # a reading one had read all by then
         if driver.warned:
             # It is committed here. A standby may not have it, and may become the primary.
             raise OutcomeUnknown(
@@ -672,13 +609,14 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
                 f"made before you try again ({driver.warned})"
             )
 
-    def _resolve(self, appended: Position | None, lost: _Lost) -> None:
-        """Return if a change took effect; otherwise raise the outcome.
+    def _resolve(self, appended: Position | None, lost: Exception, waited: float) -> None:
+        """Return if a change took effect whose answer was lost; otherwise raise the outcome.
 
         A session that still commits holds the write lock: with the lock in hand, a change that is
         not there will never be.
         """
-        deadline = _CLOCK.monotonic() + self._access.patience.outcome - lost.seconds
+        why = _one_line(lost.__cause__ or lost)
+        deadline = _CLOCK.monotonic() + self._access.patience.outcome - waited
         while appended is not None and (left := deadline - _CLOCK.monotonic()) > 0:
             try:
                 if self._is_committed(appended, left):
@@ -688,11 +626,11 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             else:
                 raise StoreUnavailable(
                     f"the connection to {self._place} was lost before the change was committed: "
-                    f"nothing was changed; try again ({lost})"
+                    f"nothing was changed; try again ({why})"
                 ) from lost
         raise OutcomeUnknown(
             f"the connection to {self._place} was lost while the change was committed: look "
-            f"whether it was made before you try again ({lost})"
+            f"whether it was made before you try again ({why})"
         ) from lost
 
     def _is_committed(self, change: Position, seconds: float) -> bool:
@@ -710,35 +648,6 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             if driver.warned:
                 raise StoreUnavailable(driver.warned)
             return found.rowcount == 1
-
-
-class PostgresqlTransaction(Transaction):
-    """A transaction by the database's clock, which tells others of its change."""
-
-    def __init__(self, connection: PostgresqlConnection) -> None:
-        super().__init__(connection)
-        now, number, token, last = connection.begun
-        begun = moment(now)
-        self._last = Position(number, token or "") if number else Position()
-        if last is not None and (after := moment(last + 1)) - begun <= JUMP:
-            begun = max(begun, after)
-        self._now = begun
-
-    def now(self) -> datetime | None:
-        return self._now
-
-    def position(self) -> Position:
-        return self.appended or self._last
-
-    def _forget_sightings(self, machines: Iterable[str]) -> None:
-        self._run(_LOCK_SIGHTINGS)  # the last that is removed: beats wait from here on
-        super()._forget_sightings(machines)
-
-    def _append(self, row: Row, news: bytes) -> None:
-        number, _, _, at, *_ = row
-        told = (number, at, news.decode()) if news else ()
-        statement = _APPEND_WITH_NEWS if news else _APPEND_AND_TELL
-        self._connection.send(statement, (*row, *told, str(number)))
 
 
 class _PostgresqlMembership:

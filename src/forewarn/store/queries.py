@@ -1,7 +1,7 @@
 """The questions to a database; each is a bounded number of statements."""
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -23,7 +23,6 @@ from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import schema
 from forewarn.store.connections import DatabaseConnection, Row
 from forewarn.store.port import (
-    EPOCH,
     AuditQuery,
     ChangeRecord,
     HistoryQuery,
@@ -32,6 +31,7 @@ from forewarn.store.port import (
     Position,
     Replica,
     micros,
+    moment,
 )
 from forewarn.store.schema import decoded
 from forewarn.vocabulary import AgentStatus, EventStatus
@@ -40,11 +40,6 @@ TRIMMED_NEWS: Final = "trimmed news"
 LAST_MAINTENANCE: Final = "maintenance"
 """Numbers in `state`: of the last transaction whose news was trimmed, and of the last maintenance.
 """
-
-
-def moment(number: int) -> datetime:
-    """Return the time of so many microseconds since 1970."""
-    return EPOCH + timedelta(0, 0, number)
 
 
 Condition: TypeAlias = tuple[str, list[Any]]

@@ -1,11 +1,12 @@
 """The store over connections: transactions, writing and copying, whatever the database."""
 
+import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
@@ -19,21 +20,28 @@ from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.maintenance.world import KINDS, NOTHING
 from forewarn.store import schema
-from forewarn.store.connections import ROWS_AT_ONCE, C, DatabaseConnection, Pool, Row
+from forewarn.store.connections import ROWS_AT_ONCE, Begin, C, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
+    JUMP,
     NUL,
+    ChangeRecord,
     Membership,
-    NewChange,
     Position,
     Replica,
+    StoreUnavailable,
     StoreUnusable,
-    WriterTurn,
     micros,
     refuse_nul,
 )
 from forewarn.store.queries import LAST_MAINTENANCE, TRIMMED_NEWS, Reading
 from forewarn.store.schema import encode, names_of
 from forewarn.vocabulary import EventStatus
+
+R = TypeVar("R", bound=Reading)
+
+TURN_SECONDS = 30
+"""The longest wait of a transaction for the one before it: many times the longest (a whole fleet).
+"""
 
 
 def _upsert(
@@ -96,6 +104,14 @@ class Transaction(Reading):
         super().__init__(connection)
         self.appended: Position | None = None
         """The change of this transaction in the outbox."""
+        self._last = connection.last_change
+        """The change before it, once that was read: nobody else writes meanwhile."""
+
+    def position(self) -> Position:
+        """Return the place of the last change of the outbox, this transaction's too."""
+        if self._last is None:
+            self._last = super().position()
+        return self.appended or self._last
 
     def save(self, changes: Changes, had: Container[str] = ()) -> None:
         """Write new values over the old; later readings of this transaction see them.
@@ -128,7 +144,9 @@ class Transaction(Reading):
         self._remove("machine", changes.removed_machines)
         self._remove("scope", changes.removed_scopes)
         if changes.removed_machines:
-            self._forget_sightings(changes.removed_machines)
+            if keep_out := self._connection.KEEP_REPORTS_OUT:  # the last: they wait from here on
+                self._run(keep_out)
+            self._among("DELETE FROM sightings WHERE machine {among}", changes.removed_machines)
 
     def next_maintenance_number(self) -> int:
         """Return the least number, from 1, above that of every maintenance ever saved.
@@ -215,9 +233,9 @@ class Transaction(Reading):
         It is the database's clock at the beginning, and later than the last change unless the clock
         was set back by more than JUMP.
         """
-        return None
+        return self._connection.began_at
 
-    def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
+    def append(self, change: ChangeRecord, news: bytes = b"", skip: int = 0) -> Position:
         """Add a change to the outbox, at most one in a transaction; return its place.
 
         `news` are the items for outsiders; empty for none. `skip` is how many numbers to skip:
@@ -225,16 +243,16 @@ class Transaction(Reading):
         """
         assert self.appended is None, "a transaction has one change"
         number = self.position().sequence + 1 + skip
-        self._append((number, *_row_of_change(change)), news)
-        self.appended = Position(number, change.token)
-        return self.appended
-
-    def _append(self, row: Row, news: bytes) -> None:
+        at, body = micros(change.at), change.body.decode()
+        row = (number, change.token, change.replica, at, change.format, body)
         self._connection.send("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", row)
         if news:
-            number, *_, at, _form, _body = row
             told = (number, at, news.decode())
             self._connection.send("INSERT INTO news VALUES (?, ?, ?)", told)
+        if announce := self._connection.ANNOUNCE:
+            self._connection.send(announce, (str(number),))
+        self.appended = Position(number, change.token)
+        return self.appended
 
     def trim(self, before: datetime, limit: int) -> int:
         """Forget up to `limit` of the oldest changes made before this; return the number of these.
@@ -290,7 +308,8 @@ class Transaction(Reading):
 
     def put_replica(self, replica: Replica) -> None:
         """Write a replica's report of itself; for `SqlStore.beat`."""
-        row = (replica.name, micros(replica.beat_at), _body(replica))
+        beat_at = min(replica.beat_at, self.now() or replica.beat_at)
+        row = (replica.name, micros(beat_at), _body(replica))
         self._connection.write(_PUT_REPLICA, [row])
 
     def put_sightings(self, seen: Mapping[str, Sighting], saved_at: datetime) -> None:
@@ -319,9 +338,6 @@ class Transaction(Reading):
         self._connection.write(
             _REMOVE, ((kind, name) for name in dict.fromkeys(keys) if "\0" not in name)
         )
-
-    def _forget_sightings(self, machines: Iterable[str]) -> None:
-        self._among("DELETE FROM sightings WHERE machine {among}", machines)
 
     def _count_up_to(self, number: int) -> None:
         if number > self._number(LAST_MAINTENANCE):
@@ -376,10 +392,6 @@ def _row_of_relay(one: Relay) -> Row:
     return one.host, micros(one.heard_at), micros(one.due_at), held, _body(one)
 
 
-def _row_of_change(change: NewChange) -> Row:
-    return change.token, change.replica, micros(change.at), change.format, change.body.decode()
-
-
 class SqlStore(Generic[C]):
     """The place of everything that must survive a crash: a database with this release's schema.
 
@@ -395,7 +407,9 @@ class SqlStore(Generic[C]):
         self._pool = pool
         self._place = place
         self._release = release
-        self._turn = WriterTurn(place)
+        self._turn = threading.Lock()
+        self._writing: int | None = None
+        """The thread that has its turn to write."""
 
     @property
     def shared(self) -> bool:
@@ -416,14 +430,31 @@ class SqlStore(Generic[C]):
                 in time. A transaction without a change in the outbox ends so at once.
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
-        with self._turn.taken(), self._transaction(lambda one: one.begin(writing=True)) as found:
-            yield Transaction(found)
+        me = threading.get_ident()
+        assert self._writing != me, "this thread has a transaction open already"
+        if not self._turn.acquire(timeout=TURN_SECONDS):
+            raise StoreUnavailable(
+                f"cannot write to {self._place} now: another transaction has been open for more "
+                f"than {TURN_SECONDS} s; nothing was changed; try again"
+            )
+        self._writing = me
+        try:
+            with self._opened(Transaction, lambda one: one.begin(writing=True)) as transaction:
+                yield transaction
+        finally:
+            self._writing = None
+            self._turn.release()
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
         """Open a view of this instant; any thread may, while another writes."""
-        with self._transaction(lambda one: one.begin(writing=False)) as found:
-            yield Reading(found)
+        with self._opened(Reading, lambda one: one.begin(writing=False)) as reading:
+            yield reading
+
+    def _report(self, *, sightings: bool = False) -> AbstractContextManager[Transaction]:
+        """Open a transaction for reports; `sightings` is True if it writes such."""
+        del sightings
+        return self.write()
 
     def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         """Write a replica's report of itself and its sightings, in a transaction of its own.
@@ -439,10 +470,12 @@ class SqlStore(Generic[C]):
         Returns:
             The database's time, or `replica.beat_at` where the process's own clock counts.
         """
-        with self.write() as transaction:
+        with self._report(sightings=bool(seen)) as transaction:
+            at = transaction.now() or replica.beat_at
             transaction.put_replica(replica)
-            transaction.put_sightings(seen, replica.beat_at)
-        return replica.beat_at
+            if replica.beat_at - at <= JUMP:
+                transaction.put_sightings(seen, at)
+        return at
 
     def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
         """Write sightings of machines, as `beat` does, where no replica has a row."""
@@ -457,8 +490,10 @@ class SqlStore(Generic[C]):
         JUMP: the clock was set back. In a shared store it does not wait for the writing one, and
         may be lost in a crash.
         """
-        with self.write() as transaction:
-            transaction.put_relays(relays)
+        with self._report() as transaction:
+            now = transaction.now()
+            if at is None or now is None or at - now <= JUMP:
+                transaction.put_relays(relays)
 
     def join(self, name: str) -> Membership:
         """Take the name of a replica for this process, as long as it lives.
@@ -475,23 +510,31 @@ class SqlStore(Generic[C]):
         self._release()
 
     @contextmanager
-    def _transaction(self, begin: Callable[[C], None]) -> Iterator[C]:
-        with self._begun(begin) as connection:
-            try:
-                yield connection
-                connection.check()
-                self._commit(connection)
-            except BaseException:
-                connection.abandon()
-                raise
+    def _opened(self, kind: Callable[[C], R], begin: Begin) -> Iterator[R]:
+        """Begin a transaction; commit at the block's end, roll back if it raises."""
+        connection = self._begun(begin)
+        try:
+            opened = kind(connection)
+            yield opened
+            connection.check()
+            self._commit(connection, opened)
+        except BaseException:
+            connection.abandon()
+            raise
+        finally:
+            self._pool.put_back(connection)
 
-    @contextmanager
-    def _begun(self, begin: Callable[[C], None]) -> Iterator[C]:
-        with self._pool.taken() as connection:
-            connection.start(lambda: begin(connection))
-            yield connection
+    def _begun(self, begin: Begin) -> C:
+        connection = self._pool.take()
+        try:
+            connection.start(begin)
+        except BaseException:
+            self._pool.put_back(connection)
+            raise
+        return connection
 
-    def _commit(self, connection: C) -> None:
+    def _commit(self, connection: C, opened: Reading) -> None:
+        del opened
         connection.commit()
 
 
@@ -533,5 +576,6 @@ def copy(source: Reading, target: Transaction, told: Told) -> int:
             told(table, done, all_of_it)
         assert done == all_of_it, f"{table}: {done} of {all_of_it}"
         copied += done
-    new.count_on()
+    if count_on := new.COUNT_ON:
+        new.run(count_on)
     return copied

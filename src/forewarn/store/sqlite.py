@@ -7,8 +7,8 @@ On a full disk a write fails with StoreUnavailable and changes nothing, and read
 import functools
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +22,8 @@ from forewarn.store.port import (
     StoreError,
     StoreUnavailable,
     StoreUnusable,
-    WriterTurn,
 )
-from forewarn.store.sql import SqlStore, Store
+from forewarn.store.sql import TURN_SECONDS, SqlStore, Store
 
 BUSY_SECONDS = 5
 """The longest wait for another program's lock (a backup's, a shell's); waiting requests are refused
@@ -207,9 +206,6 @@ class SqliteConnection(DatabaseConnection):
         if self.driver.in_transaction:  # after some errors SQLite has rolled back by itself
             self.driver.execute("COMMIT" if commit else "ROLLBACK")
 
-    def count_on(self) -> None:
-        """Do nothing: SQLite looks for the highest number each time."""
-
     def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:
         return self.driver.execute(_text(sql), values)
 
@@ -238,18 +234,15 @@ class InMemoryStore(SqlStore[SqliteConnection]):
 
     def __init__(self) -> None:
         place = "the store in memory"
-        super().__init__(_OneConnection(place), place=place)
-
-
-class _OneConnection(Pool[SqliteConnection]):
-    def __init__(self, place: str) -> None:
-        self._turn = WriterTurn(place)
-        self._connection = SqliteConnection(IN_MEMORY, place, _empty_database())
-
-    @contextmanager
-    def taken(self) -> Iterator[SqliteConnection]:
-        with self._turn.taken():
-            yield self._connection
+        super().__init__(
+            Pool(
+                lambda: SqliteConnection(IN_MEMORY, place, _empty_database()),
+                TURN_SECONDS,
+                place,
+                most=1,
+            ),
+            place=place,
+        )
 
     def close(self) -> None:
         """Do nothing: a service may start again with the same store."""
@@ -304,7 +297,7 @@ def prepare(connection: SqliteConnection) -> None:
 
 
 def _make_schema(connection: SqliteConnection) -> None:
-    connection.start(lambda: connection.begin(writing=True))
+    connection.start(lambda it: it.begin(writing=True))
     if not connection.run("SELECT name FROM sqlite_master LIMIT 1"):
         for statement in schema.statements("INTEGER PRIMARY KEY", "INTEGER", _NARROW):
             connection.run(statement)

@@ -16,7 +16,7 @@ from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import ReturnWatch
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import Writer
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation, Policy, Sighting
 from forewarn.store.queries import Reading
@@ -71,7 +71,7 @@ class Harness:
         loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
         self.watch = ServiceClock(self.clock, loop=loop_time)
         self.plane = Plane(
-            InlineWriter(self.store, self.watch, feed),
+            Writer(self.store, self.watch, feed),
             self._mint,
             self.policy,
             may_start=self.watch.may_start,
