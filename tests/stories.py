@@ -4,9 +4,11 @@ A line `story TITLE` begins another story, on what stands above the first such l
 begins with spaces belongs to the one above.
 """
 
+import asyncio
+import atexit
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +24,17 @@ OPTION: Final = re.compile(r"[a-z_]+=")
 
 Rows = list[tuple[int, str]]
 """Lines, each with its number."""
+
+RUNNER: Final = asyncio.Runner()
+atexit.register(lambda: RUNNER.get_loop().close())
+
+
+def on_a_loop(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Run to its end what a line waits for, on one loop for all stories.
+
+    To make a loop takes as long as a few lines.
+    """
+    RUNNER.run(coroutine)
 
 
 def stories(text: str) -> dict[str, Rows]:

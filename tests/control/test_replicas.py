@@ -25,7 +25,7 @@ from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.shared import SharedStore
-from stories import Told, elapsed, elapsed_at, stories_beside
+from stories import Told, elapsed, elapsed_at, on_a_loop, stories_beside
 
 
 class Database(SharedStore):
@@ -83,7 +83,7 @@ class Process:
         self.heartbeat = Heartbeat(
             self.plane, self.watch, self.real, self.replicas, serves=lambda: self.serving
         )
-        asyncio.run(self.heartbeat.begin())
+        on_a_loop(self.heartbeat.begin())
         self.serving = True
         self.watch.open()
         self.beat()
@@ -96,7 +96,7 @@ class Process:
     def beat(self) -> None:
         """Beat as `run` does."""
         self.watch.beat()
-        asyncio.run(self.heartbeat._save())
+        on_a_loop(self.heartbeat._save())
 
 
 class ReplicaStory(Told):
@@ -147,11 +147,11 @@ class ReplicaStory(Told):
         self.processes[name].beat()
 
     def save(self, name: str) -> None:
-        asyncio.run(self.processes[name].heartbeat._save())
+        on_a_loop(self.processes[name].heartbeat._save())
 
     def stop(self, name: str) -> None:
         self.processes[name].heartbeat.stop()
-        asyncio.run(self.processes[name].heartbeat.run())
+        on_a_loop(self.processes[name].heartbeat.run())
 
     def unreadable(self, name: str) -> None:
         """Guests cannot read at a replica."""

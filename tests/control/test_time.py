@@ -27,6 +27,7 @@ from forewarn.maintenance.model import Changes, Drain, HoldKind, HostState, Oper
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.store.port import Replica
 from forewarn.vocabulary import EventSource, EventStatus, EventType
+from stories import on_a_loop
 
 HOUR = timedelta(hours=1)
 HOOK = Webhook(name="chat", url="https://example.com", secret="whsec_", next_sequence=1)
@@ -54,7 +55,7 @@ class Start:
         follower = Follower(house.store, house.feed, house.clock)
         replicas = Replicas(house.store, own, follower, self.watch, house.clock, sightings=seen)
         self.heartbeat = Heartbeat(self.plane, self.watch, house.clock, replicas)
-        asyncio.run(self.heartbeat.begin())
+        on_a_loop(self.heartbeat.begin())
 
     def asks(self, machine: str) -> None:
         """Let a machine ask for its events."""
@@ -69,7 +70,7 @@ class Start:
 
     def beat(self) -> None:
         self.watch.beat()
-        asyncio.run(self.heartbeat._save())
+        on_a_loop(self.heartbeat._save())
 
     def live(self, time: timedelta) -> None:
         """Let time pass in which guests can read."""

@@ -71,7 +71,15 @@ def run_until(words: str, lines: list[str], folder: Path, environment: dict[str,
 
 
 def set_up(clone: Path) -> dict[str, str]:
-    """Give a clone this environment as its own, as `make` leaves it after it has installed."""
+    """Give a clone this environment as its own, as `make` leaves it after it has installed.
+
+    It is compiled, too: else each process of the demo would compile the package first.
+    """
+    for source in (clone / "src").rglob("*.py"):
+        shutil.copystat(ROOT / source.relative_to(clone), source)
+    for compiled in (ROOT / "src").rglob("__pycache__"):
+        there = clone / compiled.relative_to(ROOT)
+        shutil.copytree(compiled, there, ignore=shutil.ignore_patterns("*.pyc.*"))  # half written
     venv = clone / ".venv"
     venv.mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):

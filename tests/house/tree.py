@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "forewarn"
 
 
 @cache

@@ -102,12 +102,6 @@ def _traced(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Tra
     return trace
 
 
-def told_operations(journals: Journals) -> Iterator[dict[str, Any]]:
-    """Yield the operations in the answers to requests."""
-    for _, entry in _answered(journals, "request", 201):
-        yield from loads(entry["said"])["operations"]
-
-
 def _requests_are_there(journals: Journals, final: Final) -> Iterator[str]:
     for name, entry in _answered(journals, "request", 201):
         plan = loads(entry["said"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page
 
 from forewarn.server.settings import (
     MaintenanceSettings,
@@ -14,25 +14,24 @@ from forewarn.server.settings import (
     UnitCheck,
 )
 from forewarn.store.sqlite import InMemoryStore
-from page import site as sites
 from page.site import Contexts, Site
 from server.running import Running, settings_in
 
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A browser for the tests of one file.
-
-    Playwright has an event loop that runs in this thread for as long: no test that needs a loop of
-    its own can share the file, nor come after it if the browser stayed.
-    """
-    with sites.chromium() as launched:
-        yield launched
+CONTEXTS = Contexts()
+"""The files that open a browser come one after the other, and share it."""
 
 
-@pytest.fixture(scope="module")
-def contexts(browser: Browser) -> Contexts:
-    return Contexts(browser)
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close the browser before a file that may need a loop of its own."""
+    if nextitem is None or "playwright" not in nextitem.path.read_text("utf-8"):
+        CONTEXTS.close()
+
+
+@pytest.fixture(scope="session")
+def contexts() -> Iterator[Contexts]:
+    yield CONTEXTS
+    CONTEXTS.close()
 
 
 @contextlib.contextmanager

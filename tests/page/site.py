@@ -145,18 +145,34 @@ class Kind:
 
 
 class Contexts:
-    """A browser's contexts, which one site has after another: a new one starts processes."""
+    """A browser's contexts, which one site has after another: a new one starts processes.
 
-    def __init__(self, browser: Browser) -> None:
-        self._browser = browser
+    The browser starts with the first. Playwright has an event loop that runs in this thread until
+    it is closed: no test that needs a loop of its own can share the file.
+    """
+
+    def __init__(self) -> None:
+        self._browser: Browser | None = None
+        self._opened = contextlib.ExitStack()
         self._idle: dict[Kind, list[BrowserContext]] = defaultdict(list)
+
+    @property
+    def browser(self) -> Browser:
+        if self._browser is None:
+            self._browser = self._opened.enter_context(chromium())
+        return self._browser
+
+    def close(self) -> None:
+        self._idle.clear()
+        self._browser = None
+        self._opened.close()
 
     def take(self, kind: Kind) -> BrowserContext:
         """Return a context without windows and cookies."""
         if self._idle[kind]:
             return self._idle[kind].pop()
         width, height = kind.size
-        made = self._browser.new_context(
+        made = self.browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme=kind.theme,
             reduced_motion="reduce",

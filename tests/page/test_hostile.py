@@ -7,7 +7,6 @@ from urllib.parse import quote, urlencode
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from playwright.sync_api import expect
 
 from forewarn.server.operator import table
 from forewarn.store.sqlite import InMemoryStore
@@ -23,7 +22,6 @@ FIELDS = (
     *("q", "key", "range", "choice", "cursor", "machine", "scope", "host", "type", "status"),
     *("since", "until", "event_type", "machines", "reason", "name", "kind", "not_before"),
 )
-PAGES = ("/", "/operations/1.1", "/machines/odd", "/machines", "/maintenance/1", "/history")
 LEFT_OUT = {"GET /page/stream", "POST /login", "POST /logout"}
 """What has no end, and what makes whoever fails wait."""
 ROUTES = [route for route in roles(table.PAGE.routes) if route not in LEFT_OUT]
@@ -74,24 +72,6 @@ def test_a_form_may_not_be_json_nor_an_order_to_the_api_a_form(running: Running)
     assert running.client().ask("POST", "/login", {"token": "x"}).status == 415
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert running.client().ask("POST", "/v1/tokens/page", b"token=x", headers).status == 415
-
-
-def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:
-    machine = {"name": "odd", "host": MARKUP, "address": "10.9.9.9", "tags": {"role": MARKUP}}
-    assert site.root.ask("PUT", "/v1/fleet", {"machine": [machine]}).status == 200
-    held = {"kind": "host", "name": MARKUP, "reason": MARKUP}
-    assert site.root.ask("POST", "/v1/holds", held).status == 201
-    wanted = {"event_type": "Reboot", "machines": ["odd"], "description": MARKUP}
-    assert site.root.ask("POST", "/v1/maintenances", wanted).status == 201
-    window = site.window()
-    expect(window.locator("main")).to_contain_text(MARKUP)
-    for path in PAGES:
-        with site.complaints() as complaints:  # a page that is not there yet is told of
-            window.goto(site.url + path)
-            expect(window.locator("main")).to_be_visible()
-        assert not [each for each in complaints if "Security Policy" in each]
-        expect(window.locator("main script")).to_have_count(0)
-        expect(window).not_to_have_title("run")
 
 
 def test_a_form_that_is_too_long_is_refused(unchanged: Site) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Route, expect
+from playwright.sync_api import ConsoleMessage, Route, expect
 
 import patience
 from end_to_end import running
@@ -208,12 +208,12 @@ machines = [
 
 
 def test_the_command_lines_link_opens_a_window_that_shows_what_it_does_next(
-    tmp_path: Path, browser: Browser
+    tmp_path: Path, contexts: Contexts
 ) -> None:
     port = free_port()
     service = running.Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"')
     service.start()
-    context = browser.new_context()
+    context = contexts.browser.new_context()
     context.set_default_timeout(MILLISECONDS)
     said: list[str] = []
 

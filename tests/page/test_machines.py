@@ -1,4 +1,4 @@
-"""Machines, their documents and the history; in a browser where a script has a part."""
+"""Machines, their documents and the history, as the service writes them."""
 
 import csv
 import html
@@ -11,14 +11,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import expect
 
 from forewarn.clock import ManualClock
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.page import history
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.vocabulary import AgentStatus
-from page.site import Contexts, Site, follow, links, read, references, send
+from page.site import Contexts, Site, links, read, references, send
 from relay_plane.served import Served
 from server.running import NOON, Running, fleet, request_reboot, settings_in
 
@@ -73,27 +71,6 @@ def test_a_scope_is_held_though_the_host_beside_it_is(site: Site) -> None:
     assert "Release scope web" in links(read(site.root, path))
 
 
-def test_a_machine_tells_its_facts_and_its_agents_word(site: Site) -> None:
-    site.running.guests.saw("web-0", agent=AgentStatus.HELD, reason="<b>12 connections</b>")
-    request_reboot(site.root)
-    window = site.window(path="/machines/web-0")
-    main = window.locator("main")
-    for fact in ("h0", "10.0.0.10", "availability set", "held: <b>12 connections</b>", "1.1"):
-        expect(main).to_contain_text(fact)
-    window.get_by_role("link", name="1.1").first.click()  # opens the panel
-    expect(window.locator("#panel")).to_contain_text("web-0")
-
-
-def test_a_machine_has_its_past(quick_site: Site) -> None:
-    site = quick_site
-    request_reboot(site.root)
-    window = site.window(path="/machines/web-0")
-    latest = window.locator("section", has=window.get_by_role("heading", name="Latest"))
-    expect(latest).to_contain_text("Nothing finished")
-    assert site.root.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
-    expect(latest.locator("tbody tr")).to_contain_text("done")  # by the live stream
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -105,16 +82,6 @@ def test_what_is_not_there_is_a_page_that_says_so(unchanged: Site, path: str) ->
     page = read(unchanged.root, f"/{path}", 404)
     assert "<h1>Not found</h1>" in page
     assert "<script" not in page
-
-
-def test_times_have_the_readers_own_beside_utc(site: Site) -> None:
-    request_reboot(site.root)
-    window = site.window(path="/machines/web-0")
-    moment = window.locator("main td time").first
-    written = str(moment.get_attribute("datetime"))
-    title = str(moment.get_attribute("title"))
-    assert title.startswith(f"{written} · ")
-    assert title != f"{written} · "
 
 
 class Guarded(Served):
@@ -198,21 +165,6 @@ def file(site: Site, query: str = "") -> list[dict[str, str]]:
 def test_the_filters_are_those_of_the_api(past: Site, query: str, found: list[str]) -> None:
     assert references(read(past.root, f"/history?{query}")) == found
     assert [row["operation"] for row in file(past, query)] == found
-
-
-def test_a_filter_is_filled_in_and_stays_filled_in(past: Site) -> None:
-    window = past.window(path="/history")
-    window.get_by_role("textbox", name="Machine", exact=True).fill("bastion")
-    window.get_by_label("Canceled").check()
-    follow(window.get_by_role("button", name="Filter"), re.compile("status=Canceled"))
-    expect(window.locator("tbody td.name .ref")).to_have_text(["2.1"])
-    expect(window.get_by_role("textbox", name="Machine", exact=True)).to_have_value("bastion")
-    expect(window.get_by_label("Canceled")).to_be_checked()
-    with window.expect_download() as download:
-        window.get_by_role("link", name="CSV").click()  # a file
-    with download.value.path().open(newline="", encoding="utf-8") as opened:
-        (row,) = csv.DictReader(opened)
-    assert row["operation"] == "2.1"
 
 
 def test_a_filter_that_cannot_be_read_says_so_beside_it(past: Site) -> None:

@@ -1,5 +1,9 @@
-"""What is around every page: its policy, keys, themes, sizes, and whom it lets in."""
+"""What is around every page: its policy, keys, themes, sizes, and whom it lets in.
 
+And what other pages have that only a browser shows.
+"""
+
+import csv
 import re
 from pathlib import Path
 
@@ -8,8 +12,10 @@ from playwright.sync_api import Page, Response, expect
 
 from forewarn.server.operator import table
 from forewarn.store import sqlite
-from forewarn.vocabulary import AccessRole
-from page.site import Site, links, read
+from forewarn.vocabulary import AccessRole, AgentStatus
+from page.site import Site, follow, links, read
+from page.test_hostile import MARKUP
+from page.test_machines import some
 from server.running import Client, Running, request_reboot, roles, settings_in
 
 
@@ -269,3 +275,75 @@ def test_the_search_leads_to_a_machine_that_is_called_by_a_number(site: Site) ->
     assert site.root.ask("PUT", "/v1/fleet", {"machine": [{"name": "12"}]}).status == 200
     assert site.root.ask("GET", "/search?q=12").headers["Location"] == "/machines/12"
     assert site.root.ask("GET", "/search?q=13").headers["Location"] == "/maintenance/13"
+
+
+def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:
+    machine = {"name": "odd", "host": MARKUP, "address": "10.9.9.9", "tags": {"role": MARKUP}}
+    assert site.root.ask("PUT", "/v1/fleet", {"machine": [machine]}).status == 200
+    held = {"kind": "host", "name": MARKUP, "reason": MARKUP}
+    assert site.root.ask("POST", "/v1/holds", held).status == 201
+    wanted = {"event_type": "Reboot", "machines": ["odd"], "description": MARKUP}
+    assert site.root.ask("POST", "/v1/maintenances", wanted).status == 201
+    window = site.window()
+    expect(window.locator("main")).to_contain_text(MARKUP)
+    for path in (
+        "/",
+        "/operations/1.1",
+        "/machines/odd",
+        "/machines",
+        "/maintenance/1",
+        "/history",
+    ):
+        with site.complaints() as complaints:  # a page that is not there yet is told of
+            window.goto(site.url + path)
+            expect(window.locator("main")).to_be_visible()
+        assert not [each for each in complaints if "Security Policy" in each]
+        expect(window.locator("main script")).to_have_count(0)
+        expect(window).not_to_have_title("run")
+
+
+def test_a_machine_tells_its_facts_and_its_agents_word(site: Site) -> None:
+    site.running.guests.saw("web-0", agent=AgentStatus.HELD, reason="<b>12 connections</b>")
+    request_reboot(site.root)
+    window = site.window(path="/machines/web-0")
+    main = window.locator("main")
+    for fact in ("h0", "10.0.0.10", "availability set", "held: <b>12 connections</b>", "1.1"):
+        expect(main).to_contain_text(fact)
+    window.get_by_role("link", name="1.1").first.click()  # opens the panel
+    expect(window.locator("#panel")).to_contain_text("web-0")
+
+
+def test_a_machine_has_its_past(quick_site: Site) -> None:
+    site = quick_site
+    request_reboot(site.root)
+    window = site.window(path="/machines/web-0")
+    latest = window.locator("section", has=window.get_by_role("heading", name="Latest"))
+    expect(latest).to_contain_text("Nothing finished")
+    assert site.root.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
+    expect(latest.locator("tbody tr")).to_contain_text("done")  # by the live stream
+
+
+def test_times_have_the_readers_own_beside_utc(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window(path="/machines/web-0")
+    moment = window.locator("main td time").first
+    written = str(moment.get_attribute("datetime"))
+    title = str(moment.get_attribute("title"))
+    assert title.startswith(f"{written} · ")
+    assert title != f"{written} · "
+
+
+def test_a_filter_is_filled_in_and_stays_filled_in(site: Site) -> None:
+    some(site)
+    window = site.window(path="/history")
+    window.get_by_role("textbox", name="Machine", exact=True).fill("bastion")
+    window.get_by_label("Canceled").check()
+    follow(window.get_by_role("button", name="Filter"), re.compile("status=Canceled"))
+    expect(window.locator("tbody td.name .ref")).to_have_text(["2.1"])
+    expect(window.get_by_role("textbox", name="Machine", exact=True)).to_have_value("bastion")
+    expect(window.get_by_label("Canceled")).to_be_checked()
+    with window.expect_download() as download:
+        window.get_by_role("link", name="CSV").click()  # a file
+    with download.value.path().open(newline="", encoding="utf-8") as opened:
+        (row,) = csv.DictReader(opened)
+    assert row["operation"] == "2.1"

@@ -4,8 +4,6 @@ A guest sees the rendered document, decoded as a client decodes it. A server tha
 during a commit, has what was committed when it starts again, and nothing else.
 """
 
-import asyncio
-import atexit
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
@@ -15,6 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+import stories
 from forewarn.connectors.port import Outcome
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ClockJumped
@@ -34,11 +33,6 @@ from trace_judge import Trace
 
 BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The time of day at which every scenario begins."""
-
-RUNNER: Final = asyncio.Runner()
-"""One loop for all scenarios: to make one takes as long as a few of their lines."""
-
-atexit.register(RUNNER.close)
 
 Answer = TypeVar("Answer")
 
@@ -78,7 +72,9 @@ class MortalHouse(Harness):
         self._operations: dict[str, model.Operation] = {}
         self._sightings: dict[str, Sighting] = {}
         """What the machines' requests told last, by key: as of the last heartbeat in the store."""
-        super().__init__(fleet, policy, beginning=BEGINNING, store=self.mortal, run=RUNNER.run)
+        super().__init__(
+            fleet, policy, beginning=BEGINNING, store=self.mortal, run=stories.on_a_loop
+        )
         self._dies_often = dies_often
 
     # The server.
