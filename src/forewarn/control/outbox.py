@@ -18,6 +18,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -378,23 +379,28 @@ class Follower:
             StoreError: As `Store.write` does.
             LostTail: The store has lost its last changes.
         """
-        with self._lock:
-            try:
-                with self.store.write() as transaction:
-                    self._catch_up(transaction)
+        with ExitStack() as held:
+            with self.store.write() as transaction:
+                # Only now: the thread reads what others commit while this waits for its turn.
+                held.enter_context(self._lock)
+                held.push(self._undo)
+                if self._has_lost(transaction):
+                    decided = None
+                    self._recover(transaction)
+                else:
                     unit = self.unit(transaction, self._world, time_of(transaction))
                     answers = [unit.answer(job) for job in jobs]
                     unit.save()
                     told = unit.told()
                     own = self.append(transaction, unit.saved, unit.now, told)
-            except BaseException as error:
-                # Where nobody can tell what the store has, the next transaction finds the row.
-                self._undo()
-                if isinstance(error, LostTail):
-                    self._recover()
-                raise
+                    decided = own, unit.saved, told, answers
+            if decided is None:
+                with self.store.read() as reading:
+                    self._read_again(reading, lost=True)
+                raise LostTail
+            own, saved, told, answers = decided
             try:
-                self._take(own, unit.saved, told)
+                self._take(own, saved, told)
             except Exception as error:  # noqa: BLE001 - it was committed: no job may run again
                 self.feed.fail(error)
         return answers
@@ -411,7 +417,10 @@ class Follower:
         change = ChangeRecord(token=token, replica=self.replica, at=at, format=form, body=body)
         return transaction.append(change, news)
 
-    def _undo(self) -> None:
+    def _undo(self, failed: type[BaseException] | None, *_: object) -> None:
+        # Where nobody can tell what the store has, the next transaction finds the row.
+        if failed is None:
+            return
         try:
             self._world.undo()
         except IndexBroken:
@@ -428,16 +437,24 @@ class Follower:
         began = self.real.monotonic()
         with self.store.read() as reading:
             position = reading.position()
-        # While the writer has the lock, mostly nobody else can commit.
+        # While the writer has the lock, nobody else can commit.
         if position != self.applied:
             with self._lock:
                 began = self.real.monotonic()
-                try:
-                    with self.store.read() as reading:
-                        self._catch_up(reading)
-                except LostTail:
-                    self._recover()
+                with self.store.read() as reading:
+                    lost = self._has_lost(reading)
+            if lost:  # and another transaction may have recovered by then
+                with suppress(LostTail):
+                    self.transact((), lambda one: one.now() or self.real.now())
         self.looked_at = began
+
+    def _has_lost(self, reading: Reading) -> bool:
+        """Catch up; return True if the store has lost its last changes. The lock is held."""
+        try:
+            self._catch_up(reading)
+        except LostTail:
+            return True
+        return False
 
     def _catch_up(self, reading: Reading) -> None:
         """Take over the commits that are not in the World yet; the lock is held.
@@ -501,27 +518,24 @@ class Follower:
         for name in [*itertools.islice(self._ended, max(0, len(self._ended) - MAX_ENDED))]:
             del self._ended[name]
 
-    def _recover(self) -> None:
-        """Go on with a store that has lost changes; the lock is held."""
+    def _recover(self, transaction: Transaction) -> None:
+        """Make a store that has lost changes safe to go on with; the lock is held."""
         known = self._world.operations.values()
         begun = {one.id: one.attempt for one in known if one.started_at is not None}
-        with self.store.write() as transaction:
-            now = transaction.now() or self.real.now()
-            noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
-            unit = UnitOfWork(transaction, World(state_of(transaction)), now)
-            recover(unit, begun | self._ended, self.applied, self.lost, noticed)
-            unit.save()
-            if unit.saved:  # the others read again, too, and what was noticed with it
-                change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
-                told = _news_of_loss(transaction, noticed)
-                transaction.append(change, told, SKIPPED_CHANGES if told else 0)
+        now = transaction.now() or self.real.now()
+        noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
+        unit = UnitOfWork(transaction, World(state_of(transaction)), now)
+        recover(unit, begun | self._ended, self.applied, self.lost, noticed)
+        unit.save()
+        if unit.saved:  # the others read again, too, and what was noticed with it
+            change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
+            told = _news_of_loss(transaction, noticed)
+            transaction.append(change, told, SKIPPED_CHANGES if told else 0)
         _log.error(
-            "the database lost its last changes; incarnations were raised, and what had started "
+            "the database lost its last changes; incarnations are raised, and what had started "
             "counts as begun elsewhere",
             known_to=self.applied.sequence,
         )
-        with self.store.read() as reading:
-            self._read_again(reading, lost=True)
 
     def _read_again(self, reading: Reading, *, lost: bool = False) -> None:
         """Fill the World again, and publish what is different; the lock is held.
