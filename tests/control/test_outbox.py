@@ -479,6 +479,39 @@ def test_memory_is_known_to_be_whole_though_the_writer_is_in_a_transaction() -> 
         assert not follower.cut_off
 
 
+class CrowdedStore(SharedStore):
+    """A store whose next transactions wait for another replica's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn, self.waiting = threading.Event(), threading.Event()
+        self.turn.set()
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        self.waiting.set()
+        assert self.turn.wait(patience.SECONDS)
+        with super().write() as transaction:
+            yield transaction
+
+
+def test_what_others_have_committed_is_read_while_the_writer_waits_for_its_turn() -> None:
+    store = CrowdedStore()
+    first, second = ReplicaProcess(store, "a"), ReplicaProcess(store, "b")
+    first.plane.apply_fleet(FLEET).result()
+    store.turn.clear()
+    store.waiting.clear()
+    asking = threading.Thread(target=second.ask, args=("web-0",))
+    asking.start()
+    assert store.waiting.wait(patience.SECONDS)
+    second.follower.look()
+    was_read = not store.turn.is_set() and second.memory.machines.keys()
+    store.turn.set()
+    asking.join()
+    assert "web-0" in (was_read or ())
+    second.is_whole()
+
+
 def test_nothing_is_decided_on_a_memory_that_the_store_has_lost(pair: Pair) -> None:
     first, _ = pair
     first.plane.apply_fleet(FLEET).result()
