@@ -18,13 +18,14 @@ from forewarn.maintenance import (
     turns,
     units,
 )
-from forewarn.maintenance.footprints import SEVERAL, Footprint, visiting
+from forewarn.maintenance.footprints import SEVERAL, Footprint, UnitsInWorld, visiting
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     HostState,
     Maintenance,
     Refused,
+    key,
     listed,
     mapped,
 )
@@ -214,15 +215,28 @@ def drain(world: World, number: int, index: int, survey: HostSurvey, now: dateti
     )
     there = world.on_host.of(unit.name)
     refusals: dict[int, Refused] = {}
-    with planner.refusing(refusals, index):
+    with planner.refusing(refusals, index), world.atomic():
         # Another host, drained in the same step, may have rested until now with machines here.
         if visitors := visiting(unit.name, there, (drains[name] for name in sorted(drains))):
             raise Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
-        host_drain.begin(world, wanted, survey, now)
+        begun = host_drain.begin(world, wanted, survey, now)
+        world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)
+        if not {key(guest.name) for guest in begun.guests} <= {*there}:
+            _check_apart(world, number, index)  # the fleet did not know of these
     if refusals:
         world.maintenances[number] = turns.refused(maintenance, refusals, now)
-    else:
-        world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)
+
+
+def _check_apart(world: World, number: int, index: int) -> None:
+    """Refuse (CONFLICT) a unit under way whose machines others under way keep from going."""
+    maintenance = world.maintenances[number]
+    its, taken = UnitsInWorld(maintenance, world, lambda _: True), turns.Occupancy()
+    for place, unit in enumerate(maintenance.units):
+        if unit.state is UnitState.RUNNING and place != index:
+            taken.add(unit, its.footprint(unit))
+    unit = maintenance.units[index]
+    if (found := taken.in_the_way(its.footprint(unit))) is not None:
+        raise Refused(ErrorCode.CONFLICT, found[1], host=unit.name)
 
 
 def drained_soon(maintenance: Maintenance, unit: Unit) -> tuple[str, ...]:

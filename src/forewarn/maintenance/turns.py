@@ -472,7 +472,7 @@ def left_out(maintenance: Maintenance, reason: str, now: datetime) -> Maintenanc
     )
 
 
-class _Occupancy:
+class Occupancy:
     """The resources that the units under way occupy."""
 
     def __init__(self) -> None:
@@ -480,6 +480,7 @@ class _Occupancy:
         self._places: dict[str, str] = {}
 
     def add(self, unit: Unit, takes: Footprint) -> None:
+        """Add what a unit occupies."""
         for scope, domain in takes.domains.items():
             there = self._domains.get(scope, (domain, ""))
             # Machines that moved may have brought two units under way into one scope.
@@ -488,6 +489,7 @@ class _Occupancy:
             self._places[place] = unit.name
 
     def in_the_way(self, takes: Footprint) -> tuple[Obstacle, str] | None:
+        """Return what keeps a unit from going beside these, and why; None where nothing does."""
         for scope, domain in takes.domains.items():
             there = self._domains.get(scope)
             if there is not None and (there[0] != domain or domain == SEVERAL):
@@ -512,7 +514,7 @@ def _ask(
 ) -> tuple[Maintenance, Step]:
     """Choose the units that can go now; the others say why they cannot."""
     every = list(maintenance.units)
-    taken = _Occupancy()
+    taken = Occupancy()
     for unit in running:
         taken.add(unit, footprints(unit))
     chosen: list[int] = []

@@ -23,7 +23,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
-from forewarn.maintenance.units import TurnOrder, TurnPolicy
+from forewarn.maintenance.units import TurnOrder, TurnPolicy, UnitState
 from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ScopeKind
 from turn_world import HOUR, maintenance
@@ -82,7 +82,8 @@ def world_of(takes: Takes, *held: str) -> World:
     return World(LiveState(scopes=scopes, machines=machines, holds=holds))
 
 
-def planned(of: Maintenance, takes: Takes, *held: str) -> PlannedTurns:
+def survey_of(takes: Takes) -> HostSurvey:
+    """A look that finds the machines on the hosts that take them."""
     hosts = {
         host: HostFacts(
             answers=True,
@@ -97,6 +98,10 @@ def planned(of: Maintenance, takes: Takes, *held: str) -> PlannedTurns:
         for host, its in takes.items()
     }
     keys = {f"id-{name}": name for its in takes.values() for name in its.machines}
+    return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
+
+
+def planned(of: Maintenance, takes: Takes, *held: str) -> PlannedTurns:
     drains = any(unit.drain for unit in of.units)
     return turn_forecast.planned(
         of,
@@ -104,7 +109,7 @@ def planned(of: Maintenance, takes: Takes, *held: str) -> PlannedTurns:
         lambda: world_of(takes, *held),
         ALWAYS_ON,
         NOW,
-        survey=HostSurvey(began_at=NOW, hosts=hosts, keys=keys) if drains else None,
+        survey=survey_of(takes) if drains else None,
     )
 
 
@@ -115,6 +120,21 @@ def test_units_that_take_the_same_domains_go_together() -> None:
     assert plan.waits_for is Obstacle.UPDATE_DOMAIN
     assert "h27" in plan.reason
     assert (plan.units, plan.machines) == (30, 30)
+
+
+def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
+    takes = hosts(2, domains=2)
+    world = world_of(takes)
+    for name, machine in [*world.machines.items()]:
+        world.machines[name] = msgspec.structs.replace(machine, host="")
+    world.maintenances[1] = made(takes, drain=True, at_once="100%")
+    survey = survey_of({**takes, "h2": Footprint(machines=(), domains={})})
+    for index in range(2):
+        turn_plan.drain(world, 1, index, survey, NOW)
+    first, second = world.maintenances[1].units
+    assert first.state is UnitState.RUNNING
+    assert (second.state, second.name in world.drains) == (UnitState.WAITING, False)
+    assert second.retry_at is not None
 
 
 def test_a_single_unit_waits_for_nothing() -> None:
