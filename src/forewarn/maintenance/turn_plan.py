@@ -228,7 +228,7 @@ def drain(world: World, number: int, index: int, survey: HostSurvey, now: dateti
 
 
 def _check_apart(world: World, number: int, index: int) -> None:
-    """Refuse (CONFLICT) a unit under way whose machines others under way keep from going."""
+    """Refuse (CONFLICT) a unit whose machines cannot go beside others that are under way."""
     maintenance = world.maintenances[number]
     its, taken = UnitsInWorld(maintenance, world, lambda _: True), turns.Occupancy()
     for place, unit in enumerate(maintenance.units):

@@ -489,7 +489,7 @@ class Occupancy:
             self._places[place] = unit.name
 
     def in_the_way(self, takes: Footprint) -> tuple[Obstacle, str] | None:
-        """Return what keeps a unit from going beside these, and why; None where nothing does."""
+        """Return the obstacle to a unit beside these, and why; None where it can go."""
         for scope, domain in takes.domains.items():
             there = self._domains.get(scope)
             if there is not None and (there[0] != domain or domain == SEVERAL):
