@@ -125,7 +125,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         text = data.decode("utf-8-sig")  # editors on Windows write the mark
         if r"\u0000" in text or r"\U00000000" in text:
-            raise SettingsError(f"{path}: has a NUL, which no program, file or header can have")
+            raise SettingsError(f"{path}: contains a NUL character: remove it")
         return tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 text: save it as UTF-8") from error

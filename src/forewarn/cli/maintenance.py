@@ -247,7 +247,7 @@ def watch(service: OperatorClient, number: int) -> None:
     Exit status: 0 when all of it has ended well, 11 when it halts, is paused or stopped, or waits
     for you.
     """
-    service.get(f"/v1/maintenances/{number}")  # refused at once, or away at once
+    service.get(f"/v1/maintenances/{number}")  # or it ends here, before it waits
     wait_for(service, number)
 
 

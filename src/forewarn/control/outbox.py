@@ -395,6 +395,11 @@ class Follower:
                     own = self.append(transaction, unit.saved, unit.now, told)
                     decided = own, unit.saved, told, answers
             if decided is None:
+                _log.error(
+                    "the database lost its last changes; incarnations were raised, and what had "
+                    "started counts as begun elsewhere",
+                    known_to=self.applied.sequence,
+                )
                 with self.store.read() as reading:
                     self._read_again(reading, lost=True)
                 raise LostTail
@@ -531,11 +536,6 @@ class Follower:
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
             told = _news_of_loss(transaction, noticed)
             transaction.append(change, told, SKIPPED_CHANGES if told else 0)
-        _log.error(
-            "the database lost its last changes; incarnations are raised, and what had started "
-            "counts as begun elsewhere",
-            known_to=self.applied.sequence,
-        )
 
     def _read_again(self, reading: Reading, *, lost: bool = False) -> None:
         """Fill the World again, and publish what is different; the lock is held.

@@ -38,9 +38,9 @@ LOOK_EVERY: Final = timedelta(seconds=5)
 """The pause between two looks at the rows: so soon a replica goes on with items that another left
 behind."""
 
-LOOK_AGAIN: Final = timedelta(seconds=0.25)
-"""The least pause between two looks where there are no webhooks: news may come a thousand times a
-second, and a look costs a part of what an approval does."""
+LEAST_PAUSE_SECONDS: Final = 0.25
+"""Between two looks where there are no webhooks: each one reads the store, on another thread, and
+news may come a thousand times a second."""
 
 BATCH: Final = 10
 """Transactions whose news is read at once: an item has some 400 bytes, a transaction up to 2 MB."""
@@ -144,9 +144,9 @@ class Deliveries(Rounds):
         return [*super().alerts(), *found]
 
     async def _round(self) -> timedelta:
-        passed = timedelta(seconds=min(self._clock.monotonic() - self._looked_at, 1))
-        if not self._webhooks and passed < LOOK_AGAIN:
-            return LOOK_AGAIN - passed
+        left = self._looked_at + LEAST_PAUSE_SECONDS - self._clock.monotonic()
+        if left > 0 and not self._webhooks:
+            return timedelta(seconds=left)
         self._looked_at = self._clock.monotonic()
         self._webhooks = await self._read(lambda reading: reading.webhooks())
         now = self._time.now()
