@@ -13,7 +13,7 @@ nothing: code that picks one of several sorts first.
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
@@ -227,13 +227,12 @@ class World:
         self.waiting_for = Index()
         """The ids of operations that wait for one."""
         self.started: dict[str, None] = {}
-        self._unclaimed: dict[str, None] = {}
-        """The ids of Started operations without a lease, and not in doubt."""
         self.scopes: Table[str, Scope] = self._table("scopes")
         self.machines: Table[str, Machine] = self._table("machines", self._index_machine)
         self.operations: Table[str, Operation] = self._table("operations", self._index_operation)
         self._wakeups = OperationTimes(self.operations, attrgetter("wakeup_at"))
         self._leases = OperationTimes(self.operations, attrgetter("lease_until"))
+        self._unclaimed = OperationTimes(self.operations, _free_since)
         self.maintenances: Table[int, Maintenance] = self._table("maintenances")
         self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
@@ -295,9 +294,8 @@ class World:
         They are Started and not under an unexpired lease, and their outcome is not in doubt: an
         executor may claim one in doubt only after an operator has resolved it.
         """
-        names = (*self._unclaimed, *self._leases.due(now, len(self.started)))
-        free = map(self.operations.__getitem__, names)
-        return [one.id for one in heapq.nsmallest(limit, free, key=_claim_order)]
+        free = (*self._leases.due(now, limit), *self._unclaimed.due(_EVER, limit))
+        return sorted(free, key=lambda name: _claim_order(self.operations[name]))[:limit]
 
     # What a decision and a transaction do.
 
@@ -461,17 +459,16 @@ class World:
                 self.down_in_scope.drop(name, one.id)
             for name in now:
                 self.down_in_scope.add(name, one.id)
-        is_started = new is not None and new.status is EventStatus.STARTED
-        is_free = is_started and one.lease_until is None and not one.outcome_unknown
-        for names, has in ((self.started, is_started), (self._unclaimed, is_free)):
-            if has:
-                names[one.id] = None
-            else:
-                names.pop(one.id, None)
+        if new is not None and new.status is EventStatus.STARTED:
+            self.started[new.id] = None
+        else:
+            self.started.pop(one.id, None)
         if new:
-            self._wakeups.note(new)
-            self._leases.note(new)
+            for times in (self._wakeups, self._leases, self._unclaimed):
+                times.note(new)
 
+
+_EVER: Final = datetime.max.replace(tzinfo=UTC)
 
 _NOWHERE: Final[tuple[frozenset[str], ...]] = (frozenset(),) * 4
 
@@ -505,6 +502,13 @@ def _scopes_down(operation: Operation | None) -> dict[str, None]:
     if operation is None or not operation.down:
         return {}
     return {event.scope: None for event in operation.events}
+
+
+def _free_since(operation: Operation) -> datetime | None:
+    """Return the start of a Started operation without a lease, and not in doubt; else None."""
+    is_started = operation.status is EventStatus.STARTED
+    is_free = is_started and operation.lease_until is None and not operation.outcome_unknown
+    return operation.started_at if is_free else None
 
 
 def _claim_order(operation: Operation) -> tuple[datetime, int, int]:

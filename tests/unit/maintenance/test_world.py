@@ -184,7 +184,7 @@ def started(operation: Operation, **changes: Any) -> Operation:
     return replace(operation, **given)
 
 
-def test_only_what_is_started_and_nobodys_is_claimable_the_first_started_first() -> None:
+def test_only_what_is_started_and_nobodys_is_claimable_what_was_left_first() -> None:
     world = operations()
     for name, changes in {
         "1.1": {"started_at": NOW + MINUTE},
