@@ -66,10 +66,11 @@ def test_a_scope_and_a_host_are_whole_names() -> None:
         machine("b", "web2", host="H1"),
         machine("c"),
         machine("d", "h1", host="web"),
+        machine("e", "h1", host="unknown"),
     )
     assert found(inventory, scope="Web") == ["a", "c"]
     assert found(inventory, host="h1") == ["a"]
-    assert found(inventory, host="") == ["c"]
+    assert found(inventory, host="unknown") == ["c", "e"]
     assert found(inventory, scope="web", host="h1") == ["a"]
     assert found(inventory, "C", scope="web") == ["c"]
     assert found(inventory, scope="nosuch") == []

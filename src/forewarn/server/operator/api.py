@@ -37,9 +37,6 @@ from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 Number = Annotated[int, msgspec.Meta(ge=1, le=schemas.MAX_NUMBER)] | None
 ByNumber = Annotated[int, msgspec.Meta(le=schemas.MAX_NUMBER)]
 
-UNKNOWN: Final = "unknown"
-"""The filter for machines without a known host, as after a Redeploy that named no new one."""
-
 OF_A_MACHINE = frozenset({host_drain.DrainOrder.SKIP, host_drain.DrainOrder.STOP})
 """The orders about a drain that name a machine."""
 
@@ -136,16 +133,10 @@ async def list_machines(
     inventory, after = backend.inventory.snapshot(), routing.key_before("machines", cursor)
     if scope:
         inventory.scope(scope)
-    on = place_of(host)
-    fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=on)
+    fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=host)
     found, following = routing.page("machines", fitting, limit, lambda machine: machine.key)
     shown = await backend.beside(views.machines, found, inventory)  # it looks at every event
     return schemas.MachinePage(machines=shown, next=following)
-
-
-def place_of(host: str) -> str | None:
-    """Return the host to search for: None for any host, `""` for machines without a known one."""
-    return ("" if host == UNKNOWN else host) if host else None
 
 
 @API.route("GET", "/v1/fleet/machines/{name}", AccessRole.VIEWER, table.FLEET)
