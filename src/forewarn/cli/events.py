@@ -38,7 +38,7 @@ def approver(approval: "model.Approval | None") -> str:
 
 def machines(operation: "schemas.OperationView") -> str:
     """Return the machines of an operation by name, or how many they are."""
-    return output.counted([name for event in operation.events for name in event.machines])
+    return output.counted(operation.machines)
 
 
 def on_host(live: "schemas.OperationView | schemas.LiveEvent") -> str:

@@ -183,10 +183,6 @@ class Ended(Exception):  # noqa: N818 - no error
     """The user has ended the recording."""
 
 
-class Answered(Exception):  # noqa: N818 - an answer, though not the one that was asked for
-    """The endpoint answered, and not with what was asked for; the message says how."""
-
-
 @command(
     argument("file FILE", "The file to write; it must not exist yet."),
     METADATA,
@@ -220,7 +216,7 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
             try:
                 body, headers = _ask(place, EVENTS)
                 found = recording.answer(body, headers, wall.now())
-            except (OSError, http.client.HTTPException, Answered, ValueError) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 trouble = f"{place}: {error}"
             if found:
                 written.write(found)
@@ -267,7 +263,7 @@ def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, s
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER)
         if answer.status != 200:
-            raise Answered(f"status {answer.status}")
+            raise ValueError(f"status {answer.status}")
         return body, tuple(answer.getheaders())
     finally:
         connection.close()

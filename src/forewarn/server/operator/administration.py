@@ -55,14 +55,12 @@ async def list_tokens(backend: Backend) -> schemas.TokenList:
 async def create_token(call: OperatorCall, data: schemas.TokenRequest) -> schemas.NewToken:
     """Make a token; the answer is the only one that ever shows it."""
     made, now = secret_files.new_token(), call.backend.now()
-    expires_at = data.expires_at and routing.in_utc(data.expires_at, "expires_at")
     token = model.mapped(
         Token,
         data,
         digest=secret_files.digest(made.encode()),
         created_by=call.by,
         created_at=now,
-        expires_at=expires_at,
     )
     plane = call.changing(Deed.CREATE_TOKEN, f"{data.name}: {data.role}")
     token = await call.backend.done(plane.order(accounts.create_token, token))
@@ -128,8 +126,8 @@ async def read_audit(
     before = routing.key_before("audit", cursor)
     query = AuditQuery(
         by=by,
-        since=since and routing.in_utc(since, "since"),
-        until=until and routing.in_utc(until, "until"),
+        since=since,
+        until=until,
         logins=logins,
         before=int(before) if before else None,
         limit=limit + 1,

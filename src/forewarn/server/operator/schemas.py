@@ -255,6 +255,11 @@ class OperationView(OperationState, frozen=True, kw_only=True):
     attempt: int
     events: tuple[EventView, ...]
 
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Its machines, event by event."""
+        return tuple(name for event in self.events for name in event.machines)
+
 
 class OperationList(Value, frozen=True, kw_only=True):
     """The operations that a request was about, as they are after it."""
@@ -487,16 +492,10 @@ class HostDetail(Value, frozen=True, kw_only=True):
     drain: DrainDetail | None
 
 
-class HostDrainRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HostDrainRequest(model.DrainOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Drains a host, or several one after another: each is a unit of one maintenance."""
 
     hosts: Annotated[tuple[ShortText, ...], msgspec.Meta(min_length=1, max_length=MAX_HOSTS)]
-    reboot: bool = False
-    """True to reboot each once it is empty."""
-    bring_home: bool = True
-    """True to bring its machines home after that."""
-    stay: model.Stay = model.Stay.REFUSE
-    """The policy for machines that cannot be moved while they run."""
     without_notice: bool = False
 
 

@@ -147,7 +147,7 @@ def _counts(
             EventStatus.CANCELED: "cancelled",
         }.get(operation.status, "notice")
         over = operation.status in {EventStatus.FAILED, EventStatus.CANCELED}
-        for machine in (machine for event in operation.events for machine in event.machines):
+        for machine in operation.machines:
             if over and operation.id in again:
                 latest.pop(machine, None)
             else:

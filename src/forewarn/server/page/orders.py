@@ -191,7 +191,7 @@ def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
     """Count the machines of operations."""
     counts = dict.fromkeys(Concerned.__struct_fields__, 0)
     for operation in operations:
-        many = sum(len(event.machines) for event in operation.events)
+        many = len(operation.machines)
         if operation.status in {EventStatus.QUEUED, EventStatus.SCHEDULED}:
             counts["unstarted"] += many
             if operation.status is EventStatus.SCHEDULED:
@@ -549,14 +549,8 @@ def of_host(host: schemas.HostView) -> list[str]:
     return []
 
 
-def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
-    """Return the machines of an operation, event by event."""
-    return tuple(name for event in operation.events for name in event.machines)
-
-
 FILTERS: Final = MappingProxyType(
-    {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
-    | {"label_of": label_of, "orders_of_host": of_host}
-    | {"standing_of_unit": unit_standing, "orders_of_unit": of_unit}
+    {"standing": operation_standing, "orders_of": of_operation, "label_of": label_of}
+    | {"orders_of_host": of_host, "standing_of_unit": unit_standing, "orders_of_unit": of_unit}
 )
 """By the names that templates call them."""
