@@ -473,3 +473,15 @@ def test_a_host_whose_name_has_a_blank_is_ticked_and_no_other(site: Site) -> Non
     expect(window.locator("main")).to_contain_text("1 machine reboots")
     follow(window.get_by_role("button", name="Start"))
     assert site.root.get("/v1/maintenances/1")["maintenance"]["targets"] == ["rack 1"]
+
+
+def test_a_dangerous_order_is_asked_again_if_it_would_do_something_else(site: Site) -> None:
+    request_reboot(site.root, machines=[], scopes=["web"])
+    asked = read(site.root, "/orders/cancel?reference=1")
+    (shown,) = re.findall(r'name="shown" value="([^"]*)"', asked)
+    assert site.root.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
+    body = urlencode({"reference": "1", "shown": shown})
+    again = site.root.ask("POST", "/page/orders/cancel", body.encode(), FORM)
+    assert (again.status, "already started" in again.body.decode()) == (409, True)
+    body = urlencode({"reference": "1", "shown": "2 machines, 1 already started."})
+    assert site.root.ask("POST", "/page/orders/cancel", body.encode(), FORM).status == 303
