@@ -1,8 +1,10 @@
 """The operators' API over a real socket, beside its stories: the schema, and limits."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, time
 from pathlib import Path
@@ -331,3 +333,18 @@ def test_what_operators_ask_takes_no_thread_from_the_service(tmp_path: Path) -> 
         store.answers.set()
         for each in asking:
             each.join()
+
+
+def test_an_account_sends_one_large_body_at_a_time(client: Client) -> None:
+    with contextlib.closing(client._connection()) as first, ThreadPoolExecutor(1) as other:
+        first.putrequest("PUT", "/v1/fleet?dry_run=true")
+        first.putheader("Content-Type", "application/json")
+        first.putheader("Content-Length", "2")
+        first.endheaders(b"{")
+        client.get("/v1/clock")
+        second = other.submit(client.ask, "PUT", "/v1/fleet", fleet())
+        for _ in range(20):
+            client.get("/v1/clock")
+        assert not second.done()  # or the memory of several fleets would be a viewer's to take
+        first.send(b"}")
+        assert (first.getresponse().status, second.result().status) == (200, 200)

@@ -190,6 +190,10 @@ class Accounts:
         self._of_file: Token | None = None
         self.following: collections.Counter[tuple[str, int]] = collections.Counter()
         """The number of streams that each account reads, by its name and its limit."""
+        self.large: collections.defaultdict[str, asyncio.Lock] = collections.defaultdict(
+            asyncio.Lock
+        )
+        """Held while a large body of an account, by its name, is read and used."""
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""
@@ -216,7 +220,7 @@ class Accounts:
         """Return whose token this is, or why it lets nobody in there."""
         if not shown:
             return FailedLogin.MISSING
-        token = self._find(secret_files.digest(shown[:MAX_SHOWN_TOKEN]))
+        token = self.find(secret_files.digest(shown[:MAX_SHOWN_TOKEN]))
         if token is None or token.audience is not audience:
             return FailedLogin.UNKNOWN
         if token.expired(now):
@@ -229,10 +233,11 @@ class Accounts:
         """Tell whether a token still lets its holder in; None is the unix socket, which does."""
         if token is None:
             return True
-        has_parent = not token.parent or self._find(token.parent) is not None
-        return has_parent and self._find(token.digest) == token and not token.expired(now)
+        has_parent = not token.parent or self.find(token.parent) is not None
+        return has_parent and self.find(token.digest) == token and not token.expired(now)
 
-    def _find(self, digest: str) -> Token | None:
+    def find(self, digest: str) -> Token | None:
+        """Return the token with this digest, of whatever audience; None if there is none."""
         of_file = self._of_file
         return of_file if of_file and of_file.digest == digest else self._by_digest.get(digest)
 

@@ -174,10 +174,18 @@ def _takes_several(kind: Any) -> bool:  # noqa: ANN401 - a type
 
 
 async def answer(route: Route, request: Request) -> Response:
-    """Read a request, judge its role, call its handler, and return the answer."""
+    """Judge a request by its role, read it, call its handler, and return the answer."""
     if auth.REQUEST in request.scope:
         auth.request_of(request.scope).deed = route.handler.__name__
     route.admit(request)
+    if route.max_body <= MAX_BODY:
+        return await _admitted(route, request)
+    # One at a time of each account: several fleets of 64 MiB at once take the memory of guests.
+    async with request.scope[BACKEND].accounts.large[auth.request_of(request.scope).by]:
+        return await _admitted(route, request)
+
+
+async def _admitted(route: Route, request: Request) -> Response:
     arguments = msgspec.structs.asdict(in_utc(read_parameters(route, request)))
     arguments |= route.given(request)
     if (data := route.signature.parameters.get("data")) is not None:

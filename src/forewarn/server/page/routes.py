@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from forewarn.control import accounts
 from forewarn.maintenance import model
-from forewarn.maintenance.accounts import Deed
+from forewarn.maintenance.accounts import Deed, Token
 from forewarn.server import secret_files
 from forewarn.server.operator import administration, auth, errors, schemas, stream, table
 from forewarn.server.operator.auth import FailedLogin
@@ -72,6 +72,10 @@ class PageRequest:
     async def form(self) -> FilledForm:
         """Read the form that the browser sent."""
         return forms.sent(await table.read_body(self.request))
+
+    async def read_tokens(self) -> tuple[Token, ...]:
+        """Return the tokens as the store has them."""
+        return tuple((await self.backend.read(lambda reading: reading.tokens())).values())
 
     async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `make`, shared by all windows that ask until something changes.
@@ -204,10 +208,10 @@ async def log_in(page: PageRequest) -> Response:
     backend, caller = page.backend, page.caller
     shown = (await page.form()).text("token")[: auth.MAX_SHOWN_TOKEN]
     digest, now = secret_files.digest(shown.encode()), backend.now()
-    # From the store: another replica may have made it a moment ago.
-    tokens = (await backend.read(lambda reading: reading.tokens())).values()
-    found = (token for token in tokens if token.digest == digest)
-    token = next(found, None)
+    token = backend.accounts.find(digest)
+    if token is None and backend.store.shared:  # another replica may have made it a moment ago
+        tokens = await page.context.shared.get("tokens", now.timestamp() // 1, page.read_tokens)
+        token = next((each for each in tokens if each.digest == digest), None)
     if token is None or token.audience is not TokenAudience.PAGE or token.expired(now):
         await page.context.door.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
