@@ -45,6 +45,15 @@ OF_A_UNIT = frozenset({MaintenanceOrder.SKIP, MaintenanceOrder.RETRY})
 FOR_ONE: Final = (*fields.FOR_ONE, "host_boot_id")
 """The fields of a request that is announced at once; refused where units have a policy."""
 
+NEEDED: Final = {
+    "zone": "windows",
+    "cutoff_seconds": "windows",
+    "pause_seconds": "waves",
+    "check_tries": "check",
+    "check_within_seconds": "check",
+}
+"""The fields of a policy that do nothing without another one."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -279,7 +288,12 @@ async def _prepared(
 
 
 def _policy(data: maintenance_schemas.MaintenanceRequest) -> TurnPolicy:
-    given = data.policy or maintenance_schemas.PolicyBody()
+    default = maintenance_schemas.PolicyBody()
+    given = data.policy or default
+    for name, needed in NEEDED.items():
+        if getattr(given, name) != getattr(default, name) and not getattr(given, needed):
+            message = f"at policy.{name}: it does nothing without {needed}"
+            raise model.Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
     notice_seconds = given.notice_seconds or data.notice_seconds
     return model.mapped(TurnPolicy, given, notice_seconds=notice_seconds)
 
