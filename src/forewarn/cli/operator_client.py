@@ -229,7 +229,7 @@ class OperatorClient:
             "unix_socket": "" if is_url else self.address,
             "headers": headers,
             "connect_seconds": CONNECT_SECONDS,
-            "ca_file": self._settings.operator.tls_ca or None,
+            "ca_file": (is_url and self._settings.operator.tls_ca) or None,
         }
 
     def _failure(self, reply: "Reply") -> Failed:
