@@ -71,6 +71,7 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
         (["fleet", "aply"], "'apply'"),
         (["fleet", "apply"], "FILE"),
         (["fleet", "apply", "/nonexistent.toml"], "No such file"),
+        (["certify", "--junit", "/nonexistent/x", "--", "true"], "No such file"),
         (["schedule", "boot", "web-0"], "'reboot'"),
         (["schedule", "reboot"], "--scope"),
         (["schedule", "reboot", "--host", "h1", "--host", "h2", "--indivisible"], "--indivisible"),

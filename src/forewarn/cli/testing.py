@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import click
 
@@ -136,7 +136,9 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
     if not command:
         over.wait()
         return 0
-    process = _started(command, os.environ | started.environment | {"FOREWARN_OPERATOR": operators})
+    environment = os.environ | started.environment | {"FOREWARN_OPERATOR": operators}
+    with system_can(f"run {command[0]}"):
+        process = subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
 
     def wait() -> None:
         process.wait()
@@ -145,11 +147,6 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
     threading.Thread(target=wait, daemon=True).start()
     over.wait()
     return _end(process)
-
-
-def _started(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    with system_can(f"run {command[0]}"):
-        return subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
 
 
 def _end(process: "subprocess.Popen[bytes]") -> int:
@@ -202,14 +199,12 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
     wall = clock.SystemClock()
     with (
         connected(endpoint) as client,
-        system_can(f"write {file}"),
-        file.open("xb") as written,
+        _new(file) as written,
         contextlib.suppress(Ended),
         handled(_stop, "SIGINT", "SIGTERM"),
     ):
         place, name = _found(client)
         recording = Recording(name, keep_names=keep_names)
-        written.write(recording.beginning())
         said = ""
         while True:
             trouble, found = "", b""
@@ -219,7 +214,7 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
             except (OSError, http.client.HTTPException, ValueError) as error:
                 trouble = f"{place}: {error}"
             if found:
-                written.write(found)
+                written.write(found if written.tell() else recording.beginning() + found)
                 written.flush()
                 output.note("recorded a document")
                 if once:
@@ -228,6 +223,17 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
                 output.note(trouble)
             said = trouble
             threading.Event().wait(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _new(file: Path) -> Iterator[BinaryIO]:
+    """Provide a new file, and remove it again if nothing was written."""
+    with system_can(f"write {file}"), file.open("xb") as written:
+        try:
+            yield written
+        finally:
+            if not written.tell():
+                file.unlink()
 
 
 def _found(client: "Client") -> "tuple[EndpointAddress, str]":
@@ -332,6 +338,9 @@ def certify(
     _refuse_unknown_placeholder(handler)
     if "{" not in handler[0]:
         need_program(handler[0])
+    if junit is not None:
+        with system_can(f"write {junit}"):  # or it would be known after the last scenario
+            junit.touch()
     chosen = _chosen(known, only)
     tried = certifying.Handler(
         command=tuple(handler),
