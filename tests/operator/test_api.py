@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, time
@@ -21,7 +21,6 @@ from forewarn import times
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Operation
 from forewarn.maintenance.world import World
 from forewarn.server.operator import routing, schemas, table, views
 from forewarn.store.queries import Reading
@@ -254,10 +253,10 @@ def test_the_schema_refuses_a_body_of_another_shape(client: Client) -> None:
 # Guests' loop.
 
 
-class OffLoop(dict[str, Operation]):
-    """Live operations that no code may look through on the loop's thread."""
+class OffLoop(dict[str, Any]):
+    """Values that no code may look through on the loop's thread."""
 
-    def __init__(self, known: dict[str, Operation]) -> None:
+    def __init__(self, known: Mapping[str, Any]) -> None:
         super().__init__(known)
         self.loops = threading.get_ident()
 
@@ -270,11 +269,13 @@ class OffLoop(dict[str, Operation]):
     "path",
     [
         "/v1/fleet/machines",
+        "/v1/fleet/machines?host=h0",
         "/v1/fleet/machines/web-0",
         "/v1/fleet/scopes",
         "/v1/fleet/scopes/web",
         "/v1/events",
         "/v1/holds",
+        "/v1/maintenances/1",
         "/machines",
         "/machines/web-0",
         "/holds",
@@ -287,12 +288,13 @@ def test_a_list_of_operators_is_made_beside_the_loop_of_guests(tmp_path: Path, p
     with Running(wanted, InMemoryStore(), ManualClock(NOON)) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
-        request_reboot(client)
+        request_reboot(client, machines=[], scopes=["web"])
         client.ask("POST", "/v1/holds", {"kind": "everything"})
 
         async def guard() -> None:
             inventory = running._service._backend.inventory
             inventory.operations = OffLoop(inventory.operations)
+            inventory.machines = OffLoop(inventory.machines)
 
         asyncio.run_coroutine_threadsafe(guard(), running._loop).result()
         assert client.ask("GET", path).status == 200

@@ -30,7 +30,7 @@ import re
 import struct
 import urllib.parse
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from enum import StrEnum
@@ -42,6 +42,7 @@ import structlog
 from prometheus_client import Counter
 from prometheus_client.registry import Collector
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Send
 
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
@@ -125,10 +126,6 @@ COOKIE: Final = "forewarn"
 
 _log = structlog.get_logger(__name__)
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Any, Any, Any], Awaitable[None]]
 Refusal = tuple[int, ErrorCode, str]
 
 
@@ -431,7 +428,7 @@ class Gate:
 
     def __init__(
         self,
-        application: Application,
+        application: ASGIApp,
         door: Door,
         hosts: tuple[str, ...] | None,
         *,

@@ -20,6 +20,7 @@ import h11
 import structlog
 import uvicorn
 from prometheus_client import Counter
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forewarn.server import sockets
@@ -353,7 +354,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        application: auth.Application,
+        application: ASGIApp,
         reached: ReachedLimits,
         head_seconds: float = HEAD_SECONDS,
         most: int = MAX_CONNECTIONS,

@@ -380,14 +380,6 @@ def _going_on(subject: Subject) -> Consequence:
     return Consequence(_counted(units), more)
 
 
-def _skipping(subject: Subject) -> Consequence:
-    return Consequence(f"{subject.name} leaves it out.", "You can retry it later.")
-
-
-def _retrying(subject: Subject) -> Consequence:
-    return Consequence(f"{subject.name} gives it another turn.")
-
-
 ORDERS: Final = {
     "approve": OperatorOrder("Approve", _approval, api.approve, is_dangerous=True),
     "cancel": OperatorOrder(
@@ -414,13 +406,16 @@ ORDERS: Final = {
     ),
     "skip": OperatorOrder(
         "Skip",
-        _skipping,
+        lambda it: Consequence(f"{it.name} leaves it out.", "You can retry it later."),
         api.order_maintenance,
         _maintenance_order(MaintenanceOrder.SKIP),
         is_dangerous=True,
     ),
     "retry": OperatorOrder(
-        "Retry", _retrying, api.order_maintenance, _maintenance_order(MaintenanceOrder.RETRY)
+        "Retry",
+        lambda it: Consequence(f"{it.name} gives it another turn."),
+        api.order_maintenance,
+        _maintenance_order(MaintenanceOrder.RETRY),
     ),
     "acknowledge": OperatorOrder(
         "Acknowledge", _acknowledgement, api.acknowledge, fields=(fields.EVEN_IF_DOWN,)

@@ -29,6 +29,7 @@ from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Range
+from forewarn.settings import Mistake
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
@@ -106,7 +107,8 @@ class PageRequest:
     ) -> Draft:
         """Return a form that was refused, to be shown again with the reason."""
         self.caller.outcome = code = errors.code_of(error)
-        return Draft(form, forms.mistake_of(error, form, groups), errors.STATUS[code])
+        where = forms.field_of(error, form, groups) if isinstance(error, model.Refused) else ""
+        return Draft(form, Mistake(where, str(error)), errors.STATUS[code])
 
     def refuse(self, refusal: RefusedRequest) -> Response:
         """Return a refusal as the page shows it: alone, or where the page shows what went wrong.
