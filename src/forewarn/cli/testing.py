@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -176,10 +177,6 @@ MAX_ANSWER: Final = 16 * 1024 * 1024
 """The most bytes of an answer: many times what the largest document has."""
 
 
-class Ended(Exception):  # noqa: N818 - no error
-    """The user has ended the recording."""
-
-
 @command(
     argument("file FILE", "The file to write; it must not exist yet."),
     METADATA,
@@ -200,8 +197,8 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
     with (
         connected(endpoint) as client,
         _new(file) as written,
-        contextlib.suppress(Ended),
-        handled(_stop, "SIGINT", "SIGTERM"),
+        contextlib.suppress(KeyboardInterrupt),
+        handled(signal.default_int_handler, "SIGINT", "SIGTERM"),
     ):
         place, name = _found(client)
         recording = Recording(name, keep_names=keep_names)
@@ -253,11 +250,6 @@ def _found(client: "Client") -> "tuple[EndpointAddress, str]":
             if client.name is None:
                 output.note("this machine's name is not known")
             return discovery.parse(client.endpoint), client.name or ""
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    raise Ended  # a flag would be seen only once an answer has come
 
 
 def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, str], ...]]:

@@ -289,7 +289,9 @@ class TlsHandshake(asyncio.Protocol):
 
     def cut_off(self, limit: OperatorLimit) -> None:
         """Close at once, and say why."""
-        self._reach(limit)
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        address = str(peer[0]) if peer else "unix"
+        self._config.reached.add(limit, address, asyncio.get_running_loop().time())
         self.abort()
 
     def abort(self) -> None:
@@ -314,11 +316,6 @@ class TlsHandshake(asyncio.Protocol):
                 transport.abort()
             else:
                 self._inner.connection_made(secured)
-
-    def _reach(self, limit: OperatorLimit) -> None:
-        peer = self._transport.get_extra_info("peername") if self._transport else None
-        address = str(peer[0]) if peer else "unix"
-        self._config.reached.add(limit, address, asyncio.get_running_loop().time())
 
 
 def _make_room(config: _Config, new: OperatorConnection | TlsHandshake) -> bool:
