@@ -74,6 +74,7 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
         ({"scopes": "web", "zone": "Nowhere/City"}, "zone"),
         ({"scopes": "web", "blackouts": "2026-12-21T00:00Z/2026-12-20T00:00Z"}, "blackouts"),
         ({"scopes": "web", "spread": "rack"}, "spread"),
+        ({"scopes": "web", "cutoff_seconds": "10m"}, "cutoff_seconds"),
     ],
 )
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
@@ -84,6 +85,7 @@ def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
     assert 400 <= answer.status < 500
     page = answer.body.decode()
     assert mistaken(page) == field
+    assert "at policy." not in page
     kept = {name: set(typed_in(page, name).split()) for name in typed}
     assert kept == {name: set(text.split()) for name, text in typed.items()}
     assert operations(unchanged) == []

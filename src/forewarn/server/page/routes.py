@@ -107,8 +107,10 @@ class PageRequest:
     ) -> Draft:
         """Return a form that was refused, to be shown again with the reason."""
         self.caller.outcome = code = errors.code_of(error)
-        where = forms.field_of(error, form, groups) if isinstance(error, model.Refused) else ""
-        return Draft(form, Mistake(where, str(error)), errors.STATUS[code])
+        where, message = "", str(error)
+        if isinstance(error, model.Refused) and (where := forms.field_of(error, form, groups)):
+            message = message.removeprefix(f"at {error.facts.get('where')}: ")  # it stands there
+        return Draft(form, Mistake(where, message), errors.STATUS[code])
 
     def refuse(self, refusal: RefusedRequest) -> Response:
         """Return a refusal as the page shows it: alone, or where the page shows what went wrong.
@@ -267,7 +269,7 @@ async def _tokens(
 TOKEN: Final = FieldGroup(
     "New token",
     (
-        row("name", "The history and the audit log show it."),
+        row("name", "The history and the audit log show it.", required=True),
         row(
             "role",
             "What its holder may do.",
