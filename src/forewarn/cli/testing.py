@@ -407,11 +407,9 @@ def _chosen(
 ) -> "list[HandlerScenario]":
     for name in names:
         if name not in known:
-            import difflib
+            from forewarn.settings import suggestion
 
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "see --list"
-            raise click.UsageError(f"no scenario named {name!r} ({hint})")
+            raise click.UsageError(f"no scenario named {name!r}{suggestion(name, known)}")
     return [each for each in known.values() if not names or each.name in names]
 
 

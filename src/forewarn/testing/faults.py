@@ -5,7 +5,6 @@ faults with a name. `FaultPlan` decides which fault a request meets. Nothing her
 acts.
 """
 
-import difflib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import msgspec
 
 from forewarn.maintenance import model
 from forewarn.protocol import codec, refusals
+from forewarn.settings import suggestion
 
 MAX_TIMES: Final = 1_000_000
 
@@ -172,10 +172,8 @@ def named(name: str, *, seed: int = 0, **values: object) -> list[Fault]:
     playbook = PLAYBOOKS.get(name)
     if playbook is None:
         if name not in set(FaultKind):
-            known = [*PLAYBOOKS, *FaultKind]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
-            raise ValueError(f"no fault and no playbook named {name!r}: {hint}")
+            hint = suggestion(name, [*PLAYBOOKS, *FaultKind])
+            raise ValueError(f"no fault and no playbook named {name!r}{hint}")
         return [msgspec.convert({"kind": name, **values}, Fault)]  # its error is a ValueError, too
     if unknown := values.keys() - {"machine"}:
         raise ValueError(f"a playbook has no {', '.join(sorted(unknown))}: {name!r}")

@@ -530,18 +530,18 @@ def label_of(order: str) -> str:
     return ORDERS[order].label
 
 
+OF_HOST: Final = {
+    model.HostState.UP: ["drain"],
+    model.HostState.STUCK: ["retry-drain", "reopen"],
+    model.HostState.EMPTY: ["bring-home", "reopen"],
+    model.HostState.DRAINING: ["reopen"],
+}
+"""The orders that the drain of a host can be given in a state."""
+
+
 def of_host(host: schemas.HostView) -> list[str]:
     """Return the orders that the drain of a host can be given now."""
-    match host.status:
-        case model.HostState.UP:
-            return ["drain"]
-        case model.HostState.STUCK:
-            return ["retry-drain", "reopen"]
-        case model.HostState.EMPTY:
-            return ["bring-home", "reopen"]
-        case model.HostState.DRAINING:
-            return ["reopen"]
-    return []
+    return OF_HOST.get(host.status, [])
 
 
 FILTERS: Final = MappingProxyType(
