@@ -63,7 +63,7 @@ def stories_beside(test: str, name: str) -> list[Any]:
 
 def split(row: str) -> tuple[str, list[str], dict[str, str]]:
     """Return the verb of a row, its words and its options; the verb is `""` where there is none."""
-    words = shlex.split(row, comments=True)
+    words = shlex.split(re.sub(r"(^|\s)#.*", "", row))
     options = dict(word.split("=", 1) for word in words if OPTION.match(word))
     verb, *words = [word for word in words if not OPTION.match(word)] or [""]
     return verb, words, options

@@ -250,11 +250,17 @@ def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or the list of known names if none is similar."""
+    names = tuple(known)
+    if near := nearest(name, names):
+        return f" (did you mean {near!r}?)"
+    return f"; known: {', '.join(names) or 'none'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar, whatever its case; `""` if none is."""
     by_case = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_case, n=1)
-    if near:
-        return f" (did you mean {by_case[near[0]]!r}?)"
-    return f"; known: {', '.join(by_case.values()) or 'none'}"
+    return by_case[near[0]] if near else ""
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:

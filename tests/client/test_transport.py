@@ -300,6 +300,7 @@ def test_a_request_by_https_checks_the_server(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert request("GET", url).body == b"secured"
     assert isinstance(distrusted.__cause__, ssl.SSLCertVerificationError)
+    assert f"no connection to https://localhost:{server.port}:" in str(distrusted)
 
 
 def test_a_resolver_that_does_not_answer_is_left_behind() -> None:

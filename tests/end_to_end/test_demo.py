@@ -175,14 +175,16 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(
         assert demo.leftovers() == []
 
 
-def test_a_demo_whose_service_dies_says_so(folder: Path) -> None:
-    with playing(folder) as demo:
+def test_a_demo_whose_service_dies_says_so_whatever_settings_the_user_has(folder: Path) -> None:
+    own = {"FOREWARN_CONFIG": "/nonexistent", "FOREWARN_SET_STORE__PATH": str(folder / "own.db")}
+    with playing(folder, environment={**os.environ, **own}) as demo:
         demo.read_until(lambda text: "Scheduled" in text)
         (service,) = demo.children(b"\0serve\0")
         os.kill(service, signal.SIGKILL)
         text = demo.read_to_the_end()
         assert demo.status == ExitStatus.DEMO_FAILED, text
         assert "the demo went wrong: the service ended with status -9" in text
+        assert not (folder / "own.db").exists()
         assert demo.leftovers() == []
 
 

@@ -195,6 +195,7 @@ def test_a_recording_ends_at_once_though_no_answer_comes(tmp_path: Path) -> None
             recording.send_signal(signal.SIGINT)
             _, noted = recording.communicate(timeout=patience.SECONDS)
     assert (recording.returncode, noted) == (0, "")
+    assert not (tmp_path / "file").exists()  # or the next try would be refused
 
 
 def test_a_recording_that_cannot_be_written_ends_with_the_reason(tmp_path: Path) -> None:

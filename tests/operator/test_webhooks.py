@@ -2,8 +2,10 @@
 
 import http.server
 import logging
+import threading
 import urllib.parse
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,23 @@ def test_an_answer_is_taken_by_its_head_however_long_its_body_is(
     receiver.answers["/hook"] = endless
     add(client, receiver.url())
     assert tried(client)["accepted"] is True
+
+
+def test_a_webhook_has_one_test_at_a_time(client: Client, receiver: Receiver) -> None:
+    go_on = threading.Event()
+
+    def slow(handler: Handler) -> None:
+        go_on.wait(patience.SECONDS)
+        answer(204)(handler)
+
+    receiver.answers["/hook"] = slow
+    add(client, receiver.url())
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(tried, client)
+        receiver.awaited(1)
+        assert client.ask("POST", "/v1/webhooks/ours/tests", {}).status == 409
+        go_on.set()
+        assert first.result()["accepted"] is True
 
 
 @pytest.mark.parametrize("name", ["none.pem", "empty.pem"])

@@ -74,6 +74,7 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
         ({"scopes": "web", "zone": "Nowhere/City"}, "zone"),
         ({"scopes": "web", "blackouts": "2026-12-21T00:00Z/2026-12-20T00:00Z"}, "blackouts"),
         ({"scopes": "web", "spread": "rack"}, "spread"),
+        ({"scopes": "web", "cutoff_seconds": "10m"}, "cutoff_seconds"),
     ],
 )
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
@@ -84,6 +85,7 @@ def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
     assert 400 <= answer.status < 500
     page = answer.body.decode()
     assert mistaken(page) == field
+    assert "at policy." not in page
     kept = {name: set(typed_in(page, name).split()) for name in typed}
     assert kept == {name: set(text.split()) for name, text in typed.items()}
     assert operations(unchanged) == []
@@ -473,3 +475,15 @@ def test_a_host_whose_name_has_a_blank_is_ticked_and_no_other(site: Site) -> Non
     expect(window.locator("main")).to_contain_text("1 machine reboots")
     follow(window.get_by_role("button", name="Start"))
     assert site.root.get("/v1/maintenances/1")["maintenance"]["targets"] == ["rack 1"]
+
+
+def test_a_dangerous_order_is_asked_again_if_it_would_do_something_else(site: Site) -> None:
+    request_reboot(site.root, machines=[], scopes=["web"])
+    asked = read(site.root, "/orders/cancel?reference=1")
+    (shown,) = re.findall(r'name="shown" value="([^"]*)"', asked)
+    assert site.root.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
+    body = urlencode({"reference": "1", "shown": shown})
+    again = site.root.ask("POST", "/page/orders/cancel", body.encode(), FORM)
+    assert (again.status, "already started" in again.body.decode()) == (409, True)
+    body = urlencode({"reference": "1", "shown": "2 machines, 1 already started."})
+    assert site.root.ask("POST", "/page/orders/cancel", body.encode(), FORM).status == 303

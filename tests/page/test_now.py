@@ -352,14 +352,14 @@ def test_each_machine_has_a_square_of_its_own(seed: int) -> None:
     ]
     sizes = Counter((each.scope, each.update_domain) for each in found)
     where = fleet_map.layout(found, sizes, scopes(*{each.scope for each in found}))
-    spots = list(where.of_machines.values())
+    spots = list(where.spots.values())
     assert len(set(spots)) == len(spots) == len(found)
     for block, row, column in spots:
         assert column < where.blocks[block].rows[row].count <= fleet_map.WIDTH // where.pixels
     assert sum(block.count for block in where.blocks) == len(found)
     rows = {}
     for each in found:
-        block, row, _ = where.of_machines[each.key]
+        block, row, _ = where.spots[each.key]
         assert rows.setdefault((block, row), each.update_domain) == each.update_domain
 
 
@@ -387,7 +387,7 @@ def test_a_large_fleet_has_a_square_for_domains(domains: int, each: int) -> None
     where = fleet_map.layout((), sizes, {})
     assert where.domains_each == each
     assert sum(block.count for block in where.blocks) <= fleet_map.MAX_SQUARES
-    assert len(set(where.of_domains.values())) == -(-domains // each)
+    assert len(set(where.spots.values())) == -(-domains // each)
 
 
 def test_a_square_shows_the_worst_of_its_machines() -> None:

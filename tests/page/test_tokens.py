@@ -24,7 +24,7 @@ from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
-from server.running import ME, NOON, Client, Running, settings_in, stranger
+from server.running import ME, NOON, Client, Flaky, Running, settings_in, stranger
 from store.wrapped import Wrapped
 
 
@@ -244,6 +244,13 @@ def test_a_wrong_token_is_a_failed_log_in(door: Door) -> None:
     assert door.post("/login", token="guessed").status == 401
     told = door.root.ask("GET", "/metrics").body.decode()
     assert 'forewarn_operator_failed_logins_total{reason="unknown"} 1.0' in told
+
+
+def test_a_guess_costs_the_store_nothing(tmp_path: Path) -> None:
+    store = Flaky(InMemoryStore())
+    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), store) as running:
+        store.away = True
+        assert Door(running, ManualClock(NOON)).post("/login", token="guessed").status == 401
 
 
 def test_a_browser_that_is_not_logged_in_has_not_failed(door: Door) -> None:

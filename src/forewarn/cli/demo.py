@@ -365,7 +365,13 @@ class Demo:
         """Start a program in a session of its own, so that Ctrl-C reaches the demo alone."""
         with log.open("ab") as file:
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own files
-                command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                # Settings in the user's variables must not lead it to a database that is in use.
+                env={n: v for n, v in os.environ.items() if not n.startswith("FOREWARN_")},
+                start_new_session=True,
             )
         self._processes.append(process)
         return process

@@ -299,8 +299,8 @@ def _carry_out(
     its: list[Finding] = []
     try:
         its.extend(check(loaded))
-    except Failed as failed:
-        its.append(Finding(Level.FAIL, failed.message))
+    except (Failed, ValueError) as error:
+        its.append(Finding(Level.FAIL, str(error)))
     except Exception as error:  # noqa: BLE001 - one check must not end the others
         its.append(Finding(Level.FAIL, f"{type(error).__name__}: {error}"))
     found.append(its)

@@ -38,7 +38,7 @@ def approver(approval: "model.Approval | None") -> str:
 
 def machines(operation: "schemas.OperationView") -> str:
     """Return the machines of an operation by name, or how many they are."""
-    return output.counted([name for event in operation.events for name in event.machines])
+    return output.counted(operation.machines)
 
 
 def on_host(live: "schemas.OperationView | schemas.LiveEvent") -> str:
@@ -309,12 +309,11 @@ def hold(
             raise click.UsageError("'hold list' takes no name, no --reason and no --until")
         service.get("/v1/holds").show(HOLDS)
         return
-    held = _held(what, name)
     ends = None if until is None else service.moment(until)
     answer = service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends)
     if not service.as_json:
         span = f" until {times.shown(datetime.fromisoformat(ends))}" if ends else ""
-        output.say(f"{held} is held{span}")
+        output.say(f"{_held(what, name)} is held{span}")
     answer.show(states)
 
 
@@ -324,19 +323,13 @@ def release(service: OperatorClient, what: str, name: str | None) -> None:
 
     It goes on with the notice that was left, unless another hold covers it.
     """
-    held = _held(what, name)
     answer = service.delete("/v1/holds", kind=what, name=name)
     if not service.as_json:
-        output.say(f"{held} is released")
+        output.say(f"{_held(what, name)} is released")
     answer.show(states)
 
 
 def _held(what: str, name: str | None) -> str:
-    """Return the target of a hold in words; refuse a missing name, and one that does not belong."""
-    if what == "everything" and name:
-        raise click.UsageError(f"'everything' takes no name: remove {name!r}")
-    if what != "everything" and not name:
-        raise click.UsageError(f"missing the name of the {what}")
     return f"{what} {name or ''}".rstrip()
 
 

@@ -88,22 +88,14 @@ def schedule(
     Several scopes or hosts, or a tag, are taken one after another, until one fails. 'forewarn
     rollout start' has more options, and 'forewarn maintenance show' shows how far it is.
     """
-    if given["live_migration"] and kind != EventType.FREEZE:
-        raise click.UsageError("--live-migration is for a freeze only")
     if wait and dry_run:
         raise click.UsageError("--wait has nothing to wait for with --dry-run")
     after = given["not_before"]
     if isinstance(after, timedelta) and after >= timedelta() and not given["notice_seconds"]:
         # From when the service has the request: from now, the least notice would be too short.
         given |= {"notice_seconds": int(after.total_seconds()), "not_before": None}
-    targets = len(given["scopes"]) + len(given["hosts"]) + bool(given["machines"])
-    if not targets and not given["tags"]:
+    if not any(given[name] for name in ("machines", "scopes", "hosts", "tags")):
         raise click.UsageError("expected names of machines, --scope, --host or --tag")
-    if targets > 1 or given["tags"]:
-        for name in filter(given.get, fields.FOR_ONE):
-            option = fields.MAINTENANCE[name].flag
-            message = f"{option} is for one scope, one host or named machines only"
-            raise click.UsageError(message)
     _ask(service, kind, fields.body(given), dry_run=dry_run, wait=wait)
 
 

@@ -229,7 +229,7 @@ class OperatorClient:
             "unix_socket": "" if is_url else self.address,
             "headers": headers,
             "connect_seconds": CONNECT_SECONDS,
-            "ca_file": self._settings.operator.tls_ca or None,
+            "ca_file": (is_url and self._settings.operator.tls_ca) or None,
         }
 
     def _failure(self, reply: "Reply") -> Failed:
@@ -242,12 +242,11 @@ class OperatorClient:
 
     def similar(self, name: str, *kinds: str) -> str:
         """Return the most similar name of the first thousand of these kinds; `""` for none."""
-        import difflib
+        from forewarn.settings import nearest
 
-        names = [entry["name"] for kind in kinds for entry in self._named(KINDS[kind])]
-        by_case = {each.lower(): each for each in names}
-        near = difflib.get_close_matches(name.lower(), by_case, n=1)
-        return by_case[near[0]] if near else ""
+        return nearest(
+            name, (entry["name"] for kind in kinds for entry in self._named(KINDS[kind]))
+        )
 
     def _named(self, path: str) -> list[dict[str, Any]]:
         """Return the first page of a list; that of the hosts has no pages."""

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import click
 
@@ -136,7 +137,9 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
     if not command:
         over.wait()
         return 0
-    process = _started(command, os.environ | started.environment | {"FOREWARN_OPERATOR": operators})
+    environment = os.environ | started.environment | {"FOREWARN_OPERATOR": operators}
+    with system_can(f"run {command[0]}"):
+        process = subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
 
     def wait() -> None:
         process.wait()
@@ -145,11 +148,6 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
     threading.Thread(target=wait, daemon=True).start()
     over.wait()
     return _end(process)
-
-
-def _started(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    with system_can(f"run {command[0]}"):
-        return subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
 
 
 def _end(process: "subprocess.Popen[bytes]") -> int:
@@ -179,14 +177,6 @@ MAX_ANSWER: Final = 16 * 1024 * 1024
 """The most bytes of an answer: many times what the largest document has."""
 
 
-class Ended(Exception):  # noqa: N818 - no error
-    """The user has ended the recording."""
-
-
-class Answered(Exception):  # noqa: N818 - an answer, though not the one that was asked for
-    """The endpoint answered, and not with what was asked for; the message says how."""
-
-
 @command(
     argument("file FILE", "The file to write; it must not exist yet."),
     METADATA,
@@ -206,24 +196,22 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
     wall = clock.SystemClock()
     with (
         connected(endpoint) as client,
-        system_can(f"write {file}"),
-        file.open("xb") as written,
-        contextlib.suppress(Ended),
-        handled(_stop, "SIGINT", "SIGTERM"),
+        _new(file) as written,
+        contextlib.suppress(KeyboardInterrupt),
+        handled(signal.default_int_handler, "SIGINT", "SIGTERM"),
     ):
         place, name = _found(client)
         recording = Recording(name, keep_names=keep_names)
-        written.write(recording.beginning())
         said = ""
         while True:
             trouble, found = "", b""
             try:
                 body, headers = _ask(place, EVENTS)
                 found = recording.answer(body, headers, wall.now())
-            except (OSError, http.client.HTTPException, Answered, ValueError) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 trouble = f"{place}: {error}"
             if found:
-                written.write(found)
+                written.write(found if written.tell() else recording.beginning() + found)
                 written.flush()
                 output.note("recorded a document")
                 if once:
@@ -232,6 +220,17 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
                 output.note(trouble)
             said = trouble
             threading.Event().wait(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _new(file: Path) -> Iterator[BinaryIO]:
+    """Provide a new file, and remove it again if nothing was written."""
+    with system_can(f"write {file}"), file.open("xb") as written:
+        try:
+            yield written
+        finally:
+            if not written.tell():
+                file.unlink()
 
 
 def _found(client: "Client") -> "tuple[EndpointAddress, str]":
@@ -253,11 +252,6 @@ def _found(client: "Client") -> "tuple[EndpointAddress, str]":
             return discovery.parse(client.endpoint), client.name or ""
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    raise Ended  # a flag would be seen only once an answer has come
-
-
 def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, str], ...]]:
     import http.client
 
@@ -267,7 +261,7 @@ def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, s
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER)
         if answer.status != 200:
-            raise Answered(f"status {answer.status}")
+            raise ValueError(f"status {answer.status}")
         return body, tuple(answer.getheaders())
     finally:
         connection.close()
@@ -336,6 +330,9 @@ def certify(
     _refuse_unknown_placeholder(handler)
     if "{" not in handler[0]:
         need_program(handler[0])
+    if junit is not None:
+        with system_can(f"write {junit}"):  # or it would be known after the last scenario
+            junit.touch()
     chosen = _chosen(known, only)
     tried = certifying.Handler(
         command=tuple(handler),
@@ -410,11 +407,9 @@ def _chosen(
 ) -> "list[HandlerScenario]":
     for name in names:
         if name not in known:
-            import difflib
+            from forewarn.settings import suggestion
 
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "see --list"
-            raise click.UsageError(f"no scenario named {name!r} ({hint})")
+            raise click.UsageError(f"no scenario named {name!r}{suggestion(name, known)}")
     return [each for each in known.values() if not names or each.name in names]
 
 

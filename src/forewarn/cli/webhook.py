@@ -9,7 +9,7 @@ from forewarn.cli.operator_client import OperatorClient, segment
 from forewarn.cli.options import TYPES, argument, flag
 
 if TYPE_CHECKING:
-    from forewarn.server.operator import webhook_schemas
+    from forewarn.server.operator import schemas
 
 
 @asking(argument("name NAME", "The webhook."))
@@ -25,19 +25,19 @@ def test(service: OperatorClient, name: str) -> None:
         output.say(f"{name} has accepted the test")
 
 
-def _draw_new(made: "webhook_schemas.NewWebhook") -> None:
+def _draw_new(made: "schemas.NewWebhook") -> None:
     output.say(made.secret)
     output.note(f"This is the secret of {made.webhook.name}; nobody can show it again.")
     output.note(f"Try it: forewarn webhook test {made.webhook.name}")
 
 
-def _draw_removed(found: "webhook_schemas.WebhookList") -> None:
+def _draw_removed(found: "schemas.WebhookList") -> None:
     for removed in found.webhooks:
         output.say(f"{removed.name} is removed")
 
 
 WEBHOOKS = output.AnswerTable(
-    "webhook_schemas.WebhookList.webhooks",
+    "schemas.WebhookList.webhooks",
     {
         "NAME": "name",
         "NEXT": "next",

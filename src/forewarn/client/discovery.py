@@ -61,10 +61,11 @@ class EndpointAddress(msgspec.Struct, frozen=True):
     port: int = PORT
     prefix: str = ""
     """The path before `/metadata/...`, such as `/vm/web-0`; `""` for none."""
+    scheme: str = "http"
 
     def __str__(self) -> str:
         """Return it as a URL, without the port if it is HTTP's own."""
-        return f"http://{self.authority}{self.prefix}"
+        return f"{self.scheme}://{self.authority}{self.prefix}"
 
     @property
     def authority(self) -> str:

@@ -172,11 +172,8 @@ class EmulatedService(Harness):
         for operation in changes.operations:
             if operation.status is EventStatus.RETURNING:
                 # It need not wait for the end of its waiting request to ask again.
-                asyncio.get_running_loop().call_soon(self._ask_again, operation)
+                asyncio.get_running_loop().call_soon(self.guests.ask_again, operation)
         self._follow_soon()
-
-    def _ask_again(self, operation: Operation) -> None:
-        self.guests.ask_again(operation)
 
     def end_waits(self) -> None:
         """Answer every waiting request, as at the end of its wait."""

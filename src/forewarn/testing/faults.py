@@ -5,17 +5,17 @@ faults with a name. `FaultPlan` decides which fault a request meets. Nothing her
 acts.
 """
 
-import difflib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from forewarn.maintenance import model
 from forewarn.protocol import codec, refusals
+from forewarn.settings import suggestion
 
 MAX_TIMES: Final = 1_000_000
 
@@ -74,22 +74,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     concerns: Concerns = Concerns.EVENTS
     machine: str = ""
     """The name of the only machine that meets it; `""` for all."""
-    after: int = 0
-    times: int = 1
-    status: int = 503
-    """The status of STATUS: 400 to 599."""
+    after: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIMES)] = 0
+    times: Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)] = 1
+    status: Annotated[int, msgspec.Meta(ge=400, le=599)] = 503
+    """The status of STATUS."""
     retry_after: int | None = None
     """The Retry-After of STATUS, in seconds; None for no such header."""
-    seconds: float = 120.0
+    seconds: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     """The duration of DELAY and UNREACHABLE, by the emulator's clock: Azure holds a first answer
     for up to two minutes."""
-
-    def __post_init__(self) -> None:
-        """Refuse values without a meaning."""
-        if not (0 <= self.after <= MAX_TIMES and 0 < self.times <= MAX_TIMES):
-            raise ValueError(f"after and times must be 0 and 1 to {MAX_TIMES}: {self}")
-        if not (400 <= self.status <= 599 and self.seconds > 0):
-            raise ValueError(f"status must be 400 to 599, and seconds more than 0: {self}")
 
 
 def _bad_day(seed: int) -> list[Fault]:
@@ -179,10 +172,8 @@ def named(name: str, *, seed: int = 0, **values: object) -> list[Fault]:
     playbook = PLAYBOOKS.get(name)
     if playbook is None:
         if name not in set(FaultKind):
-            known = [*PLAYBOOKS, *FaultKind]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
-            raise ValueError(f"no fault and no playbook named {name!r}: {hint}")
+            hint = suggestion(name, [*PLAYBOOKS, *FaultKind])
+            raise ValueError(f"no fault and no playbook named {name!r}{hint}")
         return [msgspec.convert({"kind": name, **values}, Fault)]  # its error is a ValueError, too
     if unknown := values.keys() - {"machine"}:
         raise ValueError(f"a playbook has no {', '.join(sorted(unknown))}: {name!r}")

@@ -12,7 +12,7 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import maintenances
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import Heartbeat
-from forewarn.control.outbox import everything, state_of
+from forewarn.control.outbox import Follower, everything, state_of
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import ReturnWatch
@@ -70,8 +70,10 @@ class Harness:
         feed = self.feed = Changefeed()
         loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
         self.watch = ServiceClock(self.clock, loop=loop_time)
+        self.follower = Follower(self.store, feed, self.watch)
+        self.follower.begin()
         self.plane = Plane(
-            Writer(self.store, self.watch, feed),
+            Writer(self.store, self.watch, feed, self.follower),
             self._mint,
             self.policy,
             may_start=self.watch.may_start,

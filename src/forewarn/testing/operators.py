@@ -20,7 +20,7 @@ from forewarn.clock import SystemClock
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.maintenances import Maintenances
-from forewarn.control.outbox import Follower, everything, state_of
+from forewarn.control.outbox import everything, state_of
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Refused
@@ -150,7 +150,6 @@ class Operators(OperatorPlane):
         hosts = _NoDrains(service.plane, connector, clock, machines, service.policy.host_back)
         now = clock.now()
         own = Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now)
-        follower = Follower(service.store, service.feed, clock)
         seen = SharedSightings(service.sighting)
         wanted = OperatorSettings(socket=OFF, listen=f"127.0.0.1:{port}", page=False)
         backend = EmulatorBackend(
@@ -161,7 +160,9 @@ class Operators(OperatorPlane):
             real=SystemClock(),
             guests=service.guests,
             heartbeat=service.heartbeat,
-            replicas=Replicas(service.store, own, follower, service.watch, clock, sightings=seen),
+            replicas=Replicas(
+                service.store, own, service.follower, service.watch, clock, sightings=seen
+            ),
             readiness=_ready,
             tasks=lambda: service.tasks_running,
             hosts=hosts,

@@ -8,7 +8,7 @@
     administration   the same of the routes about the service: accounts, webhooks, health
     stream       news as server-sent events
     routing      the rooms below, as handlers reach them, and how lists are paged
-    schemas      the JSON of requests and answers; maintenance_schemas, webhook_schemas and, for
+    schemas      the JSON of requests and answers; maintenance_schemas and, for
                  what a maintenance may be, `maintenance.planner` have more
     fields       the fields of requests: one row for command line, page and body
     views        the rules' values as the API shows them

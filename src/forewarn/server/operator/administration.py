@@ -24,7 +24,6 @@ from forewarn.server.operator import (
     schemas,
     table,
     views,
-    webhook_schemas,
 )
 from forewarn.server.operator.errors import RETRY_SECONDS, as_json
 from forewarn.server.operator.routing import Backend, OperatorCall, one_line
@@ -55,14 +54,12 @@ async def list_tokens(backend: Backend) -> schemas.TokenList:
 async def create_token(call: OperatorCall, data: schemas.TokenRequest) -> schemas.NewToken:
     """Make a token; the answer is the only one that ever shows it."""
     made, now = secret_files.new_token(), call.backend.now()
-    expires_at = data.expires_at and routing.in_utc(data.expires_at, "expires_at")
     token = model.mapped(
         Token,
         data,
         digest=secret_files.digest(made.encode()),
         created_by=call.by,
         created_at=now,
-        expires_at=expires_at,
     )
     plane = call.changing(Deed.CREATE_TOKEN, f"{data.name}: {data.role}")
     token = await call.backend.done(plane.order(accounts.create_token, token))
@@ -128,8 +125,8 @@ async def read_audit(
     before = routing.key_before("audit", cursor)
     query = AuditQuery(
         by=by,
-        since=since and routing.in_utc(since, "since"),
-        until=until and routing.in_utc(until, "until"),
+        since=since,
+        until=until,
         logins=logins,
         before=int(before) if before else None,
         limit=limit + 1,
@@ -145,16 +142,14 @@ async def read_audit(
 
 
 @API.route("GET", "/v1/webhooks", AccessRole.VIEWER, table.WEBHOOKS)
-async def list_webhooks(backend: Backend) -> webhook_schemas.WebhookList:
+async def list_webhooks(backend: Backend) -> schemas.WebhookList:
     """List the webhooks, and how far each has come."""
     found = await backend.read(lambda reading: reading.webhooks())
-    return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, found.values())))
+    return schemas.WebhookList(webhooks=tuple(map(_shown, found.values())))
 
 
 @API.route("POST", "/v1/webhooks", AccessRole.ADMIN, table.WEBHOOKS, status=201)
-async def add_webhook(
-    call: OperatorCall, data: webhook_schemas.WebhookRequest
-) -> webhook_schemas.NewWebhook:
+async def add_webhook(call: OperatorCall, data: schemas.WebhookRequest) -> schemas.NewWebhook:
     """Add a webhook for what happens from now on; the answer alone ever shows its secret."""
     _sender(call.backend)
     rules.judge_url(data.url, insecure=data.insecure)
@@ -165,21 +160,21 @@ async def add_webhook(
     )
     plane = call.changing(Deed.ADD_WEBHOOK, f"{webhook.name}: {webhook.shown_url}")
     added = await call.backend.done(plane.order(orders.add, webhook))
-    return webhook_schemas.NewWebhook(webhook=_shown(added), secret=secret)
+    return schemas.NewWebhook(webhook=_shown(added), secret=secret)
 
 
 @API.route("DELETE", "/v1/webhooks", AccessRole.ADMIN, table.WEBHOOKS)
-async def remove_webhooks(call: OperatorCall, name: routing.Names) -> webhook_schemas.WebhookList:
+async def remove_webhooks(call: OperatorCall, name: routing.Names) -> schemas.WebhookList:
     """Remove webhooks, all or none; repeat `name`."""
     plane = call.changing(Deed.REMOVE_WEBHOOKS, name)
     removed = await call.backend.done(plane.order(orders.remove, name))
-    return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, removed)))
+    return schemas.WebhookList(webhooks=tuple(map(_shown, removed)))
 
 
 @API.route("POST", "/v1/webhooks/{name}/tests", AccessRole.OPERATOR, table.WEBHOOKS)
 async def test_webhook(
-    call: OperatorCall, name: str, data: webhook_schemas.WebhookTestRequest
-) -> webhook_schemas.WebhookTest:
+    call: OperatorCall, name: str, data: schemas.WebhookTestRequest
+) -> schemas.WebhookTest:
     """Send a webhook a test, beside its news."""
     del data  # it is empty
     call.caller.detail = name
@@ -187,7 +182,7 @@ async def test_webhook(
     if name not in found:
         raise model.unknown("webhook", name)
     trouble = await _sender(call.backend).test(found[name], call.backend.now())
-    return webhook_schemas.WebhookTest(accepted=not trouble, trouble=trouble)
+    return schemas.WebhookTest(accepted=not trouble, trouble=trouble)
 
 
 def _sender(backend: Backend) -> Sender:
@@ -196,9 +191,9 @@ def _sender(backend: Backend) -> Sender:
     return backend.sender
 
 
-def _shown(webhook: Webhook) -> webhook_schemas.WebhookView:
+def _shown(webhook: Webhook) -> schemas.WebhookView:
     following = "{}-{}".format(*webhook.cursor)
-    shape = webhook_schemas.WebhookView
+    shape = schemas.WebhookView
     return model.mapped(shape, webhook, url=webhook.shown_url, next=following)
 
 

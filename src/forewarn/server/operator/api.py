@@ -22,7 +22,6 @@ from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file, host_drain, model, planner
 from forewarn.maintenance.accounts import Deed
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import TurnOrder, TurnPolicy
@@ -37,9 +36,6 @@ from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 Number = Annotated[int, msgspec.Meta(ge=1, le=schemas.MAX_NUMBER)] | None
 ByNumber = Annotated[int, msgspec.Meta(le=schemas.MAX_NUMBER)]
 
-UNKNOWN: Final = "unknown"
-"""The filter for machines without a known host, as after a Redeploy that named no new one."""
-
 OF_A_MACHINE = frozenset({host_drain.DrainOrder.SKIP, host_drain.DrainOrder.STOP})
 """The orders about a drain that name a machine."""
 
@@ -48,6 +44,15 @@ OF_A_UNIT = frozenset({MaintenanceOrder.SKIP, MaintenanceOrder.RETRY})
 
 FOR_ONE: Final = (*fields.FOR_ONE, "host_boot_id")
 """The fields of a request that is announced at once; refused where units have a policy."""
+
+NEEDED: Final = {
+    "zone": "windows",
+    "cutoff_seconds": "windows",
+    "pause_seconds": "waves",
+    "check_tries": "check",
+    "check_within_seconds": "check",
+}
+"""The fields of a policy that do nothing without another one."""
 
 _log = structlog.get_logger(__name__)
 
@@ -136,16 +141,10 @@ async def list_machines(
     inventory, after = backend.inventory.snapshot(), routing.key_before("machines", cursor)
     if scope:
         inventory.scope(scope)
-    on = place_of(host)
-    fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=on)
+    fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=host)
     found, following = routing.page("machines", fitting, limit, lambda machine: machine.key)
     shown = await backend.beside(views.machines, found, inventory)  # it looks at every event
     return schemas.MachinePage(machines=shown, next=following)
-
-
-def place_of(host: str) -> str | None:
-    """Return the host to search for: None for any host, `""` for machines without a known one."""
-    return ("" if host == UNKNOWN else host) if host else None
 
 
 @API.route("GET", "/v1/fleet/machines/{name}", AccessRole.VIEWER, table.FLEET)
@@ -208,9 +207,6 @@ async def request_maintenance(
         data,
         scope="".join(data.scopes),
         host="".join(data.hosts),
-        not_before=data.not_before and routing.in_utc(data.not_before, "not_before"),
-        opens_at=data.opens_at and routing.in_utc(data.opens_at, "opens_at"),
-        closes_at=data.closes_at and routing.in_utc(data.closes_at, "closes_at"),
         requested_by=call.by,
         idempotency_key="" if dry_run else data.idempotency_key,
     )
@@ -292,18 +288,14 @@ async def _prepared(
 
 
 def _policy(data: maintenance_schemas.MaintenanceRequest) -> TurnPolicy:
-    given = data.policy or maintenance_schemas.PolicyBody()
-    until = given.approval_until
-    return model.mapped(
-        TurnPolicy,
-        given,
-        blackouts=tuple(
-            Span(routing.in_utc(one.opens, "blackouts"), routing.in_utc(one.closes, "blackouts"))
-            for one in given.blackouts
-        ),
-        approval_until=until and routing.in_utc(until, "approval_until"),
-        notice_seconds=given.notice_seconds or data.notice_seconds,
-    )
+    default = maintenance_schemas.PolicyBody()
+    given = data.policy or default
+    for name, needed in NEEDED.items():
+        if getattr(given, name) != getattr(default, name) and not getattr(given, needed):
+            message = f"at policy.{name}: it does nothing without {needed}"
+            raise model.Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+    notice_seconds = given.notice_seconds or data.notice_seconds
+    return model.mapped(TurnPolicy, given, notice_seconds=notice_seconds)
 
 
 @API.route("GET", "/v1/maintenances", AccessRole.VIEWER)
@@ -410,8 +402,8 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
         maintenance=maintenance,
         event_types=event_type,
         statuses=status,
-        since=since and routing.in_utc(since, "since"),
-        until=until and routing.in_utc(until, "until"),
+        since=since,
+        until=until,
         after=routing.place_before(cursor),
         limit=limit,
     )
@@ -447,10 +439,10 @@ async def cancel(call: OperatorCall, data: schemas.CancellationRequest) -> schem
 @API.route("POST", "/v1/postponements", AccessRole.OPERATOR)
 async def postpone(call: OperatorCall, data: schemas.PostponementRequest) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
-    later = routing.in_utc(data.not_before, "not_before")
     named = model.listed(data.references, routing.MAX_LISTED)
-    plane = call.changing(Deed.POSTPONE, f"{named} to {times.brief(later, call.backend.now())}")
-    postponed = plane.postpone(data.references, later)
+    brief = times.brief(data.not_before, call.backend.now())
+    plane = call.changing(Deed.POSTPONE, f"{named} to {brief}")
+    postponed = plane.postpone(data.references, data.not_before)
     return await _listed(call, postponed)
 
 
@@ -470,10 +462,9 @@ async def hold(call: OperatorCall, data: schemas.HoldRequest) -> schemas.Operati
     _judge_name("name", data.kind, data.name, needed=data.kind is not model.HoldKind.EVERYTHING)
     reason = one_line(data.reason, "reason")
     place = f"{data.kind} {data.name}".rstrip()
-    until = data.until and routing.in_utc(data.until, "until")
-    ends = f" until {times.brief(until, call.backend.now())}" if until else ""
+    ends = f" until {times.brief(data.until, call.backend.now())}" if data.until else ""
     plane = call.changing(Deed.HOLD, f"{place}{ends}: {reason}".removesuffix(": "))
-    held = plane.hold(data.kind, data.name, reason=reason, by=call.by, until=until)
+    held = plane.hold(data.kind, data.name, reason=reason, by=call.by, until=data.until)
     return await _listed(call, held)
 
 

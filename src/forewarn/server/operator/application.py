@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Router
 from starlette.routing import Route as PathRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forewarn.server.operator import administration, api, auth, errors, stream, table
 from forewarn.server.operator.routing import Backend, OperatorCall
@@ -105,7 +105,7 @@ def application(
     backend: Backend,
     page: routes.PageContext | None = None,
     more: table.RouteTable | None = None,
-) -> auth.Application:
+) -> ASGIApp:
     """Return the API, with more routes, and the page if there is one; behind an `auth.Gate`."""
     router = _router(more, with_page=page is not None)
     given = {table.BACKEND: backend, table.PAGE_CONTEXT: page}

@@ -30,7 +30,7 @@ import re
 import struct
 import urllib.parse
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from enum import StrEnum
@@ -42,6 +42,7 @@ import structlog
 from prometheus_client import Counter
 from prometheus_client.registry import Collector
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Send
 
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
@@ -125,10 +126,6 @@ COOKIE: Final = "forewarn"
 
 _log = structlog.get_logger(__name__)
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Any, Any, Any], Awaitable[None]]
 Refusal = tuple[int, ErrorCode, str]
 
 
@@ -190,6 +187,10 @@ class Accounts:
         self._of_file: Token | None = None
         self.following: collections.Counter[tuple[str, int]] = collections.Counter()
         """The number of streams that each account reads, by its name and its limit."""
+        self.large: collections.defaultdict[str, asyncio.Lock] = collections.defaultdict(
+            asyncio.Lock
+        )
+        """Held while a large body of an account, by its name, is read and used."""
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""
@@ -216,7 +217,7 @@ class Accounts:
         """Return whose token this is, or why it lets nobody in there."""
         if not shown:
             return FailedLogin.MISSING
-        token = self._find(secret_files.digest(shown[:MAX_SHOWN_TOKEN]))
+        token = self.find(secret_files.digest(shown[:MAX_SHOWN_TOKEN]))
         if token is None or token.audience is not audience:
             return FailedLogin.UNKNOWN
         if token.expired(now):
@@ -229,10 +230,11 @@ class Accounts:
         """Tell whether a token still lets its holder in; None is the unix socket, which does."""
         if token is None:
             return True
-        has_parent = not token.parent or self._find(token.parent) is not None
-        return has_parent and self._find(token.digest) == token and not token.expired(now)
+        has_parent = not token.parent or self.find(token.parent) is not None
+        return has_parent and self.find(token.digest) == token and not token.expired(now)
 
-    def _find(self, digest: str) -> Token | None:
+    def find(self, digest: str) -> Token | None:
+        """Return the token with this digest, of whatever audience; None if there is none."""
         of_file = self._of_file
         return of_file if of_file and of_file.digest == digest else self._by_digest.get(digest)
 
@@ -426,7 +428,7 @@ class Gate:
 
     def __init__(
         self,
-        application: Application,
+        application: ASGIApp,
         door: Door,
         hosts: tuple[str, ...] | None,
         *,

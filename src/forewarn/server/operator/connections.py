@@ -20,6 +20,7 @@ import h11
 import structlog
 import uvicorn
 from prometheus_client import Counter
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forewarn.server import sockets
@@ -288,7 +289,9 @@ class TlsHandshake(asyncio.Protocol):
 
     def cut_off(self, limit: OperatorLimit) -> None:
         """Close at once, and say why."""
-        self._reach(limit)
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        address = str(peer[0]) if peer else "unix"
+        self._config.reached.add(limit, address, asyncio.get_running_loop().time())
         self.abort()
 
     def abort(self) -> None:
@@ -313,11 +316,6 @@ class TlsHandshake(asyncio.Protocol):
                 transport.abort()
             else:
                 self._inner.connection_made(secured)
-
-    def _reach(self, limit: OperatorLimit) -> None:
-        peer = self._transport.get_extra_info("peername") if self._transport else None
-        address = str(peer[0]) if peer else "unix"
-        self._config.reached.add(limit, address, asyncio.get_running_loop().time())
 
 
 def _make_room(config: _Config, new: OperatorConnection | TlsHandshake) -> bool:
@@ -353,7 +351,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        application: auth.Application,
+        application: ASGIApp,
         reached: ReachedLimits,
         head_seconds: float = HEAD_SECONDS,
         most: int = MAX_CONNECTIONS,

@@ -67,11 +67,6 @@ class Field:
         return self.control in {Control.NAMES, Control.LINES}
 
     @property
-    def flag(self) -> str:
-        """The option without the word for its value, such as `--notice`."""
-        return self.option.partition(" ")[0]
-
-    @property
     def title(self) -> str:
         """The label on the page."""
         return self.label or self.help.removesuffix(".")

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Machine
@@ -144,8 +144,13 @@ class Inventory:
 # The search.
 
 
-def _fits(key: str, machine: Machine, wanted: str, scope: str, host: str | None) -> bool:
-    if (scope and machine.scope != scope) or (host is not None and machine.host != host):
+UNKNOWN: Final = "unknown"
+"""The host of machines without a known one, as after a Redeploy that named no new one. A host of
+this name is found by it, too."""
+
+
+def _fits(key: str, machine: Machine, wanted: str, scope: str, host: str) -> bool:
+    if (scope and machine.scope != scope) or (host and (machine.host or UNKNOWN) != host):
         return False
     return (
         wanted in key
@@ -176,7 +181,7 @@ class MachineSearch:
         most: int,
         *,
         scope: str = "",
-        host: str | None = None,
+        host: str = "",
     ) -> list[Machine]:
         """Return the first machines that fit, in the order of their keys.
 
@@ -186,7 +191,7 @@ class MachineSearch:
             after: The key after which to begin; `""` for the beginning.
             most: How many at most.
             scope: A scope's name, where they must be of it.
-            host: A host, where they must be on it; `""` is an unknown one, None is any.
+            host: A host, where they must be on it, or UNKNOWN.
         """
         machines = inventory.machines
         async with self._sorting:

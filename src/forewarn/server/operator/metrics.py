@@ -28,6 +28,7 @@ from forewarn.maintenance import model
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.guest.endpoint import Figures
+from forewarn.server.operator import views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import STORE_SECONDS, Backend
 from forewarn.server.operator.schemas import RelayPresence
@@ -142,7 +143,7 @@ async def render(backend: Backend) -> bytes:
         "tasks_running": backend.tasks(),
         "relay_waiters": backend.relay_waiters(),
         **backend.guests.figures(),
-        "relays": relays_by_state(backend.relays),
+        "relays": _relays_by_state(backend.relays),
     }
     now, policy = backend.now(), backend.settings.rules.policy
     drains = tuple(backend.hosts.drains.values())
@@ -221,15 +222,11 @@ def _of_operations(
     }
 
 
-def relays_by_state(watch: RelayWatch | None) -> _ByLabels:
-    """Return how many relays are expected, present and away."""
+def _relays_by_state(watch: RelayWatch | None) -> _ByLabels:
     if watch is None:
         return {}
     hosts = {token.host for token in watch.tokens.values()}
-    heard = [relay for host, relay in watch.relays.items() if host in hosts]
-    away = sum(map(watch.is_away, heard))
-    counts = (len(hosts) - len(heard), len(heard) - away, away)
-    return {(state.value,): n for state, n in zip(RelayPresence, counts, strict=True)}
+    return _by(RelayPresence, (views.presence(host, watch) for host in hosts))
 
 
 def _by(kinds: Iterable[StrEnum], found: Iterable[object]) -> _ByLabels:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -304,18 +304,6 @@ def one_line(text: str, where: str) -> str:
         message = f"at {where}: {text[:80]!r} has unprintable characters"
         raise Refused(ErrorCode.INVALID, message, where=where)
     return text
-
-
-def in_utc(moment: datetime, where: str) -> datetime:
-    """Return an aware time in UTC; one without a zone, or outside UTC's years, is INVALID."""
-    if moment.tzinfo is None:
-        message = f"at {where}: {moment.isoformat()} has no time zone: add one, such as Z"
-        raise Refused(ErrorCode.INVALID, message, where=where)
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError as error:
-        message = f"at {where}: {moment.isoformat()} is before the year 1 or after 9999 in UTC"
-        raise Refused(ErrorCode.INVALID, message, where=where) from error
 
 
 def page(

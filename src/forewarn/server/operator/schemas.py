@@ -23,6 +23,7 @@ from forewarn.maintenance import host_drain, model
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_plan import HostPlan
+from forewarn.maintenance.webhooks import MAX_URL
 
 MAX_NAMES: Final = 100
 """The most names that a `Names` lists: an answer stays readable, and its count is complete."""
@@ -49,6 +50,9 @@ MAX_ITEMS: Final = 1000
 
 MAX_HOSTS: Final = 1000
 """The most hosts of one request."""
+
+MAX_TYPES: Final = 40
+"""The most types of news that a webhook names: there are some 35."""
 
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -254,6 +258,11 @@ class OperationView(OperationState, frozen=True, kw_only=True):
     acknowledged_by: str
     attempt: int
     events: tuple[EventView, ...]
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Its machines, event by event."""
+        return tuple(name for event in self.events for name in event.machines)
 
 
 class OperationList(Value, frozen=True, kw_only=True):
@@ -487,16 +496,10 @@ class HostDetail(Value, frozen=True, kw_only=True):
     drain: DrainDetail | None
 
 
-class HostDrainRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HostDrainRequest(model.DrainOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Drains a host, or several one after another: each is a unit of one maintenance."""
 
     hosts: Annotated[tuple[ShortText, ...], msgspec.Meta(min_length=1, max_length=MAX_HOSTS)]
-    reboot: bool = False
-    """True to reboot each once it is empty."""
-    bring_home: bool = True
-    """True to bring its machines home after that."""
-    stay: model.Stay = model.Stay.REFUSE
-    """The policy for machines that cannot be moved while they run."""
     without_notice: bool = False
 
 
@@ -662,3 +665,59 @@ class AuditPage(ListPage, frozen=True, kw_only=True):
     """Records of the audit log, newest first."""
 
     records: tuple[AuditRecordView, ...]
+
+
+class WebhookRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks for a new webhook."""
+
+    name: TokenName
+    url: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_URL)]
+    types: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_TYPES)] = ()
+    """Types of news such as `operation.failed`, or kinds such as `maintenance`; empty for all."""
+    insecure: bool = False
+    """True to allow http to another machine."""
+
+
+class WebhookTestRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks to try a webhook."""
+
+
+class WebhookView(Value, frozen=True, kw_only=True):
+    """A webhook, without what is secret of it."""
+
+    name: str
+    url: str
+    """Without its path and query: those of chat services are secrets."""
+    types: tuple[str, ...]
+    next: str
+    """Its cursor: the number of the first item that it has not accepted, or would be next."""
+    waiting_since: datetime | None
+    """When that item happened; null while none waits."""
+    tries: int
+    """The number of times that item was refused."""
+    next_try_at: datetime | None
+    trouble: str
+    """Why it was refused last."""
+    missed_at: datetime | None
+    """When it last went on after news that was deleted before it was accepted."""
+
+
+class NewWebhook(Value, frozen=True, kw_only=True):
+    """A new webhook, with its secret, which is shown this once."""
+
+    webhook: WebhookView
+    secret: str
+
+
+class WebhookList(Value, frozen=True, kw_only=True):
+    """Webhooks in the order of their names."""
+
+    webhooks: tuple[WebhookView, ...]
+
+
+class WebhookTest(Value, frozen=True, kw_only=True):
+    """The result of a test."""
+
+    accepted: bool
+    trouble: str
+    """Why it was not accepted; `""` if it was."""

@@ -10,6 +10,7 @@ import inspect
 import typing
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -173,18 +174,26 @@ def _takes_several(kind: Any) -> bool:  # noqa: ANN401 - a type
 
 
 async def answer(route: Route, request: Request) -> Response:
-    """Read a request, judge its role, call its handler, and return the answer."""
+    """Judge a request by its role, read it, call its handler, and return the answer."""
     if auth.REQUEST in request.scope:
         auth.request_of(request.scope).deed = route.handler.__name__
     route.admit(request)
-    arguments = msgspec.structs.asdict(read_parameters(route, request))
+    if route.max_body <= MAX_BODY:
+        return await _admitted(route, request)
+    # One at a time of each account: several fleets of 64 MiB at once take the memory of guests.
+    async with request.scope[BACKEND].accounts.large[auth.request_of(request.scope).by]:
+        return await _admitted(route, request)
+
+
+async def _admitted(route: Route, request: Request) -> Response:
+    arguments = msgspec.structs.asdict(in_utc(read_parameters(route, request)))
     arguments |= route.given(request)
     if (data := route.signature.parameters.get("data")) is not None:
         body = await read_body(request, route.max_body)
         if not body:
             message = "the body is empty: expected JSON; /v1/schema describes it"
             raise Refused(ErrorCode.INVALID, message)
-        arguments["data"] = body if route.body else decoded(body, data.annotation)
+        arguments["data"] = body if route.body else in_utc(decoded(body, data.annotation))
     answered = await route.handler(**arguments)
     if isinstance(answered, Response):
         return answered
@@ -251,6 +260,22 @@ def decoded(body: bytes, shape: type[Shape]) -> Shape:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise errors.invalid_body(error, shape) from error
+
+
+def in_utc(value: Any, where: str = "") -> Any:  # noqa: ANN401 - a part of a request
+    """Return a part of a request with its times in UTC; INVALID for one outside UTC's years."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value).items()
+        return msgspec.structs.replace(value, **{name: in_utc(each, name) for name, each in fields})
+    if isinstance(value, tuple):
+        return tuple(in_utc(each, where) for each in value)
+    if not isinstance(value, datetime):
+        return value
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        message = f"at {where}: {value.isoformat()} is before the year 1 or after 9999 in UTC"
+        raise Refused(ErrorCode.INVALID, message, where=where) from error
 
 
 def converted(asked: Mapping[str, object], shape: type[Shape]) -> Shape:

@@ -334,12 +334,8 @@ def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
         return None
     used = [token for token in own if token.used_at is not None]
     heard = watch.relays.get(host)
-    state = schemas.RelayPresence.EXPECTED
-    if heard is not None:
-        away = watch.is_away(heard)
-        state = schemas.RelayPresence.AWAY if away else schemas.RelayPresence.PRESENT
     return schemas.RelayView(
-        state=state,
+        state=presence(host, watch),
         up_to_date=heard is not None and watch.has_all(heard),
         version=heard.version if heard else "",
         replica=heard.replica if heard else "",
@@ -349,6 +345,15 @@ def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
         token_created_at=(used or own)[-1].created_at,
         token_unused=bool(used) and own[-1].used_at is None,
     )
+
+
+def presence(host: str, watch: RelayWatch) -> schemas.RelayPresence:
+    """Return the presence of the relay of a host that has a token for one."""
+    heard = watch.relays.get(host)
+    if heard is None:
+        return schemas.RelayPresence.EXPECTED
+    away = watch.is_away(heard)
+    return schemas.RelayPresence.AWAY if away else schemas.RelayPresence.PRESENT
 
 
 def guests(name: str, survey: HostSurvey, inventory: Inventory) -> tuple[schemas.HostGuest, ...]:

@@ -2,8 +2,8 @@
 
 A request is sent by the client's own transport: through the proxy that the environment names, with
 no redirect and a limit on time, and nothing is read of an answer behind its head. Each runs on a
-thread of a pool that has one for each webhook, so a receiver that is slow, or whose name is not
-found, keeps nobody waiting.
+thread of a pool that has two for each webhook, for its news and for a test, so a receiver that is
+slow, or whose name is not found, keeps nobody waiting.
 
 Every answer but a success is a refusal, 410 (Gone) too: the standard lets a sender disable such a
 receiver, but a proxy may say it by mistake, and only an operator removes a webhook.
@@ -24,8 +24,10 @@ from standardwebhooks import Webhook as Signer
 
 from forewarn.client import proxies, transport
 from forewarn.clock import Clock
+from forewarn.maintenance.model import Refused
 from forewarn.maintenance.webhooks import MAX_WEBHOOKS, Webhook
 from forewarn.store.port import micros
+from forewarn.vocabulary import ErrorCode
 
 SECONDS: Final = 15.0
 """For a request and its answer, as Standard Webhooks advises 15 to 30."""
@@ -46,15 +48,27 @@ class Sender:
     def __init__(self, real: Clock, ca_file: str) -> None:
         self._real = real
         self._ca_file = ca_file
-        self._pool = ThreadPoolExecutor(MAX_WEBHOOKS, "webhook")
+        self._pool = ThreadPoolExecutor(2 * MAX_WEBHOOKS, "webhook")
+        self._tested: set[str] = set()
+        """The webhooks that a test is under way to."""
         self._open: set[socket.socket] = set()
         """The sockets of the requests under way."""
 
     async def test(self, webhook: Webhook, now: datetime) -> str:
-        """Send a test; return why it was not accepted, `""` if it was."""
+        """Send a test; return why it was not accepted, `""` if it was.
+
+        Refused (CONFLICT) while another test of this webhook is under way.
+        """
+        if webhook.name in self._tested:
+            message = f"a test of the webhook {webhook.name} is under way: await its end"
+            raise Refused(ErrorCode.CONFLICT, message, name=webhook.name)
         id_ = f"test_{micros(now)}"
         item = {"id": id_, "type": TEST, "at": now, "subject": f"webhook {webhook.name}"}
-        return await self.send(webhook, id_, msgspec.json.encode({**item, "data": {}}))
+        self._tested.add(webhook.name)
+        try:
+            return await self.send(webhook, id_, msgspec.json.encode({**item, "data": {}}))
+        finally:
+            self._tested.discard(webhook.name)
 
     async def send(self, webhook: Webhook, id_: str, body: bytes) -> str:
         """Send a body under an id; return why it was not accepted, `""` if it was."""

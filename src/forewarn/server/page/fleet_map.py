@@ -82,10 +82,8 @@ class Layout(msgspec.Struct, frozen=True):
     """Where each square is."""
 
     blocks: tuple[Block, ...]
-    of_machines: Mapping[str, Spot]
-    """The square of each machine, by key; empty where squares are domains."""
-    of_domains: Mapping[Place, Spot]
-    """The square of each update domain; empty where squares are machines."""
+    spots: Mapping[str | Place, Spot]
+    """The square of each machine, by key, or of each update domain."""
     domains_each: int
     """The number of update domains in a square; 0 where it is a machine."""
     pixels: int
@@ -134,7 +132,7 @@ def layout(
         place = machine.scope, machine.update_domain
         members.setdefault(place if machine.scope in apart else ("", 0), []).append(machine)
     blocks: list[Block] = []
-    spots: dict[str, Spot] = {}
+    spots: dict[str | Place, Spot] = {}
     for scope in [*apart, *[""][: ("", 0) in members]]:
         rows: list[Row] = []
         for (_, domain), there in sorted(
@@ -149,7 +147,7 @@ def layout(
         found = scopes.get(scope)  # the loop's thread may remove it meanwhile
         name = found.name if found is not None else scope
         blocks.append(Block(name, sum(row.count for row in rows), tuple(rows)))
-    return Layout(tuple(blocks), spots, {}, 0, pixels)
+    return Layout(tuple(blocks), spots, 0, pixels)
 
 
 def _is_single(key: str, scopes: Mapping[str, model.Scope]) -> bool:
@@ -162,9 +160,11 @@ def _of_domains(places: list[Place]) -> Layout:
     count = -(-len(places) // each)
     pixels = pixels_of(count)
     columns = WIDTH // pixels
-    spots = {place: (0, *divmod(number // each, columns)) for number, place in enumerate(places)}
+    spots: dict[str | Place, Spot] = {
+        place: (0, *divmod(number // each, columns)) for number, place in enumerate(places)
+    }
     rows = [Row(min(columns, count - at), "") for at in range(0, count, columns)]
-    return Layout((Block("", count, tuple(rows)),), {}, spots, each, pixels)
+    return Layout((Block("", count, tuple(rows)),), spots, each, pixels)
 
 
 def drawn(
@@ -178,15 +178,18 @@ def drawn(
     for found in Condition:  # the worst first
         for key in conditions.get(found, ()):
             machine = machine_of(key)
-            spot = _spot(where, machine)
-            if machine is None or spot is None or spot in marks:
+            if machine is None:
+                continue
+            place: str | Place = machine.key
+            leads_to = title = machine.name
+            if where.domains_each:
+                place, leads_to = (machine.scope, machine.update_domain), ""
+                title = f"{name_of(machine.scope)}, domain {machine.update_domain}"
+            spot = where.spots.get(place)
+            if spot is None or spot in marks:
                 continue
             _, row, column = spot
-            title = f"{machine.name}: {found}"
-            if where.domains_each:
-                title = f"{name_of(machine.scope)}, domain {machine.update_domain}: {found}"
-            leads_to = "" if where.domains_each else machine.name
-            marks[spot] = Mark(column * PITCH, row * PITCH, found, title, leads_to)
+            marks[spot] = Mark(column * PITCH, row * PITCH, found, f"{title}: {found}", leads_to)
     of_block: dict[int, list[Mark]] = {}
     for (block, _, _), mark in sorted(marks.items()):
         of_block.setdefault(block, []).append(mark)
@@ -195,11 +198,3 @@ def drawn(
         where.domains_each,
         where.pixels,
     )
-
-
-def _spot(where: Layout, machine: model.Machine | None) -> Spot | None:
-    if machine is None:
-        return None
-    if where.domains_each:
-        return where.of_domains.get((machine.scope, machine.update_domain))
-    return where.of_machines.get(machine.key)

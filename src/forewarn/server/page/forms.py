@@ -231,11 +231,3 @@ def field_of(refused: Refused, form: FilledForm, groups: Sequence[FieldGroup]) -
 
 REFUSED: Final = (model.Refused, StoreError)
 """The errors after which a form is shown again."""
-
-
-def mistake_of(
-    error: Refused | StoreError, form: FilledForm, groups: Sequence[FieldGroup]
-) -> Mistake:
-    """Return why a form was refused: by the rules, or because the store is away."""
-    where = field_of(error, form, groups) if isinstance(error, Refused) else ""
-    return Mistake(where, str(error))

@@ -67,7 +67,7 @@ async def _filtered(
     try:
         return await ask(forms.span(form, page.backend.now())), Draft(form)
     except model.Refused as error:
-        return empty, Draft(form, forms.mistake_of(error, form, (fields.HISTORY,)), 400)
+        return empty, page.refused(error, form, (fields.HISTORY,))._replace(status=400)
 
 
 @PAGE.route("GET", "/history", AccessRole.VIEWER)

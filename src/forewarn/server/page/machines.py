@@ -43,7 +43,7 @@ async def list_machines(
     inventory, now = page.backend.inventory.snapshot(), page.backend.now()
     after = routing.key_before("machines", cursor)
     found = await page.backend.search.find(
-        inventory, q.strip(), after, SHOWN + 1, scope=scope, host=api.place_of(host)
+        inventory, q.strip(), after, SHOWN + 1, scope=scope, host=host
     )
 
     def make() -> Mapping[str, Any]:

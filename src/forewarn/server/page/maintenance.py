@@ -147,7 +147,7 @@ def _counts(
             EventStatus.CANCELED: "cancelled",
         }.get(operation.status, "notice")
         over = operation.status in {EventStatus.FAILED, EventStatus.CANCELED}
-        for machine in (machine for event in operation.events for machine in event.machines):
+        for machine in operation.machines:
             if over and operation.id in again:
                 latest.pop(machine, None)
             else:
@@ -366,6 +366,10 @@ async def do(page: PageRequest, order: str) -> Response:
     auth.require(page.caller, wanted.needs)
     subject = await _subject(page.backend, form, order)
     try:
+        shown = form.text("shown")
+        if wanted.is_dangerous and shown and shown != wanted.consequence(subject).says:
+            message = "it has changed since you were asked: look at it again"
+            raise model.Refused(ErrorCode.CONFLICT, message)
         await wanted.carry_out(page.request, form, page.backend.now())
         return RedirectResponse(subject.address, status_code=303)
     except forms.REFUSED as error:
@@ -377,11 +381,13 @@ async def _asked(page: PageRequest, order: str, draft: Draft) -> Response:
     subject = await _subject(page.backend, draft.form, order)
 
     def make() -> Mapping[str, Any]:
+        consequence = wanted.consequence(subject)
         return {
             "name": order,
             "order": wanted,
             "subject": subject,
-            "consequence": wanted.consequence(subject),
+            "consequence": consequence,
+            "form": draft.form.filled(shown=consequence.says),
         }
 
     return await page.show("order.html", make, draft)

@@ -191,7 +191,7 @@ def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
     """Count the machines of operations."""
     counts = dict.fromkeys(Concerned.__struct_fields__, 0)
     for operation in operations:
-        many = sum(len(event.machines) for event in operation.events)
+        many = len(operation.machines)
         if operation.status in {EventStatus.QUEUED, EventStatus.SCHEDULED}:
             counts["unstarted"] += many
             if operation.status is EventStatus.SCHEDULED:
@@ -380,14 +380,6 @@ def _going_on(subject: Subject) -> Consequence:
     return Consequence(_counted(units), more)
 
 
-def _skipping(subject: Subject) -> Consequence:
-    return Consequence(f"{subject.name} leaves it out.", "You can retry it later.")
-
-
-def _retrying(subject: Subject) -> Consequence:
-    return Consequence(f"{subject.name} gives it another turn.")
-
-
 ORDERS: Final = {
     "approve": OperatorOrder("Approve", _approval, api.approve, is_dangerous=True),
     "cancel": OperatorOrder(
@@ -414,13 +406,16 @@ ORDERS: Final = {
     ),
     "skip": OperatorOrder(
         "Skip",
-        _skipping,
+        lambda it: Consequence(f"{it.name} leaves it out.", "You can retry it later."),
         api.order_maintenance,
         _maintenance_order(MaintenanceOrder.SKIP),
         is_dangerous=True,
     ),
     "retry": OperatorOrder(
-        "Retry", _retrying, api.order_maintenance, _maintenance_order(MaintenanceOrder.RETRY)
+        "Retry",
+        lambda it: Consequence(f"{it.name} gives it another turn."),
+        api.order_maintenance,
+        _maintenance_order(MaintenanceOrder.RETRY),
     ),
     "acknowledge": OperatorOrder(
         "Acknowledge", _acknowledgement, api.acknowledge, fields=(fields.EVEN_IF_DOWN,)
@@ -535,28 +530,22 @@ def label_of(order: str) -> str:
     return ORDERS[order].label
 
 
+OF_HOST: Final = {
+    model.HostState.UP: ["drain"],
+    model.HostState.STUCK: ["retry-drain", "reopen"],
+    model.HostState.EMPTY: ["bring-home", "reopen"],
+    model.HostState.DRAINING: ["reopen"],
+}
+"""The orders that the drain of a host can be given in a state."""
+
+
 def of_host(host: schemas.HostView) -> list[str]:
     """Return the orders that the drain of a host can be given now."""
-    match host.status:
-        case model.HostState.UP:
-            return ["drain"]
-        case model.HostState.STUCK:
-            return ["retry-drain", "reopen"]
-        case model.HostState.EMPTY:
-            return ["bring-home", "reopen"]
-        case model.HostState.DRAINING:
-            return ["reopen"]
-    return []
-
-
-def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
-    """Return the machines of an operation, event by event."""
-    return tuple(name for event in operation.events for name in event.machines)
+    return OF_HOST.get(host.status, [])
 
 
 FILTERS: Final = MappingProxyType(
-    {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
-    | {"label_of": label_of, "orders_of_host": of_host}
-    | {"standing_of_unit": unit_standing, "orders_of_unit": of_unit}
+    {"standing": operation_standing, "orders_of": of_operation, "label_of": label_of}
+    | {"orders_of_host": of_host, "standing_of_unit": unit_standing, "orders_of_unit": of_unit}
 )
 """By the names that templates call them."""

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from forewarn.control import accounts
 from forewarn.maintenance import model
-from forewarn.maintenance.accounts import Deed
+from forewarn.maintenance.accounts import Deed, Token
 from forewarn.server import secret_files
 from forewarn.server.operator import administration, auth, errors, schemas, stream, table
 from forewarn.server.operator.auth import FailedLogin
@@ -29,6 +29,7 @@ from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Range
+from forewarn.settings import Mistake
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
@@ -73,6 +74,10 @@ class PageRequest:
         """Read the form that the browser sent."""
         return forms.sent(await table.read_body(self.request))
 
+    async def read_tokens(self) -> tuple[Token, ...]:
+        """Return the tokens as the store has them."""
+        return tuple((await self.backend.read(lambda reading: reading.tokens())).values())
+
     async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `make`, shared by all windows that ask until something changes.
 
@@ -102,7 +107,10 @@ class PageRequest:
     ) -> Draft:
         """Return a form that was refused, to be shown again with the reason."""
         self.caller.outcome = code = errors.code_of(error)
-        return Draft(form, forms.mistake_of(error, form, groups), errors.STATUS[code])
+        where, message = "", str(error)
+        if isinstance(error, model.Refused) and (where := forms.field_of(error, form, groups)):
+            message = message.removeprefix(f"at {error.facts.get('where')}: ")  # it stands there
+        return Draft(form, Mistake(where, message), errors.STATUS[code])
 
     def refuse(self, refusal: RefusedRequest) -> Response:
         """Return a refusal as the page shows it: alone, or where the page shows what went wrong.
@@ -204,10 +212,10 @@ async def log_in(page: PageRequest) -> Response:
     backend, caller = page.backend, page.caller
     shown = (await page.form()).text("token")[: auth.MAX_SHOWN_TOKEN]
     digest, now = secret_files.digest(shown.encode()), backend.now()
-    # From the store: another replica may have made it a moment ago.
-    tokens = (await backend.read(lambda reading: reading.tokens())).values()
-    found = (token for token in tokens if token.digest == digest)
-    token = next(found, None)
+    token = backend.accounts.find(digest)
+    if token is None and backend.store.shared:  # another replica may have made it a moment ago
+        tokens = await page.context.shared.get("tokens", now.timestamp() // 1, page.read_tokens)
+        token = next((each for each in tokens if each.digest == digest), None)
     if token is None or token.audience is not TokenAudience.PAGE or token.expired(now):
         await page.context.door.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
@@ -261,7 +269,7 @@ async def _tokens(
 TOKEN: Final = FieldGroup(
     "New token",
     (
-        row("name", "The history and the audit log show it."),
+        row("name", "The history and the audit log show it.", required=True),
         row(
             "role",
             "What its holder may do.",

@@ -367,20 +367,21 @@ def _has_room(taken: Iterable[Interval], wanted: Interval) -> bool:
 _OVER: Final = frozenset({Form.DONE, Form.FAILED, Form.CANCELLED})
 
 
+_FORMS: Final = {
+    EventStatus.QUEUED: Form.QUEUED,
+    EventStatus.SCHEDULED: Form.NOTICE,
+    EventStatus.STARTED: Form.DOWN,
+    EventStatus.RETURNING: Form.DOWN,
+    EventStatus.COMPLETED: Form.DONE,
+    EventStatus.FAILED: Form.FAILED,
+    EventStatus.CANCELED: Form.CANCELLED,
+}
+
+
 def form_of(operation: model.Operation) -> Form:
     """Return how an operation is drawn."""
-    match operation.status:
-        case EventStatus.QUEUED:
-            return Form.QUEUED
-        case EventStatus.SCHEDULED:
-            return Form.HELD if operation.held_at is not None else Form.NOTICE
-        case EventStatus.COMPLETED:
-            return Form.DONE
-        case EventStatus.FAILED:
-            return Form.FAILED
-        case EventStatus.CANCELED:
-            return Form.CANCELLED
-    return Form.DOWN
+    is_held = operation.status is EventStatus.SCHEDULED and operation.held_at is not None
+    return Form.HELD if is_held else _FORMS[operation.status]
 
 
 def _bar(

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 import structlog
+from starlette.types import Message, Receive, Send
 
 from forewarn.client import transport
 from forewarn.clock import Clock
@@ -109,7 +110,7 @@ class RelayApplication:
             relay_feed.UNKNOWN_PATH: self._claim,
         }
 
-    async def __call__(self, scope: auth.Message, receive: auth.Receive, send: auth.Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             return
@@ -136,7 +137,7 @@ class RelayApplication:
         await send(start)
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer(self, scope: auth.Message, receive: auth.Receive) -> _RelayAnswer:
+    async def _answer(self, scope: Message, receive: Receive) -> _RelayAnswer:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = self._host_of(scope, headers)
         scope[auth.ADMITTED] = True
@@ -148,7 +149,7 @@ class RelayApplication:
             raise _RelayRefused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
         return await answer(host, await _body(receive))
 
-    def _host_of(self, scope: auth.Message, headers: dict[bytes, bytes]) -> str:
+    def _host_of(self, scope: Message, headers: dict[bytes, bytes]) -> str:
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() == b"bearer":
             host = self._watch.host_of(secret_files.digest(token.strip()))
@@ -160,7 +161,7 @@ class RelayApplication:
     # The requests.
 
     async def _document(
-        self, host: str, scope: auth.Message, headers: dict[bytes, bytes]
+        self, host: str, scope: Message, headers: dict[bytes, bytes]
     ) -> _RelayAnswer:
         try:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
@@ -257,7 +258,7 @@ class RelayApplication:
             raise _RelayRefused(503, ErrorCode.UNAVAILABLE, self.unavailable)
 
 
-async def _body(receive: auth.Receive) -> bytes:
+async def _body(receive: Receive) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()
