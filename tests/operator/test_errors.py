@@ -1,12 +1,15 @@
 """What the operators' API refuses: with which status and code, where, and that nothing changes."""
 
+import asyncio
 import socket
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from structlog.testing import capture_logs
 
-from forewarn.server.operator import errors, routing
+from forewarn.server.operator import errors, routing, table
 from forewarn.vocabulary import ErrorCode
 from server.running import Client, Running
 
@@ -97,6 +100,13 @@ def test_a_body_over_the_limit_is_refused_and_a_fleet_may_be_longer(client: Clie
     assert "1048576" in answer.error["message"]
     longer = {"machine": [{"name": f"m{n}", "host": "h" * 250} for n in range(5_000)]}
     assert client.ask("PUT", "/v1/fleet?dry_run=true", longer).status == 200
+
+
+async def test_a_body_that_stands_still_is_refused() -> None:
+    request = Request({"type": "http", "headers": []}, asyncio.Event().wait)  # type: ignore[arg-type]  # it never comes
+    with pytest.raises(HTTPException) as refused:
+        await table.read_body(request, seconds=0.0)
+    assert refused.value.status_code == 408
 
 
 def test_every_code_has_its_status() -> None:
