@@ -330,13 +330,14 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
         for guest in drain.guests
         if drain.bring_home
         and guest.way is not Way.SKIP
-        and not guest.returns_by
         and (machine := host_plan.machine_of(view.world, guest)) is not None
         and machine.host != drain.host
     ]
-    if away:
-        asks = tuple(_ask(drain, guest) for guest in away)
+    if asks := tuple(_ask(drain, guest) for guest in away if not guest.returns_by):
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+    if astray := [guest.name for guest in away if view.is_over(guest.returns_by)]:
+        # A hold of this host came between the start and the claim: its connector chose another.
+        return _stuck(view, now, f"not home although its move has ended: {listed(astray)}")
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
     return DrainStep(drain=_changed(drain, HostTrigger.OPEN, now))
