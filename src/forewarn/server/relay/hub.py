@@ -145,7 +145,7 @@ class RelayHub:
         """Note that all changes up to this number are known, and answer the relays concerned."""
         if self._current_epoch() != self._epoch:
             self.begin(sequence)
-            return
+            self._concerned.update(dict.fromkeys(self._hosts))
         self._sequence = max(sequence, self._sequence)
         concerned, self._concerned = self._concerned, {}
         self.on_change(concerned)
@@ -160,9 +160,6 @@ class RelayHub:
         self._epoch = self._current_epoch()
         self._sequence = sequence
         self._concerned.clear()
-        for known in self._hosts.values():
-            known.digest = ""
-            _wake(known)
 
     def _host(self, host: str) -> _Host:
         return self._hosts.setdefault(host, _Host())
