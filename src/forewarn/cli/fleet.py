@@ -420,7 +420,7 @@ def _run(
 
 
 def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
-    """Return the machines of the fleet with these ids, and its scopes."""
+    """Return the machines of the fleet with these ids, the names of all, and its scopes."""
     import msgspec
 
     from forewarn.maintenance import fleet_import
@@ -432,14 +432,15 @@ def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
         key_of(each["name"]): msgspec.convert(each, type=Scope)
         for each in service.entries("/v1/fleet/scopes", "scopes", limit=MAX_PAGE)
     }
-    machines = {}
+    machines, names = {}, {}
     for listed in service.entries("/v1/fleet/machines", "machines", limit=MAX_PAGE):
+        names[key_of(listed["name"])] = listed["vm_id"]
         if listed["vm_id"] in uuids:
             one = service.get(f"/v1/fleet/machines/{segment(listed['name'])}").tree()
             entry = {name: one[name] for name in NamedMachine.__struct_fields__ if name in one}
             known = {"scope": one["scope"], "kind": one["kind"], "entry": one["profile"] | entry}
             machines[one["vm_id"]] = msgspec.convert(known, type=fleet_import.KnownMachine)
-    return fleet_import.KnownFleet(machines=machines, scopes=scopes)
+    return fleet_import.KnownFleet(machines=machines, names=names, scopes=scopes)
 
 
 # Fleet files.

@@ -76,7 +76,10 @@ class KnownFleet(msgspec.Struct, frozen=True, kw_only=True):
     """The existing fleet, which an import keeps where domains say nothing else."""
 
     machines: dict[str, KnownMachine] = {}
-    """By vm_id."""
+    """Those of the domains, by vm_id."""
+    names: dict[str, str] = {}
+    """The vm_id of each machine of the fleet, by key: a domain with another one is another machine,
+    whatever its name."""
     scopes: dict[str, Scope] = {}
     """By key, those that the domains may be in."""
 
@@ -133,7 +136,7 @@ class _Import:
     def __init__(self, known: KnownFleet, found: Iterable[Domain], warnings: list[str]) -> None:
         self.warnings = warnings
         self._known = known
-        self._names = {key(each.entry.name): uuid for uuid, each in known.machines.items()}
+        self._names = dict(known.names)
         self._kinds = {name: scope.kind for name, scope in known.scopes.items()}
         """The kind of each scope, by key: no set has the name of a standalone machine."""
         for domain in found:
@@ -227,7 +230,8 @@ class _Import:
         if not fleet_file.NAME.fullmatch(name):
             shown, why = repr(name[:80]), "no machine can have this name"
         elif self._names.setdefault(key(name), domain.uuid) != domain.uuid:
-            why = "another machine has its name, or has it as its UUID"
+            why = "another machine has its name, or has it as its UUID (if that one is gone: "
+            why += "'forewarn fleet remove NAME')"
         if not why:
             return name
         self._warn(

@@ -44,7 +44,8 @@ def known(
         settle_seconds=7,
     )
     machines = {IDS[n]: KnownMachine(scope=scope, kind=kind, entry=entry)}
-    return KnownFleet(machines=machines, scopes={found.key: found})
+    names = {entry.name: IDS[n]}
+    return KnownFleet(machines=machines, names=names, scopes={found.key: found})
 
 
 def machines(imported: Imported) -> dict[str, fleet_file.NamedMachine]:
@@ -137,6 +138,12 @@ def test_what_cannot_be_in_a_fleet_file_is_left_out_with_a_warning(more: dict[st
     other = domain(1, **{"interfaces": tuple(well[0])} | more)
     imported = fleet_of({"h1": [domain(2, interfaces=tuple(well[1])), other]})
     assert [*machines(imported)] == ["g2"]
+    assert len(imported.warnings) == 1
+
+
+def test_a_domain_is_not_taken_for_another_machine_of_its_name() -> None:
+    imported = fleet_of({"h1": [domain(1, name="G2")]}, KnownFleet(names={"g2": IDS[2]}))
+    assert not machines(imported)
     assert len(imported.warnings) == 1
 
 
