@@ -101,7 +101,7 @@ class PageRequest:
         self, error: model.Refused | StoreError, form: FilledForm, groups: Sequence[FieldGroup]
     ) -> Draft:
         """Return a form that was refused, to be shown again with the reason."""
-        self.caller.outcome = code = errors.code_of(error)
+        self.caller.outcome = code = error.code
         return Draft(form, forms.mistake_of(error, form, groups), errors.STATUS[code])
 
     def refuse(self, refusal: RefusedRequest) -> Response:
