@@ -29,6 +29,7 @@ from forewarn.maintenance.model import (
     HoldKind,
     HostFacts,
     HostState,
+    Machine,
     Operation,
     Refused,
     Way,
@@ -332,6 +333,7 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
         and guest.way is not Way.SKIP
         and (machine := host_plan.machine_of(view.world, guest)) is not None
         and machine.host != drain.host
+        and not _is_home(view.world, machine, drain.requested_at)
     ]
     if asks := tuple(_ask(drain, guest) for guest in away if not guest.returns_by):
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
@@ -341,6 +343,16 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
     return DrainStep(drain=_changed(drain, HostTrigger.OPEN, now))
+
+
+def _is_home(world: World, machine: Machine, since: datetime) -> bool:
+    """Return True if the drain of a machine's own host has brought it home since a time.
+
+    Another host was drained meanwhile, where the machine was by then.
+    """
+    other = world.drains.get(machine.host)
+    its = other.guests if other is not None and other.changed_at > since else ()
+    return any(guest.vm_id == machine.vm_id and guest.returns_by for guest in its)
 
 
 def ask_first(

@@ -144,6 +144,17 @@ def test_a_retry_of_a_host_that_rebooted_late_shuts_no_machine_down_again() -> N
     assert world.hosts_of(*ON_H1) == ["h1"] * 4
 
 
+def test_a_machine_that_the_drain_of_its_own_host_brought_home_stays_there() -> None:
+    world = World()
+    for host in ("h1", "h2"):  # where those of h1 are by then
+        world.drain(host)
+        world.go_on_until(HostState.EMPTY, host)
+    for host in ("h1", "h2"):
+        world.order(host, host_drain.order, DrainOrder.RETURN)
+        world.go_on_until(HostState.UP, host)
+    assert world.hosts_of(*ON_H1, "web-1") == [*["h1"] * 4, "h2"]
+
+
 def test_whatever_happens_no_host_is_rebooted_under_a_machine_and_every_drain_can_end() -> None:
     assert set().union(*map(play, range(40))) == set(HostState)
 
