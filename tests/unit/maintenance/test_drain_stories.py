@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW
-from forewarn.maintenance import host_drain, host_plan
+from forewarn.maintenance import host_drain
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -288,15 +288,6 @@ def test_a_command_that_reports_a_failure_is_remembered_while_the_host_reboots()
     assert host_drain.reboot_failed(of, "").reason
     back = drain(HostState.BACK)
     assert host_drain.reboot_failed(back, "denied") is back
-
-
-def test_no_machine_may_move_to_the_hosts_that_are_being_drained() -> None:
-    drains = [
-        drain(HostState.EMPTY, "h3"),
-        drain(HostState.UP, "h2"),
-        drain(HostState.DRAINING, "h1"),
-    ]
-    assert host_plan.closed(drains) == {"h1", "h3"}
 
 
 def test_a_transition_that_the_table_has_not_is_refused_with_the_host_and_its_state() -> None:
