@@ -29,7 +29,6 @@ from forewarn.maintenance.model import (
     HoldKind,
     HostFacts,
     HostState,
-    Machine,
     Operation,
     Refused,
     Way,
@@ -178,10 +177,8 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
     if (failed := _failed(view, drain.guests)) is not None:
         return _stuck(view, now, failed)
-    if asks := tuple(
-        _ask(drain, g) for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by
-    ):
-        return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+    if (step := _asking(view, now)) is not None:
+        return step
     asked = [guest for guest in drain.guests if guest.leaves_by]
     if any(guest.way in host_plan.MOVES and not view.has_left(guest) for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
@@ -205,6 +202,35 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     return _look(view, drain, found, facts, now)
 
 
+def _asking(view: DrainView, now: datetime) -> DrainStep | None:
+    """Return the step that asks for the moves that nobody has asked for; None for none.
+
+    Other maintenance may have moved a machine away while its own move waited for that.
+    """
+    drain = view.drain
+    waiting = [g for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by]
+    if elsewhere := [guest for guest in waiting if _is_elsewhere(view, guest)]:
+        if view.survey is None:
+            return DrainStep(drain=drain, survey=True)
+        facts = view.survey.of(drain.host)
+        running = {guest.vm_id for guest in facts.guests if guest.running}
+        if facts.answers and (left := [g for g in elsewhere if g.vm_id not in running]):
+            return DrainStep(drain=_without(drain, left), survey=True)
+    asks = tuple(_ask(drain, guest) for guest in waiting)
+    return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER) if asks else None
+
+
+def _is_elsewhere(view: DrainView, guest: DrainGuest) -> bool:
+    """Return True if the fleet has a machine on another host."""
+    machine = host_plan.machine_of(view.world, guest)
+    return machine is not None and machine.host != view.drain.host
+
+
+def _without(drain: Drain, gone: Sequence[DrainGuest]) -> Drain:
+    guests = tuple(replace(g, way=Way.GONE) if g in gone else g for g in drain.guests)
+    return replace(drain, guests=guests)
+
+
 def _look(
     view: DrainView, drain: Drain, found: HostPlan, facts: HostFacts, now: datetime
 ) -> DrainStep:
@@ -221,8 +247,7 @@ def _look(
     stops = [guest for guest in drain.guests if guest.way is Way.STOP]
     unasked = [guest for guest in stops if not guest.leaves_by]
     if off := [guest for guest in unasked if guest.vm_id not in running]:
-        guests = tuple(replace(g, way=Way.GONE) if g in off else g for g in drain.guests)
-        return DrainStep(drain=replace(drain, guests=guests), survey=True)
+        return DrainStep(drain=_without(drain, off), survey=True)
     if unasked and not facts.boot_id:
         return _stuck(view, now, f"host {drain.host} does not tell its boot id")
     if unasked:
@@ -331,9 +356,8 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
         for guest in drain.guests
         if drain.bring_home
         and guest.way is not Way.SKIP
-        and (machine := host_plan.machine_of(view.world, guest)) is not None
-        and machine.host != drain.host
-        and not _is_home(view.world, machine, drain.requested_at)
+        and not guest.visits
+        and _is_elsewhere(view, guest)
     ]
     if asks := tuple(_ask(drain, guest) for guest in away if not guest.returns_by):
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
@@ -343,16 +367,6 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
     return DrainStep(drain=_changed(drain, HostTrigger.OPEN, now))
-
-
-def _is_home(world: World, machine: Machine, since: datetime) -> bool:
-    """Return True if the drain of a machine's own host has brought it home since a time.
-
-    Another host was drained meanwhile, where the machine was by then.
-    """
-    other = world.drains.get(machine.host)
-    its = other.guests if other is not None and other.changed_at > since else ()
-    return any(guest.vm_id == machine.vm_id and guest.returns_by for guest in its)
 
 
 def ask_first(

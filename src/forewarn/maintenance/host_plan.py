@@ -100,6 +100,9 @@ def plan(world: World, drain: Drain, survey: HostSurvey) -> HostPlan:
         _planned(g, machines[g.vm_id].name, drain.stay, memory, problems, avoided=avoided)
         for g in new
     ]
+    others = [one for one in world.drains.values() if one.host != host and not is_up(one)]
+    away = {guest.vm_id for one in others for guest in one.guests if not guest.visits}
+    guests = [replace(guest, visits=guest.vm_id in away) for guest in guests]
     # Machines of one update domain together: between them, one of another would wait its turn.
     guests.sort(key=lambda g: (g.way is Way.STOP, machines[g.vm_id].update_domain))
     if held and any(guest.way in MOVES and not guest.to_host for guest in guests):
@@ -139,7 +142,8 @@ def _promised(world: World, survey: HostSurvey, host: str) -> Counter[str]:
             numbers = (n for n in (guest.leaves_by, guest.returns_by) if n in world.of_maintenance)
             moves = (world.operations.get(f"{number}.1") for number in numbers)
             targets = {one.to_host for one in moves if one is not None and not one.status.over}
-            if drain.state is HostState.RETURNING and guest.way is not Way.SKIP:
+            comes_home = guest.way is not Way.SKIP and not guest.visits
+            if drain.state is HostState.RETURNING and comes_home:
                 targets.add(drain.host)
             elif drain.state is HostState.DRAINING and guest.way in MOVES:
                 targets.add(guest.to_host)
