@@ -136,17 +136,19 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 def metrics_page(status: RelayStatus, figures: Figures) -> bytes:
     """Return all metrics as text; `figures` are the counts of relay and guest plane."""
-    families: dict[str, Mapping[Labels, float]] = {
-        "serving": {(): int(status.serving)},
-        "upstream_up": {(): int(not status.trouble)},
-        "age_seconds": {(): status.age_seconds},
-        "machines": {(): status.machines},
-        "state_saved": {(): int(status.saved)},
+    known: Figures = {
+        "serving": status.serving,
+        "upstream_up": not status.trouble,
+        "age_seconds": status.age_seconds,
+        "machines": status.machines,
+        "state_saved": status.saved,
+        **figures,
     }
-    for name in FAMILIES:
-        known = name.removesuffix("_total")
-        if known in figures:
-            families[name] = _family(LABELS.get(known, ()), figures[known])
+    families = {
+        name: _family(LABELS.get(short, ()), known[short])
+        for name in FAMILIES
+        if (short := name.removesuffix("_total")) in known
+    }
     return status_port.metrics_page(PREFIX, FAMILIES, families)
 
 
@@ -154,7 +156,7 @@ def _family(
     labels: tuple[str, ...], values: float | Mapping[tuple[str, ...], float]
 ) -> Mapping[Labels, float]:
     if not isinstance(values, Mapping):
-        return {(): values}
+        return {(): float(values)}
     return {tuple(zip(labels, words, strict=True)): value for words, value in values.items()}
 
 
