@@ -107,8 +107,7 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     """Return the tasks of claimed operations for a connector; machines may be gone by now."""
     operations = tuple(operations)
     known = unit.world.machines
-    held = (hold.name for hold in host_plan.of_hosts(unit.world.holds.values()))
-    closed = tuple(sorted(host_plan.closed(unit.world.drains.values()).union(held)))
+    closed = tuple(sorted(host_plan.closed(unit.world)))
     return tuple(_task(operation, known, closed) for operation in operations)
 
 

@@ -84,14 +84,12 @@ def plan(world: World, drain: Drain, survey: HostSurvey) -> HostPlan:
         for guest in known
         if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
     )
-    held = {hold.name: hold for hold in of_hosts(world.holds_in_order()) if hold.name != host}
     avoided = {name: -place for place, name in enumerate(drain.avoid)}
-    shut = {host, *closed(world.drains.values()), *held}
-    needed = _promised(world, survey, host)
+    shut, needed = closed(world), _promised(world, survey, host)
     memory = {
         name: facts.free_memory_mib - needed[name]
         for name, facts in survey.hosts.items()
-        if facts.answers and facts.target and name not in shut
+        if facts.answers and facts.target and name != host and name not in shut
     }
     problems: list[str] = []
     new = [g for i, g in running.items() if i in machines and i not in decided]
@@ -105,8 +103,9 @@ def plan(world: World, drain: Drain, survey: HostSurvey) -> HostPlan:
     guests = [replace(guest, visits=guest.vm_id in away) for guest in guests]
     # Machines of one update domain together: between them, one of another would wait its turn.
     guests.sort(key=lambda g: (g.way is Way.STOP, machines[g.vm_id].update_domain))
-    if held and any(guest.way in MOVES and not guest.to_host for guest in guests):
-        problems += [f"{hold} is held: {hold.reason}" for hold in held.values()]
+    if any(guest.way in MOVES and not guest.to_host for guest in guests):
+        held = (one for one in _host_holds(world) if one.name != host)
+        problems += [f"{hold} is held: {hold.reason}" for hold in held]
     problems += together(world, [*decided.values(), *guests])
     strangers = sorted(guest.name for i, guest in running.items() if i not in machines)
     return HostPlan(
@@ -153,14 +152,14 @@ def _promised(world: World, survey: HostSurvey, host: str) -> Counter[str]:
     return found
 
 
-def closed(drains: Iterable[Drain]) -> set[str]:
-    """Return the hosts that no machine may move to because of their drains."""
-    return {drain.host for drain in drains if drain.closed}
+def closed(world: World) -> set[str]:
+    """Return the hosts that no machine may move to: they are drained, or held."""
+    drained = {drain.host for drain in world.drains.values() if drain.closed}
+    return drained.union(hold.name for hold in _host_holds(world))
 
 
-def of_hosts(holds: Iterable[Hold]) -> Iterator[Hold]:
-    """Yield the holds of hosts: no machine moves to these."""
-    return (hold for hold in holds if hold.kind is HoldKind.HOST)
+def _host_holds(world: World) -> Iterator[Hold]:
+    return (hold for hold in world.holds_in_order() if hold.kind is HoldKind.HOST)
 
 
 def _planned(
