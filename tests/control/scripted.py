@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-from forewarn.connectors.port import Found, HostFacts, Outcome, Task
+from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.maintenance.model import HostFacts
 
 
 class Scripted:

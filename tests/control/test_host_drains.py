@@ -13,7 +13,7 @@ import patience
 from builders import NOW, SECOND, mint
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import HostFacts, Outcome, Task
+from forewarn.connectors.port import Outcome, Task
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control import host_drains as driver
 from forewarn.control import relay_watch
@@ -29,6 +29,7 @@ from forewarn.maintenance.model import (
     Changes,
     Drain,
     HoldKind,
+    HostFacts,
     HostState,
     Machine,
     Operation,

@@ -24,7 +24,7 @@ import pytest
 
 import patience
 from forewarn.clock import SystemClock
-from forewarn.connectors.port import Found, HostFacts, Outcome, Task
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.heartbeat import Heartbeat
@@ -38,6 +38,7 @@ from forewarn.maintenance.model import (
     Approval,
     Changes,
     HoldKind,
+    HostFacts,
     Machine,
     Operation,
     Policy,

@@ -148,9 +148,8 @@ async def test_a_ticker_that_has_nothing_to_start_does_not_take_the_writers_turn
 # The executor.
 
 
-async def test_after_an_outage_longer_than_its_lease_an_executor_keeps_what_it_runs(
-    room: Room,
-) -> None:
+async def rebooting(room: Room) -> tuple[Scripted, Executor, "asyncio.Task[None]"]:
+    """An executor that carries out 1.1, a reboot of web-0, with its connector and its task."""
     connector = Scripted()
     executor = Executor(room.plane, connector, room.clock, "here")
     room.feed.subscribe(executor.learn)
@@ -158,6 +157,13 @@ async def test_after_an_outage_longer_than_its_lease_an_executor_keeps_what_it_r
     running = asyncio.create_task(executor.run())
     room.ask(EventType.REBOOT, "web-0", no_notice=True)
     await patience.reached(lambda: connector.asked)
+    return connector, executor, running
+
+
+async def test_after_an_outage_longer_than_its_lease_an_executor_keeps_what_it_runs(
+    room: Room,
+) -> None:
+    connector, executor, running = await rebooting(room)
     await patience.reached(lambda: room.sleepers == 1)
     room.store.away = True
     room.clock.advance(2 * LEASE)
@@ -181,13 +187,7 @@ async def test_an_older_attempt_lets_go_before_the_newer_one_begins_and_takes_no
     room: Room,
 ) -> None:
     """A claim can still run out under an executor, where its process stands still at that point."""
-    connector = Scripted()
-    executor = Executor(room.plane, connector, room.clock, "here")
-    room.feed.subscribe(executor.learn)
-    room.feed.deliver_on(asyncio.get_running_loop())
-    running = asyncio.create_task(executor.run())
-    room.ask(EventType.REBOOT, "web-0", no_notice=True)
-    await patience.reached(lambda: connector.asked)
+    connector, executor, running = await rebooting(room)
     done(room.plane.release_claims())
     await patience.reached(lambda: ("perform", "1.1", 2) in connector.asked)
     assert connector.asked == [

@@ -30,7 +30,7 @@ from forewarn.vocabulary import EventSource, EventStatus, EventType
 from stories import on_a_loop
 
 HOUR = timedelta(hours=1)
-HOOK = Webhook(name="chat", url="https://example.com", secret="whsec_", next_sequence=1)
+HOOK = Webhook(name="chat", url="https://example.com", secret="whsec_", cursor=(1, 0))
 replace = msgspec.structs.replace
 
 

@@ -50,7 +50,7 @@ class Stage:
 
     def add(self, name: str = "ours", types: tuple[str, ...] = ()) -> Webhook:
         made = Webhook(
-            name=name, url=f"https://{name}.example/", types=types, secret=name, next_sequence=0
+            name=name, url=f"https://{name}.example/", types=types, secret=name, cursor=(0, 0)
         )
         added: Webhook = done(self.plane.order(orders.add, made))
         return added

@@ -71,18 +71,20 @@ def test_a_batch_has_a_limit(threaded: Busy) -> None:
     assert threaded.store.commits == 3
 
 
-def test_a_refusal_concerns_its_own_job_alone(threaded: Busy) -> None:
+@pytest.mark.parametrize(
+    ("guilty", "error", "commits"), [(refuse, Refused, 2), (fail, ZeroDivisionError, 3)]
+)
+def test_a_refusal_or_a_defect_fails_its_own_job_and_no_other(
+    threaded: Busy, guilty: Job, error: type[Exception], commits: int
+) -> None:
     threaded.hold()
-    before = threaded.writer.submit(save("a"))
-    refused = threaded.writer.submit(refuse)
-    after = threaded.writer.submit(save("b"))
+    before, failed, after = map(threaded.writer.submit, (save("a"), guilty, save("b")))
     threaded.release()
     assert before.result(patience.SECONDS)[0] == "a"
     assert after.result(patience.SECONDS)[0] == "b"
-    with pytest.raises(Refused, match="no, at"):
-        refused.result(patience.SECONDS)
+    assert isinstance(failed.exception(patience.SECONDS), error)
     assert threaded.store.names() == {"a", "b"}
-    assert threaded.store.commits == 2
+    assert threaded.store.commits == commits
 
 
 def hold(host: str) -> Job:
@@ -113,19 +115,6 @@ def test_a_refusal_leaves_nothing_of_what_its_job_changed(threaded: Busy) -> Non
         told = [one.subject for row in rows for one in news.decode(row.items)]
         assert told == [f"host {each}" for each in kept]
     assert threaded.store.names() == {"a"}
-
-
-def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:
-    threaded.hold()
-    before = threaded.writer.submit(save("a"))
-    failed = threaded.writer.submit(fail)
-    after = threaded.writer.submit(save("b"))
-    threaded.release()
-    assert before.result(patience.SECONDS)[0] == "a"
-    assert after.result(patience.SECONDS)[0] == "b"
-    with pytest.raises(ZeroDivisionError):
-        failed.result(patience.SECONDS)
-    assert threaded.store.names() == {"a", "b"}
 
 
 def test_a_defect_leaves_nothing_of_what_its_job_wrote(threaded: Busy) -> None:

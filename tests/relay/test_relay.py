@@ -183,13 +183,23 @@ async def test_no_socket_opens_before_anything_is_known(tmp_path: Path) -> None:
 async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_again(
     tmp_path: Path,
 ) -> None:
+    removed_on: list[int] = []
+
+    class Noting(cache.StateFile):
+        def remove(self) -> None:
+            super().remove()
+            removed_on.append(threading.get_ident())
+
     async with relayed(tmp_path) as (service, relay):
+        relay.relay._file = Noting(tmp_path / "state")
         service.token = "another token of the service"
         for writer in list(service.connections):
             writer.transport.abort()
         await reached(lambda: relay.relay._freshness.refused_since is not None)
         relay.relay._beat(relay.relay._clock.monotonic() + REVOKED_SECONDS)
         assert await relay.reply() is None
+        await reached(lambda: removed_on)
+        assert threading.get_ident() not in removed_on  # a disk may hang
         assert not (tmp_path / "state" / cache.FILE_NAME).exists()
         running.token_file(tmp_path, service.token)
         await reached(lambda: relay.heard and not relay.relay._is_suspended)

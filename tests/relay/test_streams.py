@@ -7,22 +7,22 @@ import socket
 import pytest
 
 from client.scripted import document, losing, message, serving
-from forewarn.client.discovery import EndpointAddress
-from forewarn.client.transport import PROBES, HttpExchange, RequestFailed
+from forewarn.client.transport import PROBES, RequestFailed
 from forewarn.relay import streams
-from forewarn.relay.streams import HttpStream
+from forewarn.relay.settings import ReplicaAddress
+from forewarn.relay.streams import ReplicaConnection
 
 
-async def connected(port: int, *hosts: str) -> HttpStream:
+async def connected(port: int, *hosts: str) -> ReplicaConnection:
     places = [(socket.AF_INET, (host, port)) for host in hosts]
-    exchange = HttpExchange(EndpointAddress("replica", port))
-    return await streams.connect(exchange, 1.0, places=places, tls=None, probes=PROBES)
+    replica = ReplicaAddress(tls=False, host="replica", port=port)
+    return await streams.connect(replica, None, 0.5, places=places, max_body=999, probes=PROBES)
 
 
 def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
     async def run(port: int) -> int:
         stream = await connected(port, "127.0.0.1", "127.0.0.2")
-        reply = await stream.ask(stream.exchange.write(b"GET", "/", (), None))
+        reply = await stream.ask(b"GET", "/", ())
         stream.close()
         return reply.status
 
@@ -38,11 +38,10 @@ def test_a_connection_whose_peer_falls_silent_is_stale_and_no_late_answer() -> N
 
     async def run(port: int) -> None:
         stream = await connected(port, "127.0.0.1")
-        asked = stream.exchange.write(b"GET", "/", (), None)
-        assert (await stream.ask(asked)).status == 200
+        assert (await stream.ask(b"GET", "/", ())).status == 200
         stream._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
         with pytest.raises(RequestFailed) as failed:
-            await stream.ask(stream.exchange.write(b"GET", "/", (), None))
+            await stream.ask(b"GET", "/", ())
         assert (failed.value.reason, failed.value.stale) == ("cut", True)
         assert not stream.is_open
 

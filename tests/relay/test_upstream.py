@@ -255,7 +255,7 @@ async def test_nothing_is_sent_to_a_replica_that_has_hung_up(tmp_path: Path) -> 
     await report(upstream)
     (connection,) = upstream._idle
     await service.stop()
-    await reached(lambda: not connection.stream.is_open)
+    await reached(lambda: not connection.is_open)
     with pytest.raises(UpstreamFailed) as failed:
         await approve(upstream)
     assert not failed.value.maybe_done
@@ -288,9 +288,9 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
         with pytest.raises(UpstreamFailed):
             await upstream.connect(upstream.now_first)
         loop.answers = True
-        (await upstream.connect(upstream.now_first)).stream.close()
+        (await upstream.connect(upstream.now_first)).close()
         loop.answers = False
-        (await upstream.connect(upstream.now_first)).stream.close()
+        (await upstream.connect(upstream.now_first)).close()
         loop.answers, before = None, loop.lookups
         reply = await report(upstream)
         assert (reply.status, loop.lookups) == (204, before)

@@ -325,8 +325,11 @@ def test_a_replica_that_is_behind_takes_no_relay_back() -> None:
     two.follower.look()
     assert relay.ask(two.hub) is None
     assert two.hub.has_all("h0", relay.etag)
+    told: list[str] = []
+    two.hub.on_change = told.extend
     two.lost = "x"  # the store lost changes: numbers count from there again
     two.hub.reach(0)
+    assert "h0" in told  # its relay may wait at a replica that is frozen
     other.etag = f"e.999.{'0' * 32}"
     assert other.ask(two.hub) is not None
     assert relay.ask(two.hub) is None

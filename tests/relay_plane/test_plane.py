@@ -336,12 +336,18 @@ def test_a_service_that_stops_sends_its_relays_away(tmp_path: Path) -> None:
     assert waiting.result(patience.SECONDS).status == 503
 
 
-def test_a_relay_that_has_its_host_waits_on_after_a_restart(tmp_path: Path) -> None:
-    wanted = with_relays(tmp_path)
+def known(wanted: Any) -> AskingRelay:
+    """A relay that has the document of its host from a service that has ended since."""
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         running.client().ask("PUT", "/v1/fleet", fleet())
         relay = running.relay("h0")
         relay.host()
+        return relay
+
+
+def test_a_relay_that_has_its_host_waits_on_after_a_restart(tmp_path: Path) -> None:
+    wanted = with_relays(tmp_path)
+    relay = known(wanted)
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         relay.address = running.relays
         assert relay.request(at_once=True).status == 304
@@ -354,10 +360,7 @@ def test_a_relay_that_has_its_host_waits_on_after_a_restart(tmp_path: Path) -> N
 
 def test_after_a_restart_nothing_starts_before_each_relay_has_asked(tmp_path: Path) -> None:
     wanted = with_relays(tmp_path)
-    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        running.client().ask("PUT", "/v1/fleet", fleet())
-        relay = running.relay("h0")
-        relay.host()
+    relay = known(wanted)
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         relay.address = running.relays
         assert not running.starts()
@@ -368,11 +371,7 @@ def test_after_a_restart_nothing_starts_before_each_relay_has_asked(tmp_path: Pa
 
 def test_who_knows_more_than_a_restored_database_is_told_what_that_has(tmp_path: Path) -> None:
     wanted = with_relays(tmp_path)
-    path = Path(wanted.store.path)
-    with Served(wanted, sqlite.open_store(path)) as running:
-        running.client().ask("PUT", "/v1/fleet", fleet())
-        relay = running.relay("h0")
-        relay.host()
+    path, relay = Path(wanted.store.path), known(wanted)
     epoch, _, _ = relay.etag.rsplit(".", 2)
     relay.etag = f"{epoch}.{10**6}.{'0' * 32}"
     assert main.execute(["restore-check", str(path)]) == 0

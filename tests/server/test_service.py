@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
@@ -52,6 +54,13 @@ def quick(folder: Path) -> settings.Settings:
     """Return settings by which every act is over at once."""
     at_once = settings.SimulatedSettings(reboot_seconds=0.0, preempt_seconds=0.0)
     return settings_in(folder, at_once)
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    hangs = "import threading as t; from concurrent.futures import ThreadPoolExecutor as Pool; "
+    hangs += "from forewarn.server import process; Pool().submit(t.Event().wait); "
+    ends = (sys.executable, "-c", hangs + "process.end_soon(7)")
+    assert subprocess.run(ends, timeout=patience.SECONDS, check=False).returncode == 7
 
 
 def test_threads_that_compute_give_way_to_the_loop_soon() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Collection, Coroutine
 from random import Random
 from typing import Any, Literal, TypeVar
 
-from forewarn.connectors.port import Found, HostFacts, Outcome, Task
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.executor import OnUnknown
-from forewarn.maintenance.model import Machine
+from forewarn.maintenance.model import HostFacts, Machine
 from forewarn.vocabulary import EventType
 from simulation.judge import Wrong
 

@@ -20,8 +20,7 @@ WEBHOOKS = st.builds(
     url=TEXTS,
     types=st.lists(TEXTS).map(tuple),
     secret=TEXTS,
-    next_sequence=NUMBERS,
-    next_index=NUMBERS,
+    cursor=st.tuples(NUMBERS, NUMBERS),
     waiting_since=st.none() | MOMENTS,
     next_try_at=st.none() | MOMENTS,
     tries=NUMBERS,
@@ -31,7 +30,7 @@ WEBHOOKS = st.builds(
 
 
 def webhook(name: str, url: str = "https://a.example/") -> Webhook:
-    return Webhook(name=name, url=url, secret="whsec_", next_sequence=0)
+    return Webhook(name=name, url=url, secret="whsec_", cursor=(0, 0))
 
 
 def put(store: Store, *webhooks: Webhook) -> None:

@@ -27,7 +27,6 @@ from forewarn.server.operator import fields
 
 if TYPE_CHECKING:
     from forewarn.maintenance.fleet_file import Fleet
-    from forewarn.maintenance.fleet_import import KnownFleet
     from forewarn.server.operator import schemas
     from forewarn.server.settings import Settings
 
@@ -293,11 +292,11 @@ def sync(
     """
     import msgspec
 
-    from forewarn.maintenance import fleet_import
+    from forewarn.maintenance import fleet_file, fleet_import
 
     found = _hosts(settings_in_use(), **hypervisors)
     hosts = msgspec.convert(found, type=dict[str, tuple[fleet_import.Domain, ...]])
-    known = _known(service, {d.uuid for host in hosts.values() for d in host})
+    known = service.get("/v1/fleet").read(fleet_file.Fleet)
     imported = fleet_import.fleet_of(hosts, known)
     for warning in imported.warnings:
         output.note(f"warning: {output.printable(warning)}")
@@ -417,29 +416,6 @@ def _run(
         status = STATUSES.get(told.get("code", ""), ExitStatus.UNREACHABLE)
         raise Failed(status, output.printable(str(told["error"])))
     return told
-
-
-def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
-    """Return the machines of the fleet with these ids, and its scopes."""
-    import msgspec
-
-    from forewarn.maintenance import fleet_import
-    from forewarn.maintenance.fleet_file import NamedMachine
-    from forewarn.maintenance.model import Scope
-    from forewarn.maintenance.model import key as key_of
-
-    scopes = {
-        key_of(each["name"]): msgspec.convert(each, type=Scope)
-        for each in service.entries("/v1/fleet/scopes", "scopes", limit=MAX_PAGE)
-    }
-    machines = {}
-    for listed in service.entries("/v1/fleet/machines", "machines", limit=MAX_PAGE):
-        if listed["vm_id"] in uuids:
-            one = service.get(f"/v1/fleet/machines/{segment(listed['name'])}").tree()
-            entry = {name: one[name] for name in NamedMachine.__struct_fields__ if name in one}
-            known = {"scope": one["scope"], "kind": one["kind"], "entry": one["profile"] | entry}
-            machines[one["vm_id"]] = msgspec.convert(known, type=fleet_import.KnownMachine)
-    return fleet_import.KnownFleet(machines=machines, scopes=scopes)
 
 
 # Fleet files.

@@ -32,7 +32,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -101,20 +101,17 @@ class TaskRun(NamedTuple):
     folder: Path
 
 
-class RunOwner(Protocol):
-    """The owner of a run: a task, or a check."""
+class CheckOwner(NamedTuple):
+    """The owner of a check's runs, as a task is that of its own."""
 
-    @property
-    def operation(self) -> str:
-        """Its name."""
+    operation: str
+    """Its name."""
+    attempt: int
+    started_at: datetime
+    """The time of its start, which distinguishes it from another one of the same name."""
 
-    @property
-    def attempt(self) -> int:
-        """The fencing number."""
 
-    @property
-    def started_at(self) -> datetime:
-        """The time of its start, which distinguishes it from another one of the same name."""
+RunOwner: TypeAlias = Task | CheckOwner
 
 
 class PlannedRun(NamedTuple):

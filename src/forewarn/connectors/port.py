@@ -8,11 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from forewarn.maintenance.fleet_import import Domain
-
-# The rules decide about hosts by these; connectors and tests find them here.
-from forewarn.maintenance.model import GuestFacts as GuestFacts  # noqa: PLC0414 - for others
-from forewarn.maintenance.model import HostFacts as HostFacts  # noqa: PLC0414 - for others
-from forewarn.maintenance.model import Impact
+from forewarn.maintenance.model import HostFacts, Impact
 
 
 class Task(Impact, frozen=True, kw_only=True, gc=False):

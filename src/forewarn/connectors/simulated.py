@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Connector, Found, GuestFacts, HostFacts, Outcome, Task
-from forewarn.maintenance.model import Machine
+from forewarn.connectors.port import Connector, Found, Outcome, Task
+from forewarn.maintenance.model import GuestFacts, HostFacts, Machine
 from forewarn.vocabulary import EventType
 
 DURATIONS: Mapping[EventType, timedelta] = {

@@ -9,7 +9,7 @@ it was committed, by the process that committed it: after a kill in between, nob
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ SURVEY_SECONDS = 45.0
 answer, and shorter than the age at which a look is too old to reboot a host."""
 
 LOOK_AGAIN = timedelta(seconds=30)
-"""The pause between two looks at a host that stays empty: somebody may put a machine there."""
+"""The pause between two looks at the hosts that stay empty: somebody may put a machine there."""
 
 RECENT = timedelta(seconds=2)
 """The greatest age of a look that is only shown: a viewer of a drain asks every second."""
@@ -64,13 +64,11 @@ class HostDrains(Steps[str]):
         """The latest drain of each host, as of the last change."""
         self._numbers: set[int] = set()
         """The maintenances of the drains that are under way."""
-        self._looked_at: dict[str, datetime] = {}
+        self._looked_at = clock.now()
         """When the hosts that stay empty were looked at last."""
         self._latest: HostSurvey | None = None
         self._shown: asyncio.Task[HostSurvey] | None = None
         """The look that viewers wait for."""
-        self._round_at = clock.now()
-        """When this round began: hosts that stay empty share the looks that began since."""
         self._looking: asyncio.Task[HostSurvey] | None = None
 
     def learn(self, changes: Changes) -> None:
@@ -124,22 +122,23 @@ class HostDrains(Steps[str]):
             self._shown = asyncio.create_task(self.survey())
         return await asyncio.shield(self._shown)
 
+    async def _round(self) -> timedelta:
+        nap = await super()._round()
+        resting = [host for host, drain in self.drains.items() if drain.rests]
+        if resting and self._clock.now() - self._looked_at >= LOOK_AGAIN:
+            self._looked_at = self._clock.now()
+            survey = await self._look()
+            for host in resting if survey is not None else ():
+                with self._contained(f"{self._one} {host}"):
+                    stepped = await asyncio.wrap_future(self._step(host, survey))
+                    if (work := self._ordered(host, stepped)) is not None:  # it rests no longer
+                        self._begin_task(work)
+        return nap
+
     def _going(self) -> list[str]:
-        self._round_at, going = (now := self._clock.now()), []
-        for host, drain in self.drains.items():
-            if drain.goes_on:
-                going.append(host)
-            elif drain.rests and now - self._looked_at.get(host, drain.changed_at) >= LOOK_AGAIN:
-                self._looked_at[host] = now
-                going.append(host)
-        return going
+        return [host for host, drain in self.drains.items() if drain.goes_on]
 
     def _step(self, each: str, survey: HostSurvey | None) -> "Future[Stepped]":
-        latest, drain = self._latest, self.drains.get(each)
-        # For one that goes on, only its own look is surely younger than its machines' last moves.
-        shares = survey is None and drain is not None and drain.rests
-        if shares and latest is not None and latest.began_at >= self._round_at:
-            survey = latest
         return self._plane.step_drain(each, survey)
 
     def _ordered(self, each: str, stepped: Stepped) -> Coroutine[Any, Any, None] | None:

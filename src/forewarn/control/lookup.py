@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 
 from forewarn.connectors.port import Task
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.maintenance import host_drain, host_plan, planner, relays
+from forewarn.maintenance import host_plan, planner, relays
 from forewarn.maintenance.host_drain import DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -107,8 +107,7 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     """Return the tasks of claimed operations for a connector; machines may be gone by now."""
     operations = tuple(operations)
     known = unit.world.machines
-    held = (hold.name for hold in host_plan.of_hosts(unit.world.holds.values()))
-    closed = tuple(sorted(host_plan.closed(unit.world.drains.values()).union(held)))
+    closed = tuple(sorted(host_plan.closed(unit.world)))
     return tuple(_task(operation, known, closed) for operation in operations)
 
 
@@ -127,7 +126,7 @@ def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:
     made = [token.created_at for token in unit.world.tokens_of(host)]
     if relay is not None and not relays.is_guarded(relay, min(made, default=None)):
         relay = None
-    return host_drain.view(unit.world, host, survey, relay)
+    return DrainView(world=unit.world, drain=drains[host], survey=survey, relay=relay)
 
 
 def _task(operation: Operation, known: Mapping[str, Machine], closed: tuple[str, ...]) -> Task:

@@ -501,12 +501,9 @@ class Plane:
 
         With `judge`, hosts that are unknown, or could not be drained now, are refused.
         """
-        world, hosts = unit.world, [one.host for one in wanted]
-        machines = host_plan.on_hosts(world, survey, hosts)
-        drains, holds = world.drains, world.holds_in_order()
         if judge:
-            host_plan.check(wanted, drains, survey, machines, holds)
-        return host_plan.plans(wanted, drains, survey, machines, holds)
+            host_plan.check(unit.world, wanted, survey)
+        return host_plan.plans(unit.world, wanted, survey)
 
     @_job
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Stepped:

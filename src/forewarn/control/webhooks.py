@@ -170,7 +170,7 @@ class Deliveries(Rounds):
     async def _deliver_batch(self, webhook: Webhook) -> Webhook | None:
         """Send a few transactions' news; return the row that they led to, if there were any."""
         batch: _Batch = await self._read(partial(_next, webhook))
-        if batch.oldest > webhook.next_sequence:
+        if batch.oldest > webhook.cursor[0]:
             _log.warning("a webhook misses news that was deleted", webhook=webhook.name)
             return await self._move(webhook, partial(webhooks.missed, webhook, batch.oldest))
         for item in batch.items:
@@ -192,7 +192,7 @@ class Deliveries(Rounds):
 
 def _next(webhook: Webhook, reading: Reading) -> _Batch:
     """Read the next news of a webhook, on the reader's thread: a transaction may have 2 MB."""
-    records = reading.news_after(webhook.next_sequence - 1, BATCH)
+    records = reading.news_after(webhook.cursor[0] - 1, BATCH)
     types = news.chosen(webhook.types)
     items = []
     for record in records:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from forewarn.maintenance import fleet_file
+from forewarn.maintenance.fleet_file import MachineEntry
 from forewarn.maintenance.model import Refused, Scope, key
 from forewarn.vocabulary import ScopeKind
 
@@ -64,23 +65,6 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.state in PRESENCE
 
 
-class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that the fleet has already."""
-
-    scope: str
-    kind: ScopeKind
-    entry: fleet_file.NamedMachine
-
-
-class KnownFleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The existing fleet, which an import keeps where domains say nothing else."""
-
-    machines: dict[str, KnownMachine] = {}
-    """By vm_id."""
-    scopes: dict[str, Scope] = {}
-    """By key, those that the domains may be in."""
-
-
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet that an import found."""
 
@@ -91,9 +75,12 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
 def fleet_of(
     hosts: Mapping[str, Sequence[Domain]],
-    known: KnownFleet = KnownFleet(),  # noqa: B008 - frozen
+    known: fleet_file.Fleet = fleet_file.Fleet(),  # noqa: B008 - frozen
 ) -> Imported:
-    """Return the domains of these hosts as a fleet file, which is applied to the fleet as it is."""
+    """Return the domains of these hosts as a fleet file, which is applied to the fleet as it is.
+
+    `known` is that fleet, as it is exported: it stays where domains say nothing else.
+    """
     warnings: list[str] = []
     found = [*_one_a_machine(hosts, warnings)]
     build = _Import(known, [domain for _, domain in found], warnings)
@@ -130,11 +117,17 @@ class _Import:
     One that claims it too is left out with a warning, for the file is refused as a whole.
     """
 
-    def __init__(self, known: KnownFleet, found: Iterable[Domain], warnings: list[str]) -> None:
+    def __init__(
+        self, known: fleet_file.Fleet, found: Iterable[Domain], warnings: list[str]
+    ) -> None:
         self.warnings = warnings
-        self._known = known
-        self._names = {key(each.entry.name): uuid for uuid, each in known.machines.items()}
-        self._kinds = {name: scope.kind for name, scope in known.scopes.items()}
+        groups = fleet_file.flatten(known)
+        members = [(group.scope, member) for group in groups for member in group.members]
+        self._known = {member.entry.vm_id: (scope, member) for scope, member in members}
+        """By vm_id: a domain with another one is another machine, whatever its name."""
+        self._names = {key(member.name): member.entry.vm_id for _, member in members}
+        self._scopes = {group.scope.key: group.scope for group in groups}
+        self._kinds = {name: scope.kind for name, scope in self._scopes.items()}
         """The kind of each scope, by key: no set has the name of a standalone machine."""
         for domain in found:
             self._names.setdefault(domain.uuid, domain.uuid)
@@ -146,19 +139,19 @@ class _Import:
 
     def add(self, host: str, domain: Domain) -> None:
         """Add a domain's machine, or warn why it is left out."""
-        known = self._known.machines.get(domain.uuid)
+        before, known = self._known.get(domain.uuid, (None, None))
         tag = domain.tag or Tag()
         name = self._name(host, domain, known)
         if not name:
             return
         scope, kind = tag.scope, ScopeKind.AVAILABILITY_SET
-        if not scope and known:
-            scope, kind = known.scope, known.kind
+        if not scope and before:
+            scope, kind = before.name, before.kind
         if not scope:
             scope, kind = name, ScopeKind.MACHINE
         why = ""
-        if known and known.kind not in IMPORTED:
-            why = f"is left as it is, for {known.scope} is a {known.kind}"
+        if before and before.kind not in IMPORTED:
+            why = f"is left as it is, for {before.name} is a {before.kind}"
         elif not fleet_file.NAME.fullmatch(scope):
             why = f"is left out, for its tag has the invalid scope {scope[:80]!r}"
         elif (present := self._kinds.setdefault(key(scope), kind)) is not kind:
@@ -166,10 +159,13 @@ class _Import:
         if why:
             self._warn(name, why)
             return
-        entry = known.entry if known else fleet_file.NamedMachine(name=name, vm_id=domain.uuid)
+        entry = fleet_file.NamedMachine(name=name, vm_id=domain.uuid)
+        if known:
+            shared = {one: getattr(known.entry, one) for one in MachineEntry.__struct_fields__}
+            entry = fleet_file.NamedMachine(**shared, name=name)
         alone = kind is ScopeKind.MACHINE
         domain_number = None if alone else self._update_domain(name, tag)
-        if domain_number is None and known and key(known.scope) == key(scope) and not alone:
+        if domain_number is None and before and before.key == key(scope) and not alone:
             domain_number = entry.update_domain
         entry = fleet_file.replace(
             entry,
@@ -206,28 +202,29 @@ class _Import:
     def _scope(self, name: str, kind: ScopeKind) -> Scope:
         domains = fleet_file.AvailabilitySet(name=name).update_domains
         new = Scope(name=name, kind=kind, update_domains=domains)
-        return self._known.scopes.get(key(name), new)
+        return self._scopes.get(key(name), new)
 
     def _warn(self, name: str, what: str) -> None:
         self.warnings.append(f"{name} {what}")
 
-    def _name(self, host: str, domain: Domain, known: KnownMachine | None) -> str:
+    def _name(self, host: str, domain: Domain, known: fleet_file.Member | None) -> str:
         """Return a machine's name; `""` where it is left out."""
         asked = domain.tag.name if domain.tag else ""
         if known:
-            if asked and key(asked) != key(known.entry.name):
+            if asked and key(asked) != key(known.name):
                 self._warn(
-                    known.entry.name,
+                    known.name,
                     f"keeps its name, although its tag says {asked!r}: to rename it, remove it "
                     "from the fleet first",
                 )
-            return known.entry.name
+            return known.name
         name = asked or domain.name
         shown, why = name, ""
         if not fleet_file.NAME.fullmatch(name):
             shown, why = repr(name[:80]), "no machine can have this name"
         elif self._names.setdefault(key(name), domain.uuid) != domain.uuid:
-            why = "another machine has its name, or has it as its UUID"
+            why = "another machine has its name, or has it as its UUID (if that one is gone: "
+            why += "'forewarn fleet remove NAME')"
         if not why:
             return name
         self._warn(

@@ -79,9 +79,8 @@ def in_the_way(
     unit: Unit,
     takes: Footprint,
     live: Iterable[Operation],
-    drains: Iterable[Drain] = (),
-    *,
-    queueing: Container[str] | None = None,
+    drains: Iterable[Drain],
+    queueing: Container[str],
 ) -> str:
     """Describe the live operation in a unit's scopes that keeps it from being asked for.
 
@@ -89,7 +88,6 @@ def in_the_way(
     is not drained before the machines that other `drains` moved to it are home again. In scopes
     that are not among `queueing`, what waits for another update domain is announced all the same,
     unless that waits for an operator: with windows, its guests would prepare in vain each night.
-    None: all queue.
     """
     names = set(takes.machines)
     if unit.drain and (visitors := visiting(unit.name, names, drains)):
@@ -107,7 +105,7 @@ def in_the_way(
         waits = operation.gives_way or (not operation.pending and operation.waits_for in repaired)
         for event in () if waits else operation.events:
             mine = takes.domains.get(event.scope)
-            queues = unit.drain or queueing is None or event.scope in queueing
+            queues = unit.drain or event.scope in queueing
             stands = operation.outcome_unknown or operation.status is EventStatus.FAILED
             if (queues or stands) and mine is not None and mine != event.update_domain:
                 domain = f"update domain {event.update_domain} of {event.scope}"
@@ -174,7 +172,7 @@ class UnitsInWorld:
         live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
         queueing = {scope for scope in takes.domains if self.queues(world.scopes[scope])}
         drains = [world.drains[host] for host in sorted(world.drains)] if unit.drain else ()
-        return in_the_way(unit, takes, live.values(), drains, queueing=queueing)
+        return in_the_way(unit, takes, live.values(), drains, queueing)
 
     def grown(self, maintenance: Maintenance) -> Maintenance:
         """Return the maintenance with the machines and domains that its scopes have got since.

@@ -26,11 +26,9 @@ from forewarn.maintenance.host_plan import HostPlan, HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
-    Hold,
     HoldKind,
     HostFacts,
     HostState,
-    Machine,
     Operation,
     Refused,
     Way,
@@ -105,48 +103,26 @@ TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingP
 class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a step: all that it may look at."""
 
+    world: World
+    """With the operations of the drain that are over, as far as history has them."""
     drain: Drain
-    machines: Mapping[str, Machine]
-    """By GUID: those of the drain, and those that run on the host."""
-    operations: Mapping[int, Operation]
-    """Those of the drain, by the number of their maintenance."""
-    drains: Mapping[str, Drain]
-    holds: tuple[Hold, ...] = ()
     survey: HostSurvey | None = None
     """The look that was just taken; None where there is none."""
     relay: Relay | None = None
     """The latest report about the host's relay; None where its absence would not hold the host."""
 
-    def leaving(self, guest: DrainGuest) -> Operation | None:
-        """Return the operation that takes a machine away."""
-        return self.operations.get(guest.leaves_by)
+    def operation(self, number: int) -> Operation | None:
+        """Return the operation of a maintenance that the drain has asked for."""
+        return self.world.operations.get(f"{number}.1")
 
     def is_over(self, number: int) -> bool:
         """Return True if the operation of a maintenance is over, or there is none."""
-        operation = self.operations.get(number)
+        operation = self.operation(number)
         return operation is None or operation.status.over
 
     def has_left(self, guest: DrainGuest) -> bool:
         """Return True if the operation that takes a machine away is over."""
         return self.is_over(guest.leaves_by)
-
-
-def view(
-    world: World, host: str, survey: HostSurvey | None, relay: Relay | None = None
-) -> DrainView:
-    """Return the view of a drain; its operations are in the World as far as there are any."""
-    its = world.drains[host]
-    known = (world.operations.get(f"{number}.1") for number in its.maintenances)
-    names = [key(guest.name) for guest in its.guests]
-    return DrainView(
-        drain=its,
-        machines=host_plan.on_hosts(world, survey, [host], names),
-        operations={one.maintenance: one for one in known if one is not None},
-        drains=world.drains,
-        holds=world.holds_in_order(),
-        survey=survey,
-        relay=relay,
-    )
 
 
 class DrainStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,14 +177,12 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
     if (failed := _failed(view, drain.guests)) is not None:
         return _stuck(view, now, failed)
-    if asks := tuple(
-        _ask(drain, g) for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by
-    ):
-        return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+    if (step := _asking(view, now)) is not None:
+        return step
     asked = [guest for guest in drain.guests if guest.leaves_by]
     if any(guest.way in host_plan.MOVES and not view.has_left(guest) for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
-    if any((o := view.leaving(guest)) is not None and o.unstarted for guest in asked):
+    if any((o := view.operation(g.leaves_by)) is not None and o.unstarted for g in asked):
         return DrainStep(drain=replace(drain, reason=""))
     if not _is_fresh(view, now):
         return DrainStep(drain=view.drain, survey=True)
@@ -219,22 +193,42 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     if drain.reboot_asked_at is not None and facts.boot_id not in {"", drain.boot_id}:
         # Its drain was stuck, and it rebooted after all: nothing is shut down a second time.
         return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
-    found = host_plan.plan(
-        drain.host,
-        view.survey,
-        view.machines,
-        stay=drain.stay,
-        drains=view.drains,
-        avoid=drain.avoid,
-        holds=view.holds,
-        known=drain.guests,
-    )
+    found = host_plan.plan(view.world, drain, view.survey)
     drain = replace(drain, guests=found.guests, silent_since=None, reason="")
     if found.problems:
         return _stuck(replace(view, drain=drain), now, "; ".join(found.problems))
     if drain.guests != view.drain.guests:
         return DrainStep(drain=drain, survey=True)
     return _look(view, drain, found, facts, now)
+
+
+def _asking(view: DrainView, now: datetime) -> DrainStep | None:
+    """Return the step that asks for the moves that nobody has asked for; None for none.
+
+    Other maintenance may have moved a machine away while its own move waited for that.
+    """
+    drain = view.drain
+    waiting = [g for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by]
+    if elsewhere := [guest for guest in waiting if _is_elsewhere(view, guest)]:
+        if view.survey is None:
+            return DrainStep(drain=drain, survey=True)
+        facts = view.survey.of(drain.host)
+        running = {guest.vm_id for guest in facts.guests if guest.running}
+        if facts.answers and (left := [g for g in elsewhere if g.vm_id not in running]):
+            return DrainStep(drain=_without(drain, left), survey=True)
+    asks = tuple(_ask(drain, guest) for guest in waiting)
+    return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER) if asks else None
+
+
+def _is_elsewhere(view: DrainView, guest: DrainGuest) -> bool:
+    """Return True if the fleet has a machine on another host."""
+    machine = host_plan.machine_of(view.world, guest)
+    return machine is not None and machine.host != view.drain.host
+
+
+def _without(drain: Drain, gone: Sequence[DrainGuest]) -> Drain:
+    guests = tuple(replace(g, way=Way.GONE) if g in gone else g for g in drain.guests)
+    return replace(drain, guests=guests)
 
 
 def _look(
@@ -253,8 +247,7 @@ def _look(
     stops = [guest for guest in drain.guests if guest.way is Way.STOP]
     unasked = [guest for guest in stops if not guest.leaves_by]
     if off := [guest for guest in unasked if guest.vm_id not in running]:
-        guests = tuple(replace(g, way=Way.GONE) if g in off else g for g in drain.guests)
-        return DrainStep(drain=replace(drain, guests=guests), survey=True)
+        return DrainStep(drain=_without(drain, off), survey=True)
     if unasked and not facts.boot_id:
         return _stuck(view, now, f"host {drain.host} does not tell its boot id")
     if unasked:
@@ -274,7 +267,7 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
         return _resting(view, now)
     held = [
         hold
-        for hold in view.holds
+        for hold in view.world.holds_in_order()
         if hold.kind is HoldKind.EVERYTHING
         or (hold.kind is HoldKind.HOST and hold.name == drain.host)
     ]
@@ -363,13 +356,14 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
         for guest in drain.guests
         if drain.bring_home
         and guest.way is not Way.SKIP
-        and not guest.returns_by
-        and (machine := view.machines.get(guest.vm_id)) is not None
-        and machine.host != drain.host
+        and not guest.visits
+        and _is_elsewhere(view, guest)
     ]
-    if away:
-        asks = tuple(_ask(drain, guest) for guest in away)
+    if asks := tuple(_ask(drain, guest) for guest in away if not guest.returns_by):
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+    if astray := [guest.name for guest in away if view.is_over(guest.returns_by)]:
+        # A hold of this host came between the start and the claim: its connector chose another.
+        return _stuck(view, now, f"not home although its move has ended: {listed(astray)}")
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
     return DrainStep(drain=_changed(drain, HostTrigger.OPEN, now))
@@ -465,9 +459,7 @@ def begin(world: World, wanted: Drain, survey: HostSurvey, now: datetime) -> Dra
     Raises:
         Refused: The host is unknown, or could not be drained now (`host_plan.check`).
     """
-    machines = host_plan.on_hosts(world, survey, [wanted.host])
-    holds = world.holds_in_order()
-    for plan in host_plan.check([wanted], world.drains, survey, machines, holds):
+    for plan in host_plan.check(world, [wanted], survey):
         wanted = replace(wanted, guests=plan.guests)
     drain = request(world.drains.get(wanted.host), wanted, now)
     world.drains[drain.host] = drain
@@ -510,14 +502,14 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
         message = f"no machine {machine!r} in the drain of host {drain.host}"
         raise Refused(ErrorCode.NOT_FOUND, message, host=drain.host, machine=machine)
     # A machine that was deleted and made again is in it twice: the order is about the one there is.
-    guest = max(named, key=lambda one: one.vm_id in view.machines)
+    guest = max(named, key=lambda one: host_plan.machine_of(view.world, one) is not None)
     if way is Way.STOP and drain.stuck_in in {HostState.BACK, HostState.RETURNING}:
         message = f"host {drain.host} has rebooted: there is no need to shut {guest.name} down"
         raise Refused(ErrorCode.CONFLICT, message, host=drain.host, machine=guest.name)
     live = [
         operation
         for number in (guest.leaves_by, guest.returns_by)
-        if (operation := view.operations.get(number)) is not None and not operation.status.over
+        if (operation := view.operation(number)) is not None and not operation.status.over
     ]
     if live:
         message = f"operation {live[0].id} of {guest.name} is {live[0].status}: wait until it ends"
@@ -527,7 +519,7 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
         replace(one, way=way, to_host="", leaves_by=0) if one.vm_id == guest.vm_id else one
         for one in following.drain.guests
     )
-    problems = [*host_plan.together(guests, view.machines)]
+    problems = [*host_plan.together(view.world, guests)]
     if problems:
         raise Refused(ErrorCode.NOT_ELIGIBLE, problems[0], machine=guest.name)
     return replace(following, drain=replace(following.drain, guests=guests))
@@ -539,7 +531,7 @@ def _opened(view: DrainView, trigger: HostTrigger, now: datetime, **more: object
         guest.name
         for guest in drain.guests
         if guest.way is Way.STOP
-        and (operation := view.leaving(guest)) is not None
+        and (operation := view.operation(guest.leaves_by)) is not None
         and operation.status is EventStatus.STARTED
     ]
     if off:
@@ -580,7 +572,8 @@ def _stuck(view: DrainView, now: datetime, reason: str) -> DrainStep:
 
 
 def _unstarted(view: DrainView) -> tuple[str, ...]:
-    return tuple(o.id for o in view.operations.values() if o.unstarted)
+    known = map(view.operation, dict.fromkeys(view.drain.maintenances))
+    return tuple(one.id for one in known if one is not None and one.unstarted)
 
 
 def _silent(view: DrainView, now: datetime, facts: HostFacts) -> DrainStep:
@@ -598,7 +591,7 @@ def _is_fresh(view: DrainView, now: datetime) -> bool:
     """
     times = [view.drain.changed_at]
     for guest in view.drain.guests:
-        operation = view.leaving(guest)
+        operation = view.operation(guest.leaves_by)
         if operation is not None:
             times += [at for at in (operation.started_at, operation.ended_at) if at is not None]
     survey = view.survey
@@ -607,7 +600,7 @@ def _is_fresh(view: DrainView, now: datetime) -> bool:
 
 def _failed(view: DrainView, guests: Iterable[DrainGuest], *, home: bool = False) -> str | None:
     for guest in guests:
-        operation = view.operations.get(guest.returns_by if home else guest.leaves_by)
+        operation = view.operation(guest.returns_by if home else guest.leaves_by)
         if operation is None or not operation.status.over or guest.way is Way.SKIP:
             continue
         if operation.status is not EventStatus.COMPLETED:

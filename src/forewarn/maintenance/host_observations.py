@@ -232,22 +232,12 @@ class Observations:
     def alerts(self, fleet: FleetState, now: datetime) -> Iterator[Alert]:
         """Yield the alerts."""
         for name, state in self._hosts.items():
-            if name in fleet.rebooting:
-                continue  # its drain waits for it, with a limit
-            if state.lost_at is not None and now - state.lost_at >= LOST_AFTER:
+            if state.lost_at is None:
+                yield from self._of_odd(name, state.odd, fleet)
+            elif name not in fleet.rebooting and now - state.lost_at >= LOST_AFTER:
+                # The drain of one that reboots waits for it, with a limit.
                 message = f"{name} does not answer: {state.why}"
                 yield Alert(AlertKind.HOST_LOST, f"host {name}", message, state.lost_at)
-        odd = [(name, each.odd) for name, each in self._hosts.items() if each.lost_at is None]
-        for host, seen in ((name, each) for name, several in odd for each in several):
-            domain, machine = seen.domain, fleet.machines.get(seen.domain.uuid)
-            if machine is None:
-                if domain.tagged:
-                    message = f"{domain.name} on {host} is tagged and not in the fleet; "
-                    message += "'forewarn fleet sync' adds it"
-                    yield Alert(AlertKind.FLEET, f"domain {domain.name}", message, seen.since)
-                continue
-            if _has_failed(domain) and machine.host == host and machine.key not in fleet.busy:
-                yield self._crashed(machine, seen)
         yield from self._doubled(fleet, now)
         for uuid, trace in self._gone.items():
             machine = fleet.machines.get(uuid)
@@ -256,6 +246,17 @@ class Observations:
                 message = f"no host has the domain of {machine.name}, last seen on {trace.host}; "
                 message += f"'forewarn fleet remove {machine.name}' removes the machine"
                 yield Alert(AlertKind.FLEET, machine.name, message, trace.since)
+
+    def _of_odd(self, host: str, odd: Iterable[_Seen], fleet: FleetState) -> Iterator[Alert]:
+        for seen in odd:
+            domain, machine = seen.domain, fleet.machines.get(seen.domain.uuid)
+            if machine is None and domain.tagged:
+                message = f"{domain.name} on {host} is tagged and not in the fleet; "
+                message += "'forewarn fleet sync' adds it"
+                yield Alert(AlertKind.FLEET, f"domain {domain.name}", message, seen.since)
+            is_its = machine is not None and machine.host == host and _has_failed(domain)
+            if machine is not None and is_its and machine.key not in fleet.busy:
+                yield self._crashed(machine, seen)
 
     def _doubled(self, fleet: FleetState, now: datetime) -> Iterator[Alert]:
         for uuid in sorted(self._shared):

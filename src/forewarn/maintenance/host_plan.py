@@ -23,10 +23,11 @@ from forewarn.maintenance.model import (
     Refused,
     Stay,
     Way,
+    key,
     unknown,
 )
 from forewarn.maintenance.planner import natural
-from forewarn.maintenance.world import NOTHING, World
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
@@ -62,31 +63,17 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-def plan(
-    host: str,
-    survey: HostSurvey,
-    machines: Mapping[str, Machine],
-    *,
-    stay: Stay,
-    drains: Mapping[str, Drain] = NOTHING,
-    avoid: Sequence[str] = (),
-    holds: Iterable[Hold] = (),
-    known: Iterable[DrainGuest] = (),
-) -> HostPlan:
-    """Plan how the machines that run on a host leave it.
+def plan(world: World, drain: Drain, survey: HostSurvey) -> HostPlan:
+    """Plan how the machines that run on a host leave it, by its drain and a look at all hosts.
 
-    Args:
-        host: The host.
-        survey: A look at all hosts.
-        machines: The fleet's, by GUID.
-        stay: The policy for machines that cannot be moved while they run.
-        drains: The drains of other hosts: no machine moves to one that they close, or into memory
-            that is for a machine of theirs.
-        avoid: Hosts that machines move to only if no other has room, the last of them first.
-        holds: All holds: no machine moves to a host that is held, such as one whose relay is away.
-        known: Guests that are decided already, and stay so; UNDECIDED ones are decided now.
+    Guests of the drain that are decided already stay so; UNDECIDED ones are decided now. No machine
+    moves to a host that is held, such as one whose relay is away, to one that another drain closes,
+    or into memory that is for a machine of another drain; and to a host to avoid only if no other
+    has room, to the last of them first.
     """
+    host, known = drain.host, drain.guests
     running = {guest.vm_id: guest for guest in survey.of(host).guests if guest.running}
+    machines = _in_fleet(world, survey, running)
     decided = {
         guest.vm_id: guest
         for guest in known
@@ -97,26 +84,29 @@ def plan(
         for guest in known
         if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
     )
-    held = {hold.name: hold for hold in of_hosts(holds) if hold.name != host}
-    avoided = {name: -place for place, name in enumerate(avoid)}
-    others = [drain for drain in drains.values() if drain.host != host]
-    shut, needed = {host, *closed(others), *held}, promised(others, survey)
+    avoided = {name: -place for place, name in enumerate(drain.avoid)}
+    shut, needed = closed(world), _promised(world, survey, host)
     memory = {
         name: facts.free_memory_mib - needed[name]
         for name, facts in survey.hosts.items()
-        if facts.answers and facts.target and name not in shut
+        if facts.answers and facts.target and name != host and name not in shut
     }
     problems: list[str] = []
     new = [g for i, g in running.items() if i in machines and i not in decided]
     new.sort(key=lambda g: (-g.memory_mib, natural(machines[g.vm_id])))
     guests = [
-        _planned(g, machines[g.vm_id].name, stay, memory, problems, avoided=avoided) for g in new
+        _planned(g, machines[g.vm_id].name, drain.stay, memory, problems, avoided=avoided)
+        for g in new
     ]
+    others = [one for one in world.drains.values() if one.host != host and not is_up(one)]
+    away = {guest.vm_id for one in others for guest in one.guests if not guest.visits}
+    guests = [replace(guest, visits=guest.vm_id in away) for guest in guests]
     # Machines of one update domain together: between them, one of another would wait its turn.
     guests.sort(key=lambda g: (g.way is Way.STOP, machines[g.vm_id].update_domain))
-    if held and any(guest.way in MOVES and not guest.to_host for guest in guests):
-        problems += [f"{hold} is held: {hold.reason}" for hold in held.values()]
-    problems += together([*decided.values(), *guests], machines)
+    if any(guest.way in MOVES and not guest.to_host for guest in guests):
+        held = (one for one in _host_holds(world) if one.name != host)
+        problems += [f"{hold} is held: {hold.reason}" for hold in held]
+    problems += together(world, [*decided.values(), *guests])
     strangers = sorted(guest.name for i, guest in running.items() if i not in machines)
     return HostPlan(
         host=host,
@@ -126,43 +116,50 @@ def plan(
     )
 
 
-def on_hosts(
-    world: World, survey: HostSurvey | None, hosts: Iterable[str], names: Iterable[str] = ()
-) -> dict[str, Machine]:
-    """Return the machines that a look found on hosts, and these (keys), by their GUIDs."""
-    there = [guest for host in hosts if survey for guest in survey.of(host).guests]
-    keys = {*names, *(survey.keys.get(guest.vm_id, "") for guest in there if survey)}
-    return {
-        world.machines[name].vm_id: world.machines[name] for name in keys & world.machines.keys()
-    }
+def _in_fleet(world: World, survey: HostSurvey, vm_ids: Iterable[str]) -> dict[str, Machine]:
+    found = (world.machines.get(survey.keys.get(vm_id, "")) for vm_id in vm_ids)
+    return {machine.vm_id: machine for machine in found if machine is not None}
 
 
-def promised(drains: Iterable[Drain], survey: HostSurvey) -> Counter[str]:
-    """Return the memory, in MiB by host, of machines that drains move there and that are to come.
+def machine_of(world: World, guest: DrainGuest) -> Machine | None:
+    """Return the machine that a guest of a drain is; None if it has left the fleet."""
+    machine = world.machines.get(key(guest.name))
+    return machine if machine is not None and machine.vm_id == guest.vm_id else None
+
+
+def _promised(world: World, survey: HostSurvey, host: str) -> Counter[str]:
+    """Return the memory, in MiB by host, of machines that other drains move there and are to come.
 
     All that leave a host would choose the one with the most memory left, and so would those of
-    another host that is drained at the same time.
+    another host that is drained at the same time. What is under way goes on when its drain is stuck
+    or the host is opened.
     """
     found: Counter[str] = Counter()
-    arrived = {(host, one.vm_id) for host, facts in survey.hosts.items() for one in facts.guests}
-    for drain in drains:
-        home = drain.state is HostState.RETURNING
-        for guest in drain.guests if home or drain.state is HostState.DRAINING else ():
-            host = drain.host if home else guest.to_host
-            comes = guest.way is not Way.SKIP if home else guest.way in MOVES
-            if comes and (host, guest.vm_id) not in arrived:
-                found[host] += guest.memory_mib
+    arrived = {(name, one.vm_id) for name, facts in survey.hosts.items() for one in facts.guests}
+    for drain in world.drains.values():
+        for guest in drain.guests if drain.host != host else ():
+            numbers = (n for n in (guest.leaves_by, guest.returns_by) if n in world.of_maintenance)
+            moves = (world.operations.get(f"{number}.1") for number in numbers)
+            targets = {one.to_host for one in moves if one is not None and not one.status.over}
+            comes_home = guest.way is not Way.SKIP and not guest.visits
+            if drain.state is HostState.RETURNING and comes_home:
+                targets.add(drain.host)
+            elif drain.state is HostState.DRAINING and guest.way in MOVES:
+                targets.add(guest.to_host)
+            for name in targets:
+                if (name, guest.vm_id) not in arrived:
+                    found[name] += guest.memory_mib
     return found
 
 
-def closed(drains: Iterable[Drain]) -> set[str]:
-    """Return the hosts that no machine may move to because of their drains."""
-    return {drain.host for drain in drains if drain.closed}
+def closed(world: World) -> set[str]:
+    """Return the hosts that no machine may move to: they are drained, or held."""
+    drained = {drain.host for drain in world.drains.values() if drain.closed}
+    return drained.union(hold.name for hold in _host_holds(world))
 
 
-def of_hosts(holds: Iterable[Hold]) -> Iterator[Hold]:
-    """Yield the holds of hosts: no machine moves to these."""
-    return (hold for hold in holds if hold.kind is HoldKind.HOST)
+def _host_holds(world: World) -> Iterator[Hold]:
+    return (hold for hold in world.holds_in_order() if hold.kind is HoldKind.HOST)
 
 
 def _planned(
@@ -194,11 +191,11 @@ def _planned(
     return replace(guest, way=way, to_host=to_host)
 
 
-def together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> Iterator[str]:
+def together(world: World, guests: Iterable[DrainGuest]) -> Iterator[str]:
     """Yield the reasons why machines that are shut down cannot all be off at the same time."""
     domains: dict[str, Machine] = {}
     for guest in guests:
-        machine = machines.get(guest.vm_id) if guest.way is Way.STOP else None
+        machine = machine_of(world, guest) if guest.way is Way.STOP else None
         if machine is None:
             continue
         other = domains.setdefault(machine.scope, machine)
@@ -209,13 +206,7 @@ def together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> I
             )
 
 
-def plans(
-    wanted: Sequence[Drain],
-    drains: Mapping[str, Drain],
-    survey: HostSurvey,
-    machines: Mapping[str, Machine],
-    holds: Sequence[Hold] = (),
-) -> tuple[HostPlan, ...]:
+def plans(world: World, wanted: Sequence[Drain], survey: HostSurvey) -> tuple[HostPlan, ...]:
     """Plan the drains of hosts, one after another, as far as they can be foreseen.
 
     Hosts that are not rebooted stay closed, so nothing moves to those that come before. One that is
@@ -223,37 +214,24 @@ def plans(
     """
     if len({one.host for one in wanted}) != len(wanted):
         raise Refused(ErrorCode.INVALID, "at hosts: name each host once", where="hosts")
-    drains, found = dict(drains), []
-    for one in wanted:
-        facts = survey.of(one.host)
-        its = plan(
-            one.host,
-            survey,
-            machines,
-            stay=one.stay,
-            drains=drains,
-            avoid=one.avoid,
-            holds=holds,
-        )
-        problems = its.problems
-        if not facts.answers:
-            problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
-        elif one.reboot and not facts.can_reboot:
-            problems = (f"no command reboots host {one.host}", *problems)
-        found.append(replace(its, problems=problems))
-        is_back = one.reboot and one.bring_home
-        state = HostState.UP if is_back else HostState.DRAINING
-        drains[one.host] = replace(one, state=state, guests=its.guests)
+    found = []
+    with world.supposing():
+        for one in wanted:
+            facts = survey.of(one.host)
+            its = plan(world, one, survey)
+            problems = its.problems
+            if not facts.answers:
+                problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
+            elif one.reboot and not facts.can_reboot:
+                problems = (f"no command reboots host {one.host}", *problems)
+            found.append(replace(its, problems=problems))
+            is_back = one.reboot and one.bring_home
+            state = HostState.UP if is_back else HostState.DRAINING
+            world.drains[one.host] = replace(one, state=state, guests=its.guests)
     return tuple(found)
 
 
-def check(
-    wanted: Sequence[Drain],
-    drains: Mapping[str, Drain],
-    survey: HostSurvey,
-    machines: Mapping[str, Machine],
-    holds: Sequence[Hold] = (),
-) -> tuple[HostPlan, ...]:
+def check(world: World, wanted: Sequence[Drain], survey: HostSurvey) -> tuple[HostPlan, ...]:
     """Return the plans for those of the hosts that are up.
 
     Refuses hosts that are unknown, or that could not be drained now.
@@ -270,8 +248,7 @@ def check(
     for one in wanted:
         if one.host not in survey.hosts:
             raise unknown("host", one.host)
-    new = [one for one in wanted if is_up(drains.get(one.host))]
-    planned = plans(new, drains, survey, machines, holds)
+    planned = plans(world, [one for one in wanted if is_up(world.drains.get(one.host))], survey)
     for found in planned:
         if found.problems:
             message = f"cannot drain host {found.host}: {'; '.join(found.problems)}"

@@ -659,6 +659,8 @@ class DrainGuest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The number of the maintenance that takes it away; 0 while none was asked for."""
     returns_by: int = 0
     """The number of the maintenance that brings it home; 0 while none was asked for."""
+    visits: bool = False
+    """True if the drain of its own host, under way by then, brings it home from wherever it is."""
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -680,8 +682,7 @@ class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
     without_notice: bool = False
     """True if machines whose scope is off may be moved without any notice."""
     avoid: tuple[str, ...] = ()
-    """Hosts that are drained soon after it, in order: machines move there only if no other has
-    room."""
+    """Hosts that are drained soon after it, in order: targets only if no other has room."""
     requested_by: str = ""
     requested_at: datetime
     changed_at: datetime

@@ -388,7 +388,8 @@ class _Play:
         for name in [name for name in self._ends if on]:
             if not on.isdisjoint(self._vm_ids(self._world.operations[name])):
                 self._ends[name] = self.now
-        view = host_drain.view(self._world, drain.host, self._hosts.survey(self.now))
+        survey = self._hosts.survey(self.now)
+        view = host_drain.DrainView(world=self._world, drain=drain, survey=survey)
         step = host_drain.step(view, self.now, self._rules.host_back)
         step = host_drain.ask_first(view, step, self._ask, self.now)
         if step.cancel:

@@ -259,6 +259,13 @@ def _with_units(maintenance: Maintenance, after: Sequence[Unit]) -> Maintenance:
     return maintenance if new == maintenance.units else replace(maintenance, units=new)
 
 
+def _with_waiting(maintenance: Maintenance, **fields: object) -> Maintenance:
+    waiting, every = UnitState.WAITING, maintenance.units
+    return _with_units(
+        maintenance, [replace(unit, **fields) if unit.state is waiting else unit for unit in every]
+    )
+
+
 # What follows.
 
 
@@ -462,14 +469,7 @@ def _closed(maintenance: Maintenance, now: datetime) -> Maintenance:
 
 def left_out(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
     """Return the maintenance without the units that wait."""
-    left_out = {"state": UnitState.SKIPPED, "reason": reason, "changed_at": now}
-    return _with_units(
-        maintenance,
-        [
-            replace(unit, **left_out) if unit.state is UnitState.WAITING else unit
-            for unit in maintenance.units
-        ],
-    )
+    return _with_waiting(maintenance, state=UnitState.SKIPPED, reason=reason, changed_at=now)
 
 
 class Occupancy:
@@ -629,13 +629,7 @@ def refused(
 
 def resting(maintenance: Maintenance) -> Maintenance:
     """Return the maintenance without its units' reasons: now they wait for an operator."""
-    return _with_units(
-        maintenance,
-        [
-            replace(unit, reason="") if unit.state is UnitState.WAITING else unit
-            for unit in maintenance.units
-        ],
-    )
+    return _with_waiting(maintenance, reason="")
 
 
 def _halted(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:

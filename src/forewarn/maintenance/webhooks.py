@@ -60,10 +60,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """The types that it gets, for `news.chosen`; empty for all."""
     secret: str
     """The secret that signs its requests, as Standard Webhooks writes it: `whsec_` and Base64."""
-    next_sequence: int
-    """The transaction that its cursor is at."""
-    next_index: int = 0
-    """The place of the next item in that transaction."""
+    cursor: Place
+    """The first item that it has not accepted."""
     waiting_since: datetime | None = None
     """When the item at the cursor happened; None while no item is known to wait."""
     next_try_at: datetime | None = None
@@ -73,11 +71,6 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     missed_at: datetime | None = None
     """When its cursor last met news that was deleted, and went on at the oldest that was left."""
-
-    @property
-    def cursor(self) -> Place:
-        """The first item that it has not accepted."""
-        return self.next_sequence, self.next_index
 
     @property
     def shown_url(self) -> str:
@@ -131,14 +124,8 @@ def _is_loopback(host: str) -> bool:
 def passed(webhook: Webhook, place: Place) -> Webhook:
     """Return a webhook that is done with everything before a place; any replica may try next."""
     refusals = {} if place == webhook.cursor else {"tries": 0, "trouble": ""}
-    sequence, index = place
     return msgspec.structs.replace(
-        webhook,
-        next_sequence=sequence,
-        next_index=index,
-        waiting_since=None,
-        next_try_at=None,
-        **refusals,
+        webhook, cursor=place, waiting_since=None, next_try_at=None, **refusals
     )
 
 

@@ -25,7 +25,7 @@ from forewarn.server import relay_feed
 from forewarn.server.guest.documents import DelayedAnswer
 from forewarn.server.guest.machines import Source
 from forewarn.server.relay_feed import AgedSighting, GuestApproval, ScopeRequests, UnknownCaller
-from forewarn.store.port import OutcomeUnknown, StoreUnavailable
+from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 
 APPROVAL_SECONDS: Final = 8.0
@@ -148,14 +148,8 @@ class Forwarding:
             reply = await self._ask(relay_feed.APPROVALS_PATH, body, APPROVAL_SECONDS)
             if reply.status != 200:
                 raise _error(reply)
-        except Refused as error:
+        except (Refused, StoreError) as error:
             outcome = error.code
-            raise
-        except OutcomeUnknown:
-            outcome = ErrorCode.UNKNOWN_OUTCOME
-            raise
-        except StoreUnavailable:
-            outcome = ErrorCode.UNAVAILABLE
             raise
         finally:
             self.approvals[str(outcome)] += 1
@@ -272,7 +266,7 @@ class Forwarding:
                 reply = await self._ask(relay_feed.SIGHTINGS_PATH, body, REQUESTS_SECONDS)
                 if reply.status != 204:
                     raise _error(reply)
-            except (StoreUnavailable, OutcomeUnknown, Refused) as error:
+            except (StoreError, Refused) as error:
                 _log.debug("could not tell which machines asked", why=str(error))
                 seen.keep(machine for machine, _ in news[start:])
                 return

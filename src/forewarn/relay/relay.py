@@ -136,17 +136,19 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 def metrics_page(status: RelayStatus, figures: Figures) -> bytes:
     """Return all metrics as text; `figures` are the counts of relay and guest plane."""
-    families: dict[str, Mapping[Labels, float]] = {
-        "serving": {(): int(status.serving)},
-        "upstream_up": {(): int(not status.trouble)},
-        "age_seconds": {(): status.age_seconds},
-        "machines": {(): status.machines},
-        "state_saved": {(): int(status.saved)},
+    known: Figures = {
+        "serving": status.serving,
+        "upstream_up": not status.trouble,
+        "age_seconds": status.age_seconds,
+        "machines": status.machines,
+        "state_saved": status.saved,
+        **figures,
     }
-    for name in FAMILIES:
-        known = name.removesuffix("_total")
-        if known in figures:
-            families[name] = _family(LABELS.get(known, ()), figures[known])
+    families = {
+        name: _family(LABELS.get(short, ()), known[short])
+        for name in FAMILIES
+        if (short := name.removesuffix("_total")) in known
+    }
     return status_port.metrics_page(PREFIX, FAMILIES, families)
 
 
@@ -154,7 +156,7 @@ def _family(
     labels: tuple[str, ...], values: float | Mapping[tuple[str, ...], float]
 ) -> Mapping[Labels, float]:
     if not isinstance(values, Mapping):
-        return {(): values}
+        return {(): float(values)}
     return {tuple(zip(labels, words, strict=True)): value for words, value in values.items()}
 
 
@@ -460,7 +462,7 @@ class HostRelay:
             gone = tuple(self._held.machines)
             guests.replace((), removed_scopes=tuple(self._held.documents), removed_machines=gone)
         self._held = self._unsaved = None
-        self._remove_file()
+        self._saving = asyncio.create_task(self._remove(self._saving))
 
     # The file.
 
@@ -498,10 +500,7 @@ class HostRelay:
         except OSError as error:
             self._cannot_save(error.strerror or str(error))
             # No start is to show guests something older than what they have read.
-            await asyncio.to_thread(self._remove_file)
-            return
-        if self._held is None and self._unsaved is None:
-            self._remove_file()  # they were forgotten meanwhile
+            await self._remove_file()
             return
         if self._unsaved is not known:
             return  # what came meanwhile is not saved yet
@@ -518,9 +517,16 @@ class HostRelay:
             )
         self._saved = False
 
-    def _remove_file(self) -> None:
+    async def _remove(self, before: "asyncio.Task[None] | None") -> None:
+        """Remove the file of documents that are forgotten, after what is under way there."""
+        if before is not None:
+            await asyncio.wait([before])
+        if self._held is None and self._unsaved is None:
+            await self._remove_file()
+
+    async def _remove_file(self) -> None:
         try:
-            self._file.remove()
+            await asyncio.to_thread(self._file.remove)
         except OSError as error:
             _log.error("the documents on the disk are too old, and stay there", why=error.strerror)
 

@@ -239,7 +239,7 @@ async def _check(own: HostRelaySettings) -> int:
             headers = asked.credentials.headers
             async with asyncio.timeout(upstream.CONNECT_SECONDS * 3):
                 reply = await connection.ask(b"GET", relay_feed.HOST_PATH, headers)
-            connection.stream.close()
+            connection.close()
             found = document_of(reply)
         except TokenRefused as error:
             status = REFUSED if status == UNREACHABLE else status

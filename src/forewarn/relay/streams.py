@@ -1,15 +1,16 @@
-"""HTTP over asyncio's streams, with the client's reading of it: one connection to one replica."""
+"""One connection to one replica: HTTP over asyncio's streams, with the client's reading of it."""
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from forewarn import clock
 from forewarn.client import transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.protocol.message import Reply
+from forewarn.relay.settings import ReplicaAddress
 
 if TYPE_CHECKING:
     import ssl
@@ -20,17 +21,22 @@ MAX_ADDRESSES: Final = 8
 _TCP: Final = socket.SOCK_STREAM
 
 
-class HttpStream:
-    """One connection; one request at a time, on the loop that made it."""
+class ReplicaConnection:
+    """One connection to a replica; one request at a time, on the loop that made it."""
 
     def __init__(
         self,
+        replica: ReplicaAddress,
+        context: "ssl.SSLContext | None",
         exchange: transport.HttpExchange,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        self.exchange = exchange
-        """Writes the next request."""
+        self.replica = replica
+        self.context = context
+        """The context that encrypts it; None for plain HTTP."""
+        self.idle_since = 0.0
+        self._exchange = exchange
         self._reader = reader
         self._writer = writer
 
@@ -39,23 +45,29 @@ class HttpStream:
         """True if it may have another request: neither side has closed it."""
         return not self._writer.transport.is_closing() and not self._reader.at_eof()
 
-    async def ask(self, sent: bytes) -> Reply:
-        """Send the bytes of a request and return the response; RequestFailed without one.
+    async def ask(
+        self,
+        method: bytes,
+        target: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes | None = None,
+    ) -> Reply:
+        """Send a request and return the response; RequestFailed without one.
 
         After an error, and when the caller is cancelled, the connection is closed.
         """
         reply = None
         try:
-            self._writer.write(sent)
+            self._writer.write(self._exchange.write(method, target, headers, body))
             await self._writer.drain()
             while reply is None:
-                reply = self.exchange.receive(await self._reader.read(transport.READ_BYTES))
+                reply = self._exchange.receive(await self._reader.read(transport.READ_BYTES))
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise self.exchange.cut(f"the connection broke: {error}") from error
+                raise self._exchange.cut(f"the connection broke: {error}") from error
             raise
-        if not self.exchange.reuse():
+        if not self._exchange.reuse():
             self.close()
         return reply
 
@@ -65,9 +77,9 @@ class HttpStream:
             self._writer.transport.abort()
 
 
-async def addresses(endpoint: EndpointAddress, seconds: float) -> list[transport.Place]:
-    """Return the addresses of an endpoint's host; OSError or UnicodeError without any."""
-    where = endpoint.host, endpoint.port
+async def addresses(replica: ReplicaAddress, seconds: float) -> list[transport.Place]:
+    """Return the addresses of a replica's host; OSError or UnicodeError without any."""
+    where = replica.host, replica.port
     try:  # an address needs no resolver, which runs in a thread
         found = socket.getaddrinfo(*where, type=_TCP, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -77,38 +89,41 @@ async def addresses(endpoint: EndpointAddress, seconds: float) -> list[transport
 
 
 async def connect(
-    exchange: transport.HttpExchange,
+    replica: ReplicaAddress,
+    context: "ssl.SSLContext | None",
     seconds: float,
     *,
     places: Sequence[transport.Place],
-    tls: "ssl.SSLContext | None",
+    max_body: int,
     probes: transport.Probes,
-) -> HttpStream:
-    """Return a connection to an exchange's endpoint; OSError or UnicodeError without one.
+) -> ReplicaConnection:
+    """Return a connection to a replica; OSError or UnicodeError without one.
 
     Args:
-        exchange: A fresh one.
-        seconds: For all of it; each address has its share.
-        places: The endpoint's addresses.
-        tls: The context that encrypts it; None for plain HTTP.
+        replica: The replica.
+        context: The context that encrypts it; None for plain HTTP.
+        seconds: For each of the addresses.
+        places: The replica's addresses.
+        max_body: The longest body of an answer.
         probes: The keepalive that notices a dead path.
     """
-    deadline = clock.monotonic() + seconds
+    exchange = transport.HttpExchange(EndpointAddress(replica.host, replica.port), max_body)
+    deadline = clock.monotonic() + seconds * len(places)
     error: OSError = TimeoutError()
     for (family, place), share in transport.shares(places, deadline):
         try:
             async with asyncio.timeout(share):
                 reader, writer = await asyncio.open_connection(
                     str(place[0]),
-                    exchange.endpoint.port,
+                    replica.port,
                     family=family,
-                    ssl=tls,
-                    server_hostname=exchange.endpoint.host if tls else None,
+                    ssl=context,
+                    server_hostname=replica.host if context else None,
                     limit=transport.READ_BYTES,
                 )
         except OSError as refused:
             error = refused
             continue
         transport.probe(writer.get_extra_info("socket"), probes)
-        return HttpStream(exchange, reader, writer)
+        return ReplicaConnection(replica, context, exchange, reader, writer)
     raise error

@@ -12,7 +12,7 @@ differs from relay to relay: a thousand of them come back to a service that star
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,14 +21,13 @@ from typing import Final
 import structlog
 
 from forewarn.client import session
-from forewarn.client.discovery import EndpointAddress
-from forewarn.client.transport import HttpExchange, Place, Probes, RequestFailed
+from forewarn.client.transport import Place, Probes, RequestFailed
 from forewarn.clock import Clock
 from forewarn.protocol.message import Reply
 from forewarn.relay import streams
 from forewarn.relay.cache import DocumentRefused, Freshness
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
-from forewarn.relay.streams import HttpStream
+from forewarn.relay.streams import ReplicaConnection
 from forewarn.server import relay_feed, secret_files
 from forewarn.server.process import LimitLog
 from forewarn.server.relay_feed import HostDocument, RelayRefusal, RelayState, Unreadable
@@ -118,27 +117,6 @@ class Credentials:
 
 
 @dataclass(eq=False, repr=False)
-class ReplicaConnection:
-    """One connection to a replica; one request at a time."""
-
-    replica: ReplicaAddress
-    context: ssl.SSLContext | None
-    """The context that encrypts it, and shows our certificate; None for plain HTTP."""
-    stream: HttpStream
-    idle_since: float = 0.0
-
-    async def ask(
-        self,
-        method: bytes,
-        target: str,
-        headers: Iterable[tuple[bytes, bytes]],
-        body: bytes | None = None,
-    ) -> Reply:
-        """Send a request and return the answer, as `HttpStream.ask`."""
-        return await self.stream.ask(self.stream.exchange.write(method, target, headers, body))
-
-
-@dataclass(eq=False, repr=False)
 class Upstream:
     """The replicas, as one service; used on the event loop alone."""
 
@@ -176,24 +154,25 @@ class Upstream:
         """
         self.credentials.refresh()
         context = self.credentials.context(replica)
-        endpoint = EndpointAddress(replica.host, replica.port)
         try:
             places = self._places.get(replica)
             if looks_up or places is None:
                 try:
-                    places = await streams.addresses(endpoint, RESOLVE_SECONDS)
+                    places = await streams.addresses(replica, RESOLVE_SECONDS)
                     self._places[replica] = places
                 except OSError:
                     if places is None:
                         raise
-            exchange = HttpExchange(endpoint, self.max_body)
-            seconds = CONNECT_SECONDS * len(places)
-            stream = await streams.connect(
-                exchange, seconds, places=places, tls=context, probes=PROBES
+            return await streams.connect(
+                replica,
+                context,
+                CONNECT_SECONDS,
+                places=places,
+                max_body=self.max_body,
+                probes=PROBES,
             )
         except (OSError, UnicodeError) as error:  # an SSLError is an OSError too
             raise UpstreamFailed(f"no connection to {replica}: {spoken(error)}") from error
-        return ReplicaConnection(replica, context, stream)
 
     async def ask(self, path: str, body: bytes, seconds: float, *, each_seconds: float) -> Reply:
         """POST to one replica after another until one answers, in turn; return its answer.
@@ -258,23 +237,23 @@ class Upstream:
         while self._idle:
             connection = self._idle.pop()
             is_young = now - connection.idle_since < IDLE_SECONDS
-            is_usable = is_young and connection.stream.is_open
+            is_usable = is_young and connection.is_open
             if connection.replica == replica and is_usable and self.is_current(connection):
                 return connection
-            connection.stream.close()
+            connection.close()
         return await self.connect(replica, looks_up=False)
 
     def _give_back(self, connection: ReplicaConnection, now: float) -> None:
         connection.idle_since = now
-        if connection.stream.is_open:
+        if connection.is_open:
             self._idle.append(connection)
         while self._idle and now - self._idle[0].idle_since >= IDLE_SECONDS:
-            self._idle.pop(0).stream.close()
+            self._idle.pop(0).close()
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            self._idle.pop().stream.close()
+            self._idle.pop().close()
 
 
 def spoken(error: Exception | None) -> str:
@@ -402,7 +381,7 @@ class HostReader:
         self._connection = connection
         try:
             await self._before()
-            while connection.stream.is_open:
+            while connection.is_open:
                 await self._ask(connection)
                 # Behind some proxies each connection has one answer: the next one waits all the
                 # same, or a thousand relays would ask as fast as they can.
@@ -410,7 +389,7 @@ class HostReader:
                 if self._at_once:
                     break
         finally:
-            connection.stream.close()
+            connection.close()
             self._connection = None
 
     async def _ask(self, connection: ReplicaConnection) -> None:
@@ -461,7 +440,7 @@ class HostReader:
         self.freshness = self.freshness.lost(self._monotonic(), true_until, is_dark=False)
         if self._connection is not None:
             self._asks_again = True
-            self._connection.stream.close()
+            self._connection.close()
 
 
 def document_of(reply: Reply) -> tuple[str, HostDocument] | None:

@@ -9,14 +9,13 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from forewarn.connectors import command
-from forewarn.connectors.command import WHOLE, RunLimits, RunResult, TaskRuns
+from forewarn.connectors.command import WHOLE, CheckOwner, RunLimits, RunResult, TaskRuns
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.server.settings import UnitCheck
 
@@ -24,14 +23,6 @@ GRACE_SECONDS: Final = 2.0
 """The time of a program after SIGTERM: it only looks, and has nothing to put in order."""
 
 MAX_SAID: Final = 200
-
-
-class CheckOwner(NamedTuple):
-    """The owner of a check's runs, as `command` names it."""
-
-    operation: str
-    attempt: int
-    started_at: datetime
 
 
 class ProgramChecks:

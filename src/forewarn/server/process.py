@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Collection, Hashable
 from typing import Final, NoReturn, TextIO, TypeVar
@@ -38,6 +39,10 @@ here, and each look at the old ones stops every answer."""
 SWITCH_SECONDS: Final = 0.0005
 """The wait of the loop's thread for the interpreter while another computes, in each round: the
 writer, the page, an operator's question. Python's default is 5 ms."""
+
+END_SECONDS: Final = 1.0
+"""The time for threads to end after the service has: what they do for operators is of no use then.
+"""
 
 LIBRARIES = {
     "uvicorn": logging.ERROR,
@@ -158,6 +163,13 @@ def follow_signals(stop: asyncio.Event) -> None:
 def end(status: int) -> NoReturn:
     """End the process without waiting for anything."""
     os._exit(status)
+
+
+def end_soon(status: int) -> None:
+    """End the process within END_SECONDS, though Python waits for threads: one of them may hang."""
+    timer = threading.Timer(END_SECONDS, os._exit, (status,))
+    timer.daemon = True
+    timer.start()
 
 
 def mint() -> str:

@@ -84,7 +84,9 @@ def serve(settings: Settings) -> int:
         # PostgreSQL comes back, and a disk has room again: systemd starts the service again.
         return CRASHED if isinstance(error, StoreUnavailable) else BAD_STORE
     with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
-        return runner.run(_run(settings, store, handed_over))
+        status = runner.run(_run(settings, store, handed_over))
+        process.end_soon(status)
+        return status
 
 
 def _handed_over(settings: Settings) -> sockets.HandedOver:

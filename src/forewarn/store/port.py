@@ -33,6 +33,8 @@ def moment(number: int) -> datetime:
 class StoreError(Exception):
     """The store cannot do its work; the message is one line for the operator."""
 
+    code = ErrorCode.UNAVAILABLE
+
 
 class StoreUnavailable(StoreError):  # noqa: N818 - a state of the store, not a mistake
     """It cannot be used for now (a full disk, a lock, a lost connection); nothing was changed."""
@@ -40,6 +42,8 @@ class StoreUnavailable(StoreError):  # noqa: N818 - a state of the store, not a 
 
 class OutcomeUnknown(StoreError):  # noqa: N818 - a state of the store, not a mistake
     """The answer to a commit was lost, and nobody can tell now if it took effect."""
+
+    code = ErrorCode.UNKNOWN_OUTCOME
 
 
 class StoreUnusable(StoreError):  # noqa: N818 - a state of the store, not a mistake

@@ -18,7 +18,6 @@ from forewarn.maintenance.model import (
     GuestFacts,
     HostFacts,
     HostState,
-    Machine,
     Operation,
     Stay,
     key,
@@ -62,7 +61,6 @@ class World:
         self.boots = dict.fromkeys(("h1", "h2", "h3"), 0)
         self.silent: set[str] = set()
         self.can_reboot = True
-        self.drains: dict[str, Drain] = {}
         self.states: set[HostState] = set()
         self.reboots: dict[str, int] = {}
         self.lose_reboots = False
@@ -71,6 +69,15 @@ class World:
     @property
     def now(self) -> Any:
         return self.bench.now
+
+    @property
+    def world(self) -> Any:
+        return self.bench.world()
+
+    @property
+    def drains(self) -> dict[str, Drain]:
+        drains: dict[str, Drain] = self.world.drains
+        return drains
 
     def id_of(self, name: str) -> str:
         return self.bench.snapshot.machines[name].vm_id
@@ -106,20 +113,8 @@ class World:
         keys = {m.vm_id: m.key for m in machines.values()}
         return HostSurvey(began_at=self.now, hosts=facts, keys=keys)
 
-    def machines(self) -> dict[str, Machine]:
-        return {m.vm_id: m for m in self.bench.snapshot.machines.values()}
-
     def view(self, host: str, survey: HostSurvey | None = None) -> DrainView:
-        drain = self.drains[host]
-        operations = self.bench.snapshot.operations
-        return DrainView(
-            drain=drain,
-            machines=self.machines(),
-            operations={n: operations[f"{n}.1"] for n in drain.maintenances},
-            drains=self.drains,
-            holds=self.bench.snapshot.holds,
-            survey=survey,
-        )
+        return DrainView(world=self.world, drain=self.drains[host], survey=survey)
 
     # What operators order.
 
@@ -189,7 +184,7 @@ class World:
 
     def is_free(self, view: DrainView, name: str) -> None:
         """Check that a drain never asks for a machine that it has something under way for."""
-        for operation in view.operations.values():
+        for operation in filter(None, map(view.operation, view.drain.maintenances)):
             assert name not in operation.machines or operation.status.over, f"{name} twice"
 
     def reboot(self, host: str) -> None:

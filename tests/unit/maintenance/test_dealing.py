@@ -59,10 +59,7 @@ def test_a_first_fleet_is_added_whole() -> None:
     assert snapshot.scopes["shop"].automatically_approve == (EventType.REBOOT,)
 
 
-def test_a_machine_takes_its_profile_from_the_file_and_its_role_from_its_service() -> None:
-    _, snapshot = apply(Snapshot(), FLEET)
-    roles = {m.name: m.role for m in snapshot.machines.values() if m.role != ""}
-    assert roles == {f"FrontEnd_IN_{n}": "FrontEnd" for n in range(3)}
+def test_a_machine_takes_its_profile_from_the_file() -> None:
     _, other = apply(Snapshot(), set_of({"name": "a", "location": "westeurope", "zone": "2"}))
     assert other.machines["a"].profile == Profile(location="westeurope", zone="2")
 

@@ -2,21 +2,18 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.fleet_import import (
     Domain,
     Imported,
-    KnownFleet,
-    KnownMachine,
     NetworkInterface,
     Tag,
     fleet_of,
 )
-from forewarn.maintenance.model import Queueing, Scope
-from forewarn.vocabulary import EventType, Priority, ScopeKind
+from forewarn.maintenance.model import Queueing
+from forewarn.vocabulary import EventType, Priority
 
 IDS = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(10)]
 
@@ -30,21 +27,24 @@ def enforced(address: str) -> NetworkInterface:
     return NetworkInterface(mac="52:54:00:00:00:01", ip=address, enforced=True)
 
 
-def known(
-    n: int, scope: str = "web", kind: ScopeKind = ScopeKind.AVAILABILITY_SET, **more: Any
-) -> KnownFleet:
-    fields: dict[str, Any] = {"name": f"g{n}", "vm_id": IDS[n]} | more
-    entry = fleet_file.NamedMachine(**fields)
-    found = Scope(
-        name=scope,
-        kind=kind,
+def known(n: int, **more: Any) -> fleet_file.Fleet:
+    """A fleet whose set `web` has a machine."""
+    machine = fleet_file.NamedMachine(**{"name": f"g{n}", "vm_id": IDS[n]} | more)
+    web = fleet_file.AvailabilitySet(
+        name="web",
         update_domains=7,
         automatically_approve=(EventType.REBOOT,),
         queue=Queueing.START,
         settle_seconds=7,
+        machines=(machine,),
     )
-    machines = {IDS[n]: KnownMachine(scope=scope, kind=kind, entry=entry)}
-    return KnownFleet(machines=machines, scopes={found.key: found})
+    return fleet_file.Fleet(availability_set=(web,))
+
+
+def alone(n: int, **more: Any) -> fleet_file.Fleet:
+    """A fleet of a standalone machine."""
+    machine = fleet_file.StandaloneMachine(name=f"g{n}", vm_id=IDS[n], **more)
+    return fleet_file.Fleet(machine=(machine,))
 
 
 def machines(imported: Imported) -> dict[str, fleet_file.NamedMachine]:
@@ -140,16 +140,21 @@ def test_what_cannot_be_in_a_fleet_file_is_left_out_with_a_warning(more: dict[st
     assert len(imported.warnings) == 1
 
 
-@pytest.mark.parametrize("there", [KnownFleet(), known(3)])
-def test_a_domain_with_the_name_of_a_set_is_left_out(there: KnownFleet) -> None:
+def test_a_domain_is_not_taken_for_another_machine_of_its_name() -> None:
+    imported = fleet_of({"h1": [domain(1, name="G2")]}, known(2))
+    assert not machines(imported)
+    assert len(imported.warnings) == 1
+
+
+@pytest.mark.parametrize("there", [fleet_file.Fleet(), known(3)])
+def test_a_domain_with_the_name_of_a_set_is_left_out(there: fleet_file.Fleet) -> None:
     in_set = domain(1, tag=Tag(scope="web"))
     for found in ([domain(2, name="Web"), in_set], [in_set, domain(2, name="Web")]):
         assert [*machines(fleet_of({"h1": found}, there))] == ["g1"]
 
 
 def test_a_set_with_the_name_of_a_standalone_machine_is_left_out() -> None:
-    there = known(1, scope="g1", kind=ScopeKind.MACHINE)
-    imported = fleet_of({"h1": [domain(2, tag=Tag(scope="g1")), domain(1)]}, there)
+    imported = fleet_of({"h1": [domain(2, tag=Tag(scope="g1")), domain(1)]}, alone(1))
     assert [*machines(imported)] == ["g1"]
     assert [scope.name for scope in imported.fleet.machine] == ["g1"]
 
@@ -205,9 +210,8 @@ def test_a_tag_moves_a_machine_of_the_fleet_and_has_its_domain_chosen() -> None:
 
 
 def test_a_standalone_machine_of_the_fleet_keeps_its_settings() -> None:
-    there = known(1, scope="g1", kind=ScopeKind.MACHINE, address="10.0.0.7", update_domain=0)
-    scope = msgspec.structs.replace(there.scopes["g1"], priority=Priority.LOW)
-    there = msgspec.structs.replace(there, scopes={"g1": scope})
+    own = {"priority": Priority.LOW, "automatically_approve": (EventType.REBOOT,)}
+    there = alone(1, address="10.0.0.7", update_domain=0, **own)
     (machine,) = fleet_of({"h1": [domain(1)]}, there).fleet.machine
     assert (machine.host, machine.address) == ("h1", "10.0.0.7")
     assert (machine.priority, machine.automatically_approve) == (Priority.LOW, (EventType.REBOOT,))
@@ -221,9 +225,10 @@ def test_a_machine_is_not_renamed() -> None:
     assert not fleet_of({"h1": [domain(1, tag=Tag(name="G1"))]}, there).warnings
 
 
-@pytest.mark.parametrize("kind", [ScopeKind.SCALE_SET, ScopeKind.CLOUD_SERVICE])
-def test_scopes_whose_names_follow_from_places_are_left_alone(kind: ScopeKind) -> None:
-    there = known(1, kind=kind)
+def test_scopes_whose_names_follow_from_places_are_left_alone() -> None:
+    machine = fleet_file.IndexedMachine(index=1, vm_id=IDS[1])
+    web = fleet_file.ScaleSet(name="web", machines=(machine,))
+    there = fleet_file.Fleet(scale_set=(web,))
     imported = fleet_of({"h1": [domain(1), domain(2, tag=Tag(scope="web"))]}, there)
     assert not machines(imported)
     assert len(imported.warnings) == 2

@@ -8,7 +8,7 @@ import pytest
 from builders import MINUTE, SECOND
 from forewarn.maintenance import commands, host_drain, host_plan
 from forewarn.maintenance.host_drain import DrainOrder, HostTrigger
-from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
+from forewarn.maintenance.model import Drain, HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from house import tree
 from unit.maintenance.host_world import HOST_BACK, World
@@ -16,13 +16,19 @@ from unit.maintenance.host_world import HOST_BACK, World
 ON_H1 = ("web-0", "web-3", "db-0", "db-3")
 
 
+def planned(world: World, stay: Stay = Stay.REFUSE) -> host_plan.HostPlan:
+    at = world.now
+    wanted = Drain(host="h1", state=HostState.UP, stay=stay, requested_at=at, changed_at=at)
+    return host_plan.plan(world.world, wanted, world.survey())
+
+
 def test_the_plan_moves_the_largest_first_to_where_most_memory_is_left() -> None:
     world = World()
-    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    found = planned(world)
     assert [guest.name for guest in found.guests] == ["db-0", "web-3", "db-3", "web-0"]
     assert {guest.to_host for guest in found.guests} == {"h2"}
     world.free = {"h1": 0, "h2": 5000, "h3": 4096}
-    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    found = planned(world)
     assert [guest.to_host for guest in found.guests] == ["h2", "h3", "h3", "h3"]
     assert not found.problems
 
@@ -31,7 +37,7 @@ def test_machines_of_two_update_domains_are_not_shut_down_together() -> None:
     world = World()
     world.where[world.id_of("web-1")] = "h1"
     world.obstacles |= {"web-0": ("a device",), "web-1": ("a device",)}
-    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.STOP)
+    found = planned(world, Stay.STOP)
     assert len(found.problems) == 1
 
 
@@ -136,6 +142,17 @@ def test_a_retry_of_a_host_that_rebooted_late_shuts_no_machine_down_again() -> N
     kinds = [o.event_type for o in world.bench.snapshot.operations.values()]
     assert kinds.count(EventType.REBOOT) == 1
     assert world.hosts_of(*ON_H1) == ["h1"] * 4
+
+
+def test_a_machine_that_the_drain_of_its_own_host_brought_home_stays_there() -> None:
+    world = World()
+    for host in ("h1", "h2"):  # where those of h1 are by then
+        world.drain(host)
+        world.go_on_until(HostState.EMPTY, host)
+    for host in ("h1", "h2"):
+        world.order(host, host_drain.order, DrainOrder.RETURN)
+        world.go_on_until(HostState.UP, host)
+    assert world.hosts_of(*ON_H1, "web-1") == [*["h1"] * 4, "h2"]
 
 
 def test_whatever_happens_no_host_is_rebooted_under_a_machine_and_every_drain_can_end() -> None:

@@ -1,11 +1,13 @@
 """What of a drain can be told, or is refused, before it begins."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from builders import NOW
 from forewarn.maintenance import host_plan
-from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.host_plan import HostPlan, HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
@@ -16,25 +18,28 @@ from forewarn.maintenance.model import (
     Stay,
     Way,
 )
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import ErrorCode, EventType
 from unit.maintenance.host_world import World
 
 EMPTY = HostSurvey(began_at=NOW, hosts={}, keys={})
 
 
-def wanted(*hosts: str, reboot: bool = True, state: HostState = HostState.UP) -> list[Drain]:
-    return [
-        Drain(host=host, state=state, reboot=reboot, requested_at=NOW, changed_at=NOW)
-        for host in hosts
-    ]
+def wanted(*hosts: str, **more: Any) -> list[Drain]:
+    usual = {"state": HostState.UP, "reboot": True} | more
+    return [Drain(host=host, requested_at=NOW, changed_at=NOW, **usual) for host in hosts]
 
 
-def refusal(
-    world: World, drains: list[Drain], survey: HostSurvey | None = None, *before: Drain
-) -> Refused:
-    known = {drain.host: drain for drain in before}
+def planned(world: World, drains: list[Drain]) -> tuple[HostPlan, ...]:
+    return host_plan.plans(world.world, drains, world.survey())
+
+
+def check(world: World, drains: list[Drain]) -> None:
+    host_plan.check(world.world, drains, world.survey())
+
+
+def refusal(world: World, drains: list[Drain], survey: HostSurvey | None = None) -> Refused:
     with pytest.raises(Refused) as caught:
-        host_plan.check(drains, known, survey or world.survey(), world.machines())
+        host_plan.check(world.world, drains, survey or world.survey())
     return caught.value
 
 
@@ -49,7 +54,7 @@ def test_machines_move_to_hosts_to_avoid_only_if_no_other_has_room() -> None:
     world = World()
 
     def targets(*avoid: str) -> set[str]:
-        plan = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE, avoid=avoid)
+        (plan,) = planned(world, wanted("h1", avoid=avoid))
         assert not plan.problems
         return {guest.to_host for guest in plan.guests}
 
@@ -65,22 +70,20 @@ def test_machines_of_one_update_domain_leave_one_after_another() -> None:
     world = World()
     world.where |= {world.id_of(f"web-{n}"): "h1" for n in range(6)}
     world.memory |= {f"web-{n}": 1024 * (n + 1) for n in range(6)}
-    plan = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    (plan,) = planned(world, wanted("h1"))
     order = [guest.name for guest in plan.guests if guest.name.startswith("web")]
     assert order == ["web-3", "web-0", "web-4", "web-1", "web-5", "web-2"]
 
 
 def test_hosts_that_come_back_are_targets_of_those_after_them_and_others_are_not() -> None:
     world = World()
-    planned = host_plan.plans(wanted("h2", "h1"), {}, world.survey(), world.machines())
-    assert [plan.host for plan in planned] == ["h2", "h1"]
-    assert "h2" in {guest.to_host for guest in planned[1].guests}
-    planned = host_plan.plans(
-        wanted("h2", "h1", reboot=False), {}, world.survey(), world.machines()
-    )
-    assert {guest.to_host for guest in planned[1].guests} == {"h3"}
-    (draining,) = wanted("h3", state=HostState.DRAINING)
-    (plan,) = host_plan.plans(wanted("h1"), {"h3": draining}, world.survey(), world.machines())
+    found = planned(world, wanted("h2", "h1"))
+    assert [plan.host for plan in found] == ["h2", "h1"]
+    assert "h2" in {guest.to_host for guest in found[1].guests}
+    found = planned(world, wanted("h2", "h1", reboot=False))
+    assert {guest.to_host for guest in found[1].guests} == {"h3"}
+    (world.drains["h3"],) = wanted("h3", state=HostState.DRAINING)
+    (plan,) = planned(world, wanted("h1"))
     assert {guest.to_host for guest in plan.guests} == {"h2"}
 
 
@@ -94,8 +97,8 @@ def test_the_memory_that_a_drain_has_chosen_for_its_machines_is_no_other_drains(
     draining = msgspec.structs.replace(draining, guests=(moving,))
 
     def refused(drain: Drain) -> bool:
-        survey, machines = world.survey(), world.machines()
-        (plan,) = host_plan.plans(wanted("h2"), {"h1": drain}, survey, machines)
+        world.drains["h1"] = drain
+        (plan,) = planned(world, wanted("h2"))
         return any("memory" in problem for problem in plan.problems)
 
     assert refused(draining)
@@ -110,53 +113,66 @@ def test_the_memory_that_a_drain_has_chosen_for_its_machines_is_no_other_drains(
     assert not refused(returning)
 
 
+@pytest.mark.parametrize("state", [HostState.STUCK, HostState.UP, HostState.RETURNING])
+def test_the_memory_of_a_move_under_way_is_kept_whatever_its_drain_does(state: HostState) -> None:
+    world = World()
+    world.free = {"h1": 0, "h2": 20_000, "h3": 6000}
+    world.bench.ask(EventType.FREEZE, "db-0", live_migration=True, to_host="h3")
+    moving = DrainGuest(
+        name="db-0", vm_id=world.id_of("db-0"), memory_mib=4096, way=Way.LIVE, leaves_by=1
+    )
+    (world.drains["h1"],) = wanted("h1", state=state, guests=(moving,))
+    assert planned(world, wanted("h2"))[0].problems
+    world.bench.cancel("1.1")
+    assert not planned(world, wanted("h2"))[0].problems
+
+
 def test_hosts_that_stay_empty_leave_their_machines_memory_to_nobody() -> None:
     world = World()
     world.free = {"h1": 0, "h2": 0, "h3": 9000}
-    survey, machines = world.survey(), world.machines()
     for reboot in (True, False):
-        first, second = host_plan.plans(wanted("h1", "h2", reboot=reboot), {}, survey, machines)
+        first, second = planned(world, wanted("h1", "h2", reboot=reboot))
         assert not first.problems
         assert bool(second.problems) is not reboot
 
 
-def held(host: str, reason: str = "its relay is away") -> Hold:
-    return Hold(kind=HoldKind.HOST, name=host, reason=reason, by="relay", at=NOW)
+def hold(world: World, *hosts: str, kind: HoldKind = HoldKind.HOST, reason: str = "a fan") -> None:
+    for host in hosts:
+        held = Hold(kind=kind, name=host, reason=reason, by="relay", at=NOW)
+        world.world.holds[kind, host] = held
 
 
 def test_no_machine_moves_to_a_host_that_is_held() -> None:
     world = World()
-    (plan,) = host_plan.plans(
-        wanted("h1"), {}, world.survey(), world.machines(), [held("h2"), held("h1")]
-    )
+    hold(world, "h2", "h1")
+    (plan,) = planned(world, wanted("h1"))
     assert {guest.to_host for guest in plan.guests} == {"h3"}
     assert plan.problems == ()
-    everything = Hold(kind=HoldKind.EVERYTHING, name="", reason="", by="ann", at=NOW)
-    host_plan.check(wanted("h1"), {}, world.survey(), world.machines(), [everything])
+    hold(world, "", kind=HoldKind.EVERYTHING)
+    check(world, wanted("h1"))
 
 
 def test_a_refusal_for_lack_of_room_names_the_hosts_that_are_held() -> None:
     world = World()
-    survey, machines = world.survey(), world.machines()
-    with pytest.raises(Refused) as caught:
-        host_plan.check(wanted("h1"), {}, survey, machines, [held("h2"), held("h3", "a fan")])
-    assert caught.value.code is ErrorCode.NOT_ELIGIBLE
-    assert "host h2 is held: its relay is away" in caught.value.message
-    assert "host h3 is held: a fan" in caught.value.message
+    hold(world, "h2", reason="its relay is away")
     world.obstacles["db-0"] = ("a device",)
-    with pytest.raises(Refused) as caught:
-        host_plan.check(wanted("h1"), {}, world.survey(), machines, [held("h2")])
-    assert "held" not in caught.value.message  # h3 has the room
+    assert "held" not in refusal(world, wanted("h1")).message  # h3 has the room
+    world.obstacles.clear()
+    hold(world, "h3")
+    refused = refusal(world, wanted("h1"))
+    assert refused.code is ErrorCode.NOT_ELIGIBLE
+    assert "host h2 is held: its relay is away" in refused.message
+    assert "host h3 is held: a fan" in refused.message
 
 
 def test_a_machine_that_was_to_be_looked_at_again_and_does_not_run_is_gone() -> None:
     world = World()
     world.off.add(world.id_of("db-0"))
-    guests = [
+    guests = tuple(
         DrainGuest(name=name, vm_id=world.id_of(name), way=way, to_host="h3")
         for name, way in (("db-0", Way.UNDECIDED), ("db-3", Way.UNDECIDED), ("web-0", Way.LIVE))
-    ]
-    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE, known=guests)
+    )
+    (found,) = planned(world, wanted("h1", guests=guests))
     ways = {guest.name: (guest.way, guest.to_host) for guest in found.guests}
     assert ways == {
         "web-0": (Way.LIVE, "h3"),
@@ -171,7 +187,7 @@ def test_a_target_is_the_host_with_most_memory_and_the_first_of_equals() -> None
     world.obstacles["db-0"] = ("a device",)
     for free, to_host in (((4096, 5000), "h3"), ((5000, 5000), "h2")):
         world.free = {"h1": 0, "h2": free[0], "h3": free[1]}
-        found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REDEPLOY)
+        (found,) = planned(world, wanted("h1", stay=Stay.REDEPLOY))
         assert found.guests[0] == DrainGuest(
             name="db-0",
             vm_id=world.id_of("db-0"),
@@ -181,14 +197,14 @@ def test_a_target_is_the_host_with_most_memory_and_the_first_of_equals() -> None
             to_host=to_host,
         )
     world.free = {"h1": 0, "h2": 0, "h3": 0}
-    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REDEPLOY)
+    (found,) = planned(world, wanted("h1", stay=Stay.REDEPLOY))
     assert {guest.name: guest.way for guest in found.guests}["db-0"] is Way.REDEPLOY
 
 
 def test_one_host_or_several_different_ones_can_be_drained() -> None:
     world = World()
-    host_plan.check(wanted("h1"), {}, world.survey(), world.machines())
-    host_plan.check(wanted("h1", "h2"), {}, world.survey(), world.machines())
+    check(world, wanted("h1"))
+    check(world, wanted("h1", "h2"))
     assert refusal(world, wanted("h1", "h1")).code is ErrorCode.INVALID
 
 
@@ -211,11 +227,12 @@ def test_what_keeps_a_host_from_being_drained_refuses_it_unless_it_is_drained_al
     world.can_reboot = False
     refused = refusal(world, wanted("h1"))
     assert (refused.code, refused.facts) == (ErrorCode.NOT_ELIGIBLE, {"host": "h1"})
-    host_plan.check(wanted("h1", reboot=False), {}, world.survey(), world.machines())
+    check(world, wanted("h1", reboot=False))
     (draining,) = wanted("h1", state=HostState.DRAINING)
-    host_plan.check(wanted("h1"), {"h1": draining}, world.survey(), world.machines())
-    (over,) = wanted("h1")
-    assert refusal(world, wanted("h1"), None, over).code is ErrorCode.NOT_ELIGIBLE
+    world.drains["h1"] = draining
+    check(world, wanted("h1"))
+    (world.drains["h1"],) = wanted("h1")
+    assert refusal(world, wanted("h1")).code is ErrorCode.NOT_ELIGIBLE
     world = World()
     world.silent.add("h1")
     assert "no route" in refusal(world, wanted("h1", reboot=False)).message

@@ -46,42 +46,28 @@ def test_a_window_opens_on_its_days(text: str, begins: str, ends: str) -> None:
     assert opens(text, "2026-11-22 12:00") == [(at(begins), at(ends))]
 
 
-def test_a_window_that_is_open_now_is_the_first() -> None:
-    assert opens("Sat 22:00-04:00", "2026-11-22 03:59") == [
-        (at("2026-11-21 22:00"), at("2026-11-22 04:00"))
-    ]
-    assert opens("Sat 22:00-04:00", "2026-11-22 04:00") == [
-        (at("2026-11-28 22:00"), at("2026-11-29 04:00"))
-    ]
-
-
-def test_times_are_local_to_the_zone_in_summer_and_in_winter() -> None:
-    assert opens("daily 02:00-03:00", "2026-07-01 12:00", BERLIN) == [
-        (at("2026-07-02 00:00"), at("2026-07-02 01:00"))
-    ]
-    assert opens("daily 02:00-03:00", "2026-12-01 12:00", BERLIN) == [
-        (at("2026-12-02 01:00"), at("2026-12-02 02:00"))
-    ]
-
-
-def test_a_local_time_that_the_clocks_leave_out_counts_as_before_the_change() -> None:
-    # On 2026-03-29 it is 03:00 in Berlin after 01:59, at 01:00 UTC.
-    assert opens("Sun 02:15-02:45", "2026-03-28 12:00", BERLIN) == [
-        (at("2026-03-29 01:15"), at("2026-03-29 01:45"))
-    ]
-    assert opens("Sun 01:00-05:00", "2026-03-28 12:00", BERLIN) == [
-        (at("2026-03-29 00:00"), at("2026-03-29 03:00"))
-    ]
-
-
-def test_of_a_local_time_that_comes_twice_the_first_one_counts() -> None:
-    # On 2026-10-25 it is 02:00 in Berlin at 00:00 and at 01:00 UTC.
-    assert opens("Sun 02:15-02:45", "2026-10-24 12:00", BERLIN) == [
-        (at("2026-10-25 00:15"), at("2026-10-25 00:45"))
-    ]
-    assert opens("Sun 01:00-05:00", "2026-10-24 12:00", BERLIN) == [
-        (at("2026-10-24 23:00"), at("2026-10-25 04:00"))
-    ]
+@pytest.mark.parametrize(
+    ("text", "zone", "now", "begins", "ends"),
+    [
+        # One that is open now is the first.
+        ("Sat 22:00-04:00", "UTC", "2026-11-22 03:59", "2026-11-21 22:00", "2026-11-22 04:00"),
+        ("Sat 22:00-04:00", "UTC", "2026-11-22 04:00", "2026-11-28 22:00", "2026-11-29 04:00"),
+        # Times are local to the zone in summer and in winter.
+        ("daily 02:00-03:00", BERLIN, "2026-07-01 12:00", "2026-07-02 00:00", "2026-07-02 01:00"),
+        ("daily 02:00-03:00", BERLIN, "2026-12-01 12:00", "2026-12-02 01:00", "2026-12-02 02:00"),
+        # On 2026-03-29 it is 03:00 in Berlin after 01:59, at 01:00 UTC: what is left out counts as
+        # before the change.
+        ("Sun 02:15-02:45", BERLIN, "2026-03-28 12:00", "2026-03-29 01:15", "2026-03-29 01:45"),
+        ("Sun 01:00-05:00", BERLIN, "2026-03-28 12:00", "2026-03-29 00:00", "2026-03-29 03:00"),
+        # On 2026-10-25 it is 02:00 in Berlin at 00:00 and at 01:00 UTC: the first one counts.
+        ("Sun 02:15-02:45", BERLIN, "2026-10-24 12:00", "2026-10-25 00:15", "2026-10-25 00:45"),
+        ("Sun 01:00-05:00", BERLIN, "2026-10-24 12:00", "2026-10-24 23:00", "2026-10-25 04:00"),
+    ],
+)
+def test_a_window_opens_at_the_times_of_its_zone(
+    text: str, zone: str, now: str, begins: str, ends: str
+) -> None:
+    assert opens(text, now, zone) == [(at(begins), at(ends))]
 
 
 @pytest.mark.parametrize(

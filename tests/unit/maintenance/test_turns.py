@@ -371,14 +371,15 @@ def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -
 
     def in_the_way(*machines: str, **domains: int) -> str:
         takes = Footprint(machines=machines, domains=domains)
-        return footprints.in_the_way(unit, takes, live)
+        return footprints.in_the_way(unit, takes, live, (), domains)
 
     assert "1.1" in in_the_way("web-0", web=0)
     assert "1.1" in in_the_way("web-1", web=1)
     assert in_the_way("web-3", web=0) == ""
     assert in_the_way("batch_0", batch=0) == ""
     over = [msgspec.structs.replace(one, status=EventStatus.COMPLETED) for one in live]
-    assert footprints.in_the_way(unit, Footprint(machines=("web-0",), domains={}), over) == ""
+    takes = Footprint(machines=("web-0",), domains={})
+    assert footprints.in_the_way(unit, takes, over, (), ()) == ""
 
 
 def drained(host: str, state: HostState, **guests: str) -> Drain:
@@ -403,13 +404,13 @@ def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostS
     there = drained("h1", state, Guest="h3")
     elsewhere = drained("h1", state, other="h3")
     itself = drained("h2", state, own="h3")
-    assert "h1" in footprints.in_the_way(unit, takes, (), [coming])
-    assert "h1" in footprints.in_the_way(unit, takes, (), [elsewhere, there])
-    assert footprints.in_the_way(unit, takes, (), [elsewhere, itself]) == ""
+    assert "h1" in footprints.in_the_way(unit, takes, (), [coming], ())
+    assert "h1" in footprints.in_the_way(unit, takes, (), [elsewhere, there], ())
+    assert footprints.in_the_way(unit, takes, (), [elsewhere, itself], ()) == ""
     ended = [drained("h1", end, guest="h2") for end in (HostState.UP, HostState.STUCK)]
-    assert footprints.in_the_way(unit, takes, (), ended) == ""
+    assert footprints.in_the_way(unit, takes, (), ended, ()) == ""
     stopped = Unit(name="h2", kind=UnitKind.HOST)
-    assert footprints.in_the_way(stopped, takes, (), [coming]) == ""
+    assert footprints.in_the_way(stopped, takes, (), [coming], ()) == ""
 
 
 def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:

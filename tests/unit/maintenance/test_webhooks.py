@@ -13,7 +13,7 @@ HOOK = Webhook(
     name="chat",
     url="https://chat.example/services/T0/B0/hidden",
     secret="whsec_aGlkZGVu",
-    next_sequence=3,
+    cursor=(3, 0),
 )
 
 

@@ -25,8 +25,9 @@ from forewarn.connectors.command import (
     TaskRun,
 )
 from forewarn.connectors.libvirt.program import FAILED, UNKNOWN
-from forewarn.connectors.port import HostFacts, Outcome, Task
+from forewarn.connectors.port import Outcome, Task
 from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettings
+from forewarn.maintenance.model import HostFacts
 
 PROGRAM: Final = str(Path(__file__).parent / "__main__.py")
 

@@ -155,9 +155,7 @@ async def add_webhook(call: OperatorCall, data: schemas.WebhookRequest) -> schem
     rules.judge_url(data.url, insecure=data.insecure)
     news.chosen(data.types)  # or it is refused
     secret = secret_files.new_webhook_secret()
-    webhook = Webhook(
-        name=data.name, url=data.url, types=data.types, secret=secret, next_sequence=0
-    )
+    webhook = Webhook(name=data.name, url=data.url, types=data.types, secret=secret, cursor=(0, 0))
     plane = call.changing(Deed.ADD_WEBHOOK, f"{webhook.name}: {webhook.shown_url}")
     added = await call.backend.done(plane.order(orders.add, webhook))
     return schemas.NewWebhook(webhook=_shown(added), secret=secret)

@@ -14,7 +14,7 @@ from forewarn import settings
 from forewarn.maintenance.model import Refused
 from forewarn.server.operator.auth import ClientLeftError, request_of
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
-from forewarn.store.port import OutcomeUnknown, StoreError
+from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode
 
 STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
@@ -91,7 +91,7 @@ def refusal(request: Request, error: Exception) -> RefusedRequest:
         case Refused():
             detail = ErrorDetail(code=error.code, message=error.message, facts=error.facts)
         case StoreError():
-            detail = ErrorDetail(code=code_of(error), message=str(error))
+            detail = ErrorDetail(code=error.code, message=str(error))
             headers["Retry-After"] = str(RETRY_SECONDS)
         case ClientLeftError():  # no fault of ours: not logged, and nobody reads this
             detail = ErrorDetail(code=ErrorCode.INVALID, message="the body is incomplete")
@@ -112,14 +112,6 @@ def refusal(request: Request, error: Exception) -> RefusedRequest:
             )
     asked.outcome = detail.code
     return RefusedRequest(status or STATUS[detail.code], detail, headers)
-
-
-def code_of(error: Refused | StoreError) -> ErrorCode:
-    """Return the code that tells of what was refused, or of a store that is away."""
-    if isinstance(error, Refused):
-        return error.code
-    unknown = isinstance(error, OutcomeUnknown)
-    return ErrorCode.UNKNOWN_OUTCOME if unknown else ErrorCode.UNAVAILABLE
 
 
 def invalid_body(error: Exception, shape: type) -> Refused:

@@ -106,7 +106,7 @@ class PageRequest:
         self, error: model.Refused | StoreError, form: FilledForm, groups: Sequence[FieldGroup]
     ) -> Draft:
         """Return a form that was refused, to be shown again with the reason."""
-        self.caller.outcome = code = errors.code_of(error)
+        self.caller.outcome = code = error.code
         where, message = "", str(error)
         if isinstance(error, model.Refused) and (where := forms.field_of(error, form, groups)):
             message = message.removeprefix(f"at {error.facts.get('where')}: ")  # it stands there

@@ -30,7 +30,7 @@ from forewarn.server.operator.routing import Backend
 from forewarn.server.relay.hub import RelayHub, tag_of
 from forewarn.server.relay_feed import Unreadable
 from forewarn.settings import split_address
-from forewarn.store.port import OutcomeUnknown, StoreError
+from forewarn.store.port import StoreError
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode
 
@@ -284,12 +284,12 @@ async def _done(job: "Future[Any]") -> None:
     """Await a change; it is made even if the relay goes away meanwhile."""
     try:
         await asyncio.shield(asyncio.wrap_future(job))
-    except OutcomeUnknown as error:
-        raise _RelayRefused(503, ErrorCode.UNKNOWN_OUTCOME, str(error)) from None
-    except (StoreError, asyncio.CancelledError) as error:
-        if isinstance(error, asyncio.CancelledError) and not job.cancelled():
+    except StoreError as error:
+        raise _RelayRefused(503, error.code, str(error)) from None
+    except asyncio.CancelledError:
+        if not job.cancelled():
             raise
-        raise _RelayRefused(503, ErrorCode.UNAVAILABLE, str(error)) from None
+        raise _RelayRefused(503, ErrorCode.UNAVAILABLE, "") from None
     except Refused as refused:
         if refused.code is not ErrorCode.NOT_FOUND or "event_id" not in refused.facts:
             raise

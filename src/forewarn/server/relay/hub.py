@@ -20,13 +20,14 @@ alone.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Machine, Operation
+from forewarn.maintenance.world import Index
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import MAX_ETAG, EncodedHost, GuestRules, ScopeDocument
 from forewarn.vocabulary import EventStatus, EventType
@@ -108,12 +109,12 @@ class RelayHub:
         """Those that have machines, or a relay that asks."""
         self._places: dict[str, tuple[str, tuple[str, ...]]] = {}
         """The scope and the hosts of each machine, as they are counted in `_hosts`."""
-        self._having: dict[str, dict[str, None]] = {}
+        self._having = Index()
         """The hosts that have machines of each scope."""
         self._visible: dict[str, Operation] = {}
         """The operations that guests see, by id."""
-        self._of_machine: dict[str, dict[str, Operation]] = {}
-        """The same by the keys of their machines."""
+        self._of_machine = Index()
+        """Their ids by the keys of their machines."""
         self._moving: dict[str, Operation] = {}
         """The operations that move machines to hosts that nobody knows yet, by id."""
         self._claimed: dict[str, str] = {}
@@ -145,7 +146,7 @@ class RelayHub:
         """Note that all changes up to this number are known, and answer the relays concerned."""
         if self._current_epoch() != self._epoch:
             self.begin(sequence)
-            return
+            self._concerned.update(dict.fromkeys(self._hosts))
         self._sequence = max(sequence, self._sequence)
         concerned, self._concerned = self._concerned, {}
         self.on_change(concerned)
@@ -160,9 +161,6 @@ class RelayHub:
         self._epoch = self._current_epoch()
         self._sequence = sequence
         self._concerned.clear()
-        for known in self._hosts.values():
-            known.digest = ""
-            _wake(known)
 
     def _host(self, host: str) -> _Host:
         return self._hosts.setdefault(host, _Host())
@@ -178,9 +176,7 @@ class RelayHub:
         after = operation if operation.status.visible else None
         had, has = _machines_of(before), _machines_of(after)
         for key in had.keys() - has.keys():
-            del self._of_machine[key][operation.id]
-            if not self._of_machine[key]:
-                del self._of_machine[key]
+            self._of_machine.drop(key, operation.id)
         moves = after is not None and _moves(after)
         for key in had if operation.id in self._moving else ():
             if not moves or key not in has:
@@ -189,7 +185,7 @@ class RelayHub:
         if after is not None:
             self._visible[operation.id] = after
             for key in has:
-                self._of_machine.setdefault(key, {})[operation.id] = after
+                self._of_machine.add(key, operation.id)
             if moves:
                 self._moving[operation.id] = after
         for key in had | has:
@@ -208,7 +204,7 @@ class RelayHub:
         scope, hosts = "", dict[str, None]()
         if machine is not None:
             scope = machine.scope
-            targets = (each.to_host for each in self._of_machine.get(key, {}).values())
+            targets = (each.to_host for each in self._operations_of(key))
             found = (machine.host, self._claimed.get(key, ""), *targets)
             hosts = dict.fromkeys(filter(None, found))
         before_scope, before = self._places.pop(key, ("", ()))
@@ -225,7 +221,7 @@ class RelayHub:
         known = self._host(host)
         known.machines[key] = None
         known.scopes[scope] = known.scopes.get(scope, 0) + 1
-        self._having.setdefault(scope, {})[host] = None
+        self._having.add(scope, host)
         self._concerned[host] = None
 
     def _leave(self, host: str, key: str, scope: str) -> None:
@@ -234,9 +230,7 @@ class RelayHub:
         known.scopes[scope] -= 1
         if not known.scopes[scope]:
             del known.scopes[scope]
-            del self._having[scope][host]
-            if not self._having[scope]:
-                del self._having[scope]
+            self._having.drop(scope, host)
         self._concerned[host] = None
 
     def _concern(self, key: str) -> None:
@@ -244,7 +238,10 @@ class RelayHub:
 
     def _change_scope(self, key: str) -> None:
         self._encoded.pop(key, None)
-        self._concerned.update(self._having.get(key, {}))
+        self._concerned.update(dict.fromkeys(self._having.of(key)))
+
+    def _operations_of(self, key: str) -> Iterator[Operation]:
+        return map(self._visible.__getitem__, self._of_machine.of(key))
 
     # What is asked.
 
@@ -273,9 +270,7 @@ class RelayHub:
         """Return True if an operation of the host's machines is Scheduled."""
         known = self._hosts.get(host)
         return known is not None and any(
-            operation.pending
-            for key in known.machines
-            for operation in self._of_machine.get(key, {}).values()
+            operation.pending for key in known.machines for operation in self._operations_of(key)
         )
 
     def changed(self, host: str, etag: str) -> tuple[str, bytes] | None:
@@ -297,12 +292,8 @@ class RelayHub:
         """Return the digest and the encoded document of a host."""
         known = self._hosts.get(host) or _Host()
         machines = sorted(known.machines)
-        concerning = {
-            operation.id: operation
-            for key in machines
-            for operation in self._of_machine.get(key, {}).values()
-        }
-        awaited = set[str]().union(*map(_awaited_of, concerning.values()))
+        concerning = {name for key in machines for name in self._of_machine.of(key)}
+        awaited = set[str]().union(*(_awaited_of(self._visible[name]) for name in concerning))
         document = EncodedHost(
             host=host,
             machines=tuple(self._machines[key] for key in machines),
