@@ -361,7 +361,8 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
     ]
     if asks := tuple(_ask(drain, guest) for guest in away if not guest.returns_by):
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
-    if astray := [guest.name for guest in away if view.is_over(guest.returns_by)]:
+    moved = (host_plan.machine_of(view.world, g) for g in away if view.is_over(g.returns_by))
+    if astray := [machine.name for machine in moved if machine is not None and machine.host]:
         # A hold of this host came between the start and the claim: its connector chose another.
         return _stuck(view, now, f"not home although its move has ended: {listed(astray)}")
     if not all(view.is_over(guest.returns_by) for guest in drain.guests):
