@@ -165,7 +165,7 @@ async def test_watches_take_no_thread_of_the_loops_own(server: Silent) -> None:
         assert await asyncio.gather(*tasks) == [[]] * 3
 
 
-def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_the_watch(
+async def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_the_watch(
     cloud: Emulator,
 ) -> None:
     name = contextvars.ContextVar[str]("name")
@@ -177,14 +177,11 @@ def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_th
         if trouble.over:
             raise KeyError("enough")
 
-    async def run() -> None:
-        name.set("handler")
-        async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
-            with pytest.raises(KeyError, match="enough"):
-                await anext(client.watch(on_trouble=tell))
-
     cloud.faults("status", status=503)
-    asyncio.run(run(), debug=True)
+    name.set("handler")
+    async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
+        with pytest.raises(KeyError, match="enough"):
+            await anext(client.watch(on_trouble=tell))
     here = threading.current_thread()
     assert told == [("status-503", "handler", here), ("over", "handler", here)]
 
@@ -254,28 +251,27 @@ async def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse(server: Si
         assert await task == []
 
 
-def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(cloud: Emulator) -> None:
-    async def run() -> None:
-        async with AsyncClient(cloud.endpoint, pace=QUICK) as client:
-            assert client.endpoint == cloud.endpoint
-            assert (await client.machine()).name == "web-0"
-            assert len((await client.document()).events) == 2
-            assert client.name == "web-0"
-            (event,) = await client.events(mine=True)
-            async with client.documents() as documents:
-                assert len((await anext(documents)).events) == 2
-                assert (documents.looks, documents.answered_at is None) == (1, False)
-            await client.report("preparing")
-            with pytest.raises(Misuse):
-                await client.report("asleep")
-            with pytest.raises(RequestRefused):
-                await client.approve(EVENT_ID)
-            await client.approve(event)
-        assert event.event_id == ours.event_id
-
+async def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(
+    cloud: Emulator,
+) -> None:
     ours = cloud.schedule("Reboot", "web-0")
     cloud.schedule("Reboot", "web-1")
-    asyncio.run(run(), debug=True)
+    async with AsyncClient(cloud.endpoint, pace=QUICK) as client:
+        assert client.endpoint == cloud.endpoint
+        assert (await client.machine()).name == "web-0"
+        assert len((await client.document()).events) == 2
+        assert client.name == "web-0"
+        (event,) = await client.events(mine=True)
+        async with client.documents() as documents:
+            assert len((await anext(documents)).events) == 2
+            assert (documents.looks, documents.answered_at is None) == (1, False)
+        await client.report("preparing")
+        with pytest.raises(Misuse):
+            await client.report("asleep")
+        with pytest.raises(RequestRefused):
+            await client.approve(EVENT_ID)
+        await client.approve(event)
+    assert event.event_id == ours.event_id
     assert ours.approved_by == "web-0"
 
 

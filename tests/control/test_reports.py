@@ -20,7 +20,6 @@ from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import UnitState
 from forewarn.store import sqlite
-from forewarn.store.sql import Store
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 FINE = Outcome(succeeded=True, message="fine")
@@ -30,23 +29,12 @@ LEASE = timedelta(seconds=60)
 class Fleet(Busy):
     """A busy plane with a fleet, and an executor that claims all that has started."""
 
-    def __init__(self, wanted: fleet_file.Fleet = FLEET, store: Store | None = None) -> None:
-        super().__init__(store)
-        done(self.plane.apply_fleet(wanted))
-
-    def ask(self, event_type: EventType = EventType.REBOOT, *machines: str, **more: Any) -> None:
-        done(self.plane.request(Request(event_type=event_type, machines=machines, **more)))
-
     def claim(self) -> dict[str, Task]:
         acts = done(self.plane.claim("here", LEASE, 10_000))
         return {act.operation: act for act in acts}
 
     def finish(self, act: Task, outcome: Outcome = FINE) -> "Future[Any]":
         return self.plane.finish(act.operation, act.attempt, outcome)
-
-    def status(self, operation: str) -> EventStatus:
-        with self.store.read() as reading:
-            return reading.operations([operation])[operation].status
 
     def everything(self) -> list[Any]:
         with self.store.read() as reading:
@@ -64,7 +52,7 @@ class Fleet(Busy):
 
 @pytest.fixture
 def busy() -> Iterator[Fleet]:
-    built = Fleet()
+    built = Fleet(fleet=FLEET)
     yield built
     built.close()
 
@@ -131,7 +119,7 @@ def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> 
         with pytest.raises(Refused) as refusal:
             refused.result(patience.SECONDS)
         assert refusal.value.code is ErrorCode.STALE
-    assert busy.status("1.1") is EventStatus.COMPLETED
+    assert busy.operation("1.1").status is EventStatus.COMPLETED
 
 
 def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
@@ -202,7 +190,7 @@ def test_a_machine_that_moved_in_a_turn_goes_with_its_new_host_in_the_same_turn(
         ],
         "machine": [{"name": "bastion", "host": "h2"}],
     }
-    busy = Fleet(msgspec.convert(document, fleet_file.Fleet))
+    busy = Fleet(fleet=msgspec.convert(document, fleet_file.Fleet))
     try:
         busy.ask(host="h1")
         busy.ask(EventType.REDEPLOY, "bastion", no_notice=True)
@@ -222,7 +210,7 @@ def test_a_machine_that_moved_in_a_turn_goes_with_its_new_host_in_the_same_turn(
 
 
 def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Path) -> None:
-    busy = Fleet(store=sqlite.open_store(tmp_path / "it.db"))
+    busy = Fleet(sqlite.open_store(tmp_path / "it.db"), FLEET)
     busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
     acts = busy.claim()
     busy.hold()
@@ -234,7 +222,7 @@ def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Pa
     assert last.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
     with pytest.raises(UnicodeEncodeError):
         bad.result(patience.SECONDS)
-    assert busy.status("1.2") is EventStatus.STARTED
+    assert busy.operation("1.2").status is EventStatus.STARTED
     busy.close()
 
 
@@ -265,7 +253,7 @@ def shared_hosts() -> fleet_file.Fleet:
 def play(seed: int, *, together: bool) -> list[list[Any]]:
     """Let maintenance of every kind end, report by report or all reports of a round at once."""
     chance = random.Random(seed)
-    built = Fleet(shared_hosts())
+    built = Fleet(fleet=shared_hosts())
     names = [f"{s}-{n}" for s in ("web", "data", "shop") for n in range(4)] + ["bastion", "vault"]
     seen = []
     try:

@@ -231,19 +231,15 @@ async def test_stopping_cuts_off_what_takes_too_long() -> None:
         writer.close()
 
 
-def test_an_approval_that_ends_after_the_loop_does_no_harm() -> None:
+async def test_an_approval_that_ends_after_the_loop_does_no_harm() -> None:
     left: list[room.Room] = []
-
-    async def body() -> None:
-        async with serving() as served:
-            served.plane.approvals.waits = True
-            _, writer = await served.connect()
-            writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
-            await served.plane.approvals.asked.wait()
-            left.append(served.plane)
-            writer.close()
-
-    asyncio.run(body())
+    async with serving() as served:
+        served.plane.approvals.waits = True
+        _, writer = await served.connect()
+        writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
+        await served.plane.approvals.asked.wait()
+        left.append(served.plane)
+        writer.close()
     left[0].approvals.decide_all()
     assert len(left[0].approvals.book) == 1
 
@@ -302,11 +298,8 @@ def test_what_the_system_refuses_is_told_in_one_line(number: int, says: str) -> 
         runner.run(body())
 
 
-def test_listeners_have_a_limit() -> None:
-    async def body() -> None:
-        assert "too many" in await refusal(*[GUESTS] * (MAX_LISTENERS + 1))
-
-    asyncio.run(body())
+async def test_listeners_have_a_limit() -> None:
+    assert "too many" in await refusal(*[GUESTS] * (MAX_LISTENERS + 1))
 
 
 def test_an_address_is_shown_as_in_a_url() -> None:
