@@ -39,13 +39,7 @@ from forewarn.agent.decider import (
 )
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
-from forewarn.agent.state import (
-    ActionBegun,
-    AnyRecord,
-    Checkpoint,
-    MachineBooted,
-    RuleMatched,
-)
+from forewarn.agent.state import ActionBegun, AnyRecord, Checkpoint, MachineBooted, RuleMatched
 from forewarn.agent.status import Peers
 from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer
 

@@ -18,12 +18,7 @@ from agent.bench import MARGIN, START, Bench, command, event, rule
 from forewarn import status_port
 from forewarn.agent import activity, logs, status
 from forewarn.agent.activity import FAMILIES, PREFIX, Activity
-from forewarn.agent.decider import (
-    ActionFinished,
-    ApprovalAnswered,
-    Input,
-    Output,
-)
+from forewarn.agent.decider import ActionFinished, ApprovalAnswered, Input, Output
 from forewarn.agent.rules import ActionOutcome
 from forewarn.settings import Log
 from forewarn.status_port import StatusServer

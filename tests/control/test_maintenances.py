@@ -16,25 +16,13 @@ from forewarn.control import maintenances
 from forewarn.control.maintenances import UnitTargets
 from forewarn.control.plane import Stepped
 from forewarn.maintenance import fleet_file, host_drain, planner
-from forewarn.maintenance.model import (
-    Changes,
-    DrainOptions,
-    HoldKind,
-    HostState,
-    Policy,
-    Refused,
-)
+from forewarn.maintenance.model import Changes, DrainOptions, HoldKind, HostState, Policy, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
-from forewarn.maintenance.units import (
-    CheckProgress,
-    MaintenanceState,
-    TurnOrder,
-    UnitState,
-)
+from forewarn.maintenance.units import CheckProgress, MaintenanceState, TurnOrder, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE

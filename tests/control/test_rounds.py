@@ -19,14 +19,7 @@ from forewarn.connectors.port import Outcome
 from forewarn.control.executor import Executor
 from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Operations, Plane, Retention, Stepped
-from forewarn.control.ticker import (
-    FAILING,
-    LONGEST_NAP,
-    TRIED_AGAIN,
-    ReturnWatch,
-    Rounds,
-    Ticker,
-)
+from forewarn.control.ticker import FAILING, LONGEST_NAP, TRIED_AGAIN, ReturnWatch, Rounds, Ticker
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.host_plan import HostSurvey

@@ -24,10 +24,7 @@ from forewarn.server.guest.limits import (
     FairQueue,
     Reason,
 )
-from forewarn.server.guest.listener import (
-    ACCEPTS,
-    RECEIVE_BYTES,
-)
+from forewarn.server.guest.listener import ACCEPTS, RECEIVE_BYTES
 from forewarn.server.guest.machines import Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, answers, chunked, get, post, statuses

@@ -25,11 +25,7 @@ from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.server import process, settings
-from forewarn.server.service import (
-    CLOCK_SETTING,
-    Crashed,
-    clock_of,
-)
+from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
 from forewarn.server.sockets import SocketUnusable
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable, StoreUnusable
