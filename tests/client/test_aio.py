@@ -80,20 +80,17 @@ async def test_a_task_that_is_cancelled_leaves_neither_a_socket_nor_a_thread_beh
 
 
 @pytest.mark.parametrize("doing", DOINGS)
-def test_a_connection_that_is_being_made_is_cancelled_too(doing: str) -> None:
-    async def run(port: int) -> None:
+async def test_a_connection_that_is_being_made_is_cancelled_too(doing: str) -> None:
+    with losing() as (_, port):
         client = AsyncClient(f"http://127.0.0.1:{port}", name="web-0")
         task = asyncio.ensure_future(DOINGS[doing](client))
         await asyncio.sleep(0)
         await cancelled(task)
         assert client._client._idle == []
 
-    with losing() as (_, port):
-        asyncio.run(run(port), debug=True)
-
 
 @pytest.mark.parametrize("doing", DOINGS)
-def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -> None:
+async def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -> None:
     looking, silent = threading.Event(), threading.Event()
 
     def resolve(*_: object, flags: int = 0, **__: object) -> list[Any]:
@@ -103,17 +100,14 @@ def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -
         silent.wait()
         return []
 
-    async def run() -> None:
-        client = AsyncClient("http://two.test", name="web-0")
-        connection = SocketConnection(client._client._session, resolve)
-        client._client._connection = lambda: connection  # type: ignore[method-assign]
+    client = AsyncClient("http://two.test", name="web-0")
+    connection = SocketConnection(client._client._session, resolve)
+    client._client._connection = lambda: connection  # type: ignore[method-assign]
+    try:
         task = asyncio.ensure_future(DOINGS[doing](client))
         await asyncio.to_thread(looking.wait, patience.SECONDS)
         await cancelled(task)
         assert not silent.is_set()
-
-    try:
-        asyncio.run(run(), debug=True)
     finally:
         silent.set()
 
@@ -131,13 +125,12 @@ async def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards
         assert change.appeared
 
 
-def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_with(
+async def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_with(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "state"
-
-    async def run(url: str) -> None:
-        async with AsyncClient(url, name="web-0") as client:
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        async with AsyncClient(server.url, name="web-0") as client:
             watch = client.watch(since=file)
             task = asyncio.ensure_future(first(watch))
             await asyncio.sleep(0)
@@ -151,9 +144,6 @@ def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_w
             assert (await anext(watch)).appeared
             await watch.done()
             assert '"handled":true' in file.read_text()
-
-    with serving(lambda *_: message(200, document(listed()))) as server:
-        asyncio.run(run(server.url))
 
 
 async def test_watches_take_no_thread_of_the_loops_own(server: Silent) -> None:
