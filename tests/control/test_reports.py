@@ -18,7 +18,6 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.units import UnitState
 from forewarn.store import sqlite
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -122,30 +121,6 @@ def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> 
     assert busy.operation("1.1").status is EventStatus.COMPLETED
 
 
-def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
-    busy.ask(scope="web")
-    busy.ask(EventType.REBOOT, "bastion", no_notice=True)
-    done(busy.plane.approve_for_guests(["1"], by="ann"))
-    busy.ask(EventType.REBOOT, "web-2", no_notice=True)
-    acts = busy.claim()
-    assert set(acts) == {"1.1", "2.1", "3.1"}
-    busy.hold()
-    futures = [busy.finish(acts[name]) for name in ("3.1", "2.1", "1.1")]
-    busy.release()
-    for future in futures:
-        future.result(patience.SECONDS)
-    with busy.store.read() as reading:
-        operations = reading.operations_of_maintenance(1)
-        units = reading.maintenances([1])[1].units
-    assert [o.status for o in operations.values()] == [EventStatus.COMPLETED, EventStatus.SCHEDULED]
-    assert [unit.state for unit in units] == [
-        UnitState.DONE,
-        UnitState.RUNNING,
-        UnitState.WAITING,
-    ]
-    assert units[0].done == ("web-0", "web-3")
-
-
 def test_each_approval_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
     for number in range(3):
         busy.ask(EventType.REBOOT, f"web-{number}")
@@ -175,38 +150,6 @@ def test_requests_of_one_batch_have_numbers_of_their_own_and_a_refused_one_has_n
             done(refused)
     assert done(asked[3]).maintenance.number == 2
     assert busy.store.commits == commits + 2
-
-
-def test_a_machine_that_moved_in_a_turn_goes_with_its_new_host_in_the_same_turn() -> None:
-    document = {
-        "availability_set": [
-            {
-                "name": "web",
-                "update_domains": 2,
-                "machines": [
-                    {"name": f"web-{n}", "host": "h1", "update_domain": n} for n in range(2)
-                ],
-            }
-        ],
-        "machine": [{"name": "bastion", "host": "h2"}],
-    }
-    busy = Fleet(fleet=msgspec.convert(document, fleet_file.Fleet))
-    try:
-        busy.ask(host="h1")
-        busy.ask(EventType.REDEPLOY, "bastion", no_notice=True)
-        done(busy.plane.approve_for_guests(["1"], by="ann"))
-        acts = busy.claim()
-        busy.hold()
-        moved = busy.finish(acts["2.1"], Outcome(succeeded=True, hosts={"bastion": "h1"}))
-        stepped = busy.finish(acts["1.1"])
-        busy.release()
-        moved.result(patience.SECONDS)
-        stepped.result(patience.SECONDS)
-        with busy.store.read() as reading:
-            following = reading.operations(["1.2"])["1.2"]
-        assert set(following.machines) == {"web-1", "bastion"}
-    finally:
-        busy.close()
 
 
 def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Path) -> None:
