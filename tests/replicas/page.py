@@ -186,7 +186,11 @@ class Balancer:
             ["haproxy", "-db", "-q", "-f", str(folder / "haproxy.cfg")],
             env={**os.environ, "FOREWARN_PROXY_KEY": key},
         )
-        patience.until(lambda: self.up() == set(NAMES), self.up)
+        self.wait_for(*NAMES)
+
+    def wait_for(self, *names: str) -> None:
+        """Wait until its probes find just these replicas well."""
+        patience.until(lambda: self.up() == set(names), self.up)
 
     def up(self) -> set[str]:
         """Return the replicas that its probes find well."""
