@@ -14,7 +14,7 @@ import inspect
 import logging
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+import patience
 import proofs
 import seeds
 
@@ -143,9 +144,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(story).parameters}
     stages = [one for one in pyfuncitem.funcargs.values() if hasattr(one, "play")]
-    play = stages[0].play if stages else lambda told: asyncio.run(told(), debug=True)
+    play = stages[0].play if stages else lambda told: asyncio.run(_in_time(told), debug=True)
     play(lambda: story(**given))
     return True
+
+
+async def _in_time(story: Callable[[], Awaitable[None]]) -> None:
+    async with asyncio.timeout(2 * patience.SECONDS):
+        await story()
 
 
 @pytest.hookimpl(wrapper=True)

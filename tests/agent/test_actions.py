@@ -467,13 +467,6 @@ def test_an_answer_that_is_no_success_is_a_failure(site: Site, status: int) -> N
     assert len(site.asked) == 1  # a redirect is not followed
 
 
-def test_a_request_that_waits_for_its_answer_can_be_cut(site: Site) -> None:
-    site.hold.clear()
-    begun = Done(http={"url": site.url}).begin()
-    assert site.arrived.wait(patience.SECONDS)
-    assert begun.stop() == "cut"
-
-
 def tries(tmp_path: Path, **http: Any) -> int:
     """Return how many tries an agent with two retries makes of a request that fails."""
     journal = Journal(tmp_path / "state")
@@ -517,12 +510,11 @@ def test_a_post_that_nobody_has_got_is_retried(tmp_path: Path) -> None:
     assert tries(tmp_path, url=f"http://127.0.0.1:{free_port()}/") == 3
 
 
-def test_a_post_that_is_cut_while_it_waits_is_final(site: Site) -> None:
+def test_a_post_that_is_cut_while_it_waits_for_its_answer_is_final(site: Site) -> None:
     site.hold.clear()
-    done = Done(http={"url": site.url})
-    begun = done.begin()
+    begun = Done(http={"url": site.url}).begin()
     assert site.arrived.wait(patience.SECONDS)
-    begun.stop()
+    assert begun.stop() == "cut"
     assert begun.final
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import patience
+import web
 from agent import workplace
 from agent.bench import ME, START, begin, command, event, rule
 from client.scripted import Asked, Scripted, Talk, document, message, serving
@@ -39,13 +40,7 @@ from forewarn.agent.decider import (
 )
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
-from forewarn.agent.state import (
-    ActionBegun,
-    AnyRecord,
-    Checkpoint,
-    MachineBooted,
-    RuleMatched,
-)
+from forewarn.agent.state import ActionBegun, AnyRecord, Checkpoint, MachineBooted, RuleMatched
 from forewarn.agent.status import Peers
 from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer
 
@@ -62,12 +57,7 @@ def answers(folder: Path) -> dict[str, int]:
     found = {}
     try:
         for path in ("/healthz", "/readyz", "/status", "/metrics", "/nothing"):
-            connection = http.client.HTTPConnection(
-                "127.0.0.1", daemon.port, timeout=patience.SECONDS
-            )
-            connection.request("GET", path)
-            found[path] = connection.getresponse().status
-            connection.close()
+            found[path] = web.ask(daemon.port, path).status
     finally:
         daemon._server.close()
         journal.close()

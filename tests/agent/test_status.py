@@ -1,9 +1,7 @@
 """What the agent shows and logs: the metrics to the letter, and whom a line is about."""
 
-import http.client
 import io
 import logging
-import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -14,26 +12,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import patience
+import web
 from agent.bench import MARGIN, START, Bench, command, event, rule
 from forewarn import status_port
 from forewarn.agent import activity, logs, status
 from forewarn.agent.activity import FAMILIES, PREFIX, Activity
-from forewarn.agent.decider import (
-    ActionFinished,
-    ApprovalAnswered,
-    Input,
-    Output,
-)
+from forewarn.agent.decider import ActionFinished, ApprovalAnswered, Input, Output
 from forewarn.agent.rules import ActionOutcome
 from forewarn.settings import Log
 from forewarn.status_port import StatusServer
 from leftovers import check_nothing_left
-
-NAME = r"[a-z_][a-z0-9_]*"
-SAMPLE = re.compile(
-    rf'({NAME})(?:\{{{NAME}="[^"\\\n]*"(?:,{NAME}="[^"\\\n]*")*\}})? (-?\d+(?:\.\d+)?)'
-)
-"""As Prometheus reads it; here no value of a label has anything to escape."""
 
 
 def page(
@@ -59,31 +47,17 @@ def counted_over(bench: Bench) -> Activity:
     return counted
 
 
-def test_each_family_is_told_once_with_help_and_type_before_its_samples(bench: Bench) -> None:
+def test_prometheus_own_parser_reads_each_family_once_and_nothing_else(bench: Bench) -> None:
     text = page(counted_over(bench), bench)
     assert text.endswith("\n")
-    lines = iter(text.removesuffix("\n").split("\n"))
-    told: list[str] = []
-    for line in lines:
-        if line.startswith("# HELP "):
-            _, _, name, said = line.split(" ", 3)
-            told.append(name)
-            assert said == FAMILIES[name.removeprefix(PREFIX)]
-            kind = "counter" if name.endswith("_total") else "gauge"
-            assert next(lines) == f"# TYPE {name} {kind}"
-            continue
-        sample = SAMPLE.fullmatch(line)
-        assert sample is not None, line
-        assert sample[1] == told[-1]
-    assert sorted(told) == sorted(PREFIX + name for name in FAMILIES)
-
-
-def test_prometheus_own_parser_reads_every_family(bench: Bench) -> None:
-    read = {
-        each.name: each for each in text_string_to_metric_families(page(counted_over(bench), bench))
-    }
-    for name, text in FAMILIES.items():
-        assert read[(PREFIX + name).removesuffix("_total")].documentation == text
+    families = list(text_string_to_metric_families(text))
+    read = {each.name: each for each in families}
+    assert len(read) == len(families) == len(FAMILIES)
+    for name, said in FAMILIES.items():
+        family = read[(PREFIX + name).removesuffix("_total")]
+        kind = "counter" if name.endswith("_total") else "gauge"
+        assert (family.documentation, family.type) == (said, kind)
+        assert {sample.name for sample in family.samples} <= {PREFIX + name}
     taken = read[f"{PREFIX}events_taken"].samples
     assert [(sample.labels, sample.value) for sample in taken] == [({"type": "Reboot"}, 1)]
 
@@ -127,17 +101,6 @@ def shown(path: str, own: bool) -> status_port.Page | None:
     return (200, "text/plain", whose) if path == "/here" else None
 
 
-def ask(port: int, path: str, *, by: str = "127.0.0.1") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(
-        "127.0.0.1", port, timeout=patience.SECONDS, source_address=(by, 0)
-    )
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    found = answer.status, answer.read()
-    connection.close()
-    return found
-
-
 @pytest.fixture
 def port() -> Iterator[StatusServer]:
     made = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
@@ -148,23 +111,20 @@ def port() -> Iterator[StatusServer]:
 def test_it_answers_one_after_another_until_it_is_closed() -> None:
     with check_nothing_left():
         port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
-        answers = [ask(port.number, path)[0] for path in ("/here", "/there", "/here")]
+        answers = [web.ask(port.number, path).status for path in ("/here", "/there", "/here")]
         assert answers == [200, 404, 200]
         port.close()
         assert not port._thread.is_alive()
         with pytest.raises(ConnectionRefusedError):
-            ask(port.number, "/here")
+            web.ask(port.number, "/here")
 
 
-def test_a_port_that_nobody_has_asked_closes_as_soon() -> None:
+@pytest.mark.parametrize("connected", [False, True])
+def test_it_closes_at_once_though_nobody_has_asked_yet(connected: bool) -> None:
     port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
-    port.close()
-    assert not port._thread.is_alive()
-
-
-def test_it_closes_although_somebody_is_connected_and_says_nothing() -> None:
-    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
-    with socket.create_connection(("127.0.0.1", port.number)):
+    with ExitStack() as open_:
+        if connected:
+            open_.enter_context(socket.create_connection(("127.0.0.1", port.number)))
         port.close()
         assert not port._thread.is_alive()
 
@@ -181,7 +141,7 @@ def test_who_connects_and_says_nothing_ends_no_connection_of_another_address(
             open_.enter_context(
                 socket.create_connection(where, patience.SECONDS, source_address=("127.0.0.2", 0))
             )
-        assert ask(port.number, "/here", by="127.0.0.4")[0] == 200
+        assert web.ask(port.number, "/here", source="127.0.0.4").status == 200
         slow.sendall(b"GET /here HTTP/1.1\r\nHost: x\r\n\r\n")
         assert slow.recv(64).startswith(b"HTTP/1.1 200")
 
@@ -206,13 +166,13 @@ def test_who_asks_and_does_not_read_keeps_no_other_address_out(addresses: int) -
             made.connect(("127.0.0.1", port.number))
             made.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
             made.recv(1)  # its answer has begun
-        assert ask(port.number, "/here", by="127.0.0.4")[0] == 200
+        assert web.ask(port.number, "/here", source="127.0.0.4").status == 200
     port.close()
 
 
 def test_whoever_asks_from_the_address_that_is_asked_is_this_machine(port: StatusServer) -> None:
-    assert ask(port.number, "/here") == (200, b"own")
-    assert ask(port.number, "/here", by="127.0.0.2") == (200, b"another")
+    assert web.ask(port.number, "/here").body == "own"
+    assert web.ask(port.number, "/here", source="127.0.0.2").body == "another"
 
 
 def test_a_balancer_may_ask_for_the_head_alone(port: StatusServer) -> None:

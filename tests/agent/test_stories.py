@@ -32,6 +32,59 @@ ANSWERS: Final = {"taken": True, "refused": False, "lost": None}
 CONCERNS: Final = {"me": True, "others": False, "nobody": None}
 
 
+def case(of: Bench, event_id: str) -> Case:
+    return of.decider.state.cases[event_id]
+
+
+def report(of: Bench) -> dict[str, Any]:
+    return status.report(of.decider, of.now)
+
+
+class Expected:
+    """What `expect` says of a bench, by its first word."""
+
+    def __init__(self, of: Bench) -> None:
+        self.of = of
+
+    def phase(self, event_id: str, phase: str) -> None:
+        assert case(self.of, event_id).phase == phase
+
+    def results(self, event_id: str, *results: str) -> None:
+        assert tuple(str(each or "-") for each in case(self.of, event_id).results) == results
+
+    def agrees(self, event_id: str, told: str) -> None:
+        assert decider.agrees(case(self.of, event_id)) == (told == "yes")
+
+    def standing(self, *names: str) -> None:
+        assert tuple(self.of.standing) == names
+
+    def wake(self, at: str) -> None:
+        assert self.of.decider.wake_at == (None if at == "never" else START + float(at))
+
+    def reasons(self, event_id: str, *reasons: str) -> None:
+        (told,) = [each for each in report(self.of)["events"] if each["event_id"] == event_id]
+        assert tuple(action["reason"] for action in told["actions"]) == reasons
+
+    def effect(self, **facts: Any) -> None:
+        (effect,) = report(self.of)["standing"]
+        assert {name: effect[name] for name in facts} == facts
+
+    def run(self, which: str, **facts: Any) -> None:
+        run = self.of.runs[which]
+        known = {"attempt": run.attempt, "until": run.until - START, "rule": run.rule}
+        known |= {"facts": run.facts, "event": run.event.event_id, "status": run.event.status}
+        assert {name: known[name] for name in facts} == facts
+
+    def busy(self, told: str) -> None:
+        assert self.of.decider.busy == (told == "yes")
+
+    def tried(self, number: str) -> None:
+        assert sum(isinstance(record, EventRetried) for record in self.of.journal) == int(number)
+
+    def approvals(self, number: str) -> None:
+        assert len(self.of.approvals) == int(number)
+
+
 class Story:
     """A story so far: the rules and events that are written down, and the bench."""
 
@@ -56,9 +109,10 @@ class Story:
         verb, words, given = stories.split(told)
         options = {name: value_of(text) for name, text in given.items()}
         if verb == "expect":
-            EXPECTED[words[0]](self.bench, *words[1:], **options)
+            getattr(Expected(self.bench), words[0])(*words[1:], **options)
         elif verb:
-            said = VERBS[verb](self, *words, **options) or []
+            made = VERBS.get(verb) or getattr(Story, verb)
+            said = made(self, *words, **options) or []
             assert said == (follows.split(", ") if follows else [])
 
     def step(self, kind: str, what: str = "", **terms: Any) -> None:
@@ -125,15 +179,6 @@ def value_of(text: str) -> Any:
 
 
 VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
-    "step": Story.step,
-    "rule": Story.rule,
-    "event": Story.event,
-    "see": Story.see,
-    "end": Story.end,
-    "kill": Story.kill,
-    "reload": Story.reload,
-    "name": Story.name,
-    "shorten": Story.shorten,
     "retry": lambda story: story.bench.retry(),
     "pass": lambda story, seconds: story.bench.let_pass(float(seconds)),
     "find": lambda story, which, **facts: story.bench.find(which, **facts),
@@ -141,78 +186,7 @@ VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "hear": lambda story, *prepared: story.bench.hear(*prepared),
     "shutdown": lambda story: story.bench.tell(ShutdownRequested()),
 }
-
-
-def case(of: Bench, event_id: str) -> Case:
-    return of.decider.state.cases[event_id]
-
-
-def expect_phase(of: Bench, event_id: str, phase: str) -> None:
-    assert case(of, event_id).phase == phase
-
-
-def expect_results(of: Bench, event_id: str, *results: str) -> None:
-    assert tuple(str(each or "-") for each in case(of, event_id).results) == results
-
-
-def expect_agrees(of: Bench, event_id: str, told: str) -> None:
-    assert decider.agrees(case(of, event_id)) == (told == "yes")
-
-
-def expect_standing(of: Bench, *names: str) -> None:
-    assert tuple(of.standing) == names
-
-
-def expect_wake(of: Bench, at: str) -> None:
-    assert of.decider.wake_at == (None if at == "never" else START + float(at))
-
-
-def expect_reasons(of: Bench, event_id: str, *reasons: str) -> None:
-    (told,) = [each for each in report(of)["events"] if each["event_id"] == event_id]
-    assert tuple(action["reason"] for action in told["actions"]) == reasons
-
-
-def expect_effect(of: Bench, **facts: Any) -> None:
-    (effect,) = report(of)["standing"]
-    assert {name: effect[name] for name in facts} == facts
-
-
-def expect_run(of: Bench, which: str, **facts: Any) -> None:
-    run = of.runs[which]
-    known = {"attempt": run.attempt, "until": run.until - START, "rule": run.rule}
-    known |= {"facts": run.facts, "event": run.event.event_id, "status": run.event.status}
-    assert {name: known[name] for name in facts} == facts
-
-
-def expect_busy(of: Bench, told: str) -> None:
-    assert of.decider.busy == (told == "yes")
-
-
-def expect_tried(of: Bench, number: str) -> None:
-    assert sum(isinstance(record, EventRetried) for record in of.journal) == int(number)
-
-
-def expect_approvals(of: Bench, number: str) -> None:
-    assert len(of.approvals) == int(number)
-
-
-def report(of: Bench) -> dict[str, Any]:
-    return status.report(of.decider, of.now)
-
-
-EXPECTED: Final[dict[str, Callable[..., None]]] = {
-    "phase": expect_phase,
-    "results": expect_results,
-    "agrees": expect_agrees,
-    "standing": expect_standing,
-    "wake": expect_wake,
-    "reasons": expect_reasons,
-    "effect": expect_effect,
-    "run": expect_run,
-    "busy": expect_busy,
-    "tried": expect_tried,
-    "approvals": expect_approvals,
-}
+"""What is no method of a story by its own name."""
 
 
 @pytest.mark.parametrize("title", STORIES)

@@ -159,20 +159,14 @@ class Scripted:
                 return False
         return True
 
-    def die(self) -> None:
-        """End at once, with every connection, as a process that is killed."""
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for talk in self._open:
-            talk.close()
-
     def __enter__(self) -> Self:
         self._threads[0].start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.die()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
         for thread in self._threads[:1]:
             thread.join(patience.SECONDS)  # from then on none is added
         for talk in self._open:

@@ -80,20 +80,17 @@ async def test_a_task_that_is_cancelled_leaves_neither_a_socket_nor_a_thread_beh
 
 
 @pytest.mark.parametrize("doing", DOINGS)
-def test_a_connection_that_is_being_made_is_cancelled_too(doing: str) -> None:
-    async def run(port: int) -> None:
+async def test_a_connection_that_is_being_made_is_cancelled_too(doing: str) -> None:
+    with losing() as (_, port):
         client = AsyncClient(f"http://127.0.0.1:{port}", name="web-0")
         task = asyncio.ensure_future(DOINGS[doing](client))
         await asyncio.sleep(0)
         await cancelled(task)
         assert client._client._idle == []
 
-    with losing() as (_, port):
-        asyncio.run(run(port), debug=True)
-
 
 @pytest.mark.parametrize("doing", DOINGS)
-def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -> None:
+async def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -> None:
     looking, silent = threading.Event(), threading.Event()
 
     def resolve(*_: object, flags: int = 0, **__: object) -> list[Any]:
@@ -103,17 +100,14 @@ def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -
         silent.wait()
         return []
 
-    async def run() -> None:
-        client = AsyncClient("http://two.test", name="web-0")
-        connection = SocketConnection(client._client._session, resolve)
-        client._client._connection = lambda: connection  # type: ignore[method-assign]
+    client = AsyncClient("http://two.test", name="web-0")
+    connection = SocketConnection(client._client._session, resolve)
+    client._client._connection = lambda: connection  # type: ignore[method-assign]
+    try:
         task = asyncio.ensure_future(DOINGS[doing](client))
         await asyncio.to_thread(looking.wait, patience.SECONDS)
         await cancelled(task)
         assert not silent.is_set()
-
-    try:
-        asyncio.run(run(), debug=True)
     finally:
         silent.set()
 
@@ -131,13 +125,12 @@ async def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards
         assert change.appeared
 
 
-def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_with(
+async def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_with(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "state"
-
-    async def run(url: str) -> None:
-        async with AsyncClient(url, name="web-0") as client:
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        async with AsyncClient(server.url, name="web-0") as client:
             watch = client.watch(since=file)
             task = asyncio.ensure_future(first(watch))
             await asyncio.sleep(0)
@@ -152,9 +145,6 @@ def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_w
             await watch.done()
             assert '"handled":true' in file.read_text()
 
-    with serving(lambda *_: message(200, document(listed()))) as server:
-        asyncio.run(run(server.url))
-
 
 async def test_watches_take_no_thread_of_the_loops_own(server: Silent) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
@@ -165,7 +155,7 @@ async def test_watches_take_no_thread_of_the_loops_own(server: Silent) -> None:
         assert await asyncio.gather(*tasks) == [[]] * 3
 
 
-def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_the_watch(
+async def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_the_watch(
     cloud: Emulator,
 ) -> None:
     name = contextvars.ContextVar[str]("name")
@@ -177,14 +167,11 @@ def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_th
         if trouble.over:
             raise KeyError("enough")
 
-    async def run() -> None:
-        name.set("handler")
-        async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
-            with pytest.raises(KeyError, match="enough"):
-                await anext(client.watch(on_trouble=tell))
-
     cloud.faults("status", status=503)
-    asyncio.run(run(), debug=True)
+    name.set("handler")
+    async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
+        with pytest.raises(KeyError, match="enough"):
+            await anext(client.watch(on_trouble=tell))
     here = threading.current_thread()
     assert told == [("status-503", "handler", here), ("over", "handler", here)]
 
@@ -254,28 +241,27 @@ async def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse(server: Si
         assert await task == []
 
 
-def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(cloud: Emulator) -> None:
-    async def run() -> None:
-        async with AsyncClient(cloud.endpoint, pace=QUICK) as client:
-            assert client.endpoint == cloud.endpoint
-            assert (await client.machine()).name == "web-0"
-            assert len((await client.document()).events) == 2
-            assert client.name == "web-0"
-            (event,) = await client.events(mine=True)
-            async with client.documents() as documents:
-                assert len((await anext(documents)).events) == 2
-                assert (documents.looks, documents.answered_at is None) == (1, False)
-            await client.report("preparing")
-            with pytest.raises(Misuse):
-                await client.report("asleep")
-            with pytest.raises(RequestRefused):
-                await client.approve(EVENT_ID)
-            await client.approve(event)
-        assert event.event_id == ours.event_id
-
+async def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(
+    cloud: Emulator,
+) -> None:
     ours = cloud.schedule("Reboot", "web-0")
     cloud.schedule("Reboot", "web-1")
-    asyncio.run(run(), debug=True)
+    async with AsyncClient(cloud.endpoint, pace=QUICK) as client:
+        assert client.endpoint == cloud.endpoint
+        assert (await client.machine()).name == "web-0"
+        assert len((await client.document()).events) == 2
+        assert client.name == "web-0"
+        (event,) = await client.events(mine=True)
+        async with client.documents() as documents:
+            assert len((await anext(documents)).events) == 2
+            assert (documents.looks, documents.answered_at is None) == (1, False)
+        await client.report("preparing")
+        with pytest.raises(Misuse):
+            await client.report("asleep")
+        with pytest.raises(RequestRefused):
+            await client.approve(EVENT_ID)
+        await client.approve(event)
+    assert event.event_id == ours.event_id
     assert ours.approved_by == "web-0"
 
 

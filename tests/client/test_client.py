@@ -18,6 +18,7 @@ from client.scripted import QUICK, Asked, Scripted, Silent, Talk, document, mess
 from client.world import EVENT_ID, listed
 from forewarn.client.event import Misuse, RequestRefused, Trouble, Unreachable
 from forewarn.client.sync import Client
+from forewarn.client.transport import MAX_BODY_BYTES
 from forewarn.testing import Emulator
 
 Connect = Callable[..., Client]
@@ -241,13 +242,16 @@ def test_a_waiting_server_is_waited_for(connect: Connect, cloud: Emulator) -> No
     assert (waits()[0]["If-None-Match"], waits()[0]["Prefer"]) == ("0", "wait=1")
 
 
+@pytest.mark.parametrize("resets", [False, True])
 def test_a_connection_that_the_server_closed_meanwhile_is_replaced_in_silence(
-    connect: Connect,
+    connect: Connect, resets: bool
 ) -> None:
     def script(talk: Talk) -> None:
         asked = talk.request()
         if asked is not None:  # the watch may end between its connection and its question
             talk.answer(200, document() if asked.method == "GET" else b"")
+        if resets and talk.request() is not None:
+            talk.reset()
 
     with Scripted(script) as server:
         client = connect(server.url, name="web-0")
@@ -315,6 +319,9 @@ FAULTS = {
     "redirect": message(302, b"", Location="http://example.com/"),
     "html": message(200, b"<!DOCTYPE html><title>Sign in</title>", Content_Type="text/html"),
     "cut": message(200, document())[:-3],
+    "no http": b"220 mail.example.net ESMTP ready\r\n",
+    "too large": message(200, b" " * (MAX_BODY_BYTES + 1)),
+    "reset": b"",
 }
 """One of each reason; all that may be wrong with an answer is in test_transport and test_asking."""
 
@@ -328,6 +335,8 @@ def test_a_watch_lives_through_anything_and_says_so_once(connect: Connect, fault
         while talk.request() is not None:
             number = next(numbers)
             if number in {2, 3, 4}:
+                if fault == "reset":
+                    talk.reset()
                 talk.send(FAULTS[fault])
                 return
             talk.answer(200, document(*[listed()] * (number < 6)))

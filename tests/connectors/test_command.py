@@ -178,24 +178,20 @@ def test_what_is_no_utf_8_or_moves_a_cursor_is_made_harmless(shop: Workshop) -> 
     )
 
 
-def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> None:
+async def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> None:
     flooded, go = shop.pipe("flooded"), shop.pipe("go")
     connector = shop.connector(
         "yes | head -c 50000000; yes | head -c 50000000 >&2; echo the end >&2\n"
         "echo done > flooded; cat go"
     )
-
-    async def story() -> Outcome | Found:
-        performing = asyncio.create_task(connector.perform(task()))
-        await told(flooded)
-        status = await told(Path(f"/proc/{shop.runner()}/status"))
-        peak = re.search(r"VmHWM:\s+(\d+) kB", status)
-        assert peak
-        assert int(peak[1]) < 32 * 1024
-        await tell(go)
-        return await performing
-
-    outcome = play(story())
+    performing = asyncio.create_task(connector.perform(task()))
+    await told(flooded)
+    status = await told(Path(f"/proc/{shop.runner()}/status"))
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert peak
+    assert int(peak[1]) < 32 * 1024
+    await tell(go)
+    outcome = await performing
     assert isinstance(outcome, Outcome)
     assert outcome.succeeded
     assert outcome.message.endswith("the end")
@@ -211,7 +207,7 @@ def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> None:
     ],
     ids=["plain", "orderly", "stubborn"],
 )
-def test_what_is_over_its_time_limit_is_ended_with_all_that_it_began(
+async def test_what_is_over_its_time_limit_is_ended_with_all_that_it_began(
     shop: Workshop, body: str, ended: str
 ) -> None:
     held = shop.pipe("held")
@@ -220,28 +216,19 @@ def test_what_is_over_its_time_limit_is_ended_with_all_that_it_began(
         time_limit_seconds=0.3,
         grace_seconds=0.2,
     )
-
-    async def story() -> Outcome | Found:
-        gone = asyncio.create_task(told(held))
-        outcome = await connector.perform(task())
-        await gone  # the pipe is closed when the last process of the group has gone
-        return outcome
-
-    outcome = play(story())
+    gone = asyncio.create_task(told(held))
+    outcome = await connector.perform(task())
+    await gone  # the pipe is closed when the last process of the group has gone
     assert isinstance(outcome, Outcome)
     assert not outcome.succeeded
     assert ended in outcome.message
 
 
-def test_what_a_program_leaves_behind_is_not_waited_for(shop: Workshop) -> None:
+async def test_what_a_program_leaves_behind_is_not_waited_for(shop: Workshop) -> None:
     held = shop.pipe("held")
     connector = shop.connector("{ cat held; echo late > late; } & echo fine >&2")
-
-    async def story() -> None:
-        assert await connector.perform(task()) == Outcome(succeeded=True, message="fine")
-        await tell(held)
-
-    play(story())
+    assert await connector.perform(task()) == Outcome(succeeded=True, message="fine")
+    await tell(held)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +269,7 @@ def test_a_run_that_cannot_be_begun_is_a_failure_that_says_why(shop: Workshop) -
     assert not shop.lines("ran")
 
 
-def test_a_state_folder_that_was_removed_is_made_again_and_what_it_had_is_unknown(
+async def test_a_state_folder_that_was_removed_is_made_again_and_what_it_had_is_unknown(
     shop: Workshop,
 ) -> None:
     begun, go = shop.pipe("begun"), shop.pipe("go")
@@ -290,43 +277,37 @@ def test_a_state_folder_that_was_removed_is_made_again_and_what_it_had_is_unknow
         f'test "$FOREWARN_OPERATION" = 2.1 || {{ echo > {begun}; read _ < {go}; }}; '
         'echo "$FOREWARN_OPERATION" >> ran'
     )
-
-    async def story() -> None:
-        first = asyncio.create_task(connector.perform(task()))
-        await told(begun)
-        shutil.rmtree(shop.state)
-        assert await connector.perform(task(operation="2.1")) == Outcome(succeeded=True, message="")
-        await tell(go)
-        assert await first is Found.UNKNOWN
-        again = shop.connector("echo repeated >> ran")  # after a restart
-        assert await again.check(task(attempt=2)) is Found.UNKNOWN
-
-    play(story())
+    first = asyncio.create_task(connector.perform(task()))
+    await told(begun)
+    shutil.rmtree(shop.state)
+    assert await connector.perform(task(operation="2.1")) == Outcome(succeeded=True, message="")
+    await tell(go)
+    assert await first is Found.UNKNOWN
+    again = shop.connector("echo repeated >> ran")  # after a restart
+    assert await again.check(task(attempt=2)) is Found.UNKNOWN
     assert shop.lines("ran") == ["2.1", "1.1"]
 
 
-def test_an_end_that_cannot_be_looked_at_for_want_of_files_is_no_failure(shop: Workshop) -> None:
+async def test_an_end_that_cannot_be_looked_at_for_want_of_files_is_no_failure(
+    shop: Workshop,
+) -> None:
     begun, go = shop.pipe("begun"), shop.pipe("go")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def story() -> Outcome | Found:
-        performing = asyncio.create_task(
-            shop.connector(f"echo > {begun}; read _ < {go}").perform(task())
-        )
-        await told(begun)
-        writing = os.open(go, os.O_RDWR)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        try:
-            with capture_logs() as logs:
-                os.write(writing, b"go\n")
-                await patience.reached(lambda: logs or performing.done())
-            assert not performing.done()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            os.close(writing)
-        return await performing
-
-    assert play(story()) == GO_ON
+    performing = asyncio.create_task(
+        shop.connector(f"echo > {begun}; read _ < {go}").perform(task())
+    )
+    await told(begun)
+    writing = os.open(go, os.O_RDWR)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with capture_logs() as logs:
+            os.write(writing, b"go\n")
+            await patience.reached(lambda: logs or performing.done())
+        assert not performing.done()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.close(writing)
+    assert await performing == GO_ON
 
 
 def test_machines_are_done_together_as_far_as_the_limit_allows(shop: Workshop) -> None:
@@ -343,18 +324,14 @@ def test_machines_are_done_together_as_far_as_the_limit_allows(shop: Workshop) -
     assert play(connector.perform(task("web-0", "web-1"))) == GO_ON
 
 
-def test_no_more_are_under_way_than_the_limit(shop: Workshop) -> None:
+async def test_no_more_are_under_way_than_the_limit(shop: Workshop) -> None:
     (shop.folder / "now").mkdir()
     connector = shop.connector(
         'mkdir "now/$FOREWARN_OPERATION"; ls now | wc -l >> log; rmdir "now/$FOREWARN_OPERATION"',
         at_once=2,
     )
-
-    async def story() -> None:
-        tasks = [connector.perform(task(operation=f"{n}.1")) for n in range(1, 21)]
-        assert await asyncio.gather(*tasks) == [GO_ON] * 20
-
-    play(story())
+    tasks = [connector.perform(task(operation=f"{n}.1")) for n in range(1, 21)]
+    assert await asyncio.gather(*tasks) == [GO_ON] * 20
     counts = [int(line) for line in shop.lines("log")]
     assert len(counts) == 20
     assert max(counts) <= 2

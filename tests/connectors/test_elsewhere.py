@@ -23,20 +23,16 @@ def here(tmp_path: Path) -> Workshop:
     return Workshop(folder)
 
 
-def test_what_runs_on_another_host_is_not_begun_here(shop: Workshop, here: Workshop) -> None:
+async def test_what_runs_on_another_host_is_not_begun_here(shop: Workshop, here: Workshop) -> None:
     began, go = shop.pipe("began"), shop.pipe("go")
     there = shop.connector("echo $$ > began; cat go")
     own = here.connector("echo again >> log")
-
-    async def story() -> Found | Outcome:
-        running = asyncio.create_task(there.perform(task()))
-        await told(began)
-        found = await own.check(task(attempt=2, claimed_elsewhere=("there",)))
-        await tell(go)
-        assert await running == Outcome(succeeded=True)
-        return found
-
-    assert play(story()) is Found.UNKNOWN
+    running = asyncio.create_task(there.perform(task()))
+    await told(began)
+    found = await own.check(task(attempt=2, claimed_elsewhere=("there",)))
+    await tell(go)
+    assert await running == Outcome(succeeded=True)
+    assert found is Found.UNKNOWN
     assert here.lines("log") == []
 
 

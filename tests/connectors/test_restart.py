@@ -50,63 +50,51 @@ def serve(shop: Workshop) -> forked.Forked:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_the_end_of_the_service_neither_ends_nor_repeats_a_program(
+async def test_the_end_of_the_service_neither_ends_nor_repeats_a_program(
     shop: Workshop, number: signal.Signals
 ) -> None:
     began, go = shop.pipe("began"), shop.pipe("go")
     service = serve(shop)
-
-    async def story() -> Outcome | Found:
-        await told(began)
-        os.killpg(service.pid, number)
-        await asyncio.to_thread(service.wait)
-        checking = asyncio.create_task(shop.connector(SLOW).check(task(attempt=2)))
-        await tell(go)
-        return await checking
-
-    assert play(story()) == Outcome(succeeded=True, message="fine")
+    await told(began)
+    os.killpg(service.pid, number)
+    await asyncio.to_thread(service.wait)
+    checking = asyncio.create_task(shop.connector(SLOW).check(task(attempt=2)))
+    await tell(go)
+    assert await checking == Outcome(succeeded=True, message="fine")
     assert shop.lines("log") == ["began", "done"]
 
 
-def test_what_ended_while_no_service_was_there_is_found(shop: Workshop) -> None:
+async def test_what_ended_while_no_service_was_there_is_found(shop: Workshop) -> None:
     began, go = shop.pipe("began"), shop.pipe("go")
     service = serve(shop)
-
-    async def story() -> None:
-        await told(began)
-        service.kill()
-        await asyncio.to_thread(service.wait)
-        # Opened while the runner still holds it: afterwards opening would wait for ever.
-        alive = os.open(shop.run_folder() / "alive", os.O_RDONLY | os.O_NONBLOCK)
-        os.set_blocking(alive, True)
-        await tell(go)
-        assert await asyncio.to_thread(os.read, alive, 1) == b""  # the runner has ended
-        os.close(alive)
-        connector = shop.connector("echo again >> log")
-        assert await connector.check(task(attempt=2)) == Outcome(succeeded=True, message="fine")
-        assert await connector.perform(task(attempt=3)) == Outcome(succeeded=True, message="fine")
-
-    play(story())
+    await told(began)
+    service.kill()
+    await asyncio.to_thread(service.wait)
+    # Opened while the runner still holds it: afterwards opening would wait for ever.
+    alive = os.open(shop.run_folder() / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(alive, True)
+    await tell(go)
+    assert await asyncio.to_thread(os.read, alive, 1) == b""  # the runner has ended
+    os.close(alive)
+    connector = shop.connector("echo again >> log")
+    assert await connector.check(task(attempt=2)) == Outcome(succeeded=True, message="fine")
+    assert await connector.perform(task(attempt=3)) == Outcome(succeeded=True, message="fine")
     assert shop.lines("log") == ["began", "done"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")
-def test_a_result_waits_for_room_on_a_full_disk(shop: Workshop) -> None:
+async def test_a_result_waits_for_room_on_a_full_disk(shop: Workshop) -> None:
     """A limit on the size of files stands for the full disk, with EFBIG in the place of ENOSPC."""
     began, go = shop.pipe("began"), shop.pipe("go")
-
-    async def story() -> Outcome | Found:
-        performing = asyncio.create_task(shop.connector(SLOW).perform(task()))
-        await told(began)
-        runner = shop.runner()
-        _, hard = resource.prlimit(runner, resource.RLIMIT_FSIZE)
-        resource.prlimit(runner, resource.RLIMIT_FSIZE, (0, hard))
-        await tell(go)
-        await asyncio.to_thread(patience.until, (shop.run_folder() / "result.new").exists)
-        resource.prlimit(runner, resource.RLIMIT_FSIZE, (hard, hard))
-        return await performing
-
-    assert play(story()) == Outcome(succeeded=True, message="fine")
+    performing = asyncio.create_task(shop.connector(SLOW).perform(task()))
+    await told(began)
+    runner = shop.runner()
+    _, hard = resource.prlimit(runner, resource.RLIMIT_FSIZE)
+    resource.prlimit(runner, resource.RLIMIT_FSIZE, (0, hard))
+    await tell(go)
+    await asyncio.to_thread(patience.until, (shop.run_folder() / "result.new").exists)
+    resource.prlimit(runner, resource.RLIMIT_FSIZE, (hard, hard))
+    assert await performing == Outcome(succeeded=True, message="fine")
     assert shop.lines("log") == ["began", "done"]
 
 
@@ -120,25 +108,23 @@ def test_what_was_never_begun_is_not_done(shop: Workshop) -> None:
     assert shop.lines("log") == ["ran"]
 
 
-def lose(shop: Workshop) -> None:
+async def lose(shop: Workshop) -> None:
     """Let the runner of attempt 1 be killed while its program runs."""
     began, go = shop.pipe("began"), shop.pipe("go")
-
-    async def story() -> None:
-        performing = asyncio.create_task(shop.connector(SLOW).perform(task()))
-        await told(began)
-        os.kill(shop.runner(), signal.SIGKILL)
-        assert await performing is Found.UNKNOWN
-        await tell(go)
-
-    play(story())
+    performing = asyncio.create_task(shop.connector(SLOW).perform(task()))
+    await told(began)
+    os.kill(shop.runner(), signal.SIGKILL)
+    assert await performing is Found.UNKNOWN
+    await tell(go)
     assert not (shop.run_folder() / "result").exists()
 
 
-def test_what_was_lost_between_its_beginning_and_its_result_nobody_knows(shop: Workshop) -> None:
-    lose(shop)
+async def test_what_was_lost_between_its_beginning_and_its_result_nobody_knows(
+    shop: Workshop,
+) -> None:
+    await lose(shop)
     again = shop.connector("echo again >> log")
-    assert play(again.check(task(attempt=2))) is Found.UNKNOWN
+    assert await again.check(task(attempt=2)) is Found.UNKNOWN
     assert "again" not in shop.lines("log")
 
 
@@ -150,11 +136,11 @@ def test_a_process_number_that_is_used_again_deceives_nobody(shop: Workshop) -> 
     assert play(connector.check(task(attempt=2))) is Found.UNKNOWN
 
 
-def test_what_an_operator_said_to_repeat_is_done_again(shop: Workshop) -> None:
-    lose(shop)
+async def test_what_an_operator_said_to_repeat_is_done_again(shop: Workshop) -> None:
+    await lose(shop)
     connector = shop.connector("echo again >> log")
-    assert play(connector.check(task(attempt=3, repeat_after=2))) is Found.NOT_DONE
-    assert play(connector.perform(task(attempt=3, repeat_after=2))) == Outcome(succeeded=True)
+    assert await connector.check(task(attempt=3, repeat_after=2)) is Found.NOT_DONE
+    assert await connector.perform(task(attempt=3, repeat_after=2)) == Outcome(succeeded=True)
     assert "again" in shop.lines("log")
 
 
@@ -194,23 +180,23 @@ def test_an_earlier_attempts_doubt_is_no_longer_asked_about_but_a_later_ones_is(
         ("kill -9 $$", Found.UNKNOWN),
     ],
 )
-def test_the_check_command_decides_what_nobody_knows(
+async def test_the_check_command_decides_what_nobody_knows(
     shop: Workshop, body: str, found: Outcome | Found
 ) -> None:
-    lose(shop)
+    await lose(shop)
     check = shop.program(f'test "$FOREWARN_MACHINE" = web-0 || exit 9\n{body}', "check")
     connector = shop.connector("echo again >> log", check_command=(check,))
-    assert play(connector.check(task(attempt=2))) == found
+    assert await connector.check(task(attempt=2)) == found
     if isinstance(found, Outcome):
-        assert play(connector.check(task(attempt=3))) == found  # without asking again
-        assert play(connector.perform(task(attempt=3))) == found
+        assert await connector.check(task(attempt=3)) == found  # without asking again
+        assert await connector.perform(task(attempt=3)) == found
         assert "again" not in shop.lines("log")
 
 
-def test_a_check_command_that_cannot_be_run_knows_nothing(shop: Workshop) -> None:
-    lose(shop)
+async def test_a_check_command_that_cannot_be_run_knows_nothing(shop: Workshop) -> None:
+    await lose(shop)
     connector = shop.connector("", check_command=("/nowhere/check",))
-    assert play(connector.check(task(attempt=2))) is Found.UNKNOWN
+    assert await connector.check(task(attempt=2)) is Found.UNKNOWN
 
 
 def test_only_machines_without_a_result_are_done_by_the_next_attempt(shop: Workshop) -> None:
@@ -246,27 +232,23 @@ def test_a_result_that_is_none_is_not_believed(shop: Workshop, result: str) -> N
     assert play(connector.check(task(attempt=2))) is Found.UNKNOWN
 
 
-def test_an_attempt_that_another_has_taken_over_begins_nothing_more(shop: Workshop) -> None:
+async def test_an_attempt_that_another_has_taken_over_begins_nothing_more(shop: Workshop) -> None:
     began, go = shop.pipe("began"), shop.pipe("go")
     connector = shop.connector(
         'echo "$FOREWARN_OPERATION" >> log; test $FOREWARN_OPERATION = 2.1 || exit 0\n'
         "echo began > began; cat go",
         at_once=1,
     )
-
-    async def story() -> None:
-        first = asyncio.create_task(connector.perform(task(operation="2.1")))
-        await told(began)
-        stale = asyncio.create_task(connector.perform(task(attempt=1)))
-        await patience.reached(lambda: connector._slots._waiters)  # it waits for its turn
-        assert await connector.check(task(attempt=2)) is Found.NOT_DONE
-        await tell(go)
-        await first
-        outcome = await stale
-        assert isinstance(outcome, Outcome)
-        assert "attempt 2 " in outcome.message
-
-    play(story())
+    first = asyncio.create_task(connector.perform(task(operation="2.1")))
+    await told(began)
+    stale = asyncio.create_task(connector.perform(task(attempt=1)))
+    await patience.reached(lambda: connector._slots._waiters)  # it waits for its turn
+    assert await connector.check(task(attempt=2)) is Found.NOT_DONE
+    await tell(go)
+    await first
+    outcome = await stale
+    assert isinstance(outcome, Outcome)
+    assert "attempt 2 " in outcome.message
     assert shop.lines("log") == ["2.1"]
 
 
@@ -279,27 +261,23 @@ def test_what_is_recorded_is_forgotten(shop: Workshop) -> None:
     play(connector.forget(task()))
 
 
-def test_at_start_what_is_over_is_swept_but_for_what_is_under_way(shop: Workshop) -> None:
+async def test_at_start_what_is_over_is_swept_but_for_what_is_under_way(shop: Workshop) -> None:
     began, go = shop.pipe("began"), shop.pipe("go")
     connector = shop.connector("test $FOREWARN_OPERATION != 3.1 || { echo > began; cat go; }")
-
-    async def story() -> None:
-        for name in ("1.1", "2.1"):
-            await connector.perform(task(operation=name))
-        under_way = asyncio.create_task(connector.perform(task(operation="3.1")))
-        await told(began)
-        (shop.state / "mine.txt").touch()
-        restarted = CommandConnector(
-            CommandConnectorSettings(program=("true",)), shop.state, os.environ
-        )
-        await restarted.sweep({"2.1"})
-        left = {place.name.split("@")[0] for place in shop.runs()}
-        assert left == {"2.1", "3.1", "mine.txt"}
-        await tell(go)
-        await under_way
-        await restarted.sweep(())
-
-    play(story())
+    for name in ("1.1", "2.1"):
+        await connector.perform(task(operation=name))
+    under_way = asyncio.create_task(connector.perform(task(operation="3.1")))
+    await told(began)
+    (shop.state / "mine.txt").touch()
+    restarted = CommandConnector(
+        CommandConnectorSettings(program=("true",)), shop.state, os.environ
+    )
+    await restarted.sweep({"2.1"})
+    left = {place.name.split("@")[0] for place in shop.runs()}
+    assert left == {"2.1", "3.1", "mine.txt"}
+    await tell(go)
+    await under_way
+    await restarted.sweep(())
     assert [place.name for place in shop.runs()] == ["mine.txt"]
 
 

@@ -102,22 +102,19 @@ def test_a_move_goes_where_the_task_says_and_else_to_the_emptiest_open_host(
     assert play(connector.check(closed)) == Outcome(succeeded=True, hosts={"web-0": "h2"})
 
 
-def test_a_reboot_with_its_host_lasts_until_the_host_has_rebooted(room: Room) -> None:
-    async def story() -> None:
-        connector = room.connector()
-        facts = (await connector.survey())["h1"]
-        stop = task(hosts=("h1",), host_boot_id=facts.boot_id)
-        work = asyncio.create_task(connector.perform(stop))
-        room.clock.advance(timedelta(hours=1))
-        assert not await room.done(work)
-        off = (await connector.survey())["h1"].guests[0]
-        assert (off.name, off.running) == ("web-0", False)
-        assert await connector.check(stop) is Found.NOT_DONE
-        await connector.reboot_host("h1")
-        room.clock.advance(HOST_REBOOT - SECOND)
-        assert not await room.done(work)
-        room.clock.advance(2 * SECOND)
-        assert await room.done(work)
-        assert (await connector.survey())["h1"].guests[0].running
-
-    play(story())
+async def test_a_reboot_with_its_host_lasts_until_the_host_has_rebooted(room: Room) -> None:
+    connector = room.connector()
+    facts = (await connector.survey())["h1"]
+    stop = task(hosts=("h1",), host_boot_id=facts.boot_id)
+    work = asyncio.create_task(connector.perform(stop))
+    room.clock.advance(timedelta(hours=1))
+    assert not await room.done(work)
+    off = (await connector.survey())["h1"].guests[0]
+    assert (off.name, off.running) == ("web-0", False)
+    assert await connector.check(stop) is Found.NOT_DONE
+    await connector.reboot_host("h1")
+    room.clock.advance(HOST_REBOOT - SECOND)
+    assert not await room.done(work)
+    room.clock.advance(2 * SECOND)
+    assert await room.done(work)
+    assert (await connector.survey())["h1"].guests[0].running

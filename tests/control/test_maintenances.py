@@ -16,90 +16,72 @@ from forewarn.control import maintenances
 from forewarn.control.maintenances import UnitTargets
 from forewarn.control.plane import Stepped
 from forewarn.maintenance import fleet_file, host_drain, planner
-from forewarn.maintenance.model import (
-    Changes,
-    DrainOptions,
-    HoldKind,
-    HostState,
-    Policy,
-    Refused,
-)
+from forewarn.maintenance.model import Changes, DrainOptions, HoldKind, HostState, Policy, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
-from forewarn.maintenance.units import (
-    CheckProgress,
-    MaintenanceState,
-    TurnOrder,
-    UnitState,
-)
+from forewarn.maintenance.units import CheckProgress, MaintenanceState, TurnOrder, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
 
 
-def test_hosts_that_can_be_drained_are_drained_and_rebooted() -> None:
-    async def story(site: UnitSite) -> None:
-        site.begin(UnitTargets(all_hosts=True), drained=("h1", "h2", "h3"))
-        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
+@pytest.fixture
+def site() -> UnitSite:
+    return UnitSite()
 
-    site = played(story)
+
+async def test_hosts_that_can_be_drained_are_drained_and_rebooted(site: UnitSite) -> None:
+    site.begin(UnitTargets(all_hosts=True), drained=("h1", "h2", "h3"))
+    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
     assert sorted(site.reboots) == ["h1", "h2", "h3"]
     assert set(site.states().values()) == {DONE}
     assert {drain.state for drain in site.drains().values()} == {HostState.UP}
     assert site.where("web-0", "web-2", "cache") == ["h1", "h2", "h3"]
 
 
-def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain() -> None:
-    async def story(site: UnitSite) -> None:
-        site.failing = {"cache"}  # which is on h3
-        site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
-        await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
-        assert site.reboots == []
-        site.failing.clear()
-        site.order(MaintenanceOrder.RETRY, "h3")
-        assert site.drains()["h3"].state is HostState.DRAINING
-        site.order(MaintenanceOrder.RESUME)
-        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-
-    site = played(story)
+async def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain(site: UnitSite) -> None:
+    site.failing = {"cache"}  # which is on h3
+    site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
+    await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
+    assert site.reboots == []
+    site.failing.clear()
+    site.order(MaintenanceOrder.RETRY, "h3")
+    assert site.drains()["h3"].state is HostState.DRAINING
+    site.order(MaintenanceOrder.RESUME)
+    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
     assert site.reboots == ["h3", "h2"]
     assert set(site.states().values()) == {DONE}
 
 
-def test_a_drain_that_is_retried_by_itself_takes_its_unit_with_it() -> None:
-    async def story(site: UnitSite) -> None:
-        site.reboot_fails = True
-        site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
-        await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
-        site.reboot_fails = False
-        (failed,) = [name for name, state in site.states().items() if state is FAILED]
-        done(site.plane.order_drain(failed, host_drain.retry))
-        await site.reach(lambda: site.states()[failed] is DONE, rounds=1000)
-        assert site.maintenance().state is MaintenanceState.HALTED
-        with pytest.raises(Refused) as refusal:  # or the host would be rebooted once more
-            site.order(MaintenanceOrder.RETRY, failed)
-        assert refusal.value.code is ErrorCode.CONFLICT
-        site.order(MaintenanceOrder.RESUME)
-        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-
-    site = played(story)
+async def test_a_drain_that_is_retried_by_itself_takes_its_unit_with_it(site: UnitSite) -> None:
+    site.reboot_fails = True
+    site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
+    await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
+    site.reboot_fails = False
+    (failed,) = [name for name, state in site.states().items() if state is FAILED]
+    done(site.plane.order_drain(failed, host_drain.retry))
+    await site.reach(lambda: site.states()[failed] is DONE, rounds=1000)
+    assert site.maintenance().state is MaintenanceState.HALTED
+    with pytest.raises(Refused) as refusal:  # or the host would be rebooted once more
+        site.order(MaintenanceOrder.RETRY, failed)
+    assert refusal.value.code is ErrorCode.CONFLICT
+    site.order(MaintenanceOrder.RESUME)
+    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
     assert sorted(site.reboots[1:]) == ["h2", "h3"]
 
 
-def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another() -> None:
+async def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another(
+    site: UnitSite,
+) -> None:
     asked = asked_for(
         UnitTargets(hosts=("h1", "h2")), draining=DrainOptions(), order=TurnOrder.LISTED
     )
-
-    async def story(site: UnitSite) -> None:
-        site.start_as_asked(asked, ("h1", "h2"))
-        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-
-    site = played(story)
+    site.start_as_asked(asked, ("h1", "h2"))
+    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
     assert site.drains()["h1"].changed_at <= site.drains()["h2"].requested_at
     assert {name: drain.state for name, drain in site.drains().items()} == {
         "h1": HostState.EMPTY,
@@ -108,18 +90,18 @@ def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another() 
     assert site.reboots == []
 
 
-def test_a_host_is_not_drained_while_all_hosts_for_its_machines_are_held() -> None:
-    async def story(site: UnitSite) -> None:
-        for name in ("h2", "h3"):
-            done(site.plane.hold(HoldKind.HOST, name, reason="", by="ann"))
-        site.begin(UnitTargets(hosts=("h1",)), drained=("h1",))
-        await site.reach(lambda: "held" in site.unit("h1").reason, rounds=1000)
-        assert "h1" not in site.drains()
-        for name in ("h2", "h3"):
-            done(site.plane.release(HoldKind.HOST, name))
-        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-
-    assert played(story).reboots == ["h1"]
+async def test_a_host_is_not_drained_while_all_hosts_for_its_machines_are_held(
+    site: UnitSite,
+) -> None:
+    for name in ("h2", "h3"):
+        done(site.plane.hold(HoldKind.HOST, name, reason="", by="ann"))
+    site.begin(UnitTargets(hosts=("h1",)), drained=("h1",))
+    await site.reach(lambda: "held" in site.unit("h1").reason, rounds=1000)
+    assert "h1" not in site.drains()
+    for name in ("h2", "h3"):
+        done(site.plane.release(HoldKind.HOST, name))
+    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
+    assert site.reboots == ["h1"]
 
 
 def test_a_request_is_the_same_however_its_machines_are_written() -> None:
@@ -129,8 +111,7 @@ def test_a_request_is_the_same_however_its_machines_are_written() -> None:
     assert len(digests) == 1
 
 
-def test_machines_are_named_by_their_tags() -> None:
-    site = UnitSite()
+def test_machines_are_named_by_their_tags(site: UnitSite) -> None:
     tagged = {"machine": [{"name": "db", "host": "h1", "tags": {"role": "leader"}}]}
     done(site.plane.apply_fleet(msgspec.convert(tagged, fleet_file.Fleet)))
     begun = site.begin(UnitTargets(tags=(("role", "leader"),), machines=("cache",)))
@@ -144,18 +125,17 @@ YEARS = timedelta(days=800)
 DB_AND_CACHE = UnitTargets(machines=("db", "cache"))
 
 
-def test_a_check_that_fails_too_often_halts_the_maintenance_and_passes_after_a_resume() -> None:
-    async def story(site: UnitSite) -> None:
-        site.checks.fails = 2
-        site.begin(DB_AND_CACHE, **CHECKED)
-        await site.reach(site.is_in(MaintenanceState.HALTED))
-        assert "cold caches" in site.maintenance().reason
-        first, second = (run.began_at for run in site.checks.runs)
-        assert second - first >= 100 * SECOND
-        site.order(MaintenanceOrder.RESUME)
-        await site.reach(site.is_in(MaintenanceState.DONE))
-
-    site = played(story)
+async def test_a_check_that_fails_too_often_halts_the_maintenance_and_passes_after_a_resume(
+    site: UnitSite,
+) -> None:
+    site.checks.fails = 2
+    site.begin(DB_AND_CACHE, **CHECKED)
+    await site.reach(site.is_in(MaintenanceState.HALTED))
+    assert "cold caches" in site.maintenance().reason
+    first, second = (run.began_at for run in site.checks.runs)
+    assert second - first >= 100 * SECOND
+    site.order(MaintenanceOrder.RESUME)
+    await site.reach(site.is_in(MaintenanceState.DONE))
     assert len(site.checks.runs) == 4
 
 
@@ -173,9 +153,7 @@ def test_a_check_that_raises_has_failed() -> None:
     assert "no disk" in played(story, site).maintenance().reason
 
 
-def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> None:
-    site = UnitSite()
-
+def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over(site: UnitSite) -> None:
     def step(replica: str) -> Stepped:
         margin = timedelta(seconds=30)
         order = site.plane.order
@@ -306,8 +284,7 @@ def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -
     assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
 
 
-def test_a_plan_knows_holds_and_what_is_live() -> None:
-    site = UnitSite()
+def test_a_plan_knows_holds_and_what_is_live(site: UnitSite) -> None:
     done(site.plane.hold(HoldKind.MACHINE, "cache", reason="storm", by="ann"))
     assert site.plan(UnitTargets(machines=("cache", "db")), order=TurnOrder.LISTED).first == ("db",)
     site.begin(UnitTargets(machines=("db",)))
@@ -316,8 +293,7 @@ def test_a_plan_knows_holds_and_what_is_live() -> None:
     assert plan.waits_for is Obstacle.MAINTENANCE
 
 
-def test_a_plan_of_users_knows_how_much_they_have_asked_for() -> None:
-    site = UnitSite()
+def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: UnitSite) -> None:
     site.plane.policy = Policy(user_initiated_limit=1)
     asked = asked_for(UnitTargets(machines=("cache",)))
     of_user = msgspec.structs.replace(asked.request, source=EventSource.USER)

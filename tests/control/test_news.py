@@ -17,13 +17,7 @@ from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.writer import Writer
 from forewarn.maintenance import news
-from forewarn.maintenance.model import (
-    Changes,
-    HoldKind,
-    HostState,
-    Maintenance,
-    Refused,
-)
+from forewarn.maintenance.model import Changes, HoldKind, HostState, Maintenance, Refused
 from forewarn.maintenance.news import NewsItem, NewsType
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_orders import MaintenanceOrder

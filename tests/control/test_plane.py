@@ -11,10 +11,7 @@ from forewarn.connectors.port import Outcome
 from forewarn.control import plane
 from forewarn.control.plane import Retention
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import (
-    Changes,
-    Refused,
-)
+from forewarn.maintenance.model import Changes, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType

@@ -18,9 +18,7 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.units import UnitState
 from forewarn.store import sqlite
-from forewarn.store.sql import Store
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 FINE = Outcome(succeeded=True, message="fine")
@@ -30,23 +28,12 @@ LEASE = timedelta(seconds=60)
 class Fleet(Busy):
     """A busy plane with a fleet, and an executor that claims all that has started."""
 
-    def __init__(self, wanted: fleet_file.Fleet = FLEET, store: Store | None = None) -> None:
-        super().__init__(store)
-        done(self.plane.apply_fleet(wanted))
-
-    def ask(self, event_type: EventType = EventType.REBOOT, *machines: str, **more: Any) -> None:
-        done(self.plane.request(Request(event_type=event_type, machines=machines, **more)))
-
     def claim(self) -> dict[str, Task]:
         acts = done(self.plane.claim("here", LEASE, 10_000))
         return {act.operation: act for act in acts}
 
     def finish(self, act: Task, outcome: Outcome = FINE) -> "Future[Any]":
         return self.plane.finish(act.operation, act.attempt, outcome)
-
-    def status(self, operation: str) -> EventStatus:
-        with self.store.read() as reading:
-            return reading.operations([operation])[operation].status
 
     def everything(self) -> list[Any]:
         with self.store.read() as reading:
@@ -64,7 +51,7 @@ class Fleet(Busy):
 
 @pytest.fixture
 def busy() -> Iterator[Fleet]:
-    built = Fleet()
+    built = Fleet(fleet=FLEET)
     yield built
     built.close()
 
@@ -131,31 +118,7 @@ def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> 
         with pytest.raises(Refused) as refusal:
             refused.result(patience.SECONDS)
         assert refusal.value.code is ErrorCode.STALE
-    assert busy.status("1.1") is EventStatus.COMPLETED
-
-
-def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
-    busy.ask(scope="web")
-    busy.ask(EventType.REBOOT, "bastion", no_notice=True)
-    done(busy.plane.approve_for_guests(["1"], by="ann"))
-    busy.ask(EventType.REBOOT, "web-2", no_notice=True)
-    acts = busy.claim()
-    assert set(acts) == {"1.1", "2.1", "3.1"}
-    busy.hold()
-    futures = [busy.finish(acts[name]) for name in ("3.1", "2.1", "1.1")]
-    busy.release()
-    for future in futures:
-        future.result(patience.SECONDS)
-    with busy.store.read() as reading:
-        operations = reading.operations_of_maintenance(1)
-        units = reading.maintenances([1])[1].units
-    assert [o.status for o in operations.values()] == [EventStatus.COMPLETED, EventStatus.SCHEDULED]
-    assert [unit.state for unit in units] == [
-        UnitState.DONE,
-        UnitState.RUNNING,
-        UnitState.WAITING,
-    ]
-    assert units[0].done == ("web-0", "web-3")
+    assert busy.operation("1.1").status is EventStatus.COMPLETED
 
 
 def test_each_approval_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
@@ -189,40 +152,8 @@ def test_requests_of_one_batch_have_numbers_of_their_own_and_a_refused_one_has_n
     assert busy.store.commits == commits + 2
 
 
-def test_a_machine_that_moved_in_a_turn_goes_with_its_new_host_in_the_same_turn() -> None:
-    document = {
-        "availability_set": [
-            {
-                "name": "web",
-                "update_domains": 2,
-                "machines": [
-                    {"name": f"web-{n}", "host": "h1", "update_domain": n} for n in range(2)
-                ],
-            }
-        ],
-        "machine": [{"name": "bastion", "host": "h2"}],
-    }
-    busy = Fleet(msgspec.convert(document, fleet_file.Fleet))
-    try:
-        busy.ask(host="h1")
-        busy.ask(EventType.REDEPLOY, "bastion", no_notice=True)
-        done(busy.plane.approve_for_guests(["1"], by="ann"))
-        acts = busy.claim()
-        busy.hold()
-        moved = busy.finish(acts["2.1"], Outcome(succeeded=True, hosts={"bastion": "h1"}))
-        stepped = busy.finish(acts["1.1"])
-        busy.release()
-        moved.result(patience.SECONDS)
-        stepped.result(patience.SECONDS)
-        with busy.store.read() as reading:
-            following = reading.operations(["1.2"])["1.2"]
-        assert set(following.machines) == {"web-1", "bastion"}
-    finally:
-        busy.close()
-
-
 def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Path) -> None:
-    busy = Fleet(store=sqlite.open_store(tmp_path / "it.db"))
+    busy = Fleet(sqlite.open_store(tmp_path / "it.db"), FLEET)
     busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
     acts = busy.claim()
     busy.hold()
@@ -234,7 +165,7 @@ def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Pa
     assert last.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
     with pytest.raises(UnicodeEncodeError):
         bad.result(patience.SECONDS)
-    assert busy.status("1.2") is EventStatus.STARTED
+    assert busy.operation("1.2").status is EventStatus.STARTED
     busy.close()
 
 
@@ -265,7 +196,7 @@ def shared_hosts() -> fleet_file.Fleet:
 def play(seed: int, *, together: bool) -> list[list[Any]]:
     """Let maintenance of every kind end, report by report or all reports of a round at once."""
     chance = random.Random(seed)
-    built = Fleet(shared_hosts())
+    built = Fleet(fleet=shared_hosts())
     names = [f"{s}-{n}" for s in ("web", "data", "shop") for n in range(4)] + ["bastion", "vault"]
     seen = []
     try:

@@ -10,14 +10,15 @@ import pytest
 
 import patience
 from builders import FLEET, NOW, SECOND, mint
+from control.busy import Busy
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Operations, Plane, Retention
 from forewarn.control.ticker import LOOK_EVERY, ReturnWatch, Ticker
-from forewarn.control.writer import ThreadWriter, Writer
-from forewarn.maintenance.model import Changes, Operation, Sighting
+from forewarn.control.writer import Writer
+from forewarn.maintenance.model import Changes, Sighting
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 
@@ -43,22 +44,16 @@ class Slow(Plane):
         return late
 
 
-class Room:
+class Room(Busy):
     """A control plane whose machines ask, on a clock that is advanced by hand."""
 
-    def __init__(self) -> None:
-        self.store = Counting()
-        self.clock = ManualClock(NOW)
-        self.feed = Changefeed()
-        self.writer = ThreadWriter(self.store, self.clock, self.feed)
-        self.sightings: dict[str, Sighting] = {}
-        self.plane = Slow(self.writer, mint("a"), sighting=self.sightings.get)
-        self.asked_again: list[str] = []
-        self.watch = self.new_watch()
-        done(self.plane.apply_fleet(FLEET))
+    plane: Slow
 
-    def new_watch(self) -> ReturnWatch:
-        return ReturnWatch(
+    def __init__(self) -> None:
+        self.sightings: dict[str, Sighting] = {}
+        super().__init__(fleet=FLEET, plane=Slow, sighting=self.sightings.get)
+        self.asked_again: list[str] = []
+        self.watch = ReturnWatch(
             self.plane,
             self.clock,
             self.sightings.get,
@@ -76,17 +71,12 @@ class Room:
     ) -> str:
         """Carry out a reboot of machines that listened until then; return its id."""
         self.saw(*machines, agent=agent)
-        plan = done(self.plane.request(Request(event_type=EventType.REBOOT, machines=machines)))
-        (operation,) = plan.operations
+        (operation,) = self.ask(EventType.REBOOT, *machines).operations
         done(self.plane.approve_for_guests([operation.id], by="ann"))
         (task,) = done(self.plane.claim("e", timedelta(hours=1), 1))
         outcome = Outcome(succeeded=succeeded)
         done(self.plane.finish(operation.id, task.attempt, outcome))
         return str(operation.id)
-
-    def operation(self, operation_id: str) -> Operation:
-        with self.store.read() as reading:
-            return reading.operations([operation_id])[operation_id]
 
     def status(self, operation_id: str) -> EventStatus:
         return self.operation(operation_id).status
@@ -120,10 +110,6 @@ class Room:
         """Let the watch look a few times."""
         until = self.clock.monotonic() + seconds
         await self.until(lambda: self.clock.monotonic() >= until)
-
-    def close(self) -> None:
-        self.writer.close()
-        self.store.close()
 
 
 @pytest.fixture
@@ -260,27 +246,23 @@ class Behind(Plane):
         return super().advance()
 
 
-def test_the_ticker_rests_while_the_store_says_that_nothing_is_due_yet() -> None:
+async def test_the_ticker_rests_while_the_store_says_that_nothing_is_due_yet() -> None:
     clock, store_clock = ManualClock(NOW), ManualClock(NOW - timedelta(milliseconds=90))
     store, feed = Counting(), Changefeed()
     plane = Behind(Writer(store, store_clock, feed), mint("a"))
     done(plane.apply_fleet(FLEET))
     done(plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))))
     ticker = Ticker(plane, clock, Retention())
-
-    async def story() -> None:
-        running = asyncio.create_task(ticker.run())
-        for each in (clock, store_clock):
-            each.advance(timedelta(minutes=15))
-        for naps in range(2):
-            await patience.reached(lambda: clock._sleepers or plane.advances > 20)
-            assert plane.advances == naps + 1
-            clock.advance(timedelta(milliseconds=50))
-            store_clock.advance(timedelta(milliseconds=50))
-            await patience.settled()
-        with store.read() as reading:
-            assert reading.operations(["1.1"])["1.1"].status is EventStatus.STARTED
-        ticker.stop()
-        await running
-
-    asyncio.run(story())
+    running = asyncio.create_task(ticker.run())
+    for each in (clock, store_clock):
+        each.advance(timedelta(minutes=15))
+    for naps in range(2):
+        await patience.reached(lambda: clock._sleepers or plane.advances > 20)
+        assert plane.advances == naps + 1
+        clock.advance(timedelta(milliseconds=50))
+        store_clock.advance(timedelta(milliseconds=50))
+        await patience.settled()
+    with store.read() as reading:
+        assert reading.operations(["1.1"])["1.1"].status is EventStatus.STARTED
+    ticker.stop()
+    await running

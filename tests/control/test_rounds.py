@@ -1,8 +1,9 @@
 """What fails in a part's rounds: contained to one thing, an alert, and told by readiness."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,14 +19,7 @@ from forewarn.connectors.port import Outcome
 from forewarn.control.executor import Executor
 from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Operations, Plane, Retention, Stepped
-from forewarn.control.ticker import (
-    FAILING,
-    LONGEST_NAP,
-    TRIED_AGAIN,
-    ReturnWatch,
-    Rounds,
-    Ticker,
-)
+from forewarn.control.ticker import FAILING, LONGEST_NAP, TRIED_AGAIN, ReturnWatch, Rounds, Ticker
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
@@ -42,15 +36,13 @@ def alerts(part: Rounds) -> list[tuple[AlertKind, str]]:
     return [(alert.kind, alert.about) for alert in part.alerts()]
 
 
-def run(house: House, part: Rounds, story: Callable[[], Awaitable[None]]) -> None:
-    async def both() -> None:
-        running = asyncio.create_task(part.run())
-        await story()
-        part.stop()
-        house.clock.advance(MINUTE)
-        await running
-
-    asyncio.run(both())
+@asynccontextmanager
+async def running(house: House, part: Rounds) -> AsyncIterator[None]:
+    task = asyncio.create_task(part.run())
+    yield
+    part.stop()
+    house.clock.advance(MINUTE)
+    await task
 
 
 async def let_pass(house: House, time: timedelta, rounds: int = 1) -> None:
@@ -102,15 +94,14 @@ def test_a_maintenance_that_fails_in_each_step_stops_no_other_and_is_an_alert() 
     played(story, BrokenSite())
 
 
-def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: House) -> None:
+async def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: House) -> None:
     house.ask(REBOOT, "bastion")
     house.ask(REBOOT, "web-0")
     with house.store.read() as reading:
         whole = Changes(scopes=(reading.scopes()["bastion"],))
     house.put(Changes(removed_scopes=("bastion",)))
     ticker = Ticker(house.plane, house.clock, Retention())
-
-    async def story() -> None:
+    async with running(house, ticker):
         await let_pass(house, 15 * MINUTE)
         assert house.operation("2.1").status is EventStatus.STARTED
         await let_pass(house, SECOND, FAILING)
@@ -121,8 +112,6 @@ def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: Hous
         assert house.operation("1.1").status is EventStatus.STARTED
         await let_pass(house, TRIED_AGAIN)
         assert alerts(ticker) == []
-
-    run(house, ticker, story)
 
 
 class Tidying(Plane):
@@ -138,17 +127,14 @@ class Tidying(Plane):
         return self.batch
 
 
-def test_a_long_purge_lets_operations_start_meanwhile(house: House) -> None:
+async def test_a_long_purge_lets_operations_start_meanwhile(house: House) -> None:
     house.ask(REBOOT, "web-0")
     plane = Tidying(house.plane.writer, house.plane.mint)
-
-    async def story() -> None:
+    async with running(house, Ticker(plane, house.clock, Retention())):
         await let_pass(house, 15 * MINUTE)
         found = plane.asked, house.operation("1.1").status
         plane.batch.set_result(False)
         assert found == (2, EventStatus.STARTED)
-
-    run(house, Ticker(plane, house.clock, Retention()), story)
 
 
 class Forgetful(Plane):
@@ -189,7 +175,7 @@ class Rebooting:
 
 
 @pytest.mark.parametrize("error", [Forgetful.error, Refused(ErrorCode.INVALID, "has a NUL")])
-def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(
+async def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(
     house: House, error: Exception
 ) -> None:
     plane = Forgetful(house.plane.writer, house.plane.mint)
@@ -197,8 +183,7 @@ def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(
     house.ask(REBOOT, "web-0", no_notice=True)
     house.ask(REBOOT, "bastion", no_notice=True)
     executor = Executor(plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
-
-    async def story() -> None:
+    async with running(house, executor):
         await let_pass(house, SECOND, FAILING)
         assert house.operation("2.1").status is EventStatus.COMPLETED
         assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
@@ -210,10 +195,8 @@ def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(
         assert house.operation("1.1").status is EventStatus.COMPLETED
         assert alerts(executor) == []
 
-    run(house, executor, story)
 
-
-def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_connector(
+async def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_connector(
     house: House,
 ) -> None:
     for machine in ("web-0", "bastion"):
@@ -222,8 +205,7 @@ def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_connector(
     broken = msgspec.structs.replace(whole, held_at=NOW)  # no rule leads to this
     house.put(Changes(operations=(broken,)))
     executor = Executor(house.plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
-
-    async def story() -> None:
+    async with running(house, executor):
         await let_pass(house, SECOND, FAILING)
         assert house.operation("2.1").status is EventStatus.COMPLETED
         assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
@@ -233,10 +215,8 @@ def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_connector(
         assert house.operation("1.1").status is EventStatus.COMPLETED
         assert alerts(executor) == []
 
-    run(house, executor, story)
 
-
-def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: House) -> None:
+async def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: House) -> None:
     sightings: dict[str, Sighting] = {
         name: Sighting(asked_at=NOW, version="2020-07-01") for name in ("web-0", "bastion")
     }
@@ -250,8 +230,7 @@ def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: Ho
     watch = ReturnWatch(plane, house.clock, sightings.get, lambda _: None)
     watch.learn(Changes(operations=tuple(map(house.operation, ("1.1", "2.1")))))
     house.feed.subscribe(watch.learn)
-
-    async def story() -> None:
+    async with running(house, watch):
         house.clock.advance(2 * SECOND)
         for name in sightings:
             sightings[name] = Sighting(asked_at=house.clock.now(), version="2020-07-01")
@@ -262,8 +241,6 @@ def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: Ho
         plane.broken = ""
         await let_pass(house, SECOND, 2)
         assert house.operation("1.1").status is EventStatus.COMPLETED
-
-    run(house, watch, story)
 
 
 class Broken(Rounds):
@@ -282,14 +259,13 @@ class Broken(Rounds):
 
 
 @pytest.mark.parametrize("error", [ArithmeticError("no"), StoreUnusable("no")])
-def test_a_part_whose_rounds_fail_is_an_obstacle_from_the_third_on(
+async def test_a_part_whose_rounds_fail_is_an_obstacle_from_the_third_on(
     house: House, error: Exception
 ) -> None:
     """A value that cannot be read does not pass by itself, as a store does that is away."""
     part = Broken(house.clock)
     part.fails, part.error = FAILING, error
-
-    async def story() -> None:
+    async with running(house, part):
         await let_pass(house, timedelta(0))
         assert (part.obstacle, alerts(part)) == ("", [])
         await let_pass(house, SECOND, FAILING - 1)
@@ -297,5 +273,3 @@ def test_a_part_whose_rounds_fail_is_an_obstacle_from_the_third_on(
         assert alerts(part) == [(AlertKind.FAILING, "the part")]
         await let_pass(house, SECOND)
         assert (part.obstacle, alerts(part)) == ("", [])
-
-    run(house, part, story)

@@ -261,27 +261,25 @@ def test_an_outcome_outlives_a_minute_without_the_store(told: RunningStory) -> N
     assert told.house.operation("1.1").outcome == "fine"
 
 
-def test_a_doubt_that_is_heard_of_together_with_a_start_is_looked_at_too(house: House) -> None:
+async def test_a_doubt_that_is_heard_of_together_with_a_start_is_looked_at_too(
+    house: House,
+) -> None:
     house.ask(REBOOT, "web-0", no_notice=True)
     done(house.plane.claim("here", MINUTE, 1))
     house.clock.advance(2 * MINUTE)
-
-    async def run() -> None:
-        connector = Scripted()
-        connector.earlier = Outcome(succeeded=True)
-        executor = Executor(house.plane, connector, house.clock, "here", replicas=lambda: 9)
-        done(house.plane.claim("there", MINUTE, 1))
-        task = asyncio.create_task(executor.run())
-        await patience.settled()
-        done(house.plane.report_unknown("1.1", 2, "nobody knows"))
-        house.ask(REBOOT, "bastion", no_notice=True)
-        executor.learn(Changes(operations=(house.operation("2.1"), house.operation("1.1"))))
-        await patience.settled()
-        assert house.operation("1.1").status is EventStatus.COMPLETED
-        executor.stop()
-        await task
-
-    asyncio.run(run())
+    connector = Scripted()
+    connector.earlier = Outcome(succeeded=True)
+    executor = Executor(house.plane, connector, house.clock, "here", replicas=lambda: 9)
+    done(house.plane.claim("there", MINUTE, 1))
+    task = asyncio.create_task(executor.run())
+    await patience.settled()
+    done(house.plane.report_unknown("1.1", 2, "nobody knows"))
+    house.ask(REBOOT, "bastion", no_notice=True)
+    executor.learn(Changes(operations=(house.operation("2.1"), house.operation("1.1"))))
+    await patience.settled()
+    assert house.operation("1.1").status is EventStatus.COMPLETED
+    executor.stop()
+    await task
 
 
 @pytest.mark.parametrize(
@@ -314,29 +312,26 @@ def test_a_task_tells_what_was_asked_for_and_how(
     told.host("web-0", "")
 
 
-def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None:
+async def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None:
     async def passes(time: timedelta) -> None:
         house.clock.advance(time)
         await patience.settled()
 
-    async def run() -> None:
-        connector = SimulatedConnector(house.clock, {EventType.FREEZE: timedelta(seconds=5)})
-        freeze, reboot = act(EventType.FREEZE), act(REBOOT)
-        house.clock.advance(2 * SECOND)
-        frozen = asyncio.create_task(connector.perform(freeze))
-        rebooted = asyncio.create_task(connector.perform(reboot))
-        await patience.settled()
-        assert await connector.check(freeze) is Found.NOT_DONE
-        await passes(2 * SECOND)
-        assert not frozen.done()
-        await passes(SECOND)
-        assert await frozen == Outcome(succeeded=True)
-        assert await connector.check(freeze) == Outcome(succeeded=True)
-        assert not rebooted.done()
-        await passes(DURATIONS[REBOOT])
-        assert await rebooted == Outcome(succeeded=True)
-
-    asyncio.run(run())
+    connector = SimulatedConnector(house.clock, {EventType.FREEZE: timedelta(seconds=5)})
+    freeze, reboot = act(EventType.FREEZE), act(REBOOT)
+    house.clock.advance(2 * SECOND)
+    frozen = asyncio.create_task(connector.perform(freeze))
+    rebooted = asyncio.create_task(connector.perform(reboot))
+    await patience.settled()
+    assert await connector.check(freeze) is Found.NOT_DONE
+    await passes(2 * SECOND)
+    assert not frozen.done()
+    await passes(SECOND)
+    assert await frozen == Outcome(succeeded=True)
+    assert await connector.check(freeze) == Outcome(succeeded=True)
+    assert not rebooted.done()
+    await passes(DURATIONS[REBOOT])
+    assert await rebooted == Outcome(succeeded=True)
 
 
 def act(event_type: EventType) -> Task:

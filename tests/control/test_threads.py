@@ -17,7 +17,8 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
-from control.conftest import Counting, done
+from control.busy import Busy
+from control.conftest import done
 from control.scripted import Scripted
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
@@ -29,8 +30,7 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import LONGEST_NAP, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.fleet_file import Fleet
-from forewarn.maintenance.model import Changes, Operation
-from forewarn.maintenance.planner import Request
+from forewarn.maintenance.model import Changes
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Transaction
@@ -60,38 +60,20 @@ class Slow(Plane):
         return late
 
 
-class Room:
+class Room(Busy):
     """A control plane with its writer's own thread, on a clock that is advanced by hand."""
 
-    def __init__(self) -> None:
-        self.store = Counting()
-        self.clock = ManualClock(NOW)
-        self.feed = Changefeed()
-        self.writer = ThreadWriter(self.store, self.clock, self.feed)
-        self.plane = Slow(self.writer, mint("a"))
-        done(self.plane.apply_fleet(FLEET))
-
-    def ask(self, event_type: EventType, *machines: str, **more: Any) -> None:
-        request = Request(event_type=event_type, machines=machines, **more)
-        done(self.plane.request(request))
-
-    def operation(self, operation_id: str) -> Operation:
-        with self.store.read() as reading:
-            return reading.operations([operation_id])[operation_id]
+    plane: Slow
 
     @property
     def sleepers(self) -> int:
         """How many wait for the clock: a ticker or an executor that has nothing to do."""
         return len(self.clock._sleepers)
 
-    def close(self) -> None:
-        self.writer.close()
-        self.store.close()
-
 
 @pytest.fixture
 def room() -> Iterator[Room]:
-    built = Room()
+    built = Room(fleet=FLEET, plane=Slow)
     yield built
     built.close()
 
@@ -299,7 +281,9 @@ class Interrupted(ManualClock):
         return now
 
 
-def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum(room: Room) -> None:
+async def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum(
+    room: Room,
+) -> None:
     """The loop, its heartbeat and the writer's thread are real; time passes between two turns."""
     real = room.clock
     watch = ServiceClock(real)
@@ -308,25 +292,22 @@ def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum(r
     def not_before() -> datetime:
         return room.operation("1.1").not_before
 
-    async def scene() -> None:
-        await heartbeat.begin()
-        watch.open()
-        room.ask(EventType.REBOOT, "web-0")
-        beating = asyncio.create_task(heartbeat.run())
+    await heartbeat.begin()
+    watch.open()
+    room.ask(EventType.REBOOT, "web-0")
+    beating = asyncio.create_task(heartbeat.run())
+    await patience.settled()
+    for _ in range(3):
+        real.advance(STALL)
         await patience.settled()
-        for _ in range(3):
-            real.advance(STALL)
-            await patience.settled()
 
-        def has_moved() -> bool:
-            real.advance(SECOND / 100)  # the heartbeat tries again, by and by
-            return not_before() > NOW + 15 * MINUTE
+    def has_moved() -> bool:
+        real.advance(SECOND / 100)  # the heartbeat tries again, by and by
+        return not_before() > NOW + 15 * MINUTE
 
-        await patience.reached(has_moved)
-        heartbeat.stop()
-        await beating
-
-    asyncio.run(scene())
+    await patience.reached(has_moved)
+    heartbeat.stop()
+    await beating
     assert not_before() == NOW + 15 * MINUTE + 3 * STALL
 
 

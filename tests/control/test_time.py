@@ -1,7 +1,6 @@
 """Outages and clocks: what is owed to guests is given before anything starts."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
@@ -343,7 +342,7 @@ def test_while_the_store_is_away_what_is_owed_stays_owed(house: House) -> None:
     assert start.not_before() == NOW + 16 * MINUTE
 
 
-def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
+async def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
     hung: Future[None] = Future()
 
     class Hung(Plane):
@@ -361,46 +360,39 @@ def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
             start.clock.advance(SECOND / 4)
             await patience.settled()
 
-    async def scene() -> None:
-        running = asyncio.create_task(heartbeat.run())
-        await let_pass(4 * SECOND)
-        assert heartbeat.store_down is None
-        await let_pass(2 * SECOND)
-        assert heartbeat.store_down is not None
-        hung.set_result(None)
-        await let_pass(SECOND)
-        assert heartbeat.store_down is None
-        heartbeat.stop()
-        await running
-
-    asyncio.run(scene())
+    running = asyncio.create_task(heartbeat.run())
+    await let_pass(4 * SECOND)
+    assert heartbeat.store_down is None
+    await let_pass(2 * SECOND)
+    assert heartbeat.store_down is not None
+    hung.set_result(None)
+    await let_pass(SECOND)
+    assert heartbeat.store_down is None
+    heartbeat.stop()
+    await running
 
 
-def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(start: Start) -> None:
-    async def tick(act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        ticker = Ticker(start.plane, start.watch, Retention())
-        running = asyncio.create_task(ticker.run())
-        await act()
-        ticker.stop()
-        await running
-
+async def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(
+    start: Start,
+) -> None:
     async def let_pass(time: timedelta) -> None:
         await patience.settled()
         start.clock.advance(time)
         await patience.settled()
 
-    async def scene() -> None:
-        start.clock.advance(10 * SECOND)
-        start.watch.beat()  # what is owed is not given back here
-        for _ in range(15 * 60 + 4):
-            start.watch.beat()
-            await let_pass(SECOND)
-        assert start.operation().status is EventStatus.SCHEDULED
-        start.watch.pay(start.watch.owed)
-        await let_pass(2 * SECOND)
-        assert start.operation().status is EventStatus.STARTED
-
-    asyncio.run(tick(scene))
+    ticker = Ticker(start.plane, start.watch, Retention())
+    running = asyncio.create_task(ticker.run())
+    start.clock.advance(10 * SECOND)
+    start.watch.beat()  # what is owed is not given back here
+    for _ in range(15 * 60 + 4):
+        start.watch.beat()
+        await let_pass(SECOND)
+    assert start.operation().status is EventStatus.SCHEDULED
+    start.watch.pay(start.watch.owed)
+    await let_pass(2 * SECOND)
+    assert start.operation().status is EventStatus.STARTED
+    ticker.stop()
+    await running
 
 
 def test_leases_move_with_an_outage_and_with_a_clock_that_was_set_back(start: Start) -> None:

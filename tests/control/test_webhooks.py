@@ -119,22 +119,19 @@ def stage() -> Stage:
     return Stage()
 
 
-def test_a_webhook_gets_what_it_wants_of_what_happens_after_it_was_added_in_order(
+async def test_a_webhook_gets_what_it_wants_of_what_happens_after_it_was_added_in_order(
     stage: Stage,
 ) -> None:
-    async def play() -> None:
-        stage.tell(item())
-        stage.add()
-        stage.add("holds", types=("hold",))
-        async with stage.running():
-            stage.tell(item(), item(NewsType.HOLD_PUT))
-            for _ in range(2 * orders.BATCH):
-                stage.tell(item())
-            stage.tell(item(NewsType.HOLD_RELEASED))
-            await stage.until(lambda: len(stage.got) == 5 + 2 * orders.BATCH)
-            await patience.settled()
-
-    asyncio.run(play())
+    stage.tell(item())
+    stage.add()
+    stage.add("holds", types=("hold",))
+    async with stage.running():
+        stage.tell(item(), item(NewsType.HOLD_PUT))
+        for _ in range(2 * orders.BATCH):
+            stage.tell(item())
+        stage.tell(item(NewsType.HOLD_RELEASED))
+        await stage.until(lambda: len(stage.got) == 5 + 2 * orders.BATCH)
+        await patience.settled()
     last = 3 + 2 * orders.BATCH
     assert stage.numbers("holds") == ["2-1", f"{last}-0"]
     assert stage.numbers() == ["2-0", "2-1", *(f"{n}-0" for n in range(3, last + 1))]
@@ -142,174 +139,145 @@ def test_a_webhook_gets_what_it_wants_of_what_happens_after_it_was_added_in_orde
         assert (stage.row(name).cursor, stage.row(name).free(NOW)) == ((last + 1, 0), True)
 
 
-def test_what_is_refused_is_tried_again_after_growing_pauses_and_before_anything_after_it(
+async def test_what_is_refused_is_tried_again_after_growing_pauses_and_before_anything_after_it(
     stage: Stage,
 ) -> None:
     stage.add()
     stage.refusing.add("1-1")
-
-    async def play() -> None:
-        async with stage.running():
-            stage.tell(item(), item(), item())
-            await stage.pass_time(timedelta(minutes=30))
-            assert (stage.row().tries, stage.row().trouble) == (9, "it is down")
-            stage.refusing.clear()
-            await stage.pass_time(timedelta(minutes=10))
-
-    asyncio.run(play())
+    async with stage.running():
+        stage.tell(item(), item(), item())
+        await stage.pass_time(timedelta(minutes=30))
+        assert (stage.row().tries, stage.row().trouble) == (9, "it is down")
+        stage.refusing.clear()
+        await stage.pass_time(timedelta(minutes=10))
     assert stage.numbers() == ["1-0", *["1-1"] * 10, "1-2"]
     assert (stage.row().tries, stage.row().trouble) == (0, "")
     pauses = [(after - at).total_seconds() for (_, at), (_, after) in pairwise(stage.sent)]
     assert pauses == [0, 5, 10, 20, 40, 80, 160, 320, 600, 600, 0]
 
 
-def test_a_slow_receiver_keeps_no_other_waiting_and_is_an_alert_after_ten_minutes(
+async def test_a_slow_receiver_keeps_no_other_waiting_and_is_an_alert_after_ten_minutes(
     stage: Stage,
 ) -> None:
     stage.add("slow")
     stage.add("quick")
     stage.silent.add("slow")
-
-    async def play() -> None:
-        async with stage.running():
-            stage.tell(item())
-            stage.tell(item())
-            await stage.until(lambda: stage.numbers("quick") == ["1-0", "2-0"])
-            await stage.pass_time(BEHIND - 2 * LOOK_EVERY)
-            assert stage.alerts() == []
-            await stage.pass_time(2 * LOOK_EVERY)
-            (alert,) = stage.alerts()
-            assert (alert.kind, alert.about) == (AlertKind.WEBHOOK_BEHIND, "webhook slow")
-            assert alert.since == NOW
-
-    asyncio.run(play())
+    async with stage.running():
+        stage.tell(item())
+        stage.tell(item())
+        await stage.until(lambda: stage.numbers("quick") == ["1-0", "2-0"])
+        await stage.pass_time(BEHIND - 2 * LOOK_EVERY)
+        assert stage.alerts() == []
+        await stage.pass_time(2 * LOOK_EVERY)
+        (alert,) = stage.alerts()
+        assert (alert.kind, alert.about) == (AlertKind.WEBHOOK_BEHIND, "webhook slow")
+        assert alert.since == NOW
     assert stage.numbers("slow") == ["1-0"]
 
 
-def test_a_webhook_that_is_removed_gets_nothing_more_even_if_another_has_its_name(
+async def test_a_webhook_that_is_removed_gets_nothing_more_even_if_another_has_its_name(
     stage: Stage,
 ) -> None:
     stage.add()
     stage.refusing.add("ours")
-
-    async def play() -> None:
-        async with stage.running():
-            stage.tell(item(), item())
-            await stage.until(lambda: stage.row().tries)
-            done(stage.plane.order(orders.remove, ["ours"]))
-            stage.refusing.clear()
-            stage.tell(item())
-            await stage.pass_time(timedelta(minutes=20))
-            assert stage.numbers() == ["1-0"]
-            old = stage.add()
-            done(stage.plane.order(orders.remove, ["ours"]))
-            stage.add("ours", types=("hold",))
-            assert done(stage.plane.order(orders.move, old, lambda _: old)) is None
-            stage.tell(item(), item(NewsType.HOLD_PUT))
-            await stage.pass_time(LOOK_EVERY)
-            await stage.until(lambda: len(stage.got) == 2)
-
-    asyncio.run(play())
+    async with stage.running():
+        stage.tell(item(), item())
+        await stage.until(lambda: stage.row().tries)
+        done(stage.plane.order(orders.remove, ["ours"]))
+        stage.refusing.clear()
+        stage.tell(item())
+        await stage.pass_time(timedelta(minutes=20))
+        assert stage.numbers() == ["1-0"]
+        old = stage.add()
+        done(stage.plane.order(orders.remove, ["ours"]))
+        stage.add("ours", types=("hold",))
+        assert done(stage.plane.order(orders.move, old, lambda _: old)) is None
+        stage.tell(item(), item(NewsType.HOLD_PUT))
+        await stage.pass_time(LOOK_EVERY)
+        await stage.until(lambda: len(stage.got) == 2)
     assert stage.numbers() == ["1-0", "3-1"]
 
 
-def test_news_without_a_webhook_does_not_read_the_store_each_time(stage: Stage) -> None:
-    async def play() -> None:
-        async with stage.running():
-            await stage.pass_time(LOOK_EVERY)
-            before = stage.reads
-            for _ in range(50):
-                stage.tell(item())
-                await patience.settled()
-            assert stage.reads <= before + 1
-
-    asyncio.run(play())
+async def test_news_without_a_webhook_does_not_read_the_store_each_time(stage: Stage) -> None:
+    async with stage.running():
+        await stage.pass_time(LOOK_EVERY)
+        before = stage.reads
+        for _ in range(50):
+            stage.tell(item())
+            await patience.settled()
+        assert stage.reads <= before + 1
 
 
-def test_replicas_never_send_side_by_side_and_each_goes_on_where_another_died(
+async def test_replicas_never_send_side_by_side_and_each_goes_on_where_another_died(
     stage: Stage,
 ) -> None:
     stage.add()
-
-    async def play() -> None:
-        async with stage.running("one", "two"):
-            for by in ("one", "two"):
-                stage.tell(item(), item(), by=by)
-                await stage.until(lambda: len(stage.got) % 2 == 0)
-                await stage.pass_time(2 * TURN)
-            assert stage.numbers() == ["1-0", "1-1", "2-0", "2-1"]
-            assert [by for by, _ in stage.sent] == ["one", "one", "two", "two"]
-            stage.silent.add("ours")
-            stage.tell(item(), by="one")
-            await stage.until(lambda: len(stage.got) == 5)
-            stage.replicas.pop("one").stop()  # in the middle of it
-            stage.silent.clear()
-            await stage.pass_time(TURN - 2 * LOOK_EVERY)
-            assert len(stage.got) == 5
-            await stage.pass_time(2 * LOOK_EVERY)
-
-    asyncio.run(play())
+    async with stage.running("one", "two"):
+        for by in ("one", "two"):
+            stage.tell(item(), item(), by=by)
+            await stage.until(lambda: len(stage.got) % 2 == 0)
+            await stage.pass_time(2 * TURN)
+        assert stage.numbers() == ["1-0", "1-1", "2-0", "2-1"]
+        assert [by for by, _ in stage.sent] == ["one", "one", "two", "two"]
+        stage.silent.add("ours")
+        stage.tell(item(), by="one")
+        await stage.until(lambda: len(stage.got) == 5)
+        stage.replicas.pop("one").stop()  # in the middle of it
+        stage.silent.clear()
+        await stage.pass_time(TURN - 2 * LOOK_EVERY)
+        assert len(stage.got) == 5
+        await stage.pass_time(2 * LOOK_EVERY)
     assert stage.numbers()[4:] == ["3-0", "3-0"]
     assert [by for by, _ in stage.sent[4:]] == ["one", "two"]
     assert stage.row().cursor == (4, 0)
 
 
-def test_where_the_store_is_away_or_has_lost_its_last_changes_its_row_says_what_is_next(
+async def test_where_the_store_is_away_or_has_lost_its_last_changes_its_row_says_what_is_next(
     stage: Stage,
 ) -> None:
     before = stage.add()
-
-    async def play() -> None:
-        async with stage.running():
-            stage.tell(item())
-            await stage.until(lambda: stage.row().cursor == (2, 0))
-            with stage.store.write() as transaction:  # as after the promotion of a standby
-                transaction.put_webhooks([before])
-            await stage.pass_time(LOOK_EVERY)
-            assert stage.numbers() == ["1-0", "1-0"]
-            stage.tell(item())
-            stage.store.away = True
-            await stage.until(lambda: stage.store.refused)
-            stage.store.away = False
-            await stage.pass_time(TURN)
-
-    asyncio.run(play())
+    async with stage.running():
+        stage.tell(item())
+        await stage.until(lambda: stage.row().cursor == (2, 0))
+        with stage.store.write() as transaction:  # as after the promotion of a standby
+            transaction.put_webhooks([before])
+        await stage.pass_time(LOOK_EVERY)
+        assert stage.numbers() == ["1-0", "1-0"]
+        stage.tell(item())
+        stage.store.away = True
+        await stage.until(lambda: stage.store.refused)
+        stage.store.away = False
+        await stage.pass_time(TURN)
     assert stage.numbers() == ["1-0", "1-0", "2-0"]
 
 
-def test_news_that_was_deleted_before_it_was_accepted_is_missed_and_says_so(stage: Stage) -> None:
+async def test_news_that_was_deleted_before_it_was_accepted_is_missed_and_says_so(
+    stage: Stage,
+) -> None:
     stage.add()
     stage.refusing.add("ours")
-
-    async def play() -> None:
-        async with stage.running():
-            stage.tell(item(), item())
-            await stage.until(lambda: stage.row().tries)
-            stage.tell(item())
-            with stage.store.write() as transaction:
-                transaction.trim_news(NOW + LOOK_EVERY, 1)
-            stage.refusing.clear()
-            await stage.pass_time(2 * LOOK_EVERY)
-            assert [alert.about for alert in stage.alerts()] == ["webhook ours"]
-            missed_at = stage.row().missed_at
-            stage.clock.advance(timedelta(days=1))
-            assert stage.alerts() == []
-            assert stage.row().missed_at == missed_at is not None
-
-    asyncio.run(play())
+    async with stage.running():
+        stage.tell(item(), item())
+        await stage.until(lambda: stage.row().tries)
+        stage.tell(item())
+        with stage.store.write() as transaction:
+            transaction.trim_news(NOW + LOOK_EVERY, 1)
+        stage.refusing.clear()
+        await stage.pass_time(2 * LOOK_EVERY)
+        assert [alert.about for alert in stage.alerts()] == ["webhook ours"]
+        missed_at = stage.row().missed_at
+        stage.clock.advance(timedelta(days=1))
+        assert stage.alerts() == []
+        assert stage.row().missed_at == missed_at is not None
     assert stage.numbers() == ["1-0", "2-0"]
 
 
-def test_a_quiet_time_writes_nothing(stage: Stage) -> None:
+async def test_a_quiet_time_writes_nothing(stage: Stage) -> None:
     stage.add()
-
-    async def play() -> None:
-        async with stage.running():
-            before = stage.store.commits
-            await stage.pass_time(timedelta(minutes=10))
-            assert stage.store.commits == before
-
-    asyncio.run(play())
+    async with stage.running():
+        before = stage.store.commits
+        await stage.pass_time(timedelta(minutes=10))
+        assert stage.store.commits == before
 
 
 def test_a_name_is_given_once_there_is_a_limit_and_removal_is_of_all_or_none(stage: Stage) -> None:

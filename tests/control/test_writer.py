@@ -71,8 +71,13 @@ def test_a_batch_has_a_limit(threaded: Busy) -> None:
     assert threaded.store.commits == 3
 
 
+def spoil(unit: UnitOfWork) -> None:
+    unit.store.put_setting("half", "done")
+    fail(unit)
+
+
 @pytest.mark.parametrize(
-    ("guilty", "error", "commits"), [(refuse, Refused, 2), (fail, ZeroDivisionError, 3)]
+    ("guilty", "error", "commits"), [(refuse, Refused, 2), (spoil, ZeroDivisionError, 3)]
 )
 def test_a_refusal_or_a_defect_fails_its_own_job_and_no_other(
     threaded: Busy, guilty: Job, error: type[Exception], commits: int
@@ -85,6 +90,9 @@ def test_a_refusal_or_a_defect_fails_its_own_job_and_no_other(
     assert isinstance(failed.exception(patience.SECONDS), error)
     assert threaded.store.names() == {"a", "b"}
     assert threaded.store.commits == commits
+    assert isinstance(threaded.writer.submit(guilty).exception(patience.SECONDS), error)
+    with threaded.store.read() as reading:
+        assert reading.setting("half") is None
 
 
 def hold(host: str) -> Job:
@@ -115,22 +123,6 @@ def test_a_refusal_leaves_nothing_of_what_its_job_changed(threaded: Busy) -> Non
         told = [one.subject for row in rows for one in news.decode(row.items)]
         assert told == [f"host {each}" for each in kept]
     assert threaded.store.names() == {"a"}
-
-
-def test_a_defect_leaves_nothing_of_what_its_job_wrote(threaded: Busy) -> None:
-    def spoil(unit: UnitOfWork) -> None:
-        unit.store.put_setting("half", "done")
-        fail(unit)
-
-    threaded.hold()
-    futures = [threaded.writer.submit(job) for job in (save("a"), spoil)]
-    threaded.release()
-    assert futures[0].result(patience.SECONDS)[0] == "a"
-    for failed in (futures[1], threaded.writer.submit(spoil)):
-        with pytest.raises(ZeroDivisionError):
-            failed.result(patience.SECONDS)
-    with threaded.store.read() as reading:
-        assert reading.setting("half") is None
 
 
 def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Busy) -> None:

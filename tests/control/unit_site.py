@@ -14,21 +14,12 @@ from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
 from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Stepped
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import (
-    DrainOptions,
-    Maintenance,
-    Operation,
-)
+from forewarn.maintenance.model import DrainOptions, Maintenance, Operation
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.units import (
-    MaintenanceState,
-    TurnPolicy,
-    Unit,
-    UnitState,
-)
+from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitState
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventType
 

@@ -1,6 +1,5 @@
 """Agents as processes of their own, and an endpoint whose document is the test's."""
 
-import http.client
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 import forked
 import patience
+import web
 from client.scripted import Asked, Scripted, Talk
 from patience import until
 from ports import free_port
@@ -180,15 +180,10 @@ class Agent:
 
     def page(self, path: str) -> tuple[int, str]:
         """Ask the status port; 0 where nobody answers."""
-        connection = http.client.HTTPConnection(self.address, self.port, timeout=patience.SECONDS)
         try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return web.ask(self.port, path, to=self.address)[:2]
         except OSError:
             return 0, ""
-        finally:
-            connection.close()
 
     def status(self) -> dict[str, Any]:
         status, body = self.page("/status")

@@ -1,6 +1,5 @@
 """The service and the command line as processes of their own."""
 
-import contextlib
 import functools
 import json
 import os
@@ -11,12 +10,12 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Collection, Sequence
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
 
 import forked
 import patience
+import web
 from forewarn.store import sqlite
 from ports import free_port
 from server.running import Client
@@ -158,14 +157,10 @@ class Running:
         lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if event in {"", line["event"]}]
 
-    def ask(self, machine: str, method: str = "GET", body: str | None = None) -> tuple[int, bytes]:
+    def ask(self, machine: str, method: str = "GET", body: str | None = None) -> tuple[int, str]:
         """Ask for its events as a machine does; return the status and the body."""
         path = f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
-        there = HTTPConnection("127.0.0.1", self.guest_port, timeout=patience.SECONDS)
-        with contextlib.closing(there):
-            there.request(method, path, body, {"Metadata": "true"})
-            answer = there.getresponse()
-            return answer.status, answer.read()
+        return web.ask(self.guest_port, path, method, body)[:2]
 
     def kill(self) -> None:
         """End it without a word, as a lost power supply does."""

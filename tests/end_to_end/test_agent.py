@@ -11,16 +11,7 @@ from pathlib import Path
 
 import forked
 import patience
-from end_to_end.agents import (
-    COMMAND_LINE,
-    DONE,
-    TWO,
-    UNDONE,
-    Agent,
-    Endpoint,
-    event,
-    started,
-)
+from end_to_end.agents import COMMAND_LINE, DONE, TWO, UNDONE, Agent, Endpoint, event, started
 
 
 def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., Agent]) -> None:

@@ -1,19 +1,17 @@
 """What an agent counts over a whole event; where something is wrong it says what, and why."""
 
-import http.client
 import json
 import re
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import forked
-import patience
+import web
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from house import tree
 
@@ -40,19 +38,6 @@ def said(agent: Agent) -> list[str]:
     return asked.stdout.splitlines()
 
 
-def asked_by(agent: Agent, address: str) -> dict[str, Any]:
-    """Return the status as it is told to a machine of another address."""
-    connection = http.client.HTTPConnection(
-        agent.address, agent.port, timeout=patience.SECONDS, source_address=(address, 0)
-    )
-    try:
-        connection.request("GET", "/status")
-        told: dict[str, Any] = json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-    return told
-
-
 def test_it_says_why_an_event_is_held_also_after_a_kill(cloud: Endpoint, agent: Agent) -> None:
     cloud.show(event())
     agent.until(lambda: agent.phase() == "Held")
@@ -71,7 +56,8 @@ def test_it_tells_another_machine_that_an_action_failed_and_not_why(
 ) -> None:
     cloud.show(event())
     agent.until(lambda: agent.phase() == "Held")
-    own, other = agent.status(), asked_by(agent, "127.0.0.2")
+    told = web.ask(agent.port, "/status", to=agent.address, source="127.0.0.2")
+    own, other = agent.status(), json.loads(told.body)
     assert own["events"][0]["actions"][1]["reason"] == WHY
     assert other["events"][0]["actions"][1] == {
         "kind": "command",

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 import pytest
 import yaml
 
+import web
 from client.scripted import Asked, message, serving
 from end_to_end.agents import until
 from forewarn.maintenance import fleet_file
@@ -166,11 +166,7 @@ def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(proxy: int) -> Non
 
 def asked(port: int, source: str, headers: dict[str, str]) -> int:
     """Return the status of a guest's GET, 0 where there was none."""
-    connection = HTTPConnection("127.0.0.1", port, 10, source_address=(source, 0))
     try:
-        connection.request("GET", "/metadata/versions", headers=headers)
-        return connection.getresponse().status
+        return web.ask(port, "/metadata/versions", headers=headers, source=source).status
     except OSError:
         return 0
-    finally:
-        connection.close()

@@ -1,7 +1,6 @@
 """The production guide's two nginx configurations, through a real nginx to a real service."""
 
 import contextlib
-import http.client
 import json
 import re
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import patience
+import web
 from end_to_end.metadata_agent import Agent
 from end_to_end.nginx import NGINX, serving
 from end_to_end.production import example
@@ -80,18 +80,10 @@ PLACES = {
 
 def ask(
     port: int, source: str, path: str = EVENTS, *, to: str = PROXY, body: str = "", **more: str
-) -> tuple[int, dict[str, str], str]:
-    there = http.client.HTTPConnection(
-        to, port, source_address=(source, 0), timeout=patience.SECONDS
-    )
-    headers = {"Metadata": "true"} | {n.replace("_", "-"): v for n, v in more.items()}
-    try:
-        there.request("POST" if body else "GET", path, body or None, headers)
-        answer = there.getresponse()
-        named = {name.lower(): value for name, value in answer.headers.items()}
-        return answer.status, named, answer.read().decode()
-    finally:
-        there.close()
+) -> web.Told:
+    headers = web.METADATA | {name.replace("_", "-"): value for name, value in more.items()}
+    method = "POST" if body else "GET"
+    return web.ask(port, path, method, body or None, headers=headers, to=to, source=source)
 
 
 def waiters(service: Running) -> int:
@@ -120,8 +112,8 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
     block = example("nginx", "$forewarn_signature")
     places = {"service": f"127.0.0.1:{service.guest_port}", "bind": PROXY, "guest": GUEST}
     with nginx(folder, block, listen=f"{PROXY}:{{port}}", **places) as port:
-        assert ask(port, GUEST, NAME)[::2] == (200, "web-0")
-        assert ask(port, GUEST, NAME.replace("metadata", "Metadata"))[::2] == (200, "web-0")
+        assert ask(port, GUEST, NAME)[:2] == (200, "web-0")
+        assert ask(port, GUEST, NAME.replace("metadata", "Metadata"))[:2] == (200, "web-0")
         assert ask(port, OTHER)[0] == 403
         # What a guest says of itself is gone: nginx sets the headers anew.
         forged = {
@@ -129,10 +121,10 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
             "X_Instance_ID_Signature": exchange.sign(b"web-1", SECRET.encode()).decode(),
             "X_Forwarded_For": "10.0.0.11",
         }
-        assert ask(port, GUEST, NAME, **forged)[::2] == (200, "web-0")
+        assert ask(port, GUEST, NAME, **forged)[:2] == (200, "web-0")
         planned = service.document("schedule", "reboot", "web-0")
         event = planned["operations"][0]["events"][0]["id"]
-        status, headers, body = ask(port, GUEST)
+        status, body, headers = ask(port, GUEST)
         assert (status, headers["etag"]) == (200, "1")
         assert [one["EventId"] for one in json.loads(body)["Events"]] == [event]
         # A guest has 64 requests under way, and nginx refuses more before the service sees them.
@@ -141,18 +133,18 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
             refused = patience.until(
                 lambda: answer if (answer := ask(port, GUEST))[0] != 200 else None
             )
-            assert refused[0] == 503
-            assert refused[1]["server"].startswith("nginx")
+            assert refused.status == 503
+            assert refused.headers["server"].startswith("nginx")
         patience.until(lambda: ask(port, GUEST)[0] == 200)
         approval = json.dumps({"StartRequests": [{"EventId": event}]})
         assert ask(port, GUEST, body=approval)[0] == 200
         waited = ask(port, GUEST, If_None_Match="99", Prefer="wait=60")
-        assert waited[0] == 200
-        assert waited[1]["preference-applied"] == "wait=60"
+        assert waited.status == 200
+        assert waited.headers["preference-applied"] == "wait=60"
         while json.loads(body)["Events"]:  # the reboot ends by itself, and changes the document
             told = ask(port, GUEST, If_None_Match=headers["etag"], Prefer="wait=20")
-            if told[0] == 200:  # 304: it is to say that it is back
-                _, headers, body = told
+            if told.status == 200:  # 304: it is to say that it is back
+                _, body, headers = told
 
 
 def test_nginx_between_openstacks_agents_and_nova(service: Running, folder: Path) -> None:
@@ -168,10 +160,10 @@ def test_nginx_between_openstacks_agents_and_nova(service: Running, folder: Path
             nginx(folder, block, **places) as port,
             Agent(AGENT, port, SECRET, {GUEST: UUID}, upstream_host=PROXY) as agent,
         ):
-            assert ask(agent.port, GUEST, NAME, to=AGENT)[::2] == (200, "web-0")
-            status, _, body = ask(agent.port, GUEST, to=AGENT)
+            assert ask(agent.port, GUEST, NAME, to=AGENT)[:2] == (200, "web-0")
+            status, body, _ = ask(agent.port, GUEST, to=AGENT)
             assert (status, json.loads(body)["Events"]) == (200, [])
-            assert ask(agent.port, GUEST, "/openstack", to=AGENT)[::2] == (200, "nova's own")
+            assert ask(agent.port, GUEST, "/openstack", to=AGENT)[:2] == (200, "nova's own")
             assert ask(port, GUEST, NAME)[0] == 400
             agent.secret = "another secret altogether"
             assert ask(agent.port, GUEST, NAME, to=AGENT)[0] == 403

@@ -1,7 +1,5 @@
 """A real process whose proxies get another secret: SIGHUP reads it, and ends it at a terminal."""
 
-import contextlib
-import http.client
 import os
 import pty
 import signal
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import patience
+import web
 from end_to_end.running import Running
 from forewarn.protocol import exchange
 from patience import until
@@ -69,12 +67,8 @@ def test_a_secret_is_changed_without_a_restart(service: Service) -> None:
         """Ask as the proxy, for web-0, with a signature by this secret."""
         signature = exchange.sign(b"web-0", secret.encode()).decode()
         said = {"X-Instance-ID": "web-0", "X-Instance-ID-Signature": signature}
-        there = http.client.HTTPConnection(
-            "127.0.0.1", service.guest_port, source_address=(PROXY, 0), timeout=patience.SECONDS
-        )
-        with contextlib.closing(there):
-            there.request("GET", EVENTS, headers={"Metadata": "true", **said})
-            return there.getresponse().status
+        headers = web.METADATA | said
+        return web.ask(service.guest_port, EVENTS, headers=headers, source=PROXY).status
 
     assert (status(SECRET), status(NEW)) == (200, 403)
     service.put(NEW)

@@ -1,9 +1,7 @@
 """A service and a host's relay as processes of their own: what guests of the host are answered."""
 
-import contextlib
 import fcntl
 import functools
-import http.client
 import json
 import os
 import re
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import patience
+import web
 from end_to_end.running import Running
 from forewarn.relay import settings
 from forewarn.version import __version__
@@ -67,11 +65,11 @@ class HostRelay(Relay):
     def ask(self, method: str = "GET", body: Any = None, path: str = EVENTS) -> tuple[int, Any]:
         """Return the status and the document."""
         told = None if body is None else json.dumps(body)
-        status, data = asked(self.port, method, path, told)
+        status, data, _ = web.ask(self.port, path, method, told)
         return status, json.loads(data) if data else None
 
     def page(self, path: str) -> tuple[int, str]:
-        return asked(self.status_port, "GET", path)
+        return web.ask(self.status_port, path)[:2]
 
     def metric(self, name: str) -> float:
         page = self.page("/metrics")[1]
@@ -83,14 +81,6 @@ class HostRelay(Relay):
         status, document = self.ask()
         assert status == 200, self.said()
         return list(document["Events"])
-
-
-def asked(port: int, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
-    with contextlib.closing(connection):
-        connection.request(method, path, body, {"Metadata": "true"})
-        response = connection.getresponse()
-        return response.status, response.read().decode()
 
 
 @pytest.fixture

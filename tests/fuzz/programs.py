@@ -50,6 +50,7 @@ TOKENS = (
     post(chunked(room.APPROVAL, 60), CODED, *UPGRADE),
     post(room.APPROVAL, *UPGRADE),
     post(chunked(room.APPROVAL + b" " * 200, 7), CODED),
+    post(chunked(b"\r\n\r\n\r\n", 6), CODED),
     post(b"0\r\nA: b\r\n\r\n", CODED),
     post(b"0;" + b"e" * 400 + b"\r\n\r\n", CODED),
     get().replace(b"GET", b"HEAD"),
@@ -79,6 +80,7 @@ TOKENS = (
     b"5\r\n",
     b"ffffffffffffffff\r\n",
     b";a=b\r\n",
+    post() + get(),
 )
 """What peers send: whole requests, and the pieces of which they are made."""
 
@@ -161,13 +163,14 @@ def read(program: bytes) -> list[Step]:
 
 
 def seeds() -> list[bytes]:
-    """Return programs for a fuzzer to begin with: each token by itself, and each step once."""
-    alone = [
-        bytes([chosen, Do.CUT, cut, Do.SEND_TOKEN, number, Do.TURN])
+    """Return programs for a fuzzer to begin with: each token before a GET, and each step once."""
+    tokens = [
+        bytes([chosen, Do.CUT, cut, Do.SEND_TOKEN, number, Do.SEND_TOKEN, 0, Do.TURN])
         for number in range(len(TOKENS))
-        for chosen, cut in ((0, 0), (3, 7))
+        for chosen, cut in ((0, 0), (3, 7), (1, 1))
     ]
     after_a_get = [bytes([2, Do.SEND_TOKEN, 0, do, 5, Do.TURN]) for do in Do]
     held = bytes([6, Do.HOLD_ANSWERS, Do.SEND_TOKEN, 15, Do.SEND_TOKEN, 0, Do.DECIDE, Do.TURN])
+    blank = bytes([1, Do.CUT, 1, Do.SEND, 5, *b"\r\n" * 3, Do.SEND_TOKEN, 0, Do.TURN])
     choked = bytes([2, Do.STOP_TAKING, Do.SEND_TOKEN, 0, Do.SEND_AGAIN, 40, Do.TURN, Do.TAKE])
-    return [*alone, *after_a_get, held, choked]
+    return [*tokens, *after_a_get, held, blank, choked]

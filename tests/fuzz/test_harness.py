@@ -13,7 +13,7 @@ from fuzz import harness, programs
 from fuzz.programs import Do
 from seeds import SEED
 
-COUNT = 300
+COUNT = 400
 
 
 @pytest.fixture

@@ -17,11 +17,7 @@ from forewarn.server.guest.limits import (
     Rate,
     Reason,
 )
-from forewarn.server.guest.listener import (
-    APPLY_SECONDS,
-    DROP_SECONDS,
-    ConnectionFilter,
-)
+from forewarn.server.guest.listener import APPLY_SECONDS, DROP_SECONDS, ConnectionFilter
 from guest import room
 from guest.room import EVENTS, answers, get
 from guest.served import GUESTS, played, serving

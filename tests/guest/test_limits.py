@@ -1,9 +1,13 @@
 """Every limit and rate at its value and one beyond it; every time just before and at its end."""
 
+import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from forewarn.protocol import refusals
+from forewarn.server.guest.http import Head
 from forewarn.server.guest.limits import (
     MAX_APPROVALS_IN_FLIGHT,
     Account,
@@ -16,6 +20,8 @@ from forewarn.server.guest.limits import (
 )
 from guest import room
 from guest.room import Room, chunked, get, post, statuses
+
+CODED = "Transfer-Encoding: chunked"
 
 
 def sent(data: bytes, cut: int = 1 << 20) -> room.Peer:
@@ -32,65 +38,77 @@ def padded_head(size: int) -> bytes:
     return request[:-4] + b"x" * (size - len(request)) + request[-4:]
 
 
-@pytest.mark.parametrize("before", [b"", get()], ids=["first", "second"])
-@pytest.mark.parametrize("cut", [1 << 20, 1000, 1], ids=["whole", "in pieces", "in bytes"])
-@pytest.mark.parametrize(("size", "status"), [(16384, 200), (16385, 431)])
-def test_a_head_has_its_limit_to_the_byte(size: int, status: int, cut: int, before: bytes) -> None:
-    peer = sent(before + padded_head(size), cut)
-    assert statuses(peer.got)[-1] == status
-    assert peer.ended == (status == 431)
+def headers(count: int) -> bytes:
+    return get(room.EVENTS, *(f"A{number}: b" for number in range(count - 2)))
 
 
-def test_empty_lines_before_a_head_count_for_its_limit() -> None:
-    assert statuses(sent(b"\r\n" * 9000).got) == [431]
+def chunks(count: int) -> bytes:
+    body = room.APPROVAL.ljust(count)
+    sizes = [len(body) - count + 1, *[1] * (count - 1)]
+    ends = list(itertools.accumulate(sizes))
+    parts = [body[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def trailers(count: int) -> bytes:
+    told = b"".join(b"A: %d\r\n" % number for number in range(count))
+    return chunked(room.APPROVAL, 1000)[:-2] + told + b"\r\n"
 
 
 def padded_body(size: int) -> bytes:
     return room.APPROVAL[:-1] + b" " * (size - len(room.APPROVAL)) + b"}"
 
 
-@pytest.mark.parametrize(("size", "status"), [(65536, 200), (65537, 413)])
-def test_a_body_has_its_limit_to_the_byte(size: int, status: int) -> None:
-    peer = sent(post(padded_body(size)))
-    assert statuses(peer.got) == [status]
-    assert peer.ended == (status == 413)
+def extended(size: int) -> bytes:
+    """Return an approval in a chunk with an extension, which takes this much on the wire."""
+    length, end, rest = chunked(room.APPROVAL, 1000).partition(b"\r\n")
+    return length + b";" + b"x" * (size - len(length + end + rest) - 1) + end + rest
+
+
+BOUNDED: dict[str, tuple[int, int, Callable[[int], bytes]]] = {
+    "a head": (16384, 431, padded_head),
+    "a second head": (16384, 431, lambda size: get() + padded_head(size)),
+    "headers": (refusals.MAX_HEADERS, 431, headers),
+    "a body": (65536, 413, lambda size: post(padded_body(size))),
+    "a body in chunks": (65536, 413, lambda size: post(chunked(padded_body(size), 4096), CODED)),
+    "a body in a chunk": (65536, 413, lambda size: post(chunked(padded_body(size), size), CODED)),
+    "chunks": (refusals.MAX_CHUNKS, 413, lambda count: post(chunks(count), CODED)),
+    "trailers": (refusals.MAX_CHUNKS - 1, 413, lambda count: post(trailers(count), CODED)),
+    "a wire": (Limits().chunked_bytes, 413, lambda size: post(extended(size), CODED)),
+}
+"""The limit of each, how one more is answered, and a request with so much of it."""
+
+
+@pytest.mark.parametrize("cut", [1 << 20, 777, 7], ids=["whole", "in pieces", "in bits"])
+@pytest.mark.parametrize("what", BOUNDED)
+def test_a_request_has_its_limits_to_the_byte(what: str, cut: int) -> None:
+    limit, status, made = BOUNDED[what]
+    at, beyond = sent(made(limit), cut), sent(made(limit + 1), cut)
+    assert (statuses(at.got)[-1], at.ended) == (200, False)
+    assert (statuses(beyond.got)[-1], beyond.ended) == (status, True)
+
+
+def test_empty_lines_before_a_head_count_for_its_limit() -> None:
+    assert statuses(sent(b"\r\n" * 9000).got) == [431]
+
+
+def test_a_head_of_thousands_of_headers_is_parsed_no_further_than_its_limit() -> None:
+    head = Head(Limits())
+    head.feed(headers(3000))
+    assert head.fault is not None
+    assert len(head.headers) == refusals.MAX_HEADERS
 
 
 def test_a_body_over_the_limit_is_refused_before_it_comes() -> None:
-    head = post(b"").replace(b"Content-Length: 0", b"Content-Length: 65537")
-    peer = sent(head)
+    peer = sent(post(b"").replace(b"Content-Length: 0", b"Content-Length: 65537"))
     assert statuses(peer.got) == [413]
     assert peer.ended
 
 
 @pytest.mark.parametrize("cut", [1 << 20, 777])
-@pytest.mark.parametrize("coded", [4096, 65537])
-@pytest.mark.parametrize(("size", "status"), [(65536, 200), (65537, 413)])
-def test_a_chunked_body_has_the_same_limit(size: int, status: int, coded: int, cut: int) -> None:
-    data = post(chunked(padded_body(size), coded), "Transfer-Encoding: chunked")
-    peer = sent(data, cut)
-    assert statuses(peer.got) == [status]
-    assert peer.ended == (status == 413)
-
-
-@pytest.mark.parametrize("cut", [1 << 20, 777])
 def test_a_body_that_is_too_long_is_told_before_what_is_malformed_behind(cut: int) -> None:
     body = chunked(padded_body(65537), 70000).replace(b"\r\n0\r\n", b"\r\nmalformed\r\n")
-    assert statuses(sent(post(body, "Transfer-Encoding: chunked"), cut).got) == [413]
-
-
-@pytest.mark.parametrize("cut", [1 << 20, 777, 1])
-@pytest.mark.parametrize(("over", "status"), [(0, 200), (1, 413)])
-def test_what_a_chunked_body_takes_on_the_wire_has_a_limit_too(
-    over: int, status: int, cut: int
-) -> None:
-    limit = Limits().chunked_bytes
-    plain = chunked(room.APPROVAL, 1000)
-    at = plain.index(b"\r\n")
-    extension = b";" + b"x" * (limit - len(plain) - 1 + over)
-    coded = plain[:at] + extension + plain[at:]
-    assert len(coded) == limit + over
-    assert statuses(sent(post(coded, "Transfer-Encoding: chunked"), cut).got) == [status]
+    assert statuses(sent(post(body, CODED), cut).got) == [413]
 
 
 def test_a_dripping_body_has_no_longer_than_any_other() -> None:
@@ -163,51 +181,55 @@ class Approving:
         self.submit = self.have_turn = lambda: order.append(name)
 
 
-def everything(calls: list[Callable[[], None]]) -> None:
-    while calls:
-        calls.pop(0)()
+class Line:
+    """A queue whose calls wait to be made, and who has gone."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.order: list[str] = []
+        self.queue = FairQueue(self.calls.append, lambda: 0.0)
+
+    def come(self, name: str, account: Account, size: int = 0) -> None:
+        """Wait for a turn, or to approve with a body of this size."""
+        each: Any = Approving(account, name, self.order)
+        if size:
+            self.queue.wait_to_approve(each, size)
+        else:
+            self.queue.queue(each)
+
+    def call(self, most: int = 1_000_000) -> None:
+        while self.calls and most:
+            self.calls.pop(0)()
+            most -= 1
 
 
 @pytest.mark.parametrize("count", [100, 2000])
 def test_an_approval_takes_no_look_at_all_others_that_wait(count: int) -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = FairQueue(calls.append, lambda: 0.0)
+    line = Line()
     for number in range(count):
-        each = Approving(CountedAccount(), f"{number}", order)
-        queue.wait_to_approve(each, 60)  # type: ignore[arg-type]
+        line.come(f"{number}", CountedAccount(), 60)
     CountedAccount.looks = 0
-    everything(calls)
-    assert len(order) == count
+    line.call()
+    assert len(line.order) == count
     assert CountedAccount.looks <= 20 * count
 
 
-@pytest.mark.parametrize("what", ["turns", "approvals"])
+@pytest.mark.parametrize("size", [0, 60], ids=["turns", "approvals"])
 def test_who_comes_behind_a_crowd_goes_soon_and_nobody_in_it_waits_for_all_who_come_later(
-    what: str,
+    size: int,
 ) -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = FairQueue(calls.append, lambda: 0.0)
-
-    def come(name: str, account: Account) -> None:
-        each = Approving(account, name, order)
-        if what == "turns":
-            queue.queue(each)  # type: ignore[arg-type]
-        else:
-            queue.wait_to_approve(each, 60)  # type: ignore[arg-type]
-
+    line = Line()
+    order = line.order
     for number in range(100):
-        come(f"crowd{number}", Account())
+        line.come(f"crowd{number}", Account(), size)
     while "crowd0" not in order:
-        calls.pop(0)()
+        line.call(1)
     order.clear()
     for number in range(40):
-        come(f"late{number}", Account())
-        everything(calls[:1])
-        del calls[:1]
+        line.come(f"late{number}", Account(), size)
+        line.call(1)
     assert order.index("late0") < 2
-    everything(calls)
+    line.call()
     assert len(order) == len(set(order))
     assert [name for name in order if name.startswith("crowd")][:3] != []
     gone = order[: len(order) // 2]
@@ -215,34 +237,27 @@ def test_who_comes_behind_a_crowd_goes_soon_and_nobody_in_it_waits_for_all_who_c
 
 
 def test_a_guest_that_has_just_had_its_turn_does_not_come_last_to_have_the_next() -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = FairQueue(calls.append, lambda: 0.0)
-    many = Account()
+    line, many = Line(), Account()
     for number in range(10):
-        queue.queue(Approving(Account(), f"one{number}", order))  # type: ignore[arg-type]
+        line.come(f"one{number}", Account())
     for number in range(10):
-        queue.queue(Approving(many, f"many{number}", order))  # type: ignore[arg-type]
-    everything(calls)
-    assert sum(name.startswith("many") for name in order[:11]) == 1
+        line.come(f"many{number}", many)
+    line.call()
+    assert sum(name.startswith("many") for name in line.order[:11]) == 1
 
 
 def test_large_approvals_and_small_ones_do_not_keep_each_other_out() -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = FairQueue(calls.append, lambda: 0.0)
+    line = Line()
     for number in range(3):
-        each = Approving(Account(), f"small{number}", order)
-        queue.wait_to_approve(each, 60)  # type: ignore[arg-type]
-        each = Approving(Account(), f"large{number}", order)
-        queue.wait_to_approve(each, 60_000)  # type: ignore[arg-type]
-    queue.submitted(Account(), 1000, 60_000)
-    everything(calls)
-    assert {name[:5] for name in order} == {"small"}
-    queue.submitted(Account(), MAX_APPROVALS_IN_FLIGHT, 4000)
-    queue.decided(1000, 60_000)
-    everything(calls)
-    assert [name[:5] for name in order] == ["small"] * 3 + ["large"] * 3
+        line.come(f"small{number}", Account(), 60)
+        line.come(f"large{number}", Account(), 60_000)
+    line.queue.submitted(Account(), 1000, 60_000)
+    line.call()
+    assert {name[:5] for name in line.order} == {"small"}
+    line.queue.submitted(Account(), MAX_APPROVALS_IN_FLIGHT, 4000)
+    line.queue.decided(1000, 60_000)
+    line.call()
+    assert [name[:5] for name in line.order] == ["small"] * 3 + ["large"] * 3
 
 
 Opened = tuple[Room, Callable[[], None]]

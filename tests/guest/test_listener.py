@@ -30,7 +30,7 @@ from forewarn.server.relay_feed import GuestRules, PublishedEvent, ScopeDocument
 from forewarn.server.sockets import HandedOver
 from guest import room
 from guest.room import Answer, answers, get, post
-from guest.served import GUESTS, HERE, Play, Served, played, run_by_asyncio, run_by_uvloop, serving
+from guest.served import GUESTS, HERE, Served, played, serving
 from patience import reached
 from ports import free_port
 
@@ -231,19 +231,15 @@ async def test_stopping_cuts_off_what_takes_too_long() -> None:
         writer.close()
 
 
-def test_an_approval_that_ends_after_the_loop_does_no_harm() -> None:
+async def test_an_approval_that_ends_after_the_loop_does_no_harm() -> None:
     left: list[room.Room] = []
-
-    async def body() -> None:
-        async with serving() as served:
-            served.plane.approvals.waits = True
-            _, writer = await served.connect()
-            writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
-            await served.plane.approvals.asked.wait()
-            left.append(served.plane)
-            writer.close()
-
-    asyncio.run(body())
+    async with serving() as served:
+        served.plane.approvals.waits = True
+        _, writer = await served.connect()
+        writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
+        await served.plane.approvals.asked.wait()
+        left.append(served.plane)
+        writer.close()
     left[0].approvals.decide_all()
     assert len(left[0].approvals.book) == 1
 
@@ -302,11 +298,8 @@ def test_what_the_system_refuses_is_told_in_one_line(number: int, says: str) -> 
         runner.run(body())
 
 
-def test_listeners_have_a_limit() -> None:
-    async def body() -> None:
-        assert "too many" in await refusal(*[GUESTS] * (MAX_LISTENERS + 1))
-
-    asyncio.run(body())
+async def test_listeners_have_a_limit() -> None:
+    assert "too many" in await refusal(*[GUESTS] * (MAX_LISTENERS + 1))
 
 
 def test_an_address_is_shown_as_in_a_url() -> None:
@@ -374,50 +367,41 @@ async def opened(rules: GuestRules, time: Clock | None = None) -> AsyncIterator[
         await plane.close()
 
 
-def test_requests_are_dated_by_the_clock_that_decides() -> None:
-    async def play() -> None:
-        async with opened(GuestRules(), ManualClock(NOW)) as made:
-            await made.ask(get())
-            assert made.plane.seen("web-0") == Sighting(asked_at=NOW, version="2020-07-01")
-
-    run_by_asyncio(play())
+async def test_requests_are_dated_by_the_clock_that_decides() -> None:
+    async with opened(GuestRules(), ManualClock(NOW)) as made:
+        await made.ask(get())
+        assert made.plane.seen("web-0") == Sighting(asked_at=NOW, version="2020-07-01")
 
 
-@pytest.mark.parametrize("run", [run_by_asyncio, run_by_uvloop])
-def test_whole_documents_are_read_until_others_take_their_place(run: Play) -> None:
-    async def play() -> None:
-        async with opened(GuestRules()) as made:
-            assert (await made.ask(get())).body == b'{"DocumentIncarnation":2,"Events":[]}'
-            kept = room.DocumentCache()
-            operation = room.operation(room.event())
-            kept.learn(Changes(scopes=tuple(room.SCOPES), operations=(operation,)))
-            whole = kept.whole("web")
-            assert [type(each) for each in whole.events] == [PublishedEvent]
-            made.plane.replace([whole])
-            assert room.EVENT_ID.encode() in (await made.ask(get())).body
-            assert (await made.ask(post())).status == 200
-            assert made.source.book == [("web", (room.EVENT_ID,), "web-0", "127.0.0.1")]
-            made.plane.replace([], removed_machines=("web-0",))
-            assert (await made.ask(get())).status == 403
-
-    run(play())
+@played
+async def test_whole_documents_are_read_until_others_take_their_place() -> None:
+    async with opened(GuestRules()) as made:
+        assert (await made.ask(get())).body == b'{"DocumentIncarnation":2,"Events":[]}'
+        kept = room.DocumentCache()
+        operation = room.operation(room.event())
+        kept.learn(Changes(scopes=tuple(room.SCOPES), operations=(operation,)))
+        whole = kept.whole("web")
+        assert [type(each) for each in whole.events] == [PublishedEvent]
+        made.plane.replace([whole])
+        assert room.EVENT_ID.encode() in (await made.ask(get())).body
+        assert (await made.ask(post())).status == 200
+        assert made.source.book == [("web", (room.EVENT_ID,), "web-0", "127.0.0.1")]
+        made.plane.replace([], removed_machines=("web-0",))
+        assert (await made.ask(get())).status == 403
 
 
-def test_rules_may_change_while_guests_ask() -> None:
-    async def play() -> None:
-        async with opened(GuestRules()) as made:
-            assert [(await made.ask(get())).status for _ in range(3)] == [200] * 3
-            made.plane.apply(GuestRules(rate_per_second=0.01, rate_burst=1))
-            statuses = [(await made.ask(get())).status for _ in range(3)]
-            assert statuses[1:] == [429, 429]
-            made.plane.apply(GuestRules(rate_per_second=0, enablement="first-request"))
-            assert made.source.turned == []
-            assert (await made.ask(get())).status == 200
-            assert made.source.turned == [("web",)]
-            made.plane.apply(GuestRules(post_without_header="always", rate_per_second=0))
-            bare = post().replace(b"Metadata: true\r\n", b"")
-            assert (await made.ask(bare)).status == 200
-            made.plane.apply(GuestRules(post_without_header="of a later release"))
-            assert (await made.ask(bare)).status == 400
-
-    run_by_asyncio(play())
+async def test_rules_may_change_while_guests_ask() -> None:
+    async with opened(GuestRules()) as made:
+        assert [(await made.ask(get())).status for _ in range(3)] == [200] * 3
+        made.plane.apply(GuestRules(rate_per_second=0.01, rate_burst=1))
+        statuses = [(await made.ask(get())).status for _ in range(3)]
+        assert statuses[1:] == [429, 429]
+        made.plane.apply(GuestRules(rate_per_second=0, enablement="first-request"))
+        assert made.source.turned == []
+        assert (await made.ask(get())).status == 200
+        assert made.source.turned == [("web",)]
+        made.plane.apply(GuestRules(post_without_header="always", rate_per_second=0))
+        bare = post().replace(b"Metadata: true\r\n", b"")
+        assert (await made.ask(bare)).status == 200
+        made.plane.apply(GuestRules(post_without_header="of a later release"))
+        assert (await made.ask(bare)).status == 400

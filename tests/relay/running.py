@@ -1,13 +1,11 @@
 """A relay whose sockets are open, in front of stand-ins for the service, on one event loop."""
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
-import patience
 from forewarn.clock import SystemClock
 from forewarn.maintenance.model import Changes
 from forewarn.relay.relay import HostRelay
@@ -24,8 +22,6 @@ from guest import room
 from guest.room import Answer, answers, get
 from relay.standin import TOKEN, StandIn
 
-P = ParamSpec("P")
-
 HERE = Listener(address="127.0.0.1", port=0, default_vm="web-0")
 GUESTS = Listener(address="0.0.0.0", port=0)
 """No loopback listener: who asks is known by the address, which is 127.0.0.1 here."""
@@ -40,20 +36,6 @@ class ShortPauses(SystemClock):
 
     async def wait(self, seconds: float, wake: asyncio.Event) -> None:
         await super().wait(seconds / 20, wake)
-
-
-def played(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Return a test that plays a story on a loop of its own."""
-
-    async def in_time(*given: P.args, **named: P.kwargs) -> None:
-        async with asyncio.timeout(2 * patience.SECONDS):
-            await story(*given, **named)
-
-    @functools.wraps(story)
-    def test(*given: P.args, **named: P.kwargs) -> None:
-        asyncio.run(in_time(*given, **named))
-
-    return test
 
 
 def filled(host: str = "h1") -> StandIn:

@@ -22,7 +22,7 @@ from guest import room
 from guest.room import get, post
 from patience import reached
 from relay import running
-from relay.running import filled, made, played, relayed, relaying, settings, started
+from relay.running import filled, made, relayed, relaying, settings, started
 from relay.standin import Answer, Request, StandIn
 
 HALF_AN_HOUR = 1800.0
@@ -38,7 +38,6 @@ def newer(standin: StandIn, incarnation: int) -> None:
     standin.learn(Changes(scopes=(changed,)))
 
 
-@played
 async def test_guests_read_through_a_relay_what_the_service_has_and_its_changes(
     tmp_path: Path,
 ) -> None:
@@ -53,7 +52,6 @@ async def test_guests_read_through_a_relay_what_the_service_has_and_its_changes(
         assert set(service.etags[1:]) == {"e1", "e2"}
 
 
-@played
 async def test_an_approval_is_answered_once_the_service_has_it(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         assert await relay.status(post()) == 200
@@ -66,7 +64,6 @@ async def test_an_approval_is_answered_once_the_service_has_it(tmp_path: Path) -
         assert await relay.status(post()) == 403
 
 
-@played
 async def test_an_approval_goes_to_the_next_replica_when_one_does_not_answer(
     tmp_path: Path,
 ) -> None:
@@ -89,7 +86,6 @@ async def test_an_approval_goes_to_the_next_replica_when_one_does_not_answer(
         assert (answer.status, "retry-after" in answer.headers) == (503, True)
 
 
-@played
 async def test_guests_read_on_while_the_service_is_away_and_are_told_how_old_it_is(
     tmp_path: Path,
 ) -> None:
@@ -113,7 +109,6 @@ async def test_guests_read_on_while_the_service_is_away_and_are_told_how_old_it_
         assert await relay.status(post()) == 200
 
 
-@played
 async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_path: Path) -> None:
     service = filled()
     await service.start()
@@ -150,7 +145,6 @@ async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-@played
 async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, hours: int) -> None:
     saved = StateFile(tmp_path / "state")
     saved.write(HostDocuments(host="h1", etag="e1"))
@@ -162,7 +156,6 @@ async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, h
     assert not relay._serves()
 
 
-@played
 async def test_no_socket_opens_before_anything_is_known(tmp_path: Path) -> None:
     service = filled()
     async with started(service):
@@ -179,7 +172,6 @@ async def test_no_socket_opens_before_anything_is_known(tmp_path: Path) -> None:
     await service.stop()
 
 
-@played
 async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_again(
     tmp_path: Path,
 ) -> None:
@@ -207,7 +199,6 @@ async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_a
         assert "" in service.etags[1:]
 
 
-@played
 async def test_nothing_is_forgotten_while_the_first_news_after_a_refused_token_are_saved(
     tmp_path: Path,
 ) -> None:
@@ -235,7 +226,6 @@ async def test_nothing_is_forgotten_while_the_first_news_after_a_refused_token_a
         assert (tmp_path / "state" / cache.FILE_NAME).exists()
 
 
-@played
 async def test_beyond_the_longest_age_connections_are_closed_without_an_answer(
     tmp_path: Path,
 ) -> None:
@@ -253,7 +243,6 @@ async def test_beyond_the_longest_age_connections_are_closed_without_an_answer(
         assert await relay.status() == 200
 
 
-@played
 async def test_rules_of_the_service_are_followed_as_they_change(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         bare = post().replace(b"Metadata: true\r\n", b"")
@@ -269,7 +258,6 @@ async def test_rules_of_the_service_are_followed_as_they_change(tmp_path: Path) 
         assert service.asked_for == [("web",)]
 
 
-@played
 async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         (beat,) = (task for task in asyncio.all_tasks() if task.get_name() == "the beat")
@@ -285,7 +273,6 @@ async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_pat
         await reached(lambda: "web-0" not in relay.relay._seen._saved)
 
 
-@played
 async def test_the_age_of_a_request_is_the_same_whatever_the_services_clock_is_set_to(
     tmp_path: Path,
 ) -> None:
@@ -302,7 +289,6 @@ async def test_the_age_of_a_request_is_the_same_whatever_the_services_clock_is_s
                 assert 0 <= relay.relay._age(asked_at) < HALF_AN_HOUR
 
 
-@played
 async def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         request = get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=100")
@@ -315,7 +301,6 @@ async def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None
         writer.close()
 
 
-@played
 async def test_the_disk_is_never_waited_for_on_the_thread_that_answers_guests(
     tmp_path: Path,
 ) -> None:
@@ -335,7 +320,6 @@ async def test_the_disk_is_never_waited_for_on_the_thread_that_answers_guests(
     assert threading.get_ident() not in threads
 
 
-@played
 async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
     tmp_path: Path,
 ) -> None:
@@ -346,7 +330,6 @@ async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_servic
         assert relay.relay._forwarding._claims == {}  # news of it answered, and no timer
 
 
-@played
 async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica_is_heard(
     tmp_path: Path,
 ) -> None:
@@ -371,7 +354,6 @@ async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica
     await second.stop()
 
 
-@played
 async def test_a_machine_that_somebody_moved_here_is_answered_once_fleet_sync_has_seen_it(
     tmp_path: Path,
 ) -> None:
@@ -382,7 +364,6 @@ async def test_a_machine_that_somebody_moved_here_is_answered_once_fleet_sync_ha
         assert await asked == 200
 
 
-@played
 async def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(
     tmp_path: Path,
 ) -> None:
@@ -392,7 +373,6 @@ async def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(
         assert service.claims == ["127.0.0.1"]
 
 
-@played
 async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_the_service(
     tmp_path: Path,
 ) -> None:
@@ -410,7 +390,6 @@ async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_th
         writer.close()
 
 
-@played
 async def test_a_service_that_does_not_answer_about_a_stranger_holds_it_up_for_seconds_at_most(
     tmp_path: Path,
 ) -> None:
@@ -428,7 +407,6 @@ async def test_a_service_that_does_not_answer_about_a_stranger_holds_it_up_for_s
             assert await relay.status() == 403
 
 
-@played
 async def test_a_second_relay_of_one_folder_is_refused_and_changes_nothing_there(
     tmp_path: Path,
 ) -> None:
@@ -455,7 +433,6 @@ class WrongClock(running.ShortPauses):
 
 
 @pytest.mark.parametrize(("shows_time", "wrong_by"), [(True, 0), (False, 3600)])
-@played
 async def test_guests_count_their_notice_by_the_services_time_though_the_hosts_is_wrong(
     tmp_path: Path, *, shows_time: bool, wrong_by: int
 ) -> None:

@@ -1,6 +1,5 @@
 """One connection to a replica: how it is made, and how it fails."""
 
-import asyncio
 import errno
 import socket
 
@@ -19,31 +18,20 @@ async def connected(port: int, *hosts: str) -> ReplicaConnection:
     return await streams.connect(replica, None, 0.5, places=places, max_body=999, probes=PROBES)
 
 
-def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
-    async def run(port: int) -> int:
+async def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
+    with losing() as (_, port), serving(lambda *_: message(204), port, "127.0.0.2"):
         stream = await connected(port, "127.0.0.1", "127.0.0.2")
-        reply = await stream.ask(b"GET", "/", ())
+        assert (await stream.ask(b"GET", "/", ())).status == 204
         stream.close()
-        return reply.status
-
-    with (
-        losing() as (_, port),
-        serving(lambda *_: message(204), port, "127.0.0.2"),
-    ):
-        assert asyncio.run(run(port)) == 204
 
 
-def test_a_connection_whose_peer_falls_silent_is_stale_and_no_late_answer() -> None:
+async def test_a_connection_whose_peer_falls_silent_is_stale_and_no_late_answer() -> None:
     """The system says so by a TimeoutError, which is not the end of the time for an answer."""
-
-    async def run(port: int) -> None:
-        stream = await connected(port, "127.0.0.1")
+    with serving(lambda *_: message(200, document())) as server:
+        stream = await connected(server.port, "127.0.0.1")
         assert (await stream.ask(b"GET", "/", ())).status == 200
         stream._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
         with pytest.raises(RequestFailed) as failed:
             await stream.ask(b"GET", "/", ())
         assert (failed.value.reason, failed.value.stale) == ("cut", True)
         assert not stream.is_open
-
-    with serving(lambda *_: message(200, document())) as server:
-        asyncio.run(run(server.port))

@@ -27,7 +27,7 @@ from forewarn.server.relay_feed import HostDocument
 from guest.room import EVENT_ID, post
 from patience import reached
 from relay import running
-from relay.running import filled, played, relayed, relaying, settings
+from relay.running import filled, relayed, relaying, settings
 from relay.standin import TOKEN, Answer, Other, Request, StandIn
 
 
@@ -60,7 +60,6 @@ HOSTILE: dict[str, Other] = {
 
 
 @pytest.mark.parametrize("other", HOSTILE.values(), ids=HOSTILE)
-@played
 async def test_no_answer_that_does_not_fit_changes_what_guests_read(
     tmp_path: Path, other: Other
 ) -> None:
@@ -80,7 +79,6 @@ async def test_no_answer_that_does_not_fit_changes_what_guests_read(
         assert await relay.incarnation() == "2"
 
 
-@played
 async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
     tmp_path: Path,
 ) -> None:
@@ -99,7 +97,6 @@ async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
         await each.stop()
 
 
-@played
 async def test_a_service_behind_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(
     tmp_path: Path,
 ) -> None:
@@ -134,7 +131,6 @@ async def report(upstream: Upstream) -> Reply:
     return await upstream.ask(asked, b"[]", patience.SECONDS, each_seconds=patience.SECONDS)
 
 
-@played
 async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -> None:
     service = filled()
     upstream = await asked(service, tmp_path)
@@ -152,7 +148,6 @@ async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -
     await service.stop()
 
 
-@played
 async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
     service = filled()
     service.other = always(200, b"x" * 20_000)
@@ -162,7 +157,6 @@ async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
     await service.stop()
 
 
-@played
 async def test_many_requests_share_a_few_connections_and_have_their_turns(tmp_path: Path) -> None:
     service = filled()
     goes_on = asyncio.Event()
@@ -185,7 +179,6 @@ async def test_many_requests_share_a_few_connections_and_have_their_turns(tmp_pa
     await service.stop()
 
 
-@played
 async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
     service = filled()
     began: list[Request] = []
@@ -207,7 +200,6 @@ async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
     await service.stop()
 
 
-@played
 async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_more(
     tmp_path: Path,
 ) -> None:
@@ -230,7 +222,6 @@ async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_m
     assert not failed.value.maybe_done
 
 
-@played
 async def test_a_replica_that_ends_with_an_approval_may_have_stored_it(tmp_path: Path) -> None:
     service = filled()
     upstream = await asked(service, tmp_path)
@@ -248,7 +239,6 @@ async def test_a_replica_that_ends_with_an_approval_may_have_stored_it(tmp_path:
     assert failed.value.maybe_done
 
 
-@played
 async def test_nothing_is_sent_to_a_replica_that_has_hung_up(tmp_path: Path) -> None:
     service = filled()
     upstream = await asked(service, tmp_path)
@@ -303,7 +293,6 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
         runner.run(asyncio.wait_for(run(loop), patience.SECONDS))
 
 
-@played
 async def test_claims_are_repeated_together_and_none_of_a_machine_that_the_fleet_has_here(
     tmp_path: Path,
 ) -> None:
@@ -344,7 +333,6 @@ async def test_claims_are_repeated_together_and_none_of_a_machine_that_the_fleet
         (404, "not-found", 503),
     ],
 )
-@played
 async def test_a_guests_approval_is_refused_as_the_service_refuses_it(
     tmp_path: Path, status: int, code: str, expected: int
 ) -> None:
@@ -361,7 +349,6 @@ async def test_a_guests_approval_is_refused_as_the_service_refuses_it(
         assert nothing is (expected == 503 and code != "unknown-outcome")
 
 
-@played
 async def test_an_approval_of_a_thousand_events_in_chunks_goes_up_whole(tmp_path: Path) -> None:
     service = filled()
     ids = [f"{n:08X}-0000-4000-8000-000000000000" for n in range(999)] + [EVENT_ID]
@@ -387,7 +374,6 @@ def test_short_stalls_add_up_as_those_of_the_service_do(tmp_path: Path) -> None:
     assert told == [0.0, 0.0, 0.0, 7.5, 7.5, 7.5, 13.5]
 
 
-@played
 async def test_a_stall_of_the_loop_is_told_once_and_at_once(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         await reached(lambda: len(service.states) >= 2)
@@ -397,7 +383,6 @@ async def test_a_stall_of_the_loop_is_told_once_and_at_once(tmp_path: Path) -> N
         assert sum(each.stalled_seconds >= 30 for each in service.states) == 1
 
 
-@played
 async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
     tmp_path: Path,
 ) -> None:
@@ -431,7 +416,6 @@ def certificate(folder: Path, days: int = 10) -> tuple[Path, Path]:
     return key, made
 
 
-@played
 async def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(
     tmp_path: Path,
 ) -> None:
@@ -465,7 +449,6 @@ async def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(
         lambda path: path.write_text("a token\x00 with what none has"),
     ],
 )
-@played
 async def test_a_token_that_cannot_be_used_is_named_and_read_again(
     tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
@@ -484,7 +467,6 @@ async def test_a_token_that_cannot_be_used_is_named_and_read_again(
         await reached(lambda: relay.heard)
 
 
-@played
 async def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_others_say(
     tmp_path: Path,
 ) -> None:

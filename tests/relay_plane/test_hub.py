@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,7 +29,6 @@ from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
 from store.shared import SharedStore
 
-T = TypeVar("T")
 RULES = GuestRules()
 
 
@@ -140,10 +138,6 @@ def replica() -> HubReplica:
     made = HubReplica(InMemoryStore(), ManualClock(NOW))
     made.apply(FLEET)
     return made
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(coroutine)
 
 
 def test_a_host_is_told_once_until_something_of_it_changes(replica: HubReplica) -> None:
@@ -369,18 +363,14 @@ def test_who_asks_for_a_host_that_was_forgotten_loses_the_machines_that_left_it(
         assert list(relay.machines) == ["web-1"]
 
 
-def test_a_relay_that_waits_is_told_that_its_host_is_empty(replica: HubReplica) -> None:
+async def test_a_relay_that_waits_is_told_that_its_host_is_empty(replica: HubReplica) -> None:
     hub, relay = replica.hub, ToldRelay("x")
     done(replica.plane.record_hosts({"web-0": "x"}))
     relay.ask(hub)
-
-    async def wait() -> None:
-        waiting = waits(hub, "x", open_connection())
-        await asyncio.sleep(0)
-        done(replica.plane.record_hosts({"web-0": "h0"}))
-        assert await waiting
-
-    run(wait())
+    waiting = waits(hub, "x", open_connection())
+    await asyncio.sleep(0)
+    done(replica.plane.record_hosts({"web-0": "h0"}))
+    assert await waiting
     told = relay.ask(hub)
     assert told is not None
     assert told.machines == ()
@@ -406,49 +396,38 @@ def test_it_is_told_which_hosts_a_change_concerns(replica: HubReplica) -> None:
     assert [host for hosts in told for host in hosts] == []
 
 
-def test_a_wait_ends_once_the_connection_is_lost(replica: HubReplica) -> None:
+async def test_a_wait_ends_once_the_connection_is_lost(replica: HubReplica) -> None:
     hub = replica.hub
-
-    async def wait() -> bool:
-        lost, other = open_connection(), open_connection()
-        waiting = waits(hub, "h0", lost)
-        staying = waits(hub, "h0", other)
-        await asyncio.sleep(0)
-        lost.set_result(None)
-        ended = await waiting
-        assert hub.waiting == 1
-        hub.wake("h0")
-        assert await staying
-        other.set_result(None)  # it wakes nobody any more
-        return ended
-
-    assert not run(wait())
+    lost, other = open_connection(), open_connection()
+    waiting = waits(hub, "h0", lost)
+    staying = waits(hub, "h0", other)
+    await asyncio.sleep(0)
+    lost.set_result(None)
+    assert not await waiting
+    assert hub.waiting == 1
+    hub.wake("h0")
+    assert await staying
+    other.set_result(None)  # it wakes nobody any more
 
 
-def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) -> None:
+async def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) -> None:
     hub = replica.hub
-
-    async def wait() -> list[bool]:
-        changed = waits(hub, "h0", open_connection())
-        other = waits(hub, "elsewhere", open_connection())
-        await asyncio.sleep(0)
-        assert hub.waiting == 2
-        replica.ask("web-0")
-        found = [await changed, other.done()]
-        hub.wake_all()
-        found.append(await other)
-        found.append(await hub.wait("h0", 0.0, open_connection()))
-        many = [waits(hub, "h0", open_connection()) for _ in range(9)]
-        await asyncio.sleep(0)
-        assert hub.waiting == relay_hub.MAX_WAITING
-        hub.wake("h0")
-        found += await asyncio.gather(*many)
-        assert hub.waiting == 0
-        return found
-
-    ended = run(wait())
-    assert ended[:4] == [True, False, True, False]
-    assert sorted(ended[4:]) == [False] * 5 + [True] * 4
+    changed = waits(hub, "h0", open_connection())
+    other = waits(hub, "elsewhere", open_connection())
+    await asyncio.sleep(0)
+    assert hub.waiting == 2
+    replica.ask("web-0")
+    assert await changed
+    assert not other.done()
+    hub.wake_all()
+    assert await other
+    assert not await hub.wait("h0", 0.0, open_connection())
+    many = [waits(hub, "h0", open_connection()) for _ in range(9)]
+    await asyncio.sleep(0)
+    assert hub.waiting == relay_hub.MAX_WAITING
+    hub.wake("h0")
+    assert sorted(await asyncio.gather(*many)) == [False] * 5 + [True] * 4
+    assert hub.waiting == 0
 
 
 def test_a_relay_is_told_which_machines_have_to_ask_again_until_they_have(

@@ -12,7 +12,6 @@ import threading
 import time
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import forked
@@ -187,7 +186,11 @@ class Balancer:
             ["haproxy", "-db", "-q", "-f", str(folder / "haproxy.cfg")],
             env={**os.environ, "FOREWARN_PROXY_KEY": key},
         )
-        patience.until(lambda: self.up() == set(NAMES), self.up)
+        self.wait_for(*NAMES)
+
+    def wait_for(self, *names: str) -> None:
+        """Wait until its probes find just these replicas well."""
+        patience.until(lambda: self.up() == set(names), self.up)
 
     def up(self) -> set[str]:
         """Return the replicas that its probes find well."""
@@ -251,12 +254,7 @@ class Poller:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ends.set()
         self._thread.join()
 

@@ -1,6 +1,5 @@
 """A primary and a standby of PostgreSQL, where one after another is lost and made again."""
 
-from types import TracebackType
 from typing import Final
 
 from kills.processes import let_pass
@@ -33,12 +32,7 @@ class Pair:
     def __enter__(self) -> "Pair":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for server in filter(None, (self.primary, self.standby)):
             server.remove()
         if self._proxy is not None:

@@ -379,6 +379,26 @@ FAST: Final = 10.0
 """How much faster the clock runs where a lease of a minute is waited for."""
 
 
+def carrying_out(cluster: Cluster) -> tuple[dict[str, Any], Path]:
+    """Start the first replica, let it carry out an operation, and start the second.
+
+    Returns: The run, and the file that holds it up.
+    """
+    first, second = cluster.replicas.values()
+    first.start(fresh=False)
+    first.wait_until_ready()
+    first.ask("PUT", "/v1/fleet", {"machine": [{"name": "m0"}]})
+    stage.until(lambda: stage.asked(first, "m0"))
+    hold = cluster.runs_path.with_suffix(".hold")
+    hold.touch()
+    operation = stage.request(first, "m0")
+    assert first.approve("m0", stage.announced(first, "m0")["EventId"]) == OK
+    (run,) = stage.until(lambda: starts(cluster, operation))
+    second.start(fresh=False)
+    second.wait_until_ready()
+    return run, hold
+
+
 def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
     tmp_path: Path, database: postgres.Postgres
 ) -> None:
@@ -386,19 +406,9 @@ def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
         """Lose a replica with what it carries out; return what is left."""
         url = database.create_database(name)
         cluster = pair_of(tmp_path / name, url, checked=checked, scale=FAST)
-        first, second = cluster.replicas.values()
         running.enter_context(cluster)
-        first.start(fresh=False)
-        first.wait_until_ready()
-        first.ask("PUT", "/v1/fleet", {"machine": [{"name": "m0"}]})
-        stage.until(lambda: stage.asked(first, "m0"))
-        hold = cluster.runs_path.with_suffix(".hold")
-        hold.touch()
-        operation = stage.request(first, "m0")
-        assert first.approve("m0", stage.announced(first, "m0")["EventId"]) == OK
-        (run,) = stage.until(lambda: starts(cluster, operation))
-        second.start(fresh=False)
-        second.wait_until_ready()
+        run, hold = carrying_out(cluster)
+        first = cluster.replicas["r1"]
         for pid in (first.pid, run["runner"], run["pid"]):
             os.kill(pid, signal.SIGKILL)
         assert first.reap() == -signal.SIGKILL
@@ -426,17 +436,8 @@ def test_a_replica_that_comes_back_knows_what_nobody_else_could_tell(
     url = database.create_database("comes_back")
     with pair_of(tmp_path, url, checked=False, scale=FAST) as cluster:
         first, second = cluster.replicas.values()
-        first.start(fresh=False)
-        first.wait_until_ready()
-        first.ask("PUT", "/v1/fleet", {"machine": [{"name": "m0"}]})
-        stage.until(lambda: stage.asked(first, "m0"))
-        hold = cluster.runs_path.with_suffix(".hold")
-        hold.touch()
-        operation = stage.request(first, "m0")
-        assert first.approve("m0", stage.announced(first, "m0")["EventId"]) == OK
-        stage.until(lambda: starts(cluster, operation))
-        second.start(fresh=False)
-        second.wait_until_ready()
+        run, hold = carrying_out(cluster)
+        operation = run["operation"]
         first.kill()
         assert first.reap() == -signal.SIGKILL
         stage.until(lambda: [a for a in alerts(second) if a["kind"] == "unknown"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -178,68 +179,74 @@ def test_one_token_is_every_replicas(moved: Moved) -> None:
         assert json.loads(answer.stdout)["scale"] == 1
 
 
-def test_no_guest_notices_that_replicas_are_killed_or_restarted(moved: Moved) -> None:
+class Guests:
+    """A guest that watches, and one that polls, while replicas come and go."""
+
+    def __init__(self, moved: Moved, watch: Watch, poller: Poller) -> None:
+        self.moved, self.watch, self.poller = moved, watch, poller
+        self._seen = 0
+        self._see(1)
+
+    def reschedule(self, absent: str) -> None:
+        """Cancel the reboot of web-0 at a replica that is there, and announce another at another.
+
+        Return once the guest has seen both.
+        """
+        one, other = (self.moved.replicas[name] for name in NAMES if name != absent)
+        (event,) = one.document("events")["events"]
+        one.document("cancel", event["operation"])
+        other.document("schedule", "reboot", "web-0")
+        self._see(2)
+
+    def _see(self, more: int) -> None:
+        self._seen += more
+        until(lambda: len(self.watch.changes()) == self._seen, self.watch.complaints)
+
+
+@contextmanager
+def unnoticed(moved: Moved) -> Iterator[Guests]:
+    """Yield guests that notice nothing of whatever happens meanwhile."""
     watch = Watch(moved.folder, moved.balancer)
     try:
         with Poller(moved.balancer) as poller:
-            until(lambda: len(watch.changes()) == 1, watch.complaints)
-            seen = 1
-            for name in NAMES:
-                others = [moved.replicas[other] for other in NAMES if other != name]
-                for end in (moved.replicas[name].kill, moved.replicas[name].stop):
-                    end()
-                    _reschedule(*others)
-                    seen += 2
-                    until(lambda: len(watch.changes()) == seen, watch.complaints)  # noqa: B023
-                    moved.replicas[name].start()
-                    until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
+            yield Guests(moved, watch, poller)
         print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
         assert watch.complaints() == ""
         assert poller.failures == []
-        assert poller.answered > 100
     finally:
         watch.close()
+
+
+def test_no_guest_notices_that_replicas_are_killed_or_restarted(moved: Moved) -> None:
+    with unnoticed(moved) as guests:
+        for name in NAMES:
+            for end in (moved.replicas[name].kill, moved.replicas[name].stop):
+                end()
+                guests.reschedule(name)
+                moved.replicas[name].start()
+                moved.balancer.wait_for(*NAMES)
+    assert guests.poller.answered > 100
 
 
 def test_a_replica_that_is_cut_off_from_the_database_is_left_out(moved: Moved) -> None:
-    watch = Watch(moved.folder, moved.balancer)
-    try:
-        with Poller(moved.balancer) as poller:
-            until(lambda: len(watch.changes()) == 1, watch.complaints)
-            moved.way.stall()
-            until(lambda: moved.balancer.up() == {"fw1", "fw2"}, moved.balancer.up)
-            _reschedule(moved.replicas["fw1"], moved.replicas["fw2"])
-            until(lambda: len(watch.changes()) == 3, watch.complaints)
-            moved.way.heal()
-            until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
-        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
-        assert watch.complaints() == ""
-        assert poller.failures == []
-    finally:
-        watch.close()
+    with unnoticed(moved) as guests:
+        moved.way.stall()
+        moved.balancer.wait_for("fw1", "fw2")
+        guests.reschedule("fw3")
+        moved.way.heal()
+        moved.balancer.wait_for(*NAMES)
+    assert guests.poller.answered > 0
 
 
 def test_a_replica_that_answers_nothing_is_left_out(moved: Moved) -> None:
-    watch = Watch(moved.folder, moved.balancer)
-    try:
-        with Poller(moved.balancer) as poller:
-            until(lambda: len(watch.changes()) == 1, watch.complaints)
-            seen = 1
-            for name in NAMES:
-                others = [moved.replicas[other] for other in NAMES if other != name]
-                left = {other.name for other in others}
-                moved.replicas[name].freeze()
-                until(lambda: moved.balancer.up() == left, moved.balancer.up)  # noqa: B023
-                _reschedule(*others)
-                seen += 2
-                until(lambda: len(watch.changes()) == seen, watch.complaints)  # noqa: B023
-                moved.replicas[name].thaw()
-                until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
-        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
-        assert watch.complaints() == ""
-        assert poller.failures == []
-    finally:
-        watch.close()
+    with unnoticed(moved) as guests:
+        for name in NAMES:
+            moved.replicas[name].freeze()
+            moved.balancer.wait_for(*(other for other in NAMES if other != name))
+            guests.reschedule(name)
+            moved.replicas[name].thaw()
+            moved.balancer.wait_for(*NAMES)
+    assert guests.poller.answered > 0
 
 
 def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> None:
@@ -259,43 +266,29 @@ def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> 
     )
     for replica in moved.replicas.values():
         replica.start()
-    until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
+    moved.balancer.wait_for(*NAMES)
     assert [event["id"] for event in moved.live()] == [event["id"] for event in before]
     assert _incarnation(moved) >= highest + 1_000_000
 
 
 def test_documents_are_read_while_no_standby_or_no_primary_is_there(moved: Moved) -> None:
     servers = moved.databases.servers
-    watch = Watch(moved.folder, moved.balancer)
-    try:
-        with Poller(moved.balancer) as poller:
-            until(lambda: len(watch.changes()) == 1, watch.complaints)
-            (event,) = moved.live()
-            for standby in servers[1:]:
-                standby.stop()
-            status, said = poller.approve(event["id"])
-            assert (status, refusals.UNKNOWN_OUTCOME.text in said) == (503, True)
-            servers[1].start()
-            until(lambda: poller.approve(event["id"])[0] == 200)
-            until(lambda: watch.changes()[-1]["event"]["status"] == "Started", watch.complaints)
-            servers[0].kill()
-            assert poller.approve(event["id"])[0] == 503
-            assert moved.balancer.up() >= {"fw1", "fw2"}
-            servers[1].promote()
-            until(lambda: poller.approve(event["id"])[0] == 200)
-            until(lambda: _serving(moved) == list(NAMES))
-        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
-        assert watch.complaints() == ""
-        assert poller.failures == []
-    finally:
-        watch.close()
-
-
-def _reschedule(one: Replica, other: Replica) -> None:
-    """Cancel the reboot of web-0 at one replica, and announce another at another one."""
-    (event,) = one.document("events")["events"]
-    one.document("cancel", event["operation"])
-    other.document("schedule", "reboot", "web-0")
+    with unnoticed(moved) as guests:
+        watch, poller = guests.watch, guests.poller
+        (event,) = moved.live()
+        for standby in servers[1:]:
+            standby.stop()
+        status, said = poller.approve(event["id"])
+        assert (status, refusals.UNKNOWN_OUTCOME.text in said) == (503, True)
+        servers[1].start()
+        until(lambda: poller.approve(event["id"])[0] == 200)
+        until(lambda: watch.changes()[-1]["event"]["status"] == "Started", watch.complaints)
+        servers[0].kill()
+        assert poller.approve(event["id"])[0] == 503
+        assert moved.balancer.up() >= {"fw1", "fw2"}
+        servers[1].promote()
+        until(lambda: poller.approve(event["id"])[0] == 200)
+        until(lambda: _serving(moved) == list(NAMES))
 
 
 def _serving(moved: Moved) -> list[str]:

@@ -25,11 +25,7 @@ from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.server import process, settings
-from forewarn.server.service import (
-    CLOCK_SETTING,
-    Crashed,
-    clock_of,
-)
+from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
 from forewarn.server.sockets import SocketUnusable
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable, StoreUnusable
@@ -281,7 +277,7 @@ def test_a_part_that_ends_by_itself_brings_the_service_down(tmp_path: Path) -> N
     assert running.guests.closed
 
 
-def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:
+async def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:
     store = InMemoryStore()
     begun, go_on = threading.Event(), threading.Event()
 
@@ -295,17 +291,13 @@ def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() 
 
     writer = ThreadWriter(Slow(store), SystemClock(), Changefeed())
     plane = Plane(writer, guids())
-
-    async def leave_at_once() -> None:
-        wanted = msgspec.convert(fleet(), Fleet)
-        asking = asyncio.ensure_future(asyncio.wrap_future(plane.apply_fleet(wanted)))
-        await asyncio.to_thread(begun.wait)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        go_on.set()
-
-    asyncio.run(leave_at_once())
+    wanted = msgspec.convert(fleet(), Fleet)
+    asking = asyncio.ensure_future(asyncio.wrap_future(plane.apply_fleet(wanted)))
+    await asyncio.to_thread(begun.wait)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    go_on.set()
     request = Request(event_type=EventType.REBOOT, machines=("web-0",))
     assert plane.request(request).result().maintenance.number == 1
     writer.close()

@@ -15,13 +15,7 @@ from forewarn.connectors.port import Task
 from forewarn.maintenance import host_drain
 from forewarn.maintenance.host_drain import DrainOrder
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import (
-    Drain,
-    GuestFacts,
-    HostFacts,
-    HostState,
-    Stay,
-)
+from forewarn.maintenance.model import Drain, GuestFacts, HostFacts, HostState, Stay
 from simulation.judge import Wrong
 
 if TYPE_CHECKING:

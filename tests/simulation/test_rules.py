@@ -10,23 +10,11 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from builders import SCALE_SETS, Bench
 from forewarn.maintenance import commands, fleet_file
-from forewarn.maintenance.model import (
-    HoldKind,
-    Operation,
-    Refused,
-    Sighting,
-    StartCause,
-)
+from forewarn.maintenance.model import HoldKind, Operation, Refused, Sighting, StartCause
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType

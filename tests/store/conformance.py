@@ -26,7 +26,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.store.port import HistoryQuery
 from forewarn.store.sql import Store, Transaction
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
 from store import values
 from store.engines import NewStore
 from store.values import (
@@ -112,22 +112,6 @@ class Values:
             assert reading.tombstones() == {gone.key: gone}
             assert reading.drains() == {drained.host: drained}
 
-    def test_an_operation_is_replaced_with_its_events_in_their_order(self, store: Store) -> None:
-        batch = event("B", "batch", "b_0")
-        first = operation("1.1", event("A", "web", "Web-0", "web-1"), batch)
-        approved = event("A", "web", "Web-0", "web-1", approval=APPROVAL)
-        second = operation("1.1", approved, batch, **STARTED)
-        save(store, with_maintenances(first))
-        save(store, with_maintenances(second))
-        with store.read() as reading:
-            assert reading.operations(["1.1"]) == {"1.1": second}
-            assert reading.operations_of_events(["A", "B"]) == {"1.1": second}
-            found = {
-                name: len(reading.history(HistoryQuery(machine=name)).operations)
-                for name in ("web-0", "web-1", "web-2", "b_0")
-            }
-        assert found == {"web-0": 1, "web-1": 1, "web-2": 0, "b_0": 1}
-
     def test_the_last_of_several_values_in_one_transaction_counts(self, store: Store) -> None:
         numbers = range(1, 4)
         scopes = tuple(msgspec.structs.replace(WEB, incarnation=n) for n in numbers)
@@ -142,14 +126,6 @@ class Values:
             assert reading.machines() == {"web-0": moved[-1]}
             assert reading.operations(["1.1"]) == {"1.1": same[-1]}
 
-    def test_what_is_removed_is_gone_and_the_rest_stays(self, store: Store) -> None:
-        kept, dropped = machine("web-1"), machine("b_0", "batch")
-        save(store, Changes(scopes=(WEB, BATCH), machines=(machine("web-0"), kept, dropped)))
-        save(store, Changes(removed_machines=("web-0", "b_0"), removed_scopes=("batch",)))
-        with store.read() as reading:
-            assert reading.machines() == {"web-1": kept}
-            assert reading.scopes() == {"web": WEB}
-
     def test_a_machine_moves_to_another_scope_as_its_old_one_goes(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB,), machines=(machine("a"),)))
         there = machine("a", "batch")
@@ -157,32 +133,6 @@ class Values:
         with store.read() as reading:
             assert reading.machines() == {"a": there}
             assert set(reading.scopes()) == {"batch"}
-
-    def test_a_tombstone_stays_until_it_is_revived(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,), machines=(machine("Web-0"),)))
-        first, other = tombstone("Web-0"), tombstone("b_0", event_type=EventType.TERMINATE)
-        save(store, Changes(tombstones=(first, other), removed_machines=("web-0",)))
-        with store.read() as reading:
-            assert reading.tombstones() == {"web-0": first, "b_0": other}
-            assert reading.machines() == {}
-        again = tombstone("WEB-0", operation="2.1", at=NOW + MINUTE)
-        save(store, Changes(tombstones=(again,), revived=("web-0", "none")))
-        with store.read() as reading:
-            assert reading.tombstones() == {"web-0": again, "b_0": other}
-        save(store, Changes(machines=(machine("web-0"),), revived=("web-0",)))
-        with store.read() as reading:
-            assert reading.tombstones() == {"b_0": other}
-            assert set(reading.machines()) == {"web-0"}
-
-    def test_unknown_keys_are_left_out(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,), machines=(machine("web-0"),)))
-        with store.read() as reading:
-            assert reading.open_maintenances() == reading.tombstones() == {}
-            assert reading.holds() == ()
-            assert reading.operations(["9.9"]) == reading.maintenances([9]) == {}
-            assert reading.operations_of_maintenance(9) == {}
-            assert reading.live_operations() == {}
-            assert reading.next_wakeup() is None
 
     def test_more_keys_than_one_statement_takes_are_found(self, store: Store) -> None:
         many = tuple(machine(f"m{n}", host=f"h{n}") for n in range(2500))

@@ -15,31 +15,22 @@ from forewarn.store.sql import Store
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 from store.conformance import assert_rolled_back, save
 from store.engines import NewStore
-from store.values import MINUTE, NOW
+from store.values import MINUTE, MOMENTS, NOW, every
 
-TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=20)
-MOMENTS = st.integers(0, 10**6).map(lambda minutes: NOW + minutes * MINUTE)
-TOKENS = st.builds(
+TOKENS = every(
     Token,
-    name=TEXTS,
     role=st.sampled_from(AccessRole),
-    digest=TEXTS,
-    created_by=TEXTS,
     created_at=MOMENTS,
     expires_at=st.none() | MOMENTS,
     audience=st.sampled_from(TokenAudience),
-    parent=TEXTS,
+    used_at=st.none() | MOMENTS,
 )
-RECORDS = st.builds(
+RECORDS = every(
     AuditRecord,
+    sequence=st.just(0),
     at=MOMENTS,
-    by=TEXTS,
     role=st.none() | st.sampled_from(AccessRole),
-    address=TEXTS,
-    action=TEXTS,
-    detail=TEXTS,
     outcome=st.sampled_from([DONE, ErrorCode.FORBIDDEN.value]),
-    request=TEXTS,
 )
 
 

@@ -11,19 +11,13 @@ from forewarn.maintenance.model import Refused
 from forewarn.maintenance.relays import Relay
 from forewarn.store.sql import Store
 from store.engines import NewStore
-from store.values import MINUTE, NOW
+from store.values import MINUTE, MOMENTS, NOW, every
 
-TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=20)
-MOMENTS = st.integers(0, 10**6).map(lambda minutes: NOW + minutes * MINUTE)
-RELAYS = st.builds(
+RELAYS = every(
     Relay,
-    host=TEXTS,
-    replica=TEXTS,
-    version=TEXTS,
     started_at=MOMENTS,
     heard_at=MOMENTS,
     due_at=MOMENTS,
-    etag=TEXTS,
     machines=st.integers(0, 10**6),
     held_for=st.none() | MOMENTS,
 )

@@ -10,42 +10,13 @@ from store import (
     conformance_webhooks,
 )
 
-
-class TestQuestions(conformance.Questions):
-    """See `conformance`."""
-
-
-class TestHistory(conformance_history.History):
-    """See `conformance`."""
-
-
-class TestTogether(conformance_together.Together):
-    """See `conformance`."""
-
-
-class TestOutbox(conformance_outbox.Outbox):
-    """See `conformance_outbox`."""
-
-
-class TestNews(conformance_outbox.News):
-    """See `conformance_outbox`."""
-
-
-class TestMembers(conformance_outbox.Members):
-    """See `conformance_outbox`."""
-
-
-class TestText(conformance_outbox.Text):
-    """See `conformance_outbox`."""
-
-
-class TestAccounts(conformance_accounts.Accounts):
-    """See `conformance_accounts`."""
-
-
-class TestWebhooks(conformance_webhooks.Webhooks):
-    """See `conformance_webhooks`."""
-
-
-class TestRelays(conformance_relays.Relays):
-    """See `conformance_relays`."""
+TestQuestions = conformance.Questions
+TestHistory = conformance_history.History
+TestTogether = conformance_together.Together
+TestOutbox = conformance_outbox.Outbox
+TestNews = conformance_outbox.News
+TestMembers = conformance_outbox.Members
+TestText = conformance_outbox.Text
+TestAccounts = conformance_accounts.Accounts
+TestWebhooks = conformance_webhooks.Webhooks
+TestRelays = conformance_relays.Relays

@@ -2,10 +2,5 @@
 
 from store import conformance, conformance_any
 
-
-class TestAny(conformance_any.Any):
-    """See `conformance_any`."""
-
-
-class TestValues(conformance.Values):
-    """See `conformance`."""
+TestAny = conformance_any.Any
+TestValues = conformance.Values

@@ -42,33 +42,23 @@ def make_empty(path: Path) -> None:
     path.touch()
 
 
-def make_without_tables(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("VACUUM")
-    connection.close()
-    assert path.stat().st_size
+def made_by(statement: str) -> Callable[[Path], None]:
+    """Return what makes a database by a statement of SQL."""
+
+    def make(path: Path) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(statement)
+        assert path.stat().st_size
+
+    return make
 
 
-def make_other(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE songs (name TEXT)")
-    connection.commit()
-    connection.close()
-
-
-def make_other_with_our_words(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE meta (song TEXT)")
-    connection.commit()
-    connection.close()
+NEWER = "UPDATE meta SET value = '9999' WHERE name = 'schema'"
 
 
 def make_newer(path: Path) -> None:
     sqlite.open_store(path).close()
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE meta SET value = '9999' WHERE name = 'schema'")
-    connection.commit()
-    connection.close()
+    made_by(NEWER)(path)
 
 
 def make_newer_after_a_crash(path: Path) -> None:
@@ -76,7 +66,7 @@ def make_newer_after_a_crash(path: Path) -> None:
     whole = path.with_name("whole.db")
     sqlite.open_store(whole).close()
     connection = sqlite3.connect(whole)
-    connection.execute("UPDATE meta SET value = '9999' WHERE name = 'schema'")
+    connection.execute(NEWER)
     connection.commit()
     for end in ("", "-wal", "-shm"):
         shutil.copy(f"{whole}{end}", f"{path}{end}")
@@ -92,20 +82,15 @@ def make_damaged(path: Path) -> None:
         file.write(b"\xff" * 4000)
 
 
-def make_folder(path: Path) -> None:
-    path.mkdir()
-    (path / "x").touch()
-
-
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
         (make_text, "not an SQLite database"),
         (make_short, "not an SQLite database"),
         (make_empty, "empty"),
-        (make_without_tables, "empty"),
-        (make_other, "another program's"),
-        (make_other_with_our_words, "another program's"),
+        (made_by("VACUUM"), "empty"),
+        (made_by("CREATE TABLE songs (name TEXT)"), "another program's"),
+        (made_by("CREATE TABLE meta (song TEXT)"), "another program's"),
         (make_newer, "release .*'9999'"),
         (make_newer_after_a_crash, "release .*'9999'"),
         (make_damaged, "damaged"),

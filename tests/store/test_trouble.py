@@ -18,17 +18,7 @@ from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import connections, sql, sqlite
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
 from forewarn.vocabulary import EventStatus
-from store.values import (
-    BATCH,
-    MINUTE,
-    NOW,
-    WEB,
-    event,
-    hold,
-    machine,
-    operation,
-    with_maintenances,
-)
+from store.values import BATCH, MINUTE, NOW, WEB, event, hold, machine, operation, with_maintenances
 
 FLEET = Changes(scopes=(BATCH,), machines=tuple(machine(f"m{n}", "batch") for n in range(5000)))
 

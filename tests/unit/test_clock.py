@@ -30,28 +30,22 @@ def test_a_manual_clock_never_runs_back() -> None:
         clock.ManualClock(START).advance(timedelta(seconds=-1))
 
 
-def test_a_wait_ends_when_its_time_has_passed_and_not_before() -> None:
-    async def play() -> list[bool]:
-        manual = clock.ManualClock(START)
-        waiting = asyncio.ensure_future(manual.wait(seconds=10, wake=asyncio.Event()))
-        seen = []
-        for step in (0, 9, 1):
-            manual.advance(timedelta(seconds=step))
-            await patience.settled()
-            seen.append(waiting.done())
-        return seen
-
-    assert asyncio.run(play()) == [False, False, True]
-
-
-def test_a_wait_ends_when_it_is_woken() -> None:
-    async def play() -> float:
-        manual = clock.ManualClock(START)
-        wake = asyncio.Event()
-        waiting = asyncio.ensure_future(manual.wait(seconds=10, wake=wake))
+async def test_a_wait_ends_when_its_time_has_passed_and_not_before() -> None:
+    manual = clock.ManualClock(START)
+    waiting = asyncio.ensure_future(manual.wait(seconds=10, wake=asyncio.Event()))
+    seen = []
+    for step in (0, 9, 1):
+        manual.advance(timedelta(seconds=step))
         await patience.settled()
-        wake.set()
-        await waiting
-        return manual.monotonic()
+        seen.append(waiting.done())
+    assert seen == [False, False, True]
 
-    assert asyncio.run(play()) == 0.0
+
+async def test_a_wait_ends_when_it_is_woken() -> None:
+    manual = clock.ManualClock(START)
+    wake = asyncio.Event()
+    waiting = asyncio.ensure_future(manual.wait(seconds=10, wake=wake))
+    await patience.settled()
+    wake.set()
+    await waiting
+    assert manual.monotonic() == 0.0

@@ -127,20 +127,18 @@ def test_a_reboot_command_that_ends_at_once_has_succeeded(shop: Workshop) -> Non
         assert all(outcome.succeeded for outcome in runner.run(story()))
 
 
-def test_a_reboot_command_that_is_given_up_ends_with_all_that_it_began(shop: Workshop) -> None:
+async def test_a_reboot_command_that_is_given_up_ends_with_all_that_it_began(
+    shop: Workshop,
+) -> None:
     """It must not reboot the host later, when machines run there again."""
     begun = shop.pipe("begun")
     slow = shop.program("sh -c 'echo begun > begun; sleep 600; true'; true")
     hosts = connector(shop, LibvirtHost(name="h1", uri="test:///1", reboot=(slow,)))
-
-    async def story() -> None:
-        rebooting = asyncio.create_task(hosts.reboot_host("h1"))
-        assert await asyncio.to_thread(begun.read_text) == "begun\n"
-        await patience.settled()  # asyncio's own loop goes on for some turns after the fork
-        rebooting.cancel()
-        await asyncio.wait({rebooting})  # it waits until nobody holds the command's output
-
-    play(story())
+    rebooting = asyncio.create_task(hosts.reboot_host("h1"))
+    assert await asyncio.to_thread(begun.read_text) == "begun\n"
+    await patience.settled()  # asyncio's own loop goes on for some turns after the fork
+    rebooting.cancel()
+    await asyncio.wait({rebooting})  # it waits until nobody holds the command's output
 
 
 def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:
@@ -188,19 +186,15 @@ def test_a_run_that_is_lost_is_followed_by_one_that_goes_on(shop: Workshop, lost
     assert [json.loads(line)["again"] for line in shop.lines("told")] == [False, True]
 
 
-def test_a_run_whose_runner_is_lost_is_followed_by_one_that_goes_on(shop: Workshop) -> None:
+async def test_a_run_whose_runner_is_lost_is_followed_by_one_that_goes_on(shop: Workshop) -> None:
     began, held = shop.pipe("began"), shop.pipe("held")
     hosts = acting(
         shop, f"echo ran >> log; [ -e lost ] || {{ : > lost; echo > began; cat held; }}; {SAYS}0"
     )
-
-    async def story() -> Outcome | Found:
-        performing = asyncio.create_task(hosts.perform(task()))
-        await told(began)
-        os.kill(shop.runner(), signal.SIGKILL)
-        return await performing
-
-    assert play(story()) == ENDS["done"][1]
+    performing = asyncio.create_task(hosts.perform(task()))
+    await told(began)
+    os.kill(shop.runner(), signal.SIGKILL)
+    assert await performing == ENDS["done"][1]
     assert len(shop.lines("log")) == 2
     held.write_text("")  # the first one ends, too
 
@@ -231,7 +225,9 @@ def test_a_run_that_was_killed_at_its_time_limit_is_followed_by_one_that_only_me
 # How many at once.
 
 
-def test_no_more_machines_of_a_host_are_worked_on_than_the_settings_allow(shop: Workshop) -> None:
+async def test_no_more_machines_of_a_host_are_worked_on_than_the_settings_allow(
+    shop: Workshop,
+) -> None:
     hosts = acting(
         shop,
         f"echo began >> log; until [ -e go ]; do sleep 0.05; done; {SAYS}0",
@@ -244,19 +240,16 @@ def test_no_more_machines_of_a_host_are_worked_on_than_the_settings_allow(shop: 
         while len(shop.lines("log")) < count:
             await asyncio.to_thread(shop.folder.exists)
 
-    async def story() -> list[str]:
-        one = asyncio.create_task(hosts.perform(task("web-0", "web-1", hosts=("h1", "h1"))))
-        two = asyncio.create_task(hosts.perform(task("web-2", operation="2.1", hosts=("h2",))))
-        await began(2)
-        staying = task("web-3", operation="3.1", hosts=("h1",), host_boot_id="boot-1")
-        three = asyncio.create_task(hosts.perform(staying))
-        await began(3)
-        seen = shop.lines("log")
-        (shop.folder / "go").touch()
-        await asyncio.gather(one, two, three)
-        return seen
-
-    assert len(play(story())) == 3
+    one = asyncio.create_task(hosts.perform(task("web-0", "web-1", hosts=("h1", "h1"))))
+    two = asyncio.create_task(hosts.perform(task("web-2", operation="2.1", hosts=("h2",))))
+    await began(2)
+    staying = task("web-3", operation="3.1", hosts=("h1",), host_boot_id="boot-1")
+    three = asyncio.create_task(hosts.perform(staying))
+    await began(3)
+    seen = shop.lines("log")
+    (shop.folder / "go").touch()
+    await asyncio.gather(one, two, three)
+    assert len(seen) == 3
     assert len(shop.lines("log")) == 4
 
 
