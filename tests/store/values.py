@@ -321,6 +321,7 @@ DRAINS = every(
         every(
             DrainGuest,
             memory_mib=INT64,
+            visits=st.booleans(),
             way=st.sampled_from(Way),
             obstacles=st.lists(SOME, max_size=2).map(tuple),
             leaves_by=INT64,
