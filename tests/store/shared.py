@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from forewarn.store.port import StoreUnusable
+from forewarn.store.queries import Reading
 from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import IN_MEMORY, InMemoryStore, SqliteConnection
 
@@ -14,6 +15,7 @@ class SharedStore(InMemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
+        self._keep()
         self._names: set[str] = set()
         self._last = 0
         """The number of the last change."""
@@ -27,13 +29,24 @@ class SharedStore(InMemoryStore):
     def write(self) -> Iterator[Transaction]:
         with super().write() as transaction:
             yield transaction
+        self._keep()
         if transaction.appended is not None:
             with self._told:
                 self._last = transaction.appended.sequence
                 self._told.notify_all()
 
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        """Open a view of what is committed: as in PostgreSQL, it waits for nobody who writes."""
+        with closing(SqliteConnection(IN_MEMORY, "", self._committed)) as connection:
+            yield Reading(connection)
+
     def join(self, name: str) -> "Member":
         return Member(self, name)
+
+    def _keep(self) -> None:
+        with self._pool.taken() as connection:
+            self._committed = connection.driver.serialize()
 
 
 class Member:
@@ -60,10 +73,11 @@ class Member:
 
 
 @contextmanager
-def lost_tail(store: InMemoryStore) -> Iterator[None]:
+def lost_tail(store: SharedStore) -> Iterator[None]:
     """Forget what is committed within, as a standby does that was behind and is promoted."""
     with store._pool.taken() as connection:
         before = connection.driver.serialize()
     yield
     with store._pool.taken() as connection:
         connection.driver = SqliteConnection(IN_MEMORY, "", before).driver
+        store._committed = before
