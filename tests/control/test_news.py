@@ -81,7 +81,7 @@ def test_a_maintenance_is_told_from_its_request_to_its_end(house: House, reader:
     assert approved.data.approver is ApproverKind.GUEST
     assert (started.type, started.data.status) == (NewsType.OPERATION_STARTED, EventStatus.STARTED)
     (task,) = done(house.plane.claim("a", MINUTE, 10))
-    done(house.plane.renew("1.1", task.attempt, MINUTE))
+    done(house.plane.renew({"1.1": task.attempt}, MINUTE))
     assert reader() == []
     done(house.plane.finish("1.1", task.attempt, Outcome(succeeded=True)))
     completed, finished = reader()

@@ -130,9 +130,9 @@ def test_a_claim_says_what_is_to_be_done_and_is_held_by_one(house: House) -> Non
     with pytest.raises(Refused) as refusal:
         done(house.plane.finish("1.1", 1, Outcome(succeeded=True)))
     assert refusal.value.code is ErrorCode.STALE
-    with pytest.raises(Refused):
-        done(house.plane.renew("1.1", 1, MINUTE))
-    done(house.plane.renew("1.1", 2, 5 * MINUTE))
+    assert done(house.plane.renew({"1.1": 1, "9.1": 1}, MINUTE)) == ()
+    (renewed,) = done(house.plane.renew({"1.1": 2, "9.1": 1}, 5 * MINUTE))
+    assert renewed.id == "1.1"
     assert house.operation("1.1").lease_until == NOW + 6 * MINUTE
 
 

@@ -13,10 +13,11 @@ import pytest
 import patience
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
+from control.scripted import Scripted
 from control.test_maintenances import UnitSite, UnitTargets, played
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
-from forewarn.control.executor import Executor
+from forewarn.control.executor import LEASE, RENEW_EVERY, Executor
 from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Operations, Plane, Retention, Stepped
 from forewarn.control.ticker import FAILING, LONGEST_NAP, TRIED_AGAIN, ReturnWatch, Rounds, Ticker
@@ -214,6 +215,24 @@ async def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_conne
         await let_pass(house, SECOND, 2)
         assert house.operation("1.1").status is EventStatus.COMPLETED
         assert alerts(executor) == []
+
+
+async def test_a_claim_that_cannot_be_renewed_keeps_no_other_from_being_renewed(
+    house: House,
+) -> None:
+    for machine in ("web-0", "bastion"):
+        house.ask(REBOOT, machine, no_notice=True)
+    executor = Executor(house.plane, Scripted(), house.clock, "here")
+    async with running(house, executor):
+        await let_pass(house, SECOND)
+        whole = house.operation("1.1")
+        broken = msgspec.structs.replace(whole, held_at=NOW)  # no rule leads to this
+        house.put(Changes(operations=(broken,)))
+        await let_pass(house, SECOND, int(RENEW_EVERY / SECOND))
+        assert house.operation("1.1").lease_until == NOW + LEASE
+        assert house.operation("2.1").lease_until == NOW + LEASE + RENEW_EVERY
+        assert alerts(executor) == []
+        house.put(Changes(operations=(whole,)))
 
 
 async def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: House) -> None:

@@ -209,7 +209,7 @@ def test_a_claim_that_is_renewed_wakes_nobody(replica: HubReplica) -> None:
     replica.ask("web-0")
     attempt = replica.start()
     relay.ask(replica.hub)
-    done(replica.plane.renew("1.1", attempt, MINUTE))
+    done(replica.plane.renew({"1.1": attempt}, MINUTE))
     assert relay.ask(replica.hub) is None
 
 

@@ -331,7 +331,8 @@ class Town:
             return  # it never reports: its lease ends, and somebody else takes it
         if fate < 0.08:
             self.acts.append((act, outcome))  # it is slow, and has its claim renewed
-            self.ask("renew", self.plane.renew, act.operation, act.attempt, LEASE)
+            renewed = self.ask("renew", self.plane.renew, {act.operation: act.attempt}, LEASE)
+            self.counts["renew: stale"] += renewed == ()
             return
         if fate < 0.11:  # an attempt that was never made
             self.finish(msgspec.structs.replace(act, attempt=act.attempt + 1), outcome)

@@ -11,7 +11,7 @@ its task ended: if another one had to report the outcome as unknown, it looks, a
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import AFTER_TROUBLE, Rounds
 from forewarn.maintenance import commands
-from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.model import Changes
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus
 
@@ -39,7 +39,7 @@ RENEW_EVERY = timedelta(seconds=20)
 """Three tries before a lease is over."""
 
 CLAIM_BATCH = 200
-"""The most operations that are claimed in one transaction."""
+"""The most operations that are claimed, or whose claims are renewed, in one transaction."""
 
 CLAIM_AGAIN = timedelta(seconds=0.5)
 """The pause that leaves the other replicas their share, before the rest is claimed."""
@@ -154,19 +154,26 @@ class Executor(Rounds):
         passed = self._clock.monotonic()
         if passed - self._renewed < RENEW_EVERY.total_seconds():
             return
-        renewals = {
-            operation: self._plane.renew(operation, task.attempt, LEASE)
-            for operation, (task, _) in self._running.items()
-        }
-        for operation, renewal in renewals.items():
-            with self._contained(f"the claim of {operation}"):
-                try:
-                    await asyncio.wrap_future(renewal)
-                except Refused as refusal:  # stale, or the store has lost the operation
-                    if operation in self._running:  # it has not just ended
-                        reason = refusal.message
-                        _log.warning("a claim was lost", operation=operation, reason=reason)
+        claims = {operation: task.attempt for operation, (task, _) in self._running.items()}
+        names = [*claims]
+        for at in range(0, len(names), CLAIM_BATCH):
+            batch = {name: claims[name] for name in names[at : at + CLAIM_BATCH]}
+            try:
+                await self._renew_batch(batch)
+            except StoreError:
+                raise
+            except Exception:  # noqa: BLE001 - one of them is to blame: it fails again alone
+                _log.exception("claims are renewed one by one")
+                for name, attempt in batch.items():
+                    with self._contained(f"the claim of {name}"):
+                        await self._renew_batch({name: attempt})
         self._renewed = passed
+
+    async def _renew_batch(self, attempts: Mapping[str, int]) -> None:
+        renewed = await asyncio.wrap_future(self._plane.renew(attempts, LEASE))
+        for name in attempts.keys() - {operation.id for operation in renewed}:
+            if name in self._running:  # it has not just ended
+                _log.warning("a claim was lost", operation=name, attempt=attempts[name])
 
     async def _claim(self) -> bool:
         """Claim operations; return True if that was one replica's share, and more may be left.

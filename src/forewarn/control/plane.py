@@ -411,10 +411,9 @@ class Plane:
         return lookup.tasks(unit, claimed)
 
     @_job
-    def renew(self, unit: UnitOfWork, operation: str, attempt: int, lease: timedelta) -> Operations:
-        """Lengthen a claim; a stale attempt is refused."""
-        unit.operations([operation])
-        return self._decide(unit, commands.renew_lease, operation, attempt, lease).operations
+    def renew(self, unit: UnitOfWork, attempts: Mapping[str, int], lease: timedelta) -> Operations:
+        """Lengthen claims, each an operation with its attempt; stale ones are not in the answer."""
+        return self._decide(unit, commands.renew_leases, attempts, lease).operations
 
     @_job
     def finish(

@@ -604,13 +604,15 @@ def claim_tasks(
     return operations
 
 
-def renew_lease(
-    working: Transitions, operation_id: str, attempt: int, lease: timedelta
-) -> list[str]:
-    """An executor is still at work on the attempt that it claimed, and extends its lease."""
-    operation = working.claimed(operation_id, attempt)
-    working.put(replace(operation, lease_until=working.now + lease))
-    return [operation.id]
+def renew_leases(working: Transitions, attempts: Mapping[str, int], lease: timedelta) -> list[str]:
+    """An executor is still at work on the attempts that it claimed, and extends their leases.
+
+    The answer has those that are still the latest claim of their operation.
+    """
+    renewed = [name for name, attempt in attempts.items() if working.is_claimed(name, attempt)]
+    for name in renewed:
+        working.put(replace(working.operations[name], lease_until=working.now + lease))
+    return renewed
 
 
 def release_leases(

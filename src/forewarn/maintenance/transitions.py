@@ -171,10 +171,17 @@ class Transitions:
             raise model.no_maintenance(number)
         return maintenance
 
+    def is_claimed(self, operation_id: str, attempt: int) -> bool:
+        """Tell whether an operation is Started, and this its latest claim."""
+        operation = self.operations.get(operation_id)
+        if operation is None or operation.status is not EventStatus.STARTED:
+            return False
+        return operation.attempt == attempt
+
     def claimed(self, operation_id: str, attempt: int) -> model.Operation:
         """Return a Started operation; a claim that is not the latest is refused (STALE)."""
         operation = self.named(operation_id)
-        if operation.status is not EventStatus.STARTED or operation.attempt != attempt:
+        if not self.is_claimed(operation_id, attempt):
             message = (
                 f"attempt {attempt} at operation {operation_id} is stale: the operation is "
                 f"{operation.status}, at attempt {operation.attempt}"

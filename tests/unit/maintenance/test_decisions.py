@@ -92,7 +92,7 @@ class BenchStory(Told):
         self.decide(commands.claim_tasks, operations=[operation], executor=by, lease=MINUTE)
 
     def renew(self, operation: str, attempt: str) -> None:
-        self.decide(commands.renew_lease, operation, int(attempt), MINUTE)
+        self.decide(commands.renew_leases, {operation: int(attempt)}, MINUTE)
 
     def release_leases(self, *operations: str) -> None:
         self.decide(commands.release_leases, operations)
