@@ -8,7 +8,8 @@
 Both run one thing after the other, with nothing of ours beside it. The smoke test repeats the
 choices of SEED and gives a part that fails a second try; at most `MOST_FLAKY` parts may need one.
 A proof draws a fresh seed, has no second tries, goes on after a red area, and adds a line for each
-to docs/internals/proofs.md. Whatever is printed meanwhile is in `.proofs/NAME.log`.
+to docs/internals/proofs.md, which keeps the last few of an area. Whatever is printed meanwhile is
+in `.proofs/NAME.log`.
 """
 
 import os
@@ -28,6 +29,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LOGS: Final = ROOT / ".proofs"
 PAGE: Final = ROOT / "docs" / "internals" / "proofs.md"
 MOST_FLAKY: Final = 2
+KEPT: Final = 3
+"""The number of lines that the page of proofs keeps of each area, the latest."""
+
 MUST_RUN: Final = tuple(
     line
     for line in (ROOT / "tests" / "gate.txt").read_text("utf-8").splitlines()
@@ -286,12 +290,24 @@ def prove(names: Sequence[str], seed: int) -> int:
             "**red**" if outcome.failed else "green",
             outcome.said.replace("|", "/"),
         )
-        with PAGE.open("a", encoding="utf-8") as page:
-            page.write(f"| {' | '.join(row)} |\n")
+        page = PAGE.read_text("utf-8") + f"| {' | '.join(row)} |\n"
+        PAGE.write_text(latest(page), "utf-8")
     say("")
     for outcome in outcomes:
         show(outcome)
     return 1 if any(outcome.failed for outcome in outcomes) else 0
+
+
+def latest(page: str) -> str:
+    """Return the page of proofs with the last KEPT lines of each area."""
+    further = Counter[str]()
+    lines = []
+    for line in reversed(page.splitlines(keepends=True)):
+        area = line.split("|")[1].strip() if line.startswith("|") else ""
+        further[area] += area in AREAS
+        if further[area] <= KEPT:
+            lines.append(line)
+    return "".join(reversed(lines))
 
 
 def run(name: str, arguments: Sequence[str], seed: int) -> int:

@@ -52,6 +52,12 @@ def test_an_area_that_skips_everything_has_failed(tmp_path: Path) -> None:
         assert (ended.failed, ended.said) == (failed, said)
 
 
+def test_the_page_of_proofs_keeps_the_last_lines_of_each_area() -> None:
+    rows = [f"| {area} | {n} |\n" for n in range(proofs.KEPT + 1) for area in ("relay", "page")]
+    head = ["# Proofs\n", "| area | commit |\n", "|---|---|\n"]
+    assert proofs.latest("".join(head + rows)) == "".join(head + rows[2:])
+
+
 def test_what_is_proven_is_there() -> None:
     named = [
         argument.removeprefix("--ignore=")
