@@ -100,7 +100,8 @@ def test_an_isolated_handler_reaches_the_ports_that_were_asked_for(tmp_path: Pat
     try:
         assert served.stdout is not None
         port = int(served.stdout.readline().split(" port ")[1].split()[0])
-        ask = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/').read())"
+        ask = f"""import os, urllib.request as u
+print(u.urlopen('http://127.0.0.1:{port}/').read(), os.environ["FOREWARN_ENDPOINT"])"""
         handler = Handler((sys.executable, "-c", ask), isolated=isolated, ports=(port,))
         [result] = certify.run(handler, [SCENARIOS["approve"]])
     finally:
@@ -109,6 +110,7 @@ def test_an_isolated_handler_reaches_the_ports_that_were_asked_for(tmp_path: Pat
         assert served.stdout is not None
         served.stdout.close()
     assert "the host's own" in result.output
+    assert certify.ADDRESS in result.output
 
 
 FOUND = [

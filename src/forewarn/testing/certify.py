@@ -24,7 +24,7 @@ from forewarn import clock
 from forewarn.client import transport
 from forewarn.protocol import codec
 from forewarn.testing import faults, handler_process, namespace
-from forewarn.testing.emulator import EmulatedEvent, Emulator
+from forewarn.testing.emulator import EmulatedEvent, EmulatedMachine, Emulator
 from forewarn.testing.handler_process import HandlerProcess
 from forewarn.testing.wire import Exchange
 
@@ -645,8 +645,8 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
     ):
         machine = next(m for m in emulator.fleet(scenario.fleet) if m.name == scenario.machine)
         emulator.default(machine)
-        variables = {} if handler.isolated else machine.environment
-        process = HandlerProcess(handler, Path(folder), variables)
+        asked = EmulatedMachine(machine.name, ADDRESS) if handler.isolated else machine
+        process = HandlerProcess(handler, Path(folder), asked.environment)
         trial = Trial(emulator, process, machine.name, handler, stop=stop)
         emulator.on_request(trial.note_marks)
         verdict, message, shown = HandlerVerdict.PASSED, "", ""

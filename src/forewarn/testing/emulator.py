@@ -26,6 +26,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -71,7 +72,8 @@ class EmulatedMachine(msgspec.Struct, frozen=True):
     @property
     def environment(self) -> dict[str, str]:
         """Variables with which clients ask here: Forewarn's, its agent's, and curl's proxies."""
-        return {"FOREWARN_ENDPOINT": self.endpoint, "NO_PROXY": DEFAULT, "no_proxy": DEFAULT}
+        host = str(urlsplit(self.endpoint).hostname)
+        return {"FOREWARN_ENDPOINT": self.endpoint, "NO_PROXY": host, "no_proxy": host}
 
 
 class EmulatedApproval(msgspec.Struct, frozen=True):
