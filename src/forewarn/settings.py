@@ -300,7 +300,14 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
         return Path(named)
     own = own_folder(environment)
     candidates = [*([] if own is None else [own / name]), SYSTEM_CONFIG / name]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next(filter(_is_there, candidates), None)
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # such as a folder that this user may not read: a reader says so
+        return True
 
 
 def check_address(field: str, address: str) -> None:

@@ -17,6 +17,8 @@ from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.client.event import Trouble
 
 NOWHERE = "/nonexistent/operator.sock"
+UNREADABLE = f"/{'x' * 300}"
+"""Longer than a name may be: the system refuses even a look, as it does in a closed folder."""
 
 Capture = pytest.CaptureFixture[str]
 
@@ -118,8 +120,11 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
         (["token", "create", "ann", "--role", "root"], "'root'"),
         (["audit", "--since", "soon"], "'soon'"),
         (["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (["restore-check", UNREADABLE], "cannot read"),
+        (["store", "copy", UNREADABLE, "postgresql://db/forewarn"], "cannot read"),
+        (["relay", "token", "h1", "--output", UNREADABLE], "cannot write"),
     ],
-    ids=" ".join,
+    ids=lambda given: given if isinstance(given, str) else " ".join(given)[:40],
 )
 def test_a_mistake_is_said_in_one_line(arguments: list[str], said: str, capsys: Capture) -> None:
     assert main.execute(arguments) == ExitStatus.USAGE

@@ -289,6 +289,13 @@ def test_the_file_is_found_by_variable_then_for_the_user(
     assert settings.load(None, {**home, "FOREWARN_CONFIG": str(named)}).clock.scale == 3
 
 
+def test_a_folder_that_cannot_be_read_is_not_passed_over(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    with pytest.raises(SettingsError, match="cannot read"):
+        settings.load(None, {**home, "XDG_CONFIG_HOME": str(tmp_path / ("x" * 300))})
+
+
 def test_the_state_folder_is_systemds_if_it_gives_one(tmp_path: Path) -> None:
     given = {"STATE_DIRECTORY": "/var/lib/a:/var/lib/b", "XDG_STATE_HOME": str(tmp_path)}
     assert files.state_folder(given) == Path("/var/lib/a")

@@ -53,7 +53,9 @@ def token(service: OperatorClient, host: str, file: Path | None) -> None:
     The token that the relay uses stays valid until it uses the new one. A host's token lets its
     holder read and approve for the machines of that host.
     """
-    if file is not None and file.exists():
+    with system_can(f"write {file}"):
+        is_there = file is not None and file.exists()
+    if is_there:
         raise Failed(ExitStatus.USAGE, f"{file} is there already: name a new file")
     answer = service.post("/v1/relays/tokens", host=host)
     if file is None:

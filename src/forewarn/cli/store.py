@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from forewarn.cli import output
 from forewarn.cli.command import command, group
-from forewarn.cli.exits import ExitStatus, Failed, server_is_installed
+from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, system_can
 from forewarn.cli.options import FILE, JSON, argument, flag, option
 from forewarn.server.operator import fields
 
@@ -122,7 +122,9 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def _sqlite(path: Path, *, with_wal: bool) -> "Iterator[Store]":
-    if not path.is_file():
+    with system_can(f"read {path}"):
+        is_there = path.is_file()
+    if not is_there:
         message = f"no file {path}: name the database, such as forewarn.db"
         raise Failed(ExitStatus.NOT_FOUND, message)
     from forewarn.store import sqlite
