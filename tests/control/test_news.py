@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import turn_world
-from builders import FLEET, MINUTE, NOW, mint
+from builders import FLEET, MINUTE, NOW, maintenance, mint
 from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
@@ -158,7 +157,7 @@ def test_the_fleets_changes_are_told_in_one_item(house: House, reader: Reader) -
 
 def two_waves(**policy: Any) -> Maintenance:
     """Two machines, one after the other."""
-    of = turn_world.maintenance("bastion", "web-0", **policy)
+    of = maintenance("bastion", "web-0", **policy)
     units = tuple(
         replace(unit, kind=UnitKind.MACHINES, machines=(unit.name,), wave=wave)
         for wave, unit in enumerate(of.units)

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import turn_world
-from builders import FLEET, MINUTE, NOW, SECOND, Bench, applied, mint
+from builders import FLEET, MINUTE, NOW, SECOND, Bench, applied, maintenance, mint
 from forewarn.maintenance import commands, fleet_file, invariants, planner, turns, units
 from forewarn.maintenance.model import (
     AT_ONCE,
@@ -317,7 +316,7 @@ def carry_out(bench: Bench, operation_id: str) -> None:
 def of_scopes(bench: Bench, *names: str, **policy: str) -> None:
     """Start a maintenance of whole scopes by a policy."""
     of = msgspec.structs.replace(
-        turn_world.maintenance(),
+        maintenance(),
         target=TargetKind.SCOPE,
         targets=names,
         units=tuple(
