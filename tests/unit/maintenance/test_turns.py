@@ -296,10 +296,19 @@ def test_a_unit_follows_the_drain_of_its_host(
 
 
 def test_only_the_units_that_are_concerned_are_followed() -> None:
-    of = of_units(*(under_way(name, drain=True) for name in ("h0", "h1")))
-    following = turns.follow(of, {}, {}, lambda _: False, NOW, concerned=[1])
-    assert [unit.state for unit in following.units] == [RUNNING, FAILED]
-    assert turns.follow(following, {}, {}, lambda _: False, NOW, concerned=[1]) is following
+    drained = [under_way(name, drain=True) for name in ("h0", "h1", "h2")]
+    of = of_units(replace(drained[0], state=WAITING), *drained[1:])
+    following = turns.follow(of, {}, {}, lambda _: False, NOW, concerned=[0, 2])
+    assert [unit.state for unit in following.units] == [WAITING, RUNNING, FAILED]
+    assert turns.follow(following, {}, {}, lambda _: False, NOW, concerned=[0, 2]) is following
+
+
+def test_a_unit_whose_drain_was_stuck_and_is_tried_again_goes_on() -> None:
+    failed = replace(under_way("h0", drain=True), state=FAILED, accepted=True)
+    drain = Drain(host="h0", state=HostState.DRAINING, requested_at=NOW, changed_at=NOW)
+    for drains, state in (({}, FAILED), ({"h0": drain}, RUNNING)):
+        (unit,) = turns.follow(of_units(failed), {}, drains, lambda _: False, NOW).units
+        assert (unit.state, unit.accepted) == (state, state is FAILED)
 
 
 def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
