@@ -94,21 +94,6 @@ def test_a_change_of_an_operation_that_was_never_read_tells_only_what_changed(
     assert reader() == []
 
 
-def test_a_hold_is_told_when_it_is_put_and_when_it_is_released(
-    house: House, reader: Reader
-) -> None:
-    house.ask(REBOOT, "web-0")
-    reader()
-    done(house.plane.hold(HoldKind.SCOPE, "WEB", reason="a release", by="ann"))
-    house.clock.advance(MINUTE)
-    done(house.plane.release(HoldKind.SCOPE, "web"))
-    put, released, postponed = reader()
-    assert (put.type, put.subject) == (NewsType.HOLD_PUT, "scope web")
-    assert (put.data.scopes, put.data.reason, put.data.by) == (("web",), "a release", "ann")
-    assert postponed.type is NewsType.OPERATION_POSTPONED
-    assert (released.type, released.subject) == (NewsType.HOLD_RELEASED, "scope web")
-
-
 def test_what_is_refused_and_a_commit_that_fails_are_no_news(house: House, reader: Reader) -> None:
     with pytest.raises(Refused):
         house.ask(REBOOT, "nobody")
@@ -116,15 +101,6 @@ def test_what_is_refused_and_a_commit_that_fails_are_no_news(house: House, reade
     with pytest.raises(StoreUnavailable):
         done(house.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
     assert reader() == []
-
-
-def test_the_fleets_changes_are_told_in_one_item(house: House, reader: Reader) -> None:
-    done(house.plane.remove_machines(["bastion"]))
-    (removed,) = reader()
-    assert (removed.data.count, removed.data.machines) == (1, ("bastion",))
-    done(house.plane.record_hosts({"web-0": "h9"}))
-    (moved,) = reader()
-    assert (moved.data.count, moved.data.machines) == (0, ("web-0",))
 
 
 def two_waves(**policy: Any) -> Maintenance:

@@ -25,7 +25,7 @@ from forewarn.maintenance import relays
 from forewarn.maintenance.model import Changes, Drain, HostState, Operation, Sighting
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.store.port import Replica
-from forewarn.vocabulary import EventSource, EventStatus, EventType
+from forewarn.vocabulary import EventStatus, EventType
 from stories import on_a_loop
 
 HOUR = timedelta(hours=1)
@@ -234,17 +234,6 @@ def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float)
     watch.turn(real.monotonic())  # who waited at the socket is answered before the beat
     watch.beat()
     assert watch.owed == 6 * scale * SECOND
-
-
-def test_what_may_not_start_is_not_refused_and_a_failure_enters_all_the_same(start: Start) -> None:
-    start.clock.advance(MINUTE)
-    plan = start.house.ask(EventType.REBOOT, "bastion", no_notice=True)
-    assert plan.operations[0].status is EventStatus.STARTED
-    automatic = start.house.ask(EventType.REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
-    assert automatic.operations[0].status is EventStatus.SCHEDULED
-    start.beat()
-    done(start.plane.advance())
-    assert start.house.operation("3.1").status is EventStatus.STARTED
 
 
 # Clocks.
