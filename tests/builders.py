@@ -1,7 +1,7 @@
 """Small fleets, requests and ids for tests, and a bench that plays causes one after another."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from forewarn.maintenance import commands, fleet_file, invariants, planner
 from forewarn.maintenance.model import (
     Approval,
     Changes,
+    DrainOptions,
     Hold,
     HoldKind,
     Machine,
@@ -27,9 +28,9 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.transitions import Decision
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.units import Unit
+from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind
 from forewarn.maintenance.world import LiveState, World
-from forewarn.vocabulary import ApproverKind, EventType
+from forewarn.vocabulary import ApproverKind, EventSource, EventType, TargetKind
 
 NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -83,6 +84,31 @@ def mint(prefix: str = "0") -> Callable[[], str]:
     """GUIDs that count up, so that tests can read them."""
     numbers = itertools.count(1)
     return lambda: f"{prefix * 8}-0000-4000-8000-{next(numbers):012x}"
+
+
+def maintenance(*names: str, waves: Mapping[str, int] | None = None, **policy: Any) -> Maintenance:
+    """Maintenance 1, a Reboot of hosts that take their turns by a policy."""
+    units = tuple(
+        Unit(name=name, kind=UnitKind.HOST, wave=(waves or {}).get(name, 0))
+        for name in names or ("h0", "h1", "h2", "h3")
+    )
+    return Maintenance(
+        number=1,
+        event_type=EventType.REBOOT,
+        source=EventSource.PLATFORM,
+        target=TargetKind.HOST,
+        targets=tuple(unit.name for unit in units),
+        description="",
+        duration_seconds=-1,
+        live_migration=False,
+        policy=TurnPolicy(**policy),
+        draining=DrainOptions(reboot=True),
+        units=units,
+        state=MaintenanceState.RUNNING,
+        requested_by="ann",
+        requested_at=NOW,
+        changed_at=NOW,
+    )
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

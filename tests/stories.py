@@ -74,7 +74,7 @@ def play(name: str, rows: Rows, carry_out: Callable[[str], object]) -> int:
     for number, row in rows:
         try:
             carry_out(row)
-        except Exception as error:
+        except (Exception, pytest.fail.Exception) as error:
             raise AssertionError(f"{name}:{number}: {row}\n    but {error!r}") from error
     return len(rows)
 

@@ -1,5 +1,6 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,7 +13,9 @@ from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.control.writer import Writer
+from forewarn.control.unit_of_work import UnitOfWork
+from forewarn.control.writer import ThreadWriter, Writer
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store.port import StoreUnavailable
@@ -22,44 +25,13 @@ from forewarn.vocabulary import EventType
 from store.wrapped import Wrapped
 
 
+def done(future: "Future[Any]") -> Any:
+    return future.result(timeout=patience.SECONDS)
+
+
 def put(plane: Plane, changes: Changes) -> None:
     """Change what no rule would."""
     done(plane.order(lambda unit, _: unit.take(changes)))
-
-
-class House:
-    """All that a control plane is made of, wired as the service wires it, without threads."""
-
-    def __init__(self) -> None:
-        self.store: Store = InMemoryStore()
-        self.clock = ManualClock(NOW)
-        self.feed = Changefeed()
-        self.told: list[Changes] = []
-        self.feed.subscribe(self.told.append)
-        self._mint = mint("b")
-        self.restart()
-        self.plane.apply_fleet(FLEET).result()
-
-    def restart(self) -> None:
-        """Have another plane, which reads the store again."""
-        writer = Writer(self.store, self.clock, self.feed)
-        self.plane = Plane(writer, self._mint, Policy(queue=Queueing.START))
-
-    def put(self, changes: Changes) -> None:
-        """Change what no rule would."""
-        put(self.plane, changes)
-
-    def ask(self, event_type: EventType, *machines: str, **more: Any) -> Plan:
-        request = Request(event_type=event_type, machines=machines, **more)
-        return done(self.plane.request(request))
-
-    def operation(self, operation_id: str) -> Operation:
-        with self.store.read() as reading:
-            return reading.operations([operation_id])[operation_id]
-
-    def incarnation(self, scope: str) -> int:
-        with self.store.read() as reading:
-            return reading.scopes()[scope].incarnation
 
 
 class Counting(Wrapped):
@@ -85,12 +57,97 @@ class Counting(Wrapped):
             return {scope.name for scope in reading.scopes().values()}
 
 
-def done(future: "Future[Any]") -> Any:
-    return future.result(timeout=patience.SECONDS)
+class House:
+    """All that a control plane is made of, wired as the service wires it, without threads.
+
+    Args:
+        store: The real one below; in memory by default.
+        fleet: Applied first.
+        plane: A kind of plane.
+        given: What the plane is given besides.
+    """
+
+    plane: Plane
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        fleet: fleet_file.Fleet | None = FLEET,
+        plane: type[Plane] = Plane,
+        **given: Any,
+    ) -> None:
+        self.store = Counting(store)
+        self.clock = ManualClock(NOW)
+        self.feed = Changefeed()
+        self.told: list[Changes] = []
+        self.feed.subscribe(self.told.append)
+        self.mint = mint("b")
+        self.plane = self.plane_of(plane, **given)
+        if fleet is not None:
+            done(self.plane.apply_fleet(fleet))
+
+    def plane_of(self, kind: type[Plane], **given: Any) -> Any:
+        """Return another plane, which reads the store again."""
+        policy = Policy(queue=Queueing.START)
+        return kind(self.new_writer(), self.mint, policy, **given)
+
+    def new_writer(self) -> Any:
+        return Writer(self.store, self.clock, self.feed)
+
+    def put(self, changes: Changes) -> None:
+        """Change what no rule would."""
+        put(self.plane, changes)
+
+    def ask(self, event_type: EventType, *machines: str, **more: Any) -> Plan:
+        request = Request(event_type=event_type, machines=machines, **more)
+        return done(self.plane.request(request))
+
+    def operation(self, operation_id: str) -> Operation:
+        with self.store.read() as reading:
+            return reading.operations([operation_id])[operation_id]
+
+    def incarnation(self, scope: str) -> int:
+        with self.store.read() as reading:
+            return reading.scopes()[scope].incarnation
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Busy(House):
+    """Its writer has a thread, and can be kept busy: what comes meanwhile waits for certain."""
+
+    def __init__(self, *given: Any, fleet: fleet_file.Fleet | None = None, **named: Any) -> None:
+        self._go, self._entered = threading.Event(), threading.Event()
+        super().__init__(*given, fleet=fleet, **named)
+
+    def new_writer(self) -> ThreadWriter:
+        self.writer = ThreadWriter(self.store, self.clock, self.feed)
+        return self.writer
+
+    def hold(self) -> None:
+        """Return when the writer is in the midst of a job that ends with `release`."""
+
+        def job(_: UnitOfWork) -> None:
+            self._entered.set()
+            assert self._go.wait(patience.SECONDS)
+
+        self._go.clear()
+        self._entered.clear()
+        self.writer.submit(job)
+        assert self._entered.wait(patience.SECONDS)
+
+    def release(self) -> None:
+        self._go.set()
+
+    def close(self) -> None:
+        self.release()
+        self.writer.close()
+        super().close()
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
     built = House()
     yield built
-    built.store.close()
+    built.close()

@@ -10,15 +10,14 @@ import msgspec
 import pytest
 
 import patience
-from builders import NOW, mint
-from control.conftest import Counting, House, done
+from builders import NOW
+from control.conftest import House, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Unanswered
 from forewarn.control import fleet_sync
 from forewarn.control.fleet_sync import REST, SURVEY_EVERY, FleetSync
 from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane
-from forewarn.control.writer import Writer
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.fleet_import import Domain
@@ -128,11 +127,6 @@ def domain(n: int, state: str = "running", reason: str = "", **more: Any) -> Dom
     return Domain(**{"uuid": G[n], "name": f"g{n}", "state": state, "reason": reason, **more})
 
 
-def plane_of(hosts: Hosts, kind: type[Plane]) -> Plane:
-    house = hosts.house
-    return kind(Writer(house.store, house.clock, house.feed), mint("d"))
-
-
 async def test_a_host_whose_relay_hears_a_stranger_is_surveyed_within_a_second(
     hosts: Hosts,
 ) -> None:
@@ -219,7 +213,7 @@ async def test_a_crash_under_an_operation_is_the_operations_while_that_is_at_wor
             return super().request(*given, **more)
 
     (operation,) = hosts.house.ask(EventType.REBOOT, "g0", no_notice=True).operations
-    async with hosts.watched(plane_of(hosts, Asked)):
+    async with hosts.watched(hosts.house.plane_of(Asked)):
         changed = msgspec.structs.replace(operation, status=status)
         hosts.sync.learn(Changes(operations=(changed,)))
         hosts.fails(0)
@@ -285,9 +279,8 @@ async def test_tags_are_read_of_domains_that_are_not_in_the_fleet(hosts: Hosts) 
 
 
 async def test_a_crash_and_a_move_wait_for_a_store_that_is_away(hosts: Hosts) -> None:
-    store = Counting(hosts.house.store)
-    plane = Plane(Writer(store, hosts.house.clock, hosts.house.feed), mint("d"))
-    async with hosts.watched(plane):
+    store = hosts.house.store
+    async with hosts.watched():
         hosts.fails(0)
         hosts.kept.domains["h0"].append(hosts.kept.domains["h1"].pop())
         store.away = True
@@ -317,7 +310,7 @@ async def test_an_internal_error_about_one_machine_loses_nothing_of_the_others(
                 raise RuntimeError(hosts)
             return super().record_hosts(hosts)
 
-    plane = plane_of(hosts, Broken)
+    plane = hosts.house.plane_of(Broken)
     assert isinstance(plane, Broken)
     async with hosts.watched(plane):
         hosts.fails(0)

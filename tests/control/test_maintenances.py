@@ -125,20 +125,6 @@ YEARS = timedelta(days=800)
 DB_AND_CACHE = UnitTargets(machines=("db", "cache"))
 
 
-async def test_a_check_that_fails_too_often_halts_the_maintenance_and_passes_after_a_resume(
-    site: UnitSite,
-) -> None:
-    site.checks.fails = 2
-    site.begin(DB_AND_CACHE, **CHECKED)
-    await site.reach(site.is_in(MaintenanceState.HALTED))
-    assert "cold caches" in site.maintenance().reason
-    first, second = (run.began_at for run in site.checks.runs)
-    assert second - first >= 100 * SECOND
-    site.order(MaintenanceOrder.RESUME)
-    await site.reach(site.is_in(MaintenanceState.DONE))
-    assert len(site.checks.runs) == 4
-
-
 def test_a_check_that_raises_has_failed() -> None:
     class Broken(ManualChecks):
         async def run(self, run: CheckRun) -> CheckResult:
@@ -282,15 +268,6 @@ def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -
     played(story, farm)
     assert farm.where(*farm.home) == [*farm.home.values()]
     assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
-
-
-def test_a_plan_knows_holds_and_what_is_live(site: UnitSite) -> None:
-    done(site.plane.hold(HoldKind.MACHINE, "cache", reason="storm", by="ann"))
-    assert site.plan(UnitTargets(machines=("cache", "db")), order=TurnOrder.LISTED).first == ("db",)
-    site.begin(UnitTargets(machines=("db",)))
-    plan = site.plan(UnitTargets(machines=("cache", "db")))
-    assert plan.first == ()
-    assert plan.waits_for is Obstacle.MAINTENANCE
 
 
 def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: UnitSite) -> None:

@@ -1,6 +1,7 @@
-"""The plane: each thing asked is decided on the store, saved, and told to the feed."""
+"""The plane: what stories do not tell of the way from a question to the store and the feed."""
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,113 +9,52 @@ import pytest
 from builders import FLEET, MINUTE, NOW
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
-from forewarn.control import plane
+from forewarn.control import plane, tombstones
 from forewarn.control.plane import Retention
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.model import Changes, Refused, Tombstone
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import HistoryQuery
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
 
 
-def test_a_request_is_kept_and_told(house: House) -> None:
-    plan = house.ask(EventType.PREEMPT, scope="batch")
-    assert plan.maintenance.number == 1
-    assert [o.id for o in plan.operations] == ["1.1", "1.2"]
-    assert house.operation("1.1") == plan.operations[0]
-    assert house.incarnation("batch") == 1
-    assert [o.id for o in house.told[-1].operations] == ["1.1", "1.2"]
-    with house.store.read() as reading:
-        assert reading.maintenances([1]) == {1: plan.maintenance}
-
-
-def test_a_dry_run_decides_and_changes_nothing(house: House) -> None:
+def test_a_dry_run_decides_and_changes_nothing_and_a_request_is_told_with_what_it_supersedes(
+    house: House,
+) -> None:
     told = len(house.told)
-    request = Request(event_type=REBOOT, machines=("web-0", "bastion"))
+    request = Request(event_type=REBOOT, machines=("batch_0", "bastion"))
     plan = done(house.plane.request(request, dry_run=True))
-    assert [o.machines for o in plan.operations] == [("bastion",), ("web-0",)]
+    assert [o.machines for o in plan.operations] == [("bastion",), ("batch_0",)]
     assert plan.operations[0].not_before == NOW + 15 * MINUTE
-    assert len(house.told) == told
-    assert house.incarnation("web") == 0
-    assert house.ask(REBOOT, "web-0").maintenance.number == 1
+    assert (len(house.told), house.incarnation("batch")) == (told, 0)
+    asked = done(house.plane.request(request))
+    assert [o.machines for o in asked.operations] == [o.machines for o in plan.operations]
+    assert house.told[-1].operations == asked.operations
+    assert house.operation("1.2") == asked.operations[1]
+    preempted = house.ask(EventType.PREEMPT, "batch_0")
+    assert [o.id for o in preempted.operations] == ["2.1"]
+    assert [o.id for o in preempted.superseded] == ["1.2"]
 
 
-def test_a_refused_request_takes_no_number_and_tells_nothing(house: House) -> None:
-    told = len(house.told)
-    with pytest.raises(Refused):
-        house.ask(REBOOT, "nobody")
-    assert len(house.told) == told
-    assert house.ask(REBOOT, "web-0").maintenance.number == 1
-    with pytest.raises(Refused):
-        house.ask(REBOOT, "web-0")  # it has a live event
-    assert house.ask(REBOOT, "bastion").maintenance.number == 2
-
-
-def test_what_a_request_supersedes_is_told_apart(house: House) -> None:
-    house.ask(REBOOT, "batch_0")
-    plan = house.ask(EventType.PREEMPT, "batch_0")
-    assert [o.id for o in plan.operations] == ["2.1"]
-    assert [o.id for o in plan.superseded] == ["1.1"]
-    assert house.operation("1.1").status is EventStatus.CANCELED
-
-
-def test_a_guests_approval_is_durable_and_names_it(house: House) -> None:
-    plan = house.ask(REBOOT, "web-0", "web-3")
-    event_id = plan.operations[0].events[0].id
-    house.clock.advance(MINUTE)
-    approved = house.plane.approve("web", [event_id.lower()], by="web-3", address="10.0.0.13")
-    (operation,) = done(approved)
-    assert operation == house.operation("1.1")
-    approval = operation.events[0].approval
-    assert approval is not None
-    assert (approval.kind, approval.by, approval.address, approval.at) == (
-        ApproverKind.GUEST,
-        "web-3",
-        "10.0.0.13",
-        NOW + MINUTE,
-    )
-    assert operation.status is EventStatus.STARTED
-
-
-def test_an_operator_approves_by_event_operation_or_maintenance(house: House) -> None:
+def test_an_approval_is_durable_and_names_who_gave_it(house: House) -> None:
     first = house.ask(REBOOT, "web-0", "bastion", "batch_1")
-    event_id = first.operations[0].events[0].id
+    (event,) = first.operations[0].events
     house.ask(REBOOT, "FrontEnd_IN_0")
-    references = [event_id.lower(), "1.2", "2"]
-    approved = done(house.plane.approve_for_guests(references, by="ann", address="unix"))
-    assert [o.id for o in approved] == ["1.1", "1.2", "2.1"]
-    approval = house.operation("2.1").events[0].approval
-    assert approval is not None
-    assert (approval.kind, approval.by, approval.address) == (
-        ApproverKind.OPERATOR,
-        "ann",
-        "unix",
-    )
-    assert house.operation("1.3").status is EventStatus.SCHEDULED
-
-
-def test_what_is_due_is_advanced_and_the_next_wakeup_known(house: House) -> None:
-    assert done(house.plane.next_wakeup()) is None
-    house.ask(REBOOT, "web-0")
-    house.ask(REBOOT, "bastion", not_before=NOW + 20 * MINUTE)
-    assert done(house.plane.next_wakeup()) == NOW + 15 * MINUTE
-    assert done(house.plane.advance()) == 0
-    house.clock.advance(15 * MINUTE)
-    assert done(house.plane.advance()) == 1
-    assert house.operation("1.1").status is EventStatus.STARTED
-    assert done(house.plane.next_wakeup()) == NOW + 20 * MINUTE
-
-
-def test_an_outage_moves_all_notice_in_one_transaction(house: House) -> None:
-    house.ask(REBOOT, "web-0", "bastion")
-    told = len(house.told)
-    house.clock.advance(60 * MINUTE)
-    assert done(house.plane.extend_notices(60 * MINUTE)) == 2
-    assert len(house.told) == told + 1
-    assert done(house.plane.advance()) == 0
-    assert house.operation("1.2").not_before == NOW + 75 * MINUTE
+    house.clock.advance(MINUTE)
+    (one,) = done(house.plane.approve("bastion", [event.id.lower()], by="bastion", address="a"))
+    references = [first.operations[1].events[0].id.lower(), "1.3", "2"]
+    others = done(house.plane.approve_for_guests(references, by="ann", address="unix"))
+    assert [o.id for o in (one, *others)] == ["1.1", "1.2", "1.3", "2.1"]
+    for found, kind, by, address in (
+        (one, ApproverKind.GUEST, "bastion", "a"),
+        (others[2], ApproverKind.OPERATOR, "ann", "unix"),
+    ):
+        assert found == house.operation(found.id)
+        given = found.events[0].approval
+        assert (given.kind, given.by, given.address) == (kind, by, address)
+        assert given.at == NOW + MINUTE
 
 
 def test_a_claim_says_what_is_to_be_done_and_is_held_by_one(house: House) -> None:
@@ -124,31 +64,8 @@ def test_a_claim_says_what_is_to_be_done_and_is_held_by_one(house: House) -> Non
     assert (act.machines, act.hosts) == (("web-0", "web-3"), ("h0", "h0"))
     assert (act.duration_seconds, act.started_at) == (40, NOW)
     assert done(house.plane.claim("there", MINUTE, 10)) == ()
-    house.clock.advance(MINUTE)
-    (again,) = done(house.plane.claim("there", MINUTE, 10))
-    assert again.attempt == 2
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.finish("1.1", 1, Outcome(succeeded=True)))
-    assert refusal.value.code is ErrorCode.STALE
-    assert done(house.plane.renew({"1.1": 1, "9.1": 1}, MINUTE)) == ()
-    (renewed,) = done(house.plane.renew({"1.1": 2, "9.1": 1}, 5 * MINUTE))
-    assert renewed.id == "1.1"
-    assert house.operation("1.1").lease_until == NOW + 6 * MINUTE
-
-
-def test_claims_come_in_batches(house: House) -> None:
-    house.ask(REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
-    assert len(done(house.plane.claim("here", MINUTE, 2))) == 2
-    assert len(done(house.plane.claim("here", MINUTE, 2))) == 1
-
-
-def test_releasing_voids_every_claim_of_a_process_that_is_gone(house: House) -> None:
-    assert done(house.plane.release_claims()) == 0
-    house.ask(REBOOT, "web-0", no_notice=True)
-    done(house.plane.claim("here", MINUTE, 10))
-    assert done(house.plane.release_claims()) == 1
-    (act,) = done(house.plane.claim("there", MINUTE, 10))
-    assert act.attempt == 2
+    (renewed,) = done(house.plane.renew({"1.1": 1, "9.1": 1}, 5 * MINUTE))
+    assert (renewed.id, renewed.lease_until) == ("1.1", NOW + 5 * MINUTE)
 
 
 def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> None:
@@ -166,52 +83,35 @@ def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> 
     assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance.number == 1002
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_a_key_that_was_used_for_another_request_is_refused(house: House) -> None:
+    house.ask(REBOOT, "web-0", idempotency_key="k1")
+    same: dict[str, Any] = {"event_type": REBOOT, "machines": ("web-0",)}
+    for changed in (
         {"machines": ("web-1",)},
         {"machines": (), "scope": "web"},
         {"machines": (), "host": "web-0"},
         {"event_type": EventType.REDEPLOY},
-        {"source": EventSource.USER},
-        {"not_before": NOW + 9 * 60 * MINUTE},
-        {"notice_seconds": 3600},
-        {"opens_at": NOW + 60 * MINUTE},
-        {"closes_at": NOW + 60 * MINUTE},
-        {"duration_seconds": 60},
         {"description": "another text"},
         {"no_notice": True},
         {"without_notice": True},
-    ],
-    ids=",".join,
-)
-def test_a_key_that_was_used_for_another_request_is_refused(
-    house: House, changed: dict[str, object]
+    ):
+        with pytest.raises(Refused) as refusal:
+            done(house.plane.request(Request(**same | changed, idempotency_key="k1")))
+        assert refusal.value.code is ErrorCode.CONFLICT, changed
+        assert refusal.value.facts == {"maintenance": 1}
+
+
+def test_a_start_voids_the_claims_of_its_replica_and_where_it_is_alone_all_others(
+    house: House,
 ) -> None:
-    house.ask(REBOOT, "web-0", idempotency_key="k1")
-    request = Request(event_type=REBOOT, machines=("web-0",), idempotency_key="k1")
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.request(msgspec.structs.replace(request, **changed)))
-    assert refusal.value.code is ErrorCode.CONFLICT
-    assert refusal.value.facts == {"maintenance": 1}
-
-
-def test_a_replicas_start_voids_its_own_claims_alone(house: House) -> None:
     house.ask(REBOOT, "web-0", "bastion", no_notice=True)
     done(house.plane.claim("here", MINUTE, 1))
     done(house.plane.claim("there", MINUTE, 1))
     assert done(house.plane.release_claims("here", alone=False)) == 1
     (task,) = done(house.plane.claim("third", MINUTE, 10))
     assert (task.operation, task.claimed_elsewhere) == ("1.1", ("here",))
-
-
-def test_a_process_that_is_alone_takes_over_what_it_claimed_under_another_name(
-    house: House,
-) -> None:
-    house.ask(REBOOT, "web-0", no_notice=True)
-    done(house.plane.claim("old-name", MINUTE, 1))
-    assert done(house.plane.release_claims("new-name")) == 1
-    (task,) = done(house.plane.claim("new-name", MINUTE, 10))
+    assert done(house.plane.release_claims("there")) == 2
+    (_, task) = done(house.plane.claim("there", MINUTE, 10))
     assert (task.attempt, task.claimed_elsewhere) == (2, ())
 
 
@@ -254,12 +154,6 @@ def test_a_fleet_is_applied_and_a_dry_run_is_not(house: House) -> None:
     assert len(house.told) == told
     assert done(house.plane.apply_fleet(more)).added == ("extra",)
     assert [m.name for m in house.told[-1].machines] == ["extra"]
-    assert done(house.plane.apply_fleet(more)).unchanged == 1
-    pruned = done(house.plane.apply_fleet(FLEET, prune=True))
-    assert pruned.removed == ("extra",)
-    with house.store.read() as reading:
-        assert "extra" not in reading.machines()
-        assert "extra" not in reading.scopes()
 
 
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
@@ -269,6 +163,55 @@ def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
     done(house.plane.apply_fleet(fleet_file.Fleet(machine=names)))
     house.ask(EventType.FREEZE, *(machine.name for machine in names))
     house.clock.advance(15 * MINUTE)
-    assert done(house.plane.advance()) == plane.ADVANCE_BATCH
-    assert done(house.plane.advance()) == 5
-    assert done(house.plane.advance()) == 0
+    assert [done(house.plane.advance()) for _ in range(3)] == [plane.ADVANCE_BATCH, 5, 0]
+
+
+# What was removed, and a store that is restored.
+
+
+def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
+    house: House,
+) -> None:
+    house.ask(EventType.PREEMPT, "batch_0")
+    house.clock.advance(MINUTE)
+    done(house.plane.advance())
+    (act,) = done(house.plane.claim("here", MINUTE, 10))
+    done(house.plane.finish("1.1", act.attempt, Outcome(succeeded=True)))
+    assert house.operation("1.1").status is EventStatus.COMPLETED
+    away = fleet_file.AvailabilitySet(
+        name="away", machines=(fleet_file.NamedMachine(name="batch_0"),)
+    )
+    wanted = fleet_file.Fleet(availability_set=(away,))
+    assert done(house.plane.apply_fleet(wanted, again=True)).added == ("batch_0",)
+    assert house.incarnation("away") == house.incarnation("batch") + 1 > 2
+
+
+def test_what_was_removed_is_raised_with_a_restored_store_and_the_oldest_forgotten(
+    house: House,
+) -> None:
+    before = house.clock.now() - MINUTE
+    old = [
+        Tombstone(name=f"old-{n:05}", scope="web", incarnation=1, at=before)
+        for n in range(tombstones.MAX_REMOVED - 1)
+    ]
+    house.put(Changes(tombstones=tuple(old)))
+    done(house.plane.remove_machines(["bastion"]))  # which never had an event to read
+    house.ask(REBOOT, "web-0")
+    done(house.plane.cancel(["1"], reason=""))
+    done(house.plane.remove_machines(["web-1"]))  # which has met incarnation 2 of web
+    done(house.plane.remove_machines(["web-2"]))
+    done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
+    with house.store.read() as reading:
+        kept = reading.tombstones()
+    assert set(kept) == {*(t.key for t in old[1:]), "web-1", "web-2"}
+    assert (kept["web-2"].scope, kept["web-2"].incarnation) == ("web", 102)
+    assert (kept["old-00001"].scope, kept["old-00001"].incarnation) == ("web", 101)
+
+
+def test_a_removed_scope_is_raised_with_a_restored_store(house: House) -> None:
+    house.ask(REBOOT, "bastion")
+    done(house.plane.cancel(["1"], reason=""))
+    done(house.plane.remove_machines(["bastion"]))
+    done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
+    done(house.plane.apply_fleet(FLEET))
+    assert house.incarnation("bastion") == 103

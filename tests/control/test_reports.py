@@ -12,8 +12,7 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE
-from control.busy import Busy
-from control.conftest import done
+from control.conftest import Busy, done
 from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
@@ -153,7 +152,7 @@ def test_requests_of_one_batch_have_numbers_of_their_own_and_a_refused_one_has_n
 
 
 def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Path) -> None:
-    busy = Fleet(sqlite.open_store(tmp_path / "it.db"), FLEET)
+    busy = Fleet(sqlite.open_store(tmp_path / "it.db"), fleet=FLEET)
     busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
     acts = busy.claim()
     busy.hold()

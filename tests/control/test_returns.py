@@ -10,8 +10,7 @@ import pytest
 
 import patience
 from builders import FLEET, NOW, SECOND, mint
-from control.busy import Busy
-from control.conftest import Counting, done
+from control.conftest import Busy, Counting, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed

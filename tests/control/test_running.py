@@ -17,12 +17,11 @@ from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
 from forewarn.control.executor import RENEW_EVERY, Executor
 from forewarn.control.outbox import SKIPPED_NUMBERS
-from forewarn.control.plane import Retention
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.ticker import AFTER_TROUBLE, Rounds, Ticker
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Changes, HoldKind, Verdict
 from forewarn.store.sql import Transaction
-from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 from store.shared import lost_tail
 from stories import Told, elapsed, elapsed_at, listed, stories_beside
@@ -205,8 +204,7 @@ def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(
 ) -> None:
     told.ticker()
     told.start()
-    assert isinstance(told.house.store, InMemoryStore)
-    with lost_tail(told.house.store):
+    with lost_tail(told.house.store.inner):
         told.carry_out("schedule Reboot web-0 no_notice=yes")
     told.go_to(RENEW_EVERY)
     told.carry_out("schedule Reboot bastion no_notice=yes")
@@ -228,8 +226,8 @@ class Interrupted(Counting):
 
 
 def test_an_outcome_is_looked_for_again_after_the_store_was_away(told: RunningStory) -> None:
-    store = told.house.store = Interrupted(told.house.store)
-    told.house.restart()
+    store = told.house.store = Interrupted(told.house.store.inner)
+    told.house.plane = told.house.plane_of(Plane)
     for row in (
         "schedule Reboot web-0 no_notice=yes",
         "claim here",
@@ -247,8 +245,7 @@ def test_an_outcome_is_looked_for_again_after_the_store_was_away(told: RunningSt
 
 
 def test_an_outcome_outlives_a_minute_without_the_store(told: RunningStory) -> None:
-    store = told.house.store = Counting(told.house.store)
-    told.house.restart()
+    store = told.house.store
     for row in ("start", "schedule Reboot web-0 no_notice=yes", "at 20s  finds unknown"):
         told.carry_out(row)
     store.away = True

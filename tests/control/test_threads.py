@@ -17,8 +17,7 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
-from control.busy import Busy
-from control.conftest import done
+from control.conftest import Busy, done
 from control.scripted import Scripted
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome

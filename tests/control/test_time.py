@@ -11,7 +11,7 @@ import pytest
 
 import patience
 from builders import MINUTE, NOW, SECOND, mint
-from control.conftest import Counting, House, done
+from control.conftest import House, done
 from forewarn.clock import ManualClock
 from forewarn.control import webhooks
 from forewarn.control.heartbeat import SETTING, Heartbeat
@@ -22,10 +22,10 @@ from forewarn.control.service_clock import ClockJumped, ClockScale, Served, Serv
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import Writer
 from forewarn.maintenance import relays
-from forewarn.maintenance.model import Changes, Drain, HoldKind, HostState, Operation, Sighting
+from forewarn.maintenance.model import Changes, Drain, HostState, Operation, Sighting
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.store.port import Replica
-from forewarn.vocabulary import EventSource, EventStatus, EventType
+from forewarn.vocabulary import EventStatus, EventType
 from stories import on_a_loop
 
 HOUR = timedelta(hours=1)
@@ -110,14 +110,6 @@ def start(house: House) -> Start:
 # Outages.
 
 
-def test_a_first_start_owes_nothing(house: House) -> None:
-    house.ask(EventType.REBOOT, "web-0")
-    house.clock.advance(HOUR)
-    started = Start(house)
-    assert started.not_before() == NOW + 15 * MINUTE
-    assert started.served() == Served(until=NOW + HOUR)
-
-
 @pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize(("up", "listens"), [(299, True), (300, False)])
 def test_a_machine_that_could_not_ask_during_an_outage_is_awaited_all_the_same(
@@ -193,12 +185,6 @@ def test_a_process_that_stood_still_starts_nothing_before_it_has_given_the_time_
     assert start.status() is (EventStatus.STARTED if approved else EventStatus.SCHEDULED)
 
 
-def test_a_beat_that_is_a_little_late_is_no_outage(start: Start) -> None:
-    start.clock.advance(5 * SECOND)
-    start.beat()
-    assert start.not_before() == NOW + 15 * MINUTE
-
-
 def test_short_stalls_add_up_within_a_notice(start: Start) -> None:
     """Six of 4.5 s: a preemption's 30 s would have 3 s in which somebody could read."""
     start.house.ask(EventType.PREEMPT, "batch_0")
@@ -214,28 +200,6 @@ def test_short_stalls_add_up_within_a_notice(start: Start) -> None:
     start.live(30 * SECOND - 6 * 0.5 * SECOND)
     done(start.plane.advance())
     assert start.house.operation("2.1").status is EventStatus.STARTED
-
-
-def test_nothing_starts_in_the_stall_that_makes_an_outage_of_those_before(start: Start) -> None:
-    start.clock.advance(4 * SECOND)
-    start.beat()
-    start.clock.advance(SECOND)
-    assert start.watch.may_start()
-    start.clock.advance(SECOND)
-    assert not start.watch.may_start()
-    start.beat()
-    assert start.watch.may_start()
-    assert start.not_before() == NOW + 15 * MINUTE + 6 * SECOND
-
-
-def test_stalls_too_far_apart_to_be_of_one_notice_do_not_add_up(start: Start) -> None:
-    for _ in range(3):
-        start.clock.advance(4 * SECOND)
-        start.beat()
-        done(start.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
-        start.live(15 * MINUTE)
-        done(start.plane.release(HoldKind.EVERYTHING, ""))
-    assert start.not_before() == NOW + 60 * MINUTE
 
 
 def test_short_restarts_add_up_too(start: Start) -> None:
@@ -270,17 +234,6 @@ def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float)
     watch.turn(real.monotonic())  # who waited at the socket is answered before the beat
     watch.beat()
     assert watch.owed == 6 * scale * SECOND
-
-
-def test_what_may_not_start_is_not_refused_and_a_failure_enters_all_the_same(start: Start) -> None:
-    start.clock.advance(MINUTE)
-    plan = start.house.ask(EventType.REBOOT, "bastion", no_notice=True)
-    assert plan.operations[0].status is EventStatus.STARTED
-    automatic = start.house.ask(EventType.REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
-    assert automatic.operations[0].status is EventStatus.SCHEDULED
-    start.beat()
-    done(start.plane.advance())
-    assert start.house.operation("3.1").status is EventStatus.STARTED
 
 
 # Clocks.
@@ -329,7 +282,7 @@ def test_a_clock_that_was_asked_late_or_answers_late_has_not_jumped() -> None:
 
 
 def test_while_the_store_is_away_what_is_owed_stays_owed(house: House) -> None:
-    store = house.store = Counting(house.store)
+    store = house.store
     start = Start(house).open()
     house.ask(EventType.REBOOT, "web-0")
     start.clock.advance(MINUTE)

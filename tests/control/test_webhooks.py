@@ -10,13 +10,10 @@ import pytest
 
 import patience
 from builders import NOW
-from control.conftest import Counting, done
-from forewarn.clock import ManualClock
+from control.conftest import House, done
 from forewarn.control import webhooks as orders
-from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.control.plane import Plane
+from forewarn.control.changefeed import Reached
 from forewarn.control.webhooks import LOOK_EVERY, Deliveries
-from forewarn.control.writer import Writer
 from forewarn.maintenance import news
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
@@ -31,13 +28,11 @@ def item(kind: NewsType = NewsType.OPERATION_STARTED) -> NewsItem:
     return NewsItem(type=kind, at=NOW, subject="operation 1.1", data=NewsData())
 
 
-class Stage:
+class Stage(House):
     """A store, receivers, and the deliveries of replicas; time stands still until it is told."""
 
     def __init__(self) -> None:
-        self.store = Counting()
-        self.clock = ManualClock(NOW)
-        self.plane = Plane(Writer(self.store, self.clock, Changefeed()), lambda: "id")
+        super().__init__(fleet=None)
         self.replicas: dict[str, Deliveries] = {}
         self.got: list[tuple[str, str]] = []
         """Webhooks, and the numbers of what they were sent."""

@@ -14,8 +14,7 @@ import pytest
 
 import patience
 from builders import NOW
-from control.busy import Busy
-from control.conftest import Counting
+from control.conftest import Busy, Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.unit_of_work import UnitOfWork

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forewarn.maintenance import relays
+from forewarn.maintenance.accounts import DONE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -24,9 +26,11 @@ from forewarn.maintenance.model import (
     StartCause,
     Tombstone,
 )
-from forewarn.store.port import HistoryQuery
+from forewarn.maintenance.relays import Relay
+from forewarn.maintenance.webhooks import Webhook
+from forewarn.store.port import AuditQuery, HistoryQuery
 from forewarn.store.sql import Store, Transaction
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
+from forewarn.vocabulary import AccessRole, ApproverKind, ErrorCode, EventStatus
 from store import values
 from store.engines import NewStore
 from store.values import (
@@ -75,7 +79,8 @@ class Values:
         values.MACHINES,
         values.MAINTENANCES,
         values.OPERATIONS,
-        st.tuples(values.HOLDS, values.TOMBSTONES, values.DRAINS),
+        st.tuples(values.HOLDS, values.TOMBSTONES, values.DRAINS, values.TOKENS),
+        st.tuples(values.RECORDS, values.WEBHOOKS, values.RELAYS),
     )
     def test_what_is_saved_is_read_back_exactly(
         self,
@@ -84,24 +89,29 @@ class Values:
         one: Machine,
         maintenance: Maintenance,
         whole: Operation,
-        apart: tuple[Hold, Tombstone, Drain],
+        apart: tuple[Hold, Tombstone, Drain, Token],
+        beside: tuple[AuditRecord, Webhook, Relay],
     ) -> None:
         one = msgspec.structs.replace(one, scope=scope.key)
         whole = msgspec.structs.replace(whole, maintenance=maintenance.number)
-        held, gone, drained = apart
-        store = new()
-        save(
-            store,
-            Changes(
-                scopes=(scope,),
-                machines=(one,),
-                maintenances=(maintenance,),
-                operations=(whole,),
-                holds=(held,),
-                tombstones=(gone,),
-                drains=(drained,),
-            ),
+        held, gone, drained, made = apart
+        written, hook, heard = beside
+        changes = Changes(
+            scopes=(scope,),
+            machines=(one,),
+            maintenances=(maintenance,),
+            operations=(whole,),
+            holds=(held,),
+            tombstones=(gone,),
+            drains=(drained,),
+            tokens=(made,),
         )
+        store = new()
+        with store.write() as transaction:
+            transaction.save(changes)
+            transaction.record([written])
+            transaction.put_webhooks([hook])
+        store.hear([heard])
         with store.read() as reading:
             assert reading.scopes() == {scope.key: scope}
             assert reading.machines() == {one.key: one}
@@ -111,6 +121,10 @@ class Values:
             assert reading.holds() == (held,)
             assert reading.tombstones() == {gone.key: gone}
             assert reading.drains() == {drained.host: drained}
+            assert reading.tokens() == {made.name: made}
+            assert reading.audit(AuditQuery()) == [written]
+            assert reading.webhooks() == {hook.name: hook}
+            assert reading.relays() == {heard.host: heard}
 
     def test_the_last_of_several_values_in_one_transaction_counts(self, store: Store) -> None:
         numbers = range(1, 4)
@@ -238,3 +252,299 @@ class Questions:
                 reading.operations(["3.2"])["3.2"],
                 reading.operations(["3.1"])["3.1"],
             )
+
+
+def all_pages(store: Store, query: HistoryQuery) -> list[str]:
+    ids: list[str] = []
+    while True:
+        with store.read() as reading:
+            page = reading.history(query)
+        assert len(page.operations) <= query.limit
+        ids.extend(o.id for o in page.operations)
+        if not page.next:
+            return ids
+        query = msgspec.structs.replace(query, after=page.next)
+
+
+class History:
+    """Pages of operations, newest announcement first."""
+
+    def test_pages_neither_repeat_nor_skip_while_new_operations_arrive(self, store: Store) -> None:
+        # Three are announced at each instant, so that pages end between equal times.
+        made = [operation(f"1.{n}", announced_at=NOW + (n // 3) * MINUTE) for n in range(20)]
+        save(store, with_maintenances(*made))
+        query = HistoryQuery(limit=4)
+        seen: list[str] = []
+        for turn in range(5):
+            with store.read() as reading:
+                page = reading.history(query)
+            seen.extend(o.id for o in page.operations)
+            query = msgspec.structs.replace(query, after=page.next)
+            late = operation(f"2.{turn}", announced_at=NOW + 6 * MINUTE)
+            save(store, with_maintenances(late))
+        assert seen == [o.id for o in reversed(made)]
+        assert query.after is None
+
+    def test_a_page_that_ends_with_the_last_operation_has_no_next(self, store: Store) -> None:
+        save(store, with_maintenances(*(operation(f"1.{n}") for n in range(4))))
+        with store.read() as reading:
+            first = reading.history(HistoryQuery(limit=2))
+            last = reading.history(HistoryQuery(limit=2, after=first.next))
+            assert (len(first.operations), len(last.operations)) == (2, 2)
+            assert last.next is None
+            assert reading.history(HistoryQuery(limit=4)).next is None
+
+    def test_what_ended_is_listed_by_its_end_and_counted_by_its_status(self, store: Store) -> None:
+        ended = {"status": EventStatus.COMPLETED}
+        made = [operation(f"1.{n}", ended_at=NOW + n * MINUTE, **ended) for n in (3, 1, 2)]
+        made.append(operation("1.4", ended_at=NOW + 2 * MINUTE, status=EventStatus.CANCELED))
+        awaited = operation("1.5", ended_at=NOW + 5 * MINUTE, **ended, awaited=("web-0",))
+        save(store, with_maintenances(*made, awaited, operation("1.6")))
+        with store.read() as reading:
+            assert [o.id for o in reading.ended(NOW + 2 * MINUTE, 10)] == ["1.3", "1.4", "1.2"]
+            assert [o.id for o in reading.ended(NOW, 1)] == ["1.3"]
+            assert reading.ends(NOW + 2 * MINUTE) == {
+                EventStatus.COMPLETED: 2,
+                EventStatus.CANCELED: 1,
+            }
+            assert reading.ends(NOW + 9 * MINUTE) == {}
+
+
+def token(name: str, **fields: object) -> Token:
+    known = {
+        "role": AccessRole.VIEWER,
+        "digest": f"of {name}",
+        "created_by": "root",
+        "created_at": NOW,
+        "expires_at": None,
+    }
+    return msgspec.convert(known | fields | {"name": name}, Token)
+
+
+def record(
+    by: str = "ann", *, outcome: str = DONE, at: datetime = NOW, deed: str = ""
+) -> AuditRecord:
+    return AuditRecord(
+        at=at,
+        by=by,
+        role=AccessRole.OPERATOR,
+        address="10.0.0.1",
+        action="POST /v1/approvals",
+        deed=deed,
+        detail="1.1",
+        outcome=outcome,
+        request=f"of {by}",
+    )
+
+
+def write(store: Store, *records: AuditRecord) -> None:
+    with store.write() as transaction:
+        transaction.record(records)
+
+
+def found(store: Store, query: AuditQuery | None = None) -> list[int]:
+    with store.read() as reading:
+        return [one.sequence for one in reading.audit(query or AuditQuery())]
+
+
+def purge(store: Store, before: datetime, limit: int = 100, refusals: int = 100) -> int:
+    with store.write() as transaction:
+        return transaction.purge_audit(before, limit, refusals=refusals)
+
+
+class Accounts:
+    """Tokens come and go; records are numbered, and forgotten by age."""
+
+    def test_tokens_are_in_the_order_of_their_names_and_go_when_revoked(self, store: Store) -> None:
+        bob, ann = token("bob"), token("ann", expires_at=NOW + MINUTE)
+        save(store, Changes(tokens=(bob, ann)))
+        with store.read() as reading:
+            assert list(reading.tokens().values()) == [ann, bob]
+        save(store, Changes(revoked_tokens=("bob", "nobody")))
+        with store.read() as reading:
+            assert reading.tokens() == {"ann": ann}
+
+    def test_a_token_may_replace_the_one_that_is_revoked_with_it(self, store: Store) -> None:
+        save(store, Changes(tokens=(token("ann"),)))
+        again = token("ann", role=AccessRole.ADMIN)
+        save(store, Changes(tokens=(again,), revoked_tokens=("ann",)))
+        with store.read() as reading:
+            assert reading.tokens() == {"ann": again}
+
+    def test_a_token_of_a_relay_that_was_used_replaces_itself(self, store: Store) -> None:
+        made = relays.new_token("h1", "0123456789", by="ann", at=NOW)
+        used = msgspec.structs.replace(made, used_at=NOW)
+        for each in (made, used):
+            save(store, Changes(tokens=(each,)))
+            with store.read() as reading:
+                assert reading.tokens() == {"relay/h1/01234567": each}
+
+    def test_log_ins_are_left_out_if_asked_for_but_no_refused_one(self, store: Store) -> None:
+        deeds = ("approve", Deed.LOG_IN, Deed.LOG_IN_LINK, Deed.LOG_OUT)
+        write(store, *(record("ann", deed=deed) for deed in deeds))
+        write(store, record("", outcome="unauthorized", deed=Deed.LOG_IN))
+        assert found(store, AuditQuery(logins=False)) == [5, 1]
+        assert found(store) == [5, 4, 3, 2, 1]
+
+    def test_records_are_numbered_in_the_order_of_commits(self, store: Store) -> None:
+        write(store, record("ann"), record("bob"))
+        assert_rolled_back(store, lambda transaction: transaction.record([record("cid")]))
+        write(store)
+        write(store, record("dan"))
+        with store.read() as reading:
+            written = reading.audit(AuditQuery())
+        assert [(one.sequence, one.by) for one in written] == [(3, "dan"), (2, "bob"), (1, "ann")]
+
+    def test_a_transaction_sees_its_own_records_and_tokens(self, store: Store) -> None:
+        with store.write() as transaction:
+            transaction.record([record()])
+            transaction.save(Changes(tokens=(token("ann"),)))
+            assert [one.sequence for one in transaction.audit(AuditQuery())] == [1]
+            assert list(transaction.tokens()) == ["ann"]
+
+    @pytest.mark.parametrize(
+        ("query", "expected"),
+        [
+            (AuditQuery(), [4, 3, 2, 1]),
+            (AuditQuery(by="ann"), [3, 1]),
+            (AuditQuery(by="Ann"), []),
+            (AuditQuery(since=NOW + MINUTE), [4, 3, 2]),
+            (AuditQuery(until=NOW + MINUTE), [1]),
+            (AuditQuery(since=NOW + MINUTE, until=NOW + 3 * MINUTE), [3, 2]),
+            (AuditQuery(before=3), [2, 1]),
+            (AuditQuery(before=3, by="ann", limit=1), [1]),
+            (AuditQuery(limit=2), [4, 3]),
+            (AuditQuery(by="nobody"), []),
+            (AuditQuery(by="\0"), []),
+        ],
+    )
+    def test_a_query_finds_its_records_newest_first(
+        self, store: Store, query: AuditQuery, expected: list[int]
+    ) -> None:
+        names = ("ann", "bob", "ann", "bob")
+        write(store, *(record(by, at=NOW + n * MINUTE) for n, by in enumerate(names)))
+        assert found(store, query) == expected
+
+    def test_what_is_older_is_forgotten_the_oldest_first(self, store: Store) -> None:
+        write(store, *(record(at=NOW + n * MINUTE) for n in range(5)))
+        assert purge(store, NOW + 3 * MINUTE, limit=2) == 2
+        assert found(store) == [5, 4, 3]
+        assert purge(store, NOW + 3 * MINUTE) == 1
+        assert found(store) == [5, 4]
+        assert purge(store, NOW + 3 * MINUTE) == 0
+        write(store, record())
+        assert found(store)[0] == 6
+
+    def test_of_refusals_only_the_latest_are_kept_and_of_changes_all(self, store: Store) -> None:
+        code = ErrorCode.UNAUTHORIZED.value
+        outcomes = (code, DONE, code, code, DONE, code)
+        write(store, *(record(outcome=outcome) for outcome in outcomes))
+        assert purge(store, NOW, refusals=2) == 2
+        assert found(store) == [6, 5, 4, 2]
+        assert purge(store, NOW, refusals=2) == 0
+
+    def test_a_record_with_a_nul_is_refused(self, store: Store) -> None:
+        with pytest.raises(Refused):
+            write(store, record("a\0b"))
+        assert found(store) == []
+
+
+def webhook(name: str, url: str = "https://a.example/") -> Webhook:
+    return Webhook(name=name, url=url, secret="whsec_", cursor=(0, 0))
+
+
+def put(store: Store, *webhooks: Webhook) -> None:
+    with store.write() as transaction:
+        transaction.put_webhooks(webhooks)
+
+
+class Webhooks:
+    """Webhooks are kept by name, beside the outbox."""
+
+    def test_webhooks_are_in_the_order_of_their_names_and_replaced_by_them(
+        self, store: Store
+    ) -> None:
+        put(store, webhook("b"), webhook("a"))
+        put(store, webhook("b", "https://b.example/"))
+        put(store)
+        with store.read() as reading:
+            found = reading.webhooks()
+        assert list(found) == ["a", "b"]
+        assert found["b"].url == "https://b.example/"
+
+    def test_what_is_removed_is_gone_and_what_is_not_there_does_no_harm(self, store: Store) -> None:
+        put(store, webhook("a"), webhook("b"))
+        with store.write() as transaction:
+            transaction.remove_webhooks(["a", "nobody"])
+            assert list(transaction.webhooks()) == ["b"]
+            assert transaction.position().sequence == 0
+        with store.read() as reading:
+            assert list(reading.webhooks()) == ["b"]
+
+    def test_a_nul_character_is_refused(self, store: Store) -> None:
+        with pytest.raises(Refused) as refusal:
+            put(store, webhook("a\0b"))
+        assert refusal.value.code is ErrorCode.INVALID
+
+
+def relay(host: str = "h1", heard_at: datetime = NOW, **fields: object) -> Relay:
+    known: dict[str, object] = {
+        "replica": "a",
+        "version": "1",
+        "started_at": NOW,
+        "due_at": heard_at + MINUTE,
+        "etag": "e.7.d",
+        "machines": 3,
+    }
+    return msgspec.convert(known | fields | {"host": host, "heard_at": heard_at}, Relay)
+
+
+def known(store: Store) -> dict[str, Relay]:
+    with store.read() as reading:
+        return reading.relays()
+
+
+class Relays:
+    """Of a relay the latest that was heard counts."""
+
+    def test_of_a_relay_the_latest_that_anybody_heard_counts(self, store: Store) -> None:
+        store.hear([relay("h2"), relay("h1", NOW + MINUTE)])
+        store.hear([relay("h1", NOW, replica="b"), relay("h2", NOW + MINUTE, replica="b")])
+        assert known(store) == {
+            "h1": relay("h1", NOW + MINUTE),
+            "h2": relay("h2", NOW + MINUTE, replica="b"),
+        }
+
+    def test_relays_are_found_by_their_hosts_and_by_when_they_were_heard(
+        self, store: Store
+    ) -> None:
+        store.hear([relay("h1"), relay("h2", NOW + MINUTE), relay("h3", NOW + 2 * MINUTE)])
+        with store.read() as reading:
+            assert set(reading.relays(["h2", "h1", "h9"])) == {"h1", "h2"}
+            assert set(reading.relays(since=NOW + MINUTE)) == {"h2", "h3"}
+            assert set(reading.relays(["h1", "h2"], NOW + MINUTE)) == {"h2"}
+
+    def test_what_is_heard_leaves_alone_for_which_absence_a_host_is_held(
+        self, store: Store
+    ) -> None:
+        store.hear([relay()])
+        with store.write() as transaction:
+            transaction.mark_relay("h1", NOW)
+            transaction.mark_relay("unknown", NOW)
+            assert transaction.relays()["h1"].held_for == NOW
+        store.hear([relay("h1", NOW + MINUTE)])
+        assert known(store) == {"h1": relay("h1", NOW + MINUTE, held_for=NOW)}
+        with store.write() as transaction:
+            transaction.mark_relay("h1", None)
+        assert known(store)["h1"].held_for is None
+
+    def test_a_relay_that_is_forgotten_is_gone(self, store: Store) -> None:
+        store.hear([relay("h1"), relay("h2")])
+        with store.write() as transaction:
+            transaction.forget_relay("h1")
+        assert list(known(store)) == ["h2"]
+
+    def test_a_relay_that_says_a_nul_is_refused(self, store: Store) -> None:
+        with pytest.raises(Refused):
+            store.hear([relay(version="a\0b")])
+        assert known(store) == {}

@@ -24,7 +24,7 @@ from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 from store import values
-from store.conformance_history import all_pages
+from store.conformance import all_pages
 from store.engines import NewStore
 from store.model import Model
 from store.values import BATCH, ENDING, GOING, HALTED, MINUTE, NOW, OVER, WEB

@@ -21,8 +21,7 @@ from forewarn.store.port import (
 )
 from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus
-from store.conformance import assert_rolled_back, save
-from store.conformance_relays import relay
+from store.conformance import assert_rolled_back, relay, save
 from store.values import MINUTE, NOW, WEB, drain, hold, machine, operation, with_maintenances
 
 FORMAT = 1

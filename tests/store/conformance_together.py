@@ -13,10 +13,8 @@ import patience
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store.port import Position
 from forewarn.store.sql import Store, Transaction
-from store.conformance import assert_rolled_back, save
+from store.conformance import assert_rolled_back, relay, save, webhook
 from store.conformance_outbox import new_change
-from store.conformance_relays import relay
-from store.conformance_webhooks import webhook
 from store.engines import Engine
 from store.values import (
     BATCH,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import patience
-from control.busy import Busy
+from control.conftest import Busy
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request

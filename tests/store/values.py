@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from forewarn.maintenance.accounts import DONE, AuditRecord, Token
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -27,6 +28,7 @@ from forewarn.maintenance.model import (
     Tombstone,
     Way,
 )
+from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.units import (
     CheckProgress,
@@ -37,14 +39,18 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.vocabulary import (
+    AccessRole,
     ApproverKind,
+    ErrorCode,
     EventSource,
     EventStatus,
     EventType,
     Priority,
     ScopeKind,
     TargetKind,
+    TokenAudience,
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -332,4 +338,37 @@ DRAINS = every(
     reboot_asked_at=st.none() | MOMENTS,
     silent_since=st.none() | MOMENTS,
     stuck_in=st.none() | st.sampled_from(HostState),
+)
+TOKENS = every(
+    Token,
+    role=st.sampled_from(AccessRole),
+    created_at=MOMENTS,
+    expires_at=st.none() | MOMENTS,
+    audience=st.sampled_from(TokenAudience),
+    used_at=st.none() | MOMENTS,
+)
+RECORDS = every(
+    AuditRecord,
+    sequence=st.just(1),
+    at=MOMENTS,
+    role=st.none() | st.sampled_from(AccessRole),
+    outcome=st.sampled_from([DONE, ErrorCode.FORBIDDEN.value]),
+)
+PLACES = st.integers(0, 2**53)
+WEBHOOKS = every(
+    Webhook,
+    types=st.lists(SOME).map(tuple),
+    cursor=st.tuples(PLACES, PLACES),
+    waiting_since=st.none() | MOMENTS,
+    next_try_at=st.none() | MOMENTS,
+    tries=PLACES,
+    missed_at=st.none() | MOMENTS,
+)
+RELAYS = every(
+    Relay,
+    started_at=MOMENTS,
+    heard_at=MOMENTS,
+    due_at=MOMENTS,
+    machines=st.integers(0, 10**6),
+    held_for=st.none() | MOMENTS,
 )

@@ -6,13 +6,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from builders import MINUTE, NOW, SECOND, Bench
+from builders import MINUTE, NOW, SECOND, Bench, maintenance
 from forewarn.maintenance import alerts, standing, turns
 from forewarn.maintenance.alerts import AlertKind, Audience
 from forewarn.maintenance.model import Drain, HoldKind, HostState, Maintenance, Refused
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
 from forewarn.vocabulary import ErrorCode, EventType
-from turn_world import maintenance
 
 REBOOT = EventType.REBOOT
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from builders import MINUTE, NOW, SECOND, Bench
+from builders import MINUTE, NOW, SECOND, Bench, maintenance
 from forewarn.maintenance import alerts, commands, planner, standing, turn_forecast
 from forewarn.maintenance.footprints import Footprint
 from forewarn.maintenance.model import Changes, HoldKind
@@ -12,7 +12,6 @@ from forewarn.maintenance.news import of_others
 from forewarn.maintenance.units import Unit
 from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import EventType
-from turn_world import maintenance
 
 END = NOW + 10 * MINUTE
 

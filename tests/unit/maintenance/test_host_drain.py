@@ -1,258 +1,332 @@
-"""The drain of a host: its table, its plan, its order, and what never happens, whatever does."""
+"""Each state of a drain by itself: drains.txt, and what becomes of its requests and its command."""
 
 import re
-from random import Random
+from datetime import datetime, timedelta
+from typing import Any
 
+import msgspec
 import pytest
 
-from builders import MINUTE, SECOND
-from forewarn.maintenance import commands, host_drain, host_plan
-from forewarn.maintenance.host_drain import DrainOrder, HostTrigger
-from forewarn.maintenance.model import Drain, HoldKind, HostState, Refused, Stay, Way
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from builders import MINUTE, NOW
+from forewarn.maintenance import host_drain
+from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import (
+    Drain,
+    DrainGuest,
+    GuestFacts,
+    Hold,
+    HoldKind,
+    HostFacts,
+    HostState,
+    Machine,
+    Operation,
+    Refused,
+    Way,
+)
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.relays import Relay
+from forewarn.maintenance.world import LiveState, World
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 from house import tree
-from unit.maintenance.host_world import HOST_BACK, World
+from stories import Told, elapsed, listed, stories_beside
 
-ON_H1 = ("web-0", "web-3", "db-0", "db-3")
+BEFORE = NOW - 2 * MINUTE
+HOST_BACK = 30 * MINUTE
+GUEST_FIELDS = {"to": "to_host", "leaves": "leaves_by", "returns": "returns_by", "way": "way"}
 
-
-def planned(world: World, stay: Stay = Stay.REFUSE) -> host_plan.HostPlan:
-    at = world.now
-    wanted = Drain(host="h1", state=HostState.UP, stay=stay, requested_at=at, changed_at=at)
-    return host_plan.plan(world.world, wanted, world.survey())
+replace = msgspec.structs.replace
 
 
-def test_the_plan_moves_the_largest_first_to_where_most_memory_is_left() -> None:
-    world = World()
-    found = planned(world)
-    assert [guest.name for guest in found.guests] == ["db-0", "web-3", "db-3", "web-0"]
-    assert {guest.to_host for guest in found.guests} == {"h2"}
-    world.free = {"h1": 0, "h2": 5000, "h3": 4096}
-    found = planned(world)
-    assert [guest.to_host for guest in found.guests] == ["h2", "h3", "h3", "h3"]
-    assert not found.problems
+def drain(state: HostState = HostState.DRAINING, host: str = "h1", **more: Any) -> Drain:
+    usual = Drain(host=host, state=state, requested_at=BEFORE, changed_at=BEFORE)
+    return replace(usual, **more)
 
 
-def test_machines_of_two_update_domains_are_not_shut_down_together() -> None:
-    world = World()
-    world.where[world.id_of("web-1")] = "h1"
-    world.obstacles |= {"web-0": ("a device",), "web-1": ("a device",)}
-    found = planned(world, Stay.STOP)
-    assert len(found.problems) == 1
+def guest(name: str = "db-0", way: Way = Way.LIVE, **more: Any) -> DrainGuest:
+    return DrainGuest(name=name, vm_id=f"id-{name}", memory_mib=1024, way=way, **more)
 
 
-def test_a_machine_that_starts_on_an_empty_host_is_moved_before_the_reboot() -> None:
-    world = World()
-    world.bench.hold(HoldKind.HOST, "h1")
-    world.drain("h1", reboot=True)
-    for name in ON_H1:
-        world.where[world.id_of(name)] = "h2"
-    world.drive_all()
-    assert world.state() is HostState.EMPTY
-    assert not world.reboots
-    world.where[world.id_of("db-0")] = "h1"
-    world.bench.release(HoldKind.HOST, "h1")
-    world.drive_all()
-    assert world.state() is HostState.DRAINING
-    world.go_on()
-    assert world.reboots == {"h1": 1}
+def entered(of: Drain, state: HostState, **more: Any) -> Drain:
+    """Return a drain that has just got into a state."""
+    usual = {"stuck_in": None, "reason": "", "silent_since": None}
+    return replace(of, **{**usual, **more}, state=state, changed_at=NOW)
 
 
-def test_what_cannot_move_is_shut_down_last_and_is_off_until_the_host_has_rebooted() -> None:
-    world = World()
-    world.obstacles["db-0"] = ("a device",)
-    world.drain("h1", reboot=True, stay=Stay.STOP)
-    world.drive_all()
-    assert all("db-0" not in operation.machines for operation in world.live())
-    world.approve()
-    world.carry_all_out()
-    world.drive_all()
-    (stop,) = world.live()
-    assert (stop.event_type, stop.host_boot_id) == (EventType.REBOOT, "h1-0")
-    world.approve()
-    world.drive_all()
-    assert not world.reboots  # it has started, and the machine still runs
-    with pytest.raises(Refused) as refusal:
-        world.order("h1", host_drain.order, DrainOrder.UNDRAIN)
-    assert refusal.value.code is ErrorCode.CONFLICT
-    world.go_on()
-    assert world.state() is HostState.UP
-    assert world.reboots == {"h1": 1}
-    assert not world.off
-    assert world.hosts_of("db-0") == ["h1"]
+def moment(told: str) -> datetime | None:
+    """Return a time that is told by its distance from now: `-2m`."""
+    if not told:
+        return None
+    return NOW + elapsed(told.lstrip("-")) * (-1 if told.startswith("-") else 1)
 
 
-def test_a_machine_with_a_live_event_has_its_turn_after_that() -> None:
-    world = World()
-    world.bench.ask(EventType.REBOOT, "db-0")
-    world.drain("h1")
-    step = world.drive("h1")
-    assert step.wake_at is not None
-    assert "db-0" in world.drains["h1"].reason
-    assert len(world.bench.snapshot.maintenances) == 4
-    world.go_on(20)
-    assert world.state() is HostState.EMPTY
+def fields_of(told: dict[str, str]) -> dict[str, Any]:
+    """Return the fields of a drain that a line tells."""
+    times = {"changed": "changed_at", "reboot_asked": "reboot_asked_at", "silent": "silent_since"}
+    names = {"boot": "boot_id", "by": "requested_by", "in": "stuck_in"} | times
+    found: dict[str, Any] = {names.get(name, name): value for name, value in told.items()}
+    for name in found.keys() & {"reboot", "bring_home", "without_notice"}:
+        found[name] = found[name] == "yes"
+    for name in found.keys() & {*times.values()}:
+        found[name] = moment(found[name])
+    return found
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_reboot_that_nobody_knows_of_is_never_repeated_by_itself(silent: bool) -> None:
-    world = World()
-    world.lose_reboots = True
-    world.drain("h1", reboot=True)
-    world.go_on_until(HostState.REBOOTING)
-    if silent:
-        world.silent.add("h1")
-    world.wait(HOST_BACK - MINUTE)
-    assert world.state() is HostState.REBOOTING
-    world.wait(MINUTE)
-    assert (world.state(), world.reboots) == (HostState.STUCK, {"h1": 1})
-    world.lose_reboots = False
-    world.silent.clear()
-    world.order("h1", host_drain.retry)
-    world.go_on()
-    assert (world.state(), world.reboots) == (HostState.UP, {"h1": 2})
+class DrainStory(Told):
+    """What a drain of h1 is decided on, and its next step."""
+
+    of: Drain
+
+    def __init__(self) -> None:
+        self.guests: dict[str, DrainGuest] = {}
+        self.coming: dict[str, DrainGuest] = {}
+        """What is to become of its machines in the next step."""
+        self.operations: dict[int, Operation] = {}
+        self.machines: dict[str, Machine] = {}
+        self.drains: dict[str, Drain] = {}
+        self.holds: tuple[Hold, ...] = ()
+        self.survey: HostSurvey | None = None
+        self.asked: Relay | None = None
+
+    @property
+    def view(self) -> DrainView:
+        live = LiveState(
+            machines={one.key: one for one in self.machines.values()},
+            operations={one.id: one for one in self.operations.values()},
+            drains={"h1": self.of, **self.drains},
+            holds={(one.kind, one.name): one for one in self.holds},
+        )
+        return DrainView(world=World(live), drain=self.of, survey=self.survey, relay=self.asked)
+
+    def drain(self, state: str, asked: str = "", **told: str) -> None:
+        if asked:
+            told |= {"changed": asked, "reboot_asked": asked}
+        fields = fields_of(told)
+        if state == HostState.STUCK:
+            fields |= {"stuck_in": HostState(told["in"]), "reason": "something"}
+        self.of = drain(HostState(state), **fields, guests=(*self.guests.values(),))
+
+    def guest(self, name: str, way: str, obstacle: str = "", **told: str) -> None:
+        more = self.fields(told) | {"obstacles": (obstacle,) if obstacle else ()}
+        self.guests[name] = guest(name, Way(way), **more)
+        self.of = replace(self.of, guests=(*self.guests.values(),))
+
+    def no_guest(self, name: str) -> None:
+        del self.guests[name]
+
+    def becomes(self, name: str, **told: str) -> None:
+        known = self.guests.get(name, guest(name, Way.UNDECIDED))
+        self.coming[name] = replace(known, **self.fields(told))
+
+    def fields(self, told: dict[str, str]) -> dict[str, Any]:
+        types = {"way": Way, "leaves": int, "returns": int}
+        return {GUEST_FIELDS[name]: types.get(name, str)(text) for name, text in told.items()}
+
+    def operation(self, number: str, status: str, **told: str) -> None:
+        times = {
+            f"{name}_at": moment(told.pop(name)) for name in told.keys() & {"started", "ended"}
+        }
+        self.operations[int(number)] = Operation(
+            id=f"{number}.1",
+            maintenance=int(number),
+            event_type=EventType.FREEZE,
+            source=EventSource.PLATFORM,
+            target=TargetKind.MACHINES,
+            live_migration=False,
+            description="",
+            duration_seconds=-1,
+            status=EventStatus(status),
+            announced_at=BEFORE,
+            not_before=BEFORE,
+            events=(),
+            **times,
+            **told,
+        )
+
+    def machine(self, name: str, host: str, scope: str = "", domain: str = "0") -> None:
+        self.machines[f"id-{name}"] = Machine(
+            name=name,
+            scope=scope or name,
+            update_domain=int(domain),
+            fault_domain=0,
+            vm_id=f"id-{name}",
+            host=host,
+        )
+
+    def no_machine(self, name: str) -> None:
+        del self.machines[f"id-{name}"]
+
+    def other(self, host: str, state: str) -> None:
+        self.drains[host] = drain(HostState(state), host)
+
+    def hold(self, kind: str, name: str = "") -> None:
+        self.holds = (Hold(kind=HoldKind(kind), name=name, reason="", by="ann", at=BEFORE),)
+
+    def relay(self, heard: str) -> None:
+        told = {"host": "h1", "replica": "a", "version": "1", "etag": "", "machines": 0}
+        times = {"started_at": BEFORE, "heard_at": moment(heard), "due_at": NOW}
+        self.asked = msgspec.convert(told | times, Relay)
+
+    def look(self, silent: str = "", running: str = "", off: str = "", **told: str) -> None:
+        """The hosts were looked at; `silent` is a host that does not answer."""
+        guests = [
+            GuestFacts(vm_id=f"id-{name}", name=name, running=runs, memory_mib=1024)
+            for names, runs in ((running, True), (off, False))
+            for name in listed(names)
+        ]
+        seen = HostFacts(
+            answers=not silent and told.get("answers") != "no",
+            why="no route" if silent else "",
+            boot_id="" if silent else told.get("boot", "boot-1"),
+            free_memory_mib=9000,
+            can_reboot=told.get("can_reboot") != "no",
+            guests=tuple(guests),
+        )
+        began_at = moment(told.get("began", "0s")) or NOW
+        hosts = {"h1": seen, "h2": replace(seen, answers=True, boot_id="boot-1", guests=())}
+        keys = {each.vm_id: each.name for each in guests}
+        self.survey = HostSurvey(began_at=began_at, hosts=hosts, keys=keys)
+
+    def step(self, **expected: str) -> None:
+        self.compare(host_drain.step(self.view, NOW, HOST_BACK), **expected)
+
+    def order(self, kind: str, machine: str = "", **expected: str) -> None:
+        self.compare(host_drain.order(self.view, DrainOrder(kind), NOW, machine), **expected)
+
+    def compare(
+        self,
+        found: DrainStep,
+        *,
+        asks: str = "",
+        cancels: str = "",
+        wakes: str = "",
+        because: str = "",
+        without: str = "",
+        **told: str,
+    ) -> None:
+        """Compare a step with what a line tells of it: nothing else may be in it."""
+        expected = DrainStep(
+            drain=self.expected(found, because, told),
+            asks=tuple(map(self.request, listed(asks))),
+            cancel=tuple(listed(cancels)),
+            survey=told.get("survey") == "yes",
+            reboot=told.get("reboot") == "yes",
+            wake_at=moment(wakes),
+        )
+        self.coming.clear()
+        assert found == expected, found.drain.guests
+        assert [word for word in listed(because) if word not in found.drain.reason] == []
+        assert not without or without not in found.drain.reason
+
+    def expected(self, found: DrainStep, because: str, told: dict[str, str]) -> Drain:
+        fields = fields_of({n: each for n, each in told.items() if n not in {"survey", "reboot"}})
+        fields["guests"] = (*(self.guests | self.coming).values(),)
+        state = fields.pop("state", "")
+        if because:
+            fields["reason"] = found.drain.reason
+        if state == HostState.STUCK:
+            fields["stuck_in"] = self.of.state
+        return entered(self.of, HostState(state), **fields) if state else replace(self.of, **fields)
+
+    def request(self, told: str) -> Request:
+        """What is asked for, told as `name:type:live:to`; who stays has a boot id."""
+        name, event_type, *more = told.split(":")
+        live = "live" in more
+        (place,) = {*more} - {"live"}
+        return Request(
+            event_type=EventType(event_type),
+            machines=(name,),
+            live_migration=live,
+            to_host="" if place.startswith("boot") else place,
+            host_boot_id=place if place.startswith("boot") else "",
+            without_notice=self.of.without_notice,
+            requested_by=self.of.requested_by,
+        )
 
 
-def test_a_reboot_that_happened_after_all_is_not_repeated_by_a_retry() -> None:
-    world = World()
-    world.lose_reboots = True
-    world.drain("h1", reboot=True)
-    world.go_on_until(HostState.REBOOTING)
-    world.wait(HOST_BACK)
-    world.boots["h1"] += 1
-    world.order("h1", host_drain.retry)
-    world.go_on()
-    assert (world.state(), world.reboots) == (HostState.UP, {"h1": 1})
+@pytest.mark.parametrize("rows", stories_beside(__file__, "drains.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert DrainStory().play("drains.txt", rows)
 
 
-def test_a_retry_of_a_host_that_rebooted_late_shuts_no_machine_down_again() -> None:
-    world = World()
-    world.obstacles["db-0"] = ("a device",)
-    world.lose_reboots = True
-    world.drain("h1", reboot=True, stay=Stay.STOP)
-    world.go_on_until(HostState.REBOOTING)
-    world.wait(HOST_BACK)
-    assert world.state() is HostState.STUCK
-    world.boots["h1"] += 1
-    world.carry_all_out()  # its task saw the new boot id and started it
-    assert world.id_of("db-0") not in world.off
-    world.order("h1", host_drain.retry)
-    world.go_on()
-    assert (world.state(), world.reboots) == (HostState.UP, {"h1": 1})
-    kinds = [o.event_type for o in world.bench.snapshot.operations.values()]
-    assert kinds.count(EventType.REBOOT) == 1
-    assert world.hosts_of(*ON_H1) == ["h1"] * 4
+def test_of_two_machines_of_one_name_the_order_is_about_the_one_that_is_there() -> None:
+    told = DrainStory()
+    told.drain("stuck", **{"in": "draining"})
+    told.machine("db-0", "h1")
+    old, new = replace(guest(way=Way.GONE), vm_id="id-old"), guest()
+    told.of = replace(told.of, guests=(old, new))
+    following = host_drain.look_after(told.view, new.name, Way.SKIP, NOW)
+    ways = {each.vm_id: each.way for each in following.drain.guests}
+    assert ways[new.vm_id] is Way.SKIP
+    assert ways["id-old"] is not Way.SKIP
 
 
-def test_a_machine_that_the_drain_of_its_own_host_brought_home_stays_there() -> None:
-    world = World()
-    for host in ("h1", "h2"):  # where those of h1 are by then
-        world.drain(host)
-        world.go_on_until(HostState.EMPTY, host)
-    for host in ("h1", "h2"):
-        world.order(host, host_drain.order, DrainOrder.RETURN)
-        world.go_on_until(HostState.UP, host)
-    assert world.hosts_of(*ON_H1, "web-1") == [*["h1"] * 4, "h2"]
+def test_the_number_of_a_maintenance_is_noted_at_its_machine() -> None:
+    guests = guest("db-0"), guest("db-1")
+    asked = Request(event_type=EventType.FREEZE, machines=("db-1",))
+    for state, field in ((HostState.DRAINING, "leaves_by"), (HostState.RETURNING, "returns_by")):
+        of = drain(state, guests=guests, reason="had to wait")
+        noted = (of.guests[0], replace(of.guests[1], **{field: 7}))
+        assert host_drain.asked(of, asked, 7) == replace(of, guests=noted, reason="")
 
 
-def test_whatever_happens_no_host_is_rebooted_under_a_machine_and_every_drain_can_end() -> None:
-    assert set().union(*map(play, range(40))) == set(HostState)
+def test_a_live_event_is_waited_for_and_any_other_refusal_stops_the_drain() -> None:
+    told = DrainStory()
+    told.drain("draining")
+    live, other = Refused(ErrorCode.CONFLICT, "busy"), Refused(ErrorCode.NOT_ELIGIBLE, "never")
+    also = Refused(ErrorCode.CONFLICT, "also")
+    told.compare(host_drain.refused(told.view, [live, also], NOW), reason="busy", wakes="5s")
+    named = Refused(ErrorCode.CONFLICT, "cancel it first", machine="web-0", operation="7.1")
+    waits = host_drain.refused(told.view, [named], NOW)
+    told.compare(waits, because="web-0,7.1", without="cancel", wakes="5s")
+    stops = host_drain.refused(told.view, [live, other], NOW)
+    told.compare(stops, state="stuck", because="never")
+    assert stops.drain.stuck_in is HostState.DRAINING
 
 
-def play(seed: int) -> set[HostState]:
-    """Play what chance brings to a few drains, then let all go well."""
-    chance = Random(seed)
-    world = World()
-    if chance.random() < 0.3:
-        world.obstacles["db-0"] = ("a device",)
-    orders = 0
-    names = chance.sample(["h1", "h2", "h3"], chance.randint(1, 2))
-    world.drain(
-        *names,
-        reboot=chance.random() < 0.8,
-        bring_home=chance.random() < 0.7,
-        stay=chance.choice([*Stay]),
-    )
-    for _ in range(80):
-        orders += happen(world, chance)
-        if chance.random() < 0.7:
-            world.drive_all()
-    world.silent.clear()
-    world.strangers.clear()
-    world.lose_reboots = False
-    for _ in range(6):
-        world.go_on(20)
-        world.wait(HOST_BACK)
-        for host, drain in world.drains.items():
-            if drain.state is HostState.STUCK:
-                orders += attempt(world, host, host_drain.retry)
-            if drain.state is HostState.EMPTY and not drain.reboot:
-                world.boots[host] += 1  # by hand
-        for operation in [*world.bench.snapshot.operations.values()]:
-            if operation.down and operation.status.over:
-                acknowledge = commands.acknowledge_failures
-                world.bench.decide(acknowledge, [operation.id], "ann", even_if_down=True)
-    world.go_on(20)
-    for host, drain in [*world.drains.items()]:
-        if drain.state is HostState.STUCK:  # a machine that cannot be moved, or is skipped
-            assert any(word in drain.reason for word in ("not empty", "cannot be", "different"))
-            world.order(host, host_drain.order, DrainOrder.UNDRAIN)
-    world.go_on(20)
-    resting = {HostState.UP, HostState.EMPTY}
-    assert {drain.state for drain in world.drains.values()} <= resting, f"seed {seed}"
-    assert all(count <= 1 + orders for count in world.reboots.values()), f"seed {seed}"
-    assert not world.off or HostState.EMPTY in map(world.state, world.drains), f"seed {seed}"
-    return world.states
+def test_a_command_that_reports_a_failure_is_remembered_while_the_host_reboots() -> None:
+    of = drain(HostState.REBOOTING, boot_id="boot-0", reboot_asked_at=NOW - timedelta(minutes=1))
+    assert host_drain.reboot_failed(of, "denied") == replace(of, reason="denied")
+    assert host_drain.reboot_failed(of, "").reason
+    back = drain(HostState.BACK)
+    assert host_drain.reboot_failed(back, "denied") is back
 
 
-def happen(world: World, chance: Random) -> int:
-    """Let one thing happen; return how many orders operators gave."""
-    started = [o for o in world.live() if o.status is EventStatus.STARTED]
-    host = chance.choice([*world.drains])
-    match chance.randrange(12):
-        case 0 | 1:
-            world.approve()
-        case 2 | 3 | 4 if started:
-            world.carry_out(chance.choice(started), succeeded=chance.random() < 0.85)
-        case 5:
-            world.silent ^= {chance.choice(["h1", "h2", "h3"])}
-        case 6:
-            if world.strangers:
-                world.strangers.clear()
-            elif chance.random() < 0.3:
-                world.strangers["test-vm"] = chance.choice(["h1", "h2"])
-        case 7:
-            world.bench.let_pass(chance.choice([SECOND, MINUTE, 20 * MINUTE]))
-        case 8:
-            world.lose_reboots = chance.random() < 0.3
-        case 9:
-            if world.state(host) is HostState.STUCK:
-                return attempt(world, host, host_drain.retry)
-        case 10:
-            order = chance.choice([DrainOrder.UNDRAIN, DrainOrder.RETURN])
-            given = chance.random() < 0.2
-            return attempt(world, host, host_drain.order, order) if given else 0
-        case 11:
-            guests = world.drains[host].guests
-            if guests and chance.random() < 0.5:
-                way = chance.choice([Way.SKIP, Way.STOP])
-                return attempt(world, host, host_drain.look_after, chance.choice(guests).name, way)
-    return 0
+def test_a_transition_that_the_table_has_not_is_refused_with_the_host_and_its_state() -> None:
+    with pytest.raises(Refused) as caught:
+        host_drain.after("h1", HostState.UP, host_drain.HostTrigger.REBOOT)
+    assert caught.value.code is ErrorCode.CONFLICT
+    assert caught.value.facts == {"host": "h1", "state": "up"}
+    assert all(word in caught.value.message for word in ("reboot", "h1", "up"))
 
 
-def attempt(world: World, host: str, order: object, *arguments: object) -> int:
-    try:
-        world.order(host, order, *arguments)
-    except Refused:
-        return 0
-    return 1
+@pytest.mark.parametrize("before", [None, drain(HostState.UP, reason="it was undrained")])
+def test_a_drain_begins_at_once(before: Drain | None) -> None:
+    wanted = drain(HostState.UP, reboot=True)
+    assert host_drain.request(before, wanted, NOW) == entered(wanted, HostState.DRAINING)
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+@pytest.mark.parametrize(
+    "state", [each for each in HostState if each not in {HostState.UP, HostState.STUCK}]
+)
+def test_asking_again_changes_only_what_becomes_of_the_host(
+    state: HostState, is_stuck: bool
+) -> None:
+    before = drain(state, guests=(guest(),), requested_by="ann")
+    if is_stuck:
+        before = replace(before, state=HostState.STUCK, stuck_in=state)
+    wanted = drain(HostState.UP, reboot=True, bring_home=False, requested_by="eve")
+    changes = state in {HostState.DRAINING, HostState.EMPTY}
+    expected = replace(before, reboot=True, bring_home=False) if changes else before
+    assert host_drain.request(before, wanted, NOW) == expected
 
 
 def test_every_transition_leads_to_a_state_that_is_left_again() -> None:
     for state in HostState:
         assert any(before is state for before, _ in host_drain.TRANSITIONS)
         assert state in host_drain.TRANSITIONS.values()
-    assert {trigger for _, trigger in host_drain.TRANSITIONS} == set(HostTrigger)
+    assert {trigger for _, trigger in host_drain.TRANSITIONS} == set(host_drain.HostTrigger)
 
 
 def test_the_guide_draws_the_table_and_nothing_else() -> None:

@@ -5,21 +5,96 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import NOW
-from forewarn.maintenance import host_plan
+from builders import NOW, Bench
+from forewarn.maintenance import fleet_file, host_plan
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
+    GuestFacts,
     Hold,
     HoldKind,
+    HostFacts,
     HostState,
     Refused,
     Stay,
     Way,
 )
 from forewarn.vocabulary import ErrorCode, EventType
-from unit.maintenance.host_world import World
+
+FLEET = msgspec.convert(
+    {
+        "availability_set": [
+            {
+                "name": "web",
+                "update_domains": 3,
+                "machines": [
+                    {"name": f"web-{n}", "host": f"h{1 + n % 3}", "update_domain": n % 3}
+                    for n in range(6)
+                ],
+            }
+        ],
+        "machine": [{"name": f"db-{n}", "host": f"h{1 + n % 3}"} for n in range(4)],
+    },
+    fleet_file.Fleet,
+)
+"""On h1: web-0, web-3, db-0, db-3; on h2: web-1, web-4, db-1; on h3: web-2, web-5, db-2."""
+
+
+class World:
+    """A fleet, and where its machines really are: what a look at the hosts finds."""
+
+    def __init__(self) -> None:
+        self.bench = Bench(FLEET)
+        machines = self.bench.snapshot.machines.values()
+        self.where = {machine.vm_id: machine.host for machine in machines}
+        self.off: set[str] = set()
+        self.obstacles: dict[str, tuple[str, ...]] = {}
+        self.memory = {"db-0": 4096, "web-3": 2048}
+        self.free = {"h1": 64_000, "h2": 64_000, "h3": 32_000}
+        self.silent: set[str] = set()
+        self.can_reboot = True
+
+    @property
+    def world(self) -> Any:
+        return self.bench.world()
+
+    @property
+    def drains(self) -> dict[str, Drain]:
+        drains: dict[str, Drain] = self.world.drains
+        return drains
+
+    def id_of(self, name: str) -> str:
+        return self.bench.snapshot.machines[name].vm_id
+
+    def survey(self) -> HostSurvey:
+        machines = {m.vm_id: m for m in self.bench.snapshot.machines.values()}
+        found: dict[str, list[GuestFacts]] = {host: [] for host in self.free}
+        for vm_id, host in self.where.items():
+            name = machines[vm_id].name
+            found[host].append(
+                GuestFacts(
+                    vm_id=vm_id,
+                    name=name,
+                    running=vm_id not in self.off,
+                    memory_mib=self.memory.get(name, 1024),
+                    obstacles=self.obstacles.get(name, ()),
+                )
+            )
+        facts = {
+            host: HostFacts(
+                answers=host not in self.silent,
+                why="no route to host" if host in self.silent else "",
+                boot_id="1",
+                free_memory_mib=self.free[host],
+                can_reboot=self.can_reboot,
+                guests=tuple(guests),
+            )
+            for host, guests in found.items()
+        }
+        keys = {m.vm_id: m.key for m in machines.values()}
+        return HostSurvey(began_at=NOW, hosts=facts, keys=keys)
+
 
 EMPTY = HostSurvey(began_at=NOW, hosts={}, keys={})
 
@@ -48,6 +123,39 @@ def test_a_host_that_no_look_found_does_not_answer() -> None:
     assert not facts.answers
     assert facts.why
     assert msgspec.structs.replace(EMPTY, trouble="no library").of("h1").why == "no library"
+
+
+def test_the_plan_moves_the_largest_first_to_where_most_memory_is_left() -> None:
+    world = World()
+    (found,) = planned(world, wanted("h1"))
+    assert [guest.name for guest in found.guests] == ["db-0", "web-3", "db-3", "web-0"]
+    assert {guest.to_host for guest in found.guests} == {"h2"}
+    world.free = {"h1": 0, "h2": 5000, "h3": 4096}
+    (found,) = planned(world, wanted("h1"))
+    assert [guest.to_host for guest in found.guests] == ["h2", "h3", "h3", "h3"]
+    assert not found.problems
+
+
+def test_machines_that_cannot_move_are_shut_down_last_and_of_one_update_domain_only() -> None:
+    world = World()
+    world.obstacles["db-0"] = ("a device",)
+    (found,) = planned(world, wanted("h1", stay=Stay.STOP))
+    assert [guest.name for guest in found.guests][-1] == "db-0"
+    assert not found.problems
+    world.where[world.id_of("web-1")] = "h1"
+    world.obstacles = {"web-0": ("a device",), "web-1": ("a device",)}
+    (found,) = planned(world, wanted("h1", stay=Stay.STOP))
+    assert len(found.problems) == 1
+
+
+def test_a_machine_that_the_drain_of_another_host_moved_here_visits() -> None:
+    world = World()
+    moved = DrainGuest(name="db-1", vm_id=world.id_of("db-1"), way=Way.LIVE)
+    world.where[moved.vm_id] = "h1"
+    for state, visits in ((HostState.EMPTY, {"db-1"}), (HostState.UP, set())):
+        (world.drains["h2"],) = wanted("h2", state=state, guests=(moved,))
+        (found,) = planned(world, wanted("h1"))
+        assert {guest.name for guest in found.guests if guest.visits} == visits
 
 
 def test_machines_move_to_hosts_to_avoid_only_if_no_other_has_room() -> None:

@@ -58,6 +58,12 @@ def announced(*machines: str) -> tuple[Bench, Operation]:
     return bench, bench.operation("1.1")
 
 
+def test_every_status_and_state_has_its_type() -> None:
+    kinds = {f"operation.{status.lower()}" for status in EventStatus}
+    kinds |= {f"host.{state}" for state in HostState}
+    assert kinds <= set(NewsType)
+
+
 def test_a_new_operation_is_told_with_its_facts() -> None:
     _, operation = announced("web-0", "web-3")
     (found,) = told(news.of_operations({"1.1": None}, [operation], NOW))

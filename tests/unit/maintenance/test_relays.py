@@ -1,6 +1,7 @@
 """Which hosts are held because their relays are away, and which tokens are valid."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,45 +54,37 @@ def held(heard: Relay, now: datetime, terms: RelayTerms = TERMS, *, all_of_it: b
     return "release" if release else ""
 
 
-def test_a_relay_is_away_once_its_next_request_is_late_and_since_its_last() -> None:
-    due = NOW + MINUTE
-    assert held(relay(), due + LATE) == ""
-    assert held(relay(), due + LATE + SECOND) == "hold 66"
+SINCE = NOW + 10 * MINUTE
+STARTED = {"began_at": SINCE - 10 * SECOND, "since": SINCE}
+BEHIND = {"behind": {"h1": NOW + 10 * SECOND}}
+"""Something changed 10 s after the relay was heard."""
 
 
-def test_what_another_replica_heard_may_come_later() -> None:
-    heard = relay(replica="b")
-    assert held(heard, NOW + MINUTE + LATE + HEARSAY) == ""
-    assert held(heard, NOW + MINUTE + LATE + HEARSAY + SECOND) == "hold 72"
-
-
-@pytest.mark.parametrize(("replica", "patience"), [("a", LATE), ("b", LATE + HEARSAY)])
-def test_a_relay_that_lacks_what_changed_is_away_though_its_request_may_wait(
-    replica: str, patience: timedelta
+@pytest.mark.parametrize(
+    ("fields", "terms", "is_late", "held_for"),
+    [
+        # Once its next request is late, since its last; what another heard may come later.
+        ({}, {}, NOW + MINUTE + LATE, 66),
+        ({"replica": "b"}, {}, NOW + MINUTE + LATE + HEARSAY, 72),
+        # One that lacks what changed is away though its request may wait.
+        ({"waits": 5 * MINUTE}, BEHIND, NOW + 10 * SECOND + LATE, 16),
+        ({"waits": 5 * MINUTE, "replica": "b"}, BEHIND, NOW + 10 * SECOND + LATE + HEARSAY, 22),
+        # An absence from before this replica's start counts since that, a later one whole.
+        ({}, STARTED, SINCE + LATE, 16),
+        ({"heard_at": SINCE - 8 * SECOND, "waits": SECOND}, STARTED, SINCE + LATE, 14),
+    ],
+)
+def test_a_relay_is_away_from_its_moment_on_and_not_before(
+    fields: dict[str, Any], terms: dict[str, Any], is_late: datetime, held_for: float
 ) -> None:
-    changed = NOW + 10 * SECOND
-    behind = msgspec.structs.replace(TERMS, behind={"h1": changed})
-    heard = relay(waits=5 * MINUTE, replica=replica)
-    assert held(heard, changed + patience, behind) == ""
-    away_for = (10 * SECOND + patience + SECOND).total_seconds()
-    assert held(heard, changed + patience + SECOND, behind) == f"hold {away_for:g}"
-    elsewhere = msgspec.structs.replace(TERMS, behind={"h2": changed})
-    assert held(heard, changed + patience + SECOND, elsewhere) == ""
+    known = msgspec.structs.replace(TERMS, **terms)
+    assert held(relay(**fields), is_late, known) == ""
+    assert held(relay(**fields), is_late + SECOND, known) == f"hold {held_for:g}"
 
 
-def test_an_absence_that_began_before_this_replica_counts_since_its_start() -> None:
-    since = NOW + 10 * MINUTE
-    started = msgspec.structs.replace(TERMS, began_at=since - 10 * SECOND, since=since)
-    assert held(relay(), since + LATE, started) == ""
-    assert held(relay(), since + LATE + SECOND, started) == "hold 16"
-
-
-def test_an_absence_that_begins_while_relays_come_back_counts_whole() -> None:
-    since = NOW + 10 * MINUTE
-    started = msgspec.structs.replace(TERMS, began_at=since - 10 * SECOND, since=since)
-    heard = relay(since - 8 * SECOND, SECOND)
-    assert held(heard, since + LATE, started) == ""
-    assert held(heard, since + LATE + SECOND, started) == "hold 14"
+def test_what_changed_on_another_host_makes_no_relay_late() -> None:
+    elsewhere = msgspec.structs.replace(TERMS, behind={"h2": NOW})
+    assert held(relay(waits=5 * MINUTE), NOW + 5 * MINUTE, elsewhere) == ""
 
 
 def test_each_relay_is_judged_by_itself_to_the_moment() -> None:
@@ -106,37 +99,36 @@ def test_each_relay_is_judged_by_itself_to_the_moment() -> None:
     assert relays.judge([away], terms, lambda _: True, edge + SECOND) == ([(away, NOW)], [])
 
 
-def test_a_host_is_held_once_for_each_absence() -> None:
-    late = NOW + 5 * MINUTE
-    assert held(relay(held_for=NOW), late) == ""
-    assert held(relay(held_for=NOW - MINUTE), late) == "hold 300"
+AWAY = NOW + 5 * MINUTE
+NOBODYS, NEWER = {"tokens": {}}, {"tokens": {"h1": NOW + SECOND}}
 
 
-def test_a_replica_with_more_patience_does_not_release_what_another_holds() -> None:
-    # Its own replica knows sooner that a relay is late than one that knows it by hearsay.
-    for replica in ("a", "b"):
-        for late in (LATE + SECOND, LATE + HEARSAY, LATE + HEARSAY + SECOND):
-            assert held(relay(replica=replica, held_for=NOW), NOW + MINUTE + late) == ""
-    assert held(relay(replica="b", held_for=NOW), NOW + MINUTE + LATE) == ""
-
-
-def test_a_host_is_released_when_its_relay_is_back_and_has_everything() -> None:
-    back = relay(held_for=NOW - MINUTE)
-    assert held(back, NOW, all_of_it=False) == ""
-    assert held(back, NOW) == "release"
-    assert held(relay(), NOW) == ""
-
-
-def test_a_host_without_a_token_is_not_held_but_released() -> None:
-    nobodys = msgspec.structs.replace(TERMS, tokens={})
-    late = NOW + 5 * MINUTE
-    assert held(relay(), late, nobodys) == ""
-    assert held(relay(held_for=NOW), late, nobodys, all_of_it=False) == "release"
-
-
-def test_what_was_heard_by_an_older_token_holds_nothing() -> None:
-    again = msgspec.structs.replace(TERMS, tokens={"h1": NOW + SECOND})
-    assert held(relay(), NOW + 5 * MINUTE, again) == ""
+@pytest.mark.parametrize(
+    ("fields", "terms", "now", "all_of_it", "what"),
+    [
+        # It is held once for each absence, whoever has more patience.
+        ({"held_for": NOW}, {}, AWAY, True, ""),
+        ({"held_for": NOW - MINUTE}, {}, AWAY, True, "hold 300"),
+        *(
+            ({"held_for": NOW, "replica": replica}, {}, NOW + MINUTE + late, True, "")
+            for replica in ("a", "b")
+            for late in (LATE, LATE + SECOND, LATE + HEARSAY, LATE + HEARSAY + SECOND)
+        ),
+        # It is released when its relay is back and has everything.
+        ({"held_for": NOW - MINUTE}, {}, NOW, False, ""),
+        ({"held_for": NOW - MINUTE}, {}, NOW, True, "release"),
+        ({}, {}, NOW, True, ""),
+        # Without a token it is not held but released; an older token's word holds nothing.
+        ({}, NOBODYS, AWAY, True, ""),
+        ({"held_for": NOW}, NOBODYS, AWAY, False, "release"),
+        ({}, NEWER, AWAY, True, ""),
+    ],
+)
+def test_a_host_is_held_once_for_each_absence_and_released_when_its_relay_has_everything(
+    fields: dict[str, Any], terms: dict[str, Any], now: datetime, all_of_it: bool, what: str
+) -> None:
+    known = msgspec.structs.replace(TERMS, **terms)
+    assert held(relay(**fields), now, known, all_of_it=all_of_it) == what
 
 
 @given(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, SECOND
+from builders import MINUTE, NOW, SECOND, maintenance
 from forewarn.maintenance import turn_forecast, turn_plan
 from forewarn.maintenance.commands import ALWAYS_ON
 from forewarn.maintenance.footprints import Footprint
@@ -26,8 +26,8 @@ from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import TurnOrder, TurnPolicy, UnitState
 from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ScopeKind
-from turn_world import HOUR, maintenance
 
+HOUR = 60 * MINUTE
 Takes = dict[str, Footprint]
 
 

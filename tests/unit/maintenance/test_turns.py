@@ -1,31 +1,38 @@
-"""What a maintenance whose units take turns says and follows, beside the stories of turns.txt."""
+"""A maintenance whose units take turns: turns.txt, one verb a line, and what tables tell better."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from datetime import datetime, timedelta
+from functools import partialmethod
+from typing import Any, Final
 
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import footprints, turn_check, turn_plan, turns, units
+from builders import MINUTE, NOW, SECOND, Bench, maintenance
+from forewarn.maintenance import (
+    footprints,
+    time_windows,
+    turn_check,
+    turn_orders,
+    turn_plan,
+    turns,
+    units,
+)
 from forewarn.maintenance.footprints import SEVERAL, Footprint
 from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
-    HoldKind,
     HostState,
     Maintenance,
     Refused,
     Way,
 )
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.turn_check import CheckResult
+from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turns import Ask, Obstacle, Start, Wait
+from forewarn.maintenance.turns import Ask, Check, Done, Obstacle, Start, Stop, Wait
 from forewarn.maintenance.units import (
-    CheckProgress,
+    CONFIRM,
     MaintenanceState,
     MaintenanceTrigger,
     TurnPolicy,
@@ -34,212 +41,317 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
-from turn_world import (
-    ALWAYS,
-    FAILED,
-    HOUR,
-    MARGIN,
-    OPENS,
-    RUNNING,
-    WAITING,
-    World,
-    maintenance,
-    windowed,
-)
+from stories import Told, elapsed, elapsed_at, stories_beside
 
-# Windows.
+TIMES: Final = ("opens_at", "closes_at", "approval_until")
+RUNNING, WAITING, FAILED = UnitState.RUNNING, UnitState.WAITING, UnitState.FAILED
+HOUR = timedelta(hours=1)
+ALWAYS = Span(time_windows.FIRST, time_windows.ENDLESS)
+replace = msgspec.structs.replace
 
 
-def test_a_blackout_closes_a_window_and_delays_what_has_none() -> None:
-    until = OPENS + 24 * HOUR
-    blackouts = (Span(NOW, until),)
-    world = windowed(blackouts=blackouts)
-    step = world.step()
-    assert isinstance(step, Wait)
-    assert step.until is not None
-    assert until - HOUR < step.until < until
-    always = World(maintenance(blackouts=blackouts))
-    step = always.step()
-    assert isinstance(step, Wait)
-    assert step.obstacle is Obstacle.WINDOW
-    always.now = until
-    assert always.asked() == ["h0"]
+class TurnStory(Told):
+    """A maintenance whose units take what a story says, and are carried out by hand.
+
+    `runs` has the checks that were begun, by the names that the story gives.
+    """
+
+    of: Maintenance
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.taken: dict[str, dict[str, int]] = {}
+        self.places: dict[str, set[str]] = {}
+        self.other: dict[str, str] = {}
+        self.runs: dict[str, CheckRun] = {}
+
+    def go_to(self, elapsed: timedelta) -> None:
+        self.now = NOW + elapsed
+
+    def footprint(self, unit: Unit) -> Footprint:
+        return Footprint(
+            machines=(f"on-{unit.name}",),
+            domains=self.taken.get(unit.name, {}),
+            places=frozenset(self.places.get(unit.name, ())),
+        )
+
+    def step(self) -> turns.Step:
+        in_the_way = self.other.get
+        self.of, step = turns.step(
+            self.of, self.footprint, lambda unit, _: in_the_way(unit.name, ""), self.now
+        )
+        return step
+
+    def units(self, *names: str, waves: str = "", blackout: str = "", **policy: str) -> None:
+        given: dict[str, Any] = dict(policy)
+        for name in given.keys() & {*TIMES}:
+            given[name] = NOW + elapsed(given[name])
+        if "windows" in given:
+            given["windows"] = (given["windows"],)
+        if given.get("pause_seconds") == "confirm":
+            given["pause_seconds"] = CONFIRM
+        if blackout:
+            given["blackouts"] = (Span(NOW, NOW + elapsed(blackout)),)
+        window = {name: given.pop(name) for name in ("opens_at", "closes_at") if name in given}
+        policed = msgspec.convert(given, TurnPolicy, strict=False)
+        of = maintenance(*names, waves=dict.fromkeys(filter(None, waves.split(",")), 1))
+        self.of = replace(of, policy=policed, **window)
+
+    def policy(self, **options: str) -> None:
+        given = {**options, **({"windows": (options["windows"],)} if "windows" in options else {})}
+        self.of = replace(self.of, policy=replace(self.of.policy, **given))
+
+    def takes(self, name: str, **domains: str) -> None:
+        self.taken[name] = {
+            scope: SEVERAL if n == "several" else int(n) for scope, n in domains.items()
+        }
+
+    def is_in(self, name: str, *places: str) -> None:
+        self.places[name] = {*places}
+
+    def blocked(self, name: str, why: str = "") -> None:
+        self.other[name] = why
+
+    free = blocked
+
+    def drained(self, *names: str) -> None:
+        units = tuple(replace(unit, drain=unit.name in names) for unit in self.of.units)
+        self.of = replace(self.of, units=units)
+
+    def refuse(self, code: str, *names: str) -> None:
+        refusal = Refused(ErrorCode(code), f"refused as {code}")
+        found = {index: refusal for index, unit in enumerate(self.of.units) if unit.name in names}
+        self.of = turns.refused(self.of, found, self.now)
+
+    def end(self, name: str, state: str = "done", reason: str = "") -> None:
+        """A unit ends, as `follow` sees it."""
+        units = tuple(
+            replace(u, state=UnitState(state), reason=reason) if u.name == name else u
+            for u in self.of.units
+        )
+        self.of = turn_check.needed(replace(self.of, units=units))
+
+    def order(self, kind: MaintenanceOrder, unit: str = "") -> None:
+        self.of = turn_orders.order(self.of, kind, unit, "bob", self.now)
+
+    def asks(self, *names: str) -> None:
+        """Take a step, and note that the units were asked for."""
+        step = self.step()
+        asked = step.units if isinstance(step, Ask) else ()
+        for index in asked:
+            self.of = turns.asked(self.of, {index: index + 1}, self.now)
+        found = [self.of.units[index].name for index in asked] or ["nothing"]
+        assert found == [*names]
+
+    def waits(self, obstacle: str, until: str = "", because: str = "", **reason: str) -> None:
+        step = self.step()
+        assert isinstance(step, Wait), step
+        assert step.obstacle == obstacle
+        assert not until or elapsed_at(step.until) == elapsed(until)
+        assert because in step.why
+        assert reason.get("reason", step.why) == step.why
+        assert not step.why or self.of.reason == step.why
+
+    def halts(self, because: str = "") -> None:
+        step = self.step()
+        assert isinstance(step, Stop), step
+        assert because in step.reason
+
+    def finishes(self) -> None:
+        step = self.step()
+        assert isinstance(step, Done), step
+
+    def recalls(self, *operations: str) -> None:
+        assert turns.to_recall(self.of) == [*operations]
+
+    def checks(self, name: str, /, **told: str) -> None:
+        step = self.step()
+        assert isinstance(step, Check), step
+        self.of = turn_check.begun(self.of, step.run, "r1", 30 * SECOND)
+        self.runs[name] = step.run
+        assert {each: str(getattr(step.run, each)) for each in told} == told
+
+    def checked(self, name: str, verdict: str, message: str = "") -> None:
+        result = CheckResult(passed=verdict == "passed", message=message)
+        self.of = turn_check.ended(self.of, self.runs[name].number, result)
+
+    def release_checks(self) -> None:
+        self.of = turn_check.released(self.of)
+
+    def unit(self, name: str, state: str, because: str = "", **told: str) -> None:
+        found = next(unit for unit in self.of.units if unit.name == name)
+        self.compare(found, because, state=state, **told)
+
+    def maintenance(self, state: str, because: str = "", **told: str) -> None:
+        self.compare(self.of, because, state=state, **told)
+
+    def progress(self, **told: str) -> None:
+        self.compare(self.of.check, "", **told)
+
+    def compare(self, found: Any, because: str, **told: str) -> None:
+        assert because in found.reason
+        for name, expected in told.items():
+            fact = getattr(found, name)
+            if isinstance(fact, datetime) and expected:
+                assert elapsed_at(fact) == elapsed(expected), name
+            else:
+                assert {None: "", False: "", True: "yes"}.get(fact, str(fact)) == expected, name
+
+
+for each in MaintenanceOrder:
+    setattr(TurnStory, each.value.replace("-", "_"), partialmethod(TurnStory.order, each))
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "turns.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert TurnStory().play("turns.txt", rows)
+
+
+OPENS = NOW + 10 * HOUR
+WINDOW = Span(OPENS, OPENS + HOUR)
 
 
 @pytest.mark.parametrize(
-    ("day", "hours"),
+    ("policy", "window", "not_before", "notice_seconds"),
     [
-        (datetime(2026, 3, 28, 12, tzinfo=UTC), 2),  # 02:00 to 05:00, and 02:00 is left out
-        (datetime(2026, 10, 24, 12, tzinfo=UTC), 4),  # 02:00 to 05:00, and 02:00 comes twice
-        (datetime(2026, 10, 25, 12, tzinfo=UTC), 3),
+        ({}, ALWAYS, None, 0),
+        ({}, WINDOW, None, 0),
+        ({"notice_seconds": 3600}, ALWAYS, NOW + HOUR + SECOND, 0),
+        ({"notice_seconds": 1800}, WINDOW, OPENS, 1800),
+        ({"notice_seconds": 37_800}, WINDOW, OPENS + HOUR / 2 + SECOND, 0),
+        ({"approval_until": NOW + 9 * HOUR}, ALWAYS, NOW + 9 * HOUR + SECOND, 0),
+        ({"approval_until": NOW}, ALWAYS, NOW + 15 * MINUTE + SECOND, 0),
+        ({"approval_until": OPENS + HOUR / 2}, WINDOW, OPENS + HOUR / 2 + SECOND, 0),
     ],
 )
-def test_in_a_night_in_which_the_clocks_change_the_window_is_as_long_as_it_is(
-    day: datetime, hours: int
+def test_a_unit_starts_in_its_window_after_the_longer_notice_and_approval(
+    policy: dict[str, Any], window: Span, not_before: datetime | None, notice_seconds: int
 ) -> None:
-    names = [f"h{n}" for n in range(20)]
-    world = World(maintenance(*names, windows=("daily 02:00-05:00",), zone="Europe/Berlin"))
-    world.now = day
-    started: list[datetime] = []
-    while len(started) < len(names) and world.now < day + 24 * HOUR:
-        step = world.step()
-        if isinstance(step, Ask):
-            (index,) = step.units
-            start = max(world.now + 15 * MINUTE, step.window.opens)
-            started.append(start)
-            world.maintenance = turns.asked(world.maintenance, {index: index + 1}, world.now)
-            world.now = start
-            world.end(world.maintenance.units[index].name)
-        else:
-            assert isinstance(step, Wait)
-            assert step.until is not None
-            world.now = step.until
-    assert started[-1] - started[0] < hours * HOUR
-    # A notice of 15 minutes each: four starts an hour, the first at the window's beginning.
-    assert len(started) == pytest.approx(4 * hours, abs=1)
-
-
-def test_a_unit_starts_in_the_window_and_after_the_longer_notice() -> None:
-    world = windowed()
-    start = turns.start_of(world.maintenance, Span(OPENS, OPENS + HOUR), NOW)
-    assert start == Start(not_before=None, notice_seconds=0, opens_at=OPENS, closes_at=OPENS + HOUR)
-    longer = turns.start_of(maintenance(notice_seconds=3600), ALWAYS, NOW)
-    assert (longer.opens_at, longer.closes_at) == (None, None)
-    assert longer.not_before is not None
-    assert NOW + HOUR <= longer.not_before <= NOW + HOUR + SECOND
+    opens, closes = (None, None) if window is ALWAYS else (OPENS, OPENS + HOUR)
+    assert turns.start_of(maintenance(**policy), window, NOW) == Start(
+        not_before=not_before, notice_seconds=notice_seconds, opens_at=opens, closes_at=closes
+    )
 
 
 # What became of units.
 
 
-def left(unit: Unit) -> bool:
-    """No machine of any unit is left that is not done."""
-    del unit
-    return False
+def of_units(*units: Unit, **policy: Any) -> Maintenance:
+    return replace(maintenance(**policy), units=units)
 
 
-def followed(bench: Bench, unit: Unit, *, has_machines: bool = False, **more: Any) -> Unit:
-    """A unit whose operation is 1.1 of the bench."""
-    unit = msgspec.structs.replace(unit, state=RUNNING, operation=1)
-    of = msgspec.structs.replace(maintenance(), units=(unit,))
-    return turns.follow(
-        of, bench.snapshot.operations, {}, lambda unit: has_machines, bench.now, **more
-    ).units[0]
+def under_way(name: str, **more: Any) -> Unit:
+    return Unit(name=name, kind=UnitKind.HOST, state=RUNNING, **more)
 
 
-DOMAIN = Unit(name="web/0", kind=UnitKind.UPDATE_DOMAIN, scope="web")
+def followed(bench: Bench, *, has_machines: bool = False, **more: Any) -> Unit:
+    """An update domain of web whose operation is 1.1 of the bench."""
+    unit = replace(under_way("web/0", operation=1), kind=UnitKind.UPDATE_DOMAIN, scope="web")
+    operations = bench.snapshot.operations
+    of = of_units(unit)
+    return turns.follow(of, operations, {}, lambda _: has_machines, bench.now, **more).units[0]
 
 
-def test_a_unit_is_done_when_its_operation_is_completed_and_its_domain_is_up() -> None:
+def test_a_unit_is_done_when_its_operation_is_over_and_its_domain_is_up_unless_more_is_there() -> (
+    None
+):
     bench = Bench()
-    bench.policy = msgspec.structs.replace(bench.policy, settle=MINUTE)
+    bench.policy = replace(bench.policy, settle=MINUTE)
     bench.ask(EventType.REBOOT, "web-0", "web-3")
     bench.let_pass(15 * MINUTE)
     bench.finish("1.1")
-    assert bench.operation("1.1").status is EventStatus.COMPLETED
-    assert followed(bench, DOMAIN).state is RUNNING
+    assert followed(bench).state is RUNNING
     bench.let_pass(MINUTE)
-    unit = followed(bench, DOMAIN)
-    assert (unit.state, unit.done) == (UnitState.DONE, ("web-0", "web-3"))
-
-
-def test_a_unit_that_has_more_machines_has_another_turn() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0", "web-3")
-    bench.let_pass(15 * MINUTE)
-    assert followed(bench, DOMAIN, has_machines=True).state is RUNNING
-    bench.finish("1.1")
-    unit = followed(bench, DOMAIN, has_machines=True)
-    assert (unit.state, unit.done) == (WAITING, ("web-0", "web-3"))
-
-
-def test_a_unit_whose_operation_failed_has_failed() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    bench.let_pass(15 * MINUTE)
-    bench.finish("1.1", succeeded=False, message="no power")
-    unit = followed(bench, DOMAIN)
-    assert unit.state is FAILED
-    assert "1.1" in unit.reason
-    assert "no power" in unit.reason
-    assert unit.changed_at == bench.now
-    assert unit.done == ()
-
-
-def test_a_unit_whose_window_closed_waits_again() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0", closes_at=NOW + HOUR)
-    bench.hold(HoldKind.EVERYTHING)
-    assert followed(bench, DOMAIN).state is RUNNING
-    bench.let_pass(HOUR)
-    unit = followed(bench, DOMAIN)
-    assert (unit.state, unit.done) == (WAITING, ())
-    assert unit.reason == bench.operation("1.1").outcome
-
-
-def test_a_unit_that_was_recalled_waits_again_and_one_that_others_cancelled_has_failed() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    bench.cancel("1.1")
-    assert followed(bench, msgspec.structs.replace(DOMAIN, recalled=True)).state is WAITING
-    assert followed(bench, DOMAIN).state is FAILED
-
-
-def test_the_unit_of_a_host_does_not_answer_for_machines_that_have_left_the_host() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, host="h0")
-    bench.move(web_0="h1", web_3="h1")
-    assert bench.operation("1.1").status is EventStatus.CANCELED
-    unit = followed(bench, Unit(name="h0", kind=UnitKind.HOST))
-    assert (unit.state, unit.reason, unit.done) == (UnitState.DONE, "", ())
+    for has_machines, state in ((False, UnitState.DONE), (True, WAITING)):
+        unit = followed(bench, has_machines=has_machines)
+        assert (unit.state, unit.done) == (state, ("web-0", "web-3"))
 
 
 def test_a_unit_that_history_has_forgotten_has_failed_and_one_not_recalled_yet_goes_on() -> None:
-    assert followed(Bench(), DOMAIN).state is RUNNING
-    assert followed(Bench(), DOMAIN, lost={"1.1"}).state is FAILED
+    assert followed(Bench()).state is RUNNING
+    assert followed(Bench(), lost={"1.1"}).state is FAILED
 
 
 @pytest.mark.parametrize(
-    ("drain", "state"),
+    ("drain", "state", "reason"),
     [
-        (None, FAILED),
-        ({"state": HostState.DRAINING}, RUNNING),
-        ({"state": HostState.STUCK, "reason": "no power"}, FAILED),
-        ({"state": HostState.UP}, FAILED),
-        ({"state": HostState.UP, "reboot_asked_at": NOW}, UnitState.DONE),
+        (None, FAILED, None),
+        ({"state": HostState.DRAINING}, RUNNING, "draining"),
+        ({"state": HostState.DRAINING, "reason": "web-0 moves"}, RUNNING, "draining: web-0 moves"),
+        ({"state": HostState.STUCK, "reason": "no power"}, FAILED, None),
+        ({"state": HostState.UP}, FAILED, None),
+        ({"state": HostState.UP, "reboot_asked_at": NOW}, UnitState.DONE, ""),
     ],
 )
 def test_a_unit_follows_the_drain_of_its_host(
-    drain: dict[str, Any] | None, state: UnitState
+    drain: dict[str, Any] | None, state: UnitState, reason: str | None
 ) -> None:
-    unit = Unit(name="h0", kind=UnitKind.HOST, drain=True, state=RUNNING)
-    of = msgspec.structs.replace(maintenance(), units=(unit,))
+    of = of_units(under_way("h0", drain=True, reason="as before"))
     drains = {}
     if drain is not None:
         drains["h0"] = Drain(host="h0", requested_at=NOW, changed_at=NOW, **drain)
-    assert turns.follow(of, {}, drains, left, NOW).units[0].state is state
+    (unit,) = turns.follow(of, {}, drains, lambda _: False, NOW).units
+    assert unit.state is state
+    assert reason in {None, unit.reason}
 
 
-def test_the_footprint_of_machines_is_their_domains_and_places() -> None:
-    machines = Bench().snapshot.machines
-    some = [machines[name] for name in ("web-0", "web-3", "batch_0")]
-    takes = footprints.footprint(some, "host")
-    assert takes.domains == {"web": 0, "batch": machines["batch_0"].update_domain}
-    assert takes.places == {"h0"}
-    several = footprints.footprint([machines["web-0"], machines["web-1"]], "fault-domain")
-    assert several.domains == {"web": SEVERAL}
-    assert several.places == {f"web/{machines[name].fault_domain}" for name in ("web-0", "web-1")}
-    tagged = msgspec.structs.replace(machines["web-0"], tags=(("role", "leader"), ("x", "y")))
-    assert footprints.footprint([tagged], "tag:role").places == {"leader"}
+def test_only_the_units_that_are_concerned_are_followed() -> None:
+    drained = [under_way(name, drain=True) for name in ("h0", "h1", "h2")]
+    of = of_units(replace(drained[0], state=WAITING), *drained[1:])
+    following = turns.follow(of, {}, {}, lambda _: False, NOW, concerned=[0, 2])
+    assert [unit.state for unit in following.units] == [WAITING, RUNNING, FAILED]
+    assert turns.follow(following, {}, {}, lambda _: False, NOW, concerned=[0, 2]) is following
 
 
-def test_tags_are_read_as_people_write_them() -> None:
-    read = units.read_tags
-    assert read([]) == {}
-    assert read(["rack=r1", "os=", "query=a=b"]) == {"rack": "r1", "os": "", "query": "a=b"}
-    for wrong in (["rack"], ["=r1"], ["rack=r1", "rack=r2"]):
-        with pytest.raises(ValueError, match=wrong[-1]):
-            read(wrong)
+def test_a_unit_whose_drain_was_stuck_and_is_tried_again_goes_on() -> None:
+    failed = replace(under_way("h0", drain=True), state=FAILED, accepted=True)
+    drain = Drain(host="h0", state=HostState.DRAINING, requested_at=NOW, changed_at=NOW)
+    for drains, state in (({}, FAILED), ({"h0": drain}, RUNNING)):
+        (unit,) = turns.follow(of_units(failed), {}, drains, lambda _: False, NOW).units
+        assert (unit.state, unit.accepted) == (state, state is FAILED)
+
+
+def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    unit = replace(under_way("web-0", operation=1), kind=UnitKind.MACHINES)
+
+    def due(**policy: Any) -> bool:
+        operations = bench.snapshot.operations
+        of = of_units(unit, **policy)
+        return turns.follow(of, operations, {}, lambda _: False, bench.now).check.due
+
+    assert not due(check="smoke")
+    bench.let_pass(15 * MINUTE)
+    bench.finish("1.1")
+    assert due(check="smoke")
+    assert not due()
+
+
+def test_a_unit_that_is_retried_or_asked_for_has_nothing_of_before() -> None:
+    new = Unit(name="h0", kind=UnitKind.HOST, changed_at=NOW + HOUR)
+    old = {"reason": "no power", "recalled": True, "retry_at": NOW, "changed_at": NOW}
+    failed = of_units(replace(new, state=FAILED, accepted=True, **old))
+    retried = turn_orders.order(failed, MaintenanceOrder.RETRY, "h0", "bob", NOW + HOUR)
+    assert retried.units == (new,)
+    asked = turns.asked(of_units(replace(new, **old)), {0: 7}, NOW + HOUR)
+    assert asked.units == (replace(new, state=RUNNING, operation=7),)
+
+
+def test_units_without_machines_are_left_out_with_a_reason_and_the_next_step_follows_at_once() -> (
+    None
+):
+    def step(unit: Unit) -> Unit:
+        nothing = Footprint(machines=(), domains={})
+        of, step = turns.step(of_units(unit), lambda _: nothing, lambda *_: "", NOW)
+        assert step == Wait(obstacle=Obstacle.UNITS, until=NOW)
+        return of.units[0]
+
+    left_out = step(Unit(name="h0", kind=UnitKind.HOST))
+    assert (left_out.state, left_out.changed_at) == (UnitState.SKIPPED, NOW)
+    assert left_out.reason
+    partly = step(Unit(name="h0", kind=UnitKind.HOST, done=("web-0",)))
+    assert (partly.state, partly.reason) == (UnitState.DONE, "")
 
 
 @pytest.mark.parametrize("state", [each for each in MaintenanceState if not each.over])
@@ -247,7 +359,7 @@ def test_tags_are_read_as_people_write_them() -> None:
 def test_what_the_table_lacks_is_refused(
     state: MaintenanceState, trigger: MaintenanceTrigger
 ) -> None:
-    before = msgspec.structs.replace(maintenance(), state=state)
+    before = replace(maintenance(), state=state)
     following = units.TRANSITIONS.get((state, trigger))
     if following is not None:
         assert turns.entered(before, trigger, NOW).state is following
@@ -255,74 +367,6 @@ def test_what_the_table_lacks_is_refused(
     with pytest.raises(Refused) as refusal:
         turns.entered(before, trigger, NOW)
     assert refusal.value.code is ErrorCode.CONFLICT
-
-
-def refused(order: Callable[[], object]) -> Refused:
-    with pytest.raises(Refused) as found:
-        order()
-    return found.value
-
-
-# Orders.
-
-
-def test_a_unit_that_is_retried_is_as_new() -> None:
-    world = World(maintenance("h0"))
-    failed = Unit(
-        name="h0",
-        kind=UnitKind.HOST,
-        state=FAILED,
-        reason="no power",
-        accepted=True,
-        recalled=True,
-        retry_at=NOW,
-        changed_at=NOW,
-    )
-    world.maintenance = msgspec.structs.replace(world.maintenance, units=(failed,))
-    world.now += HOUR
-    world.order(MaintenanceOrder.RETRY, "h0")
-    assert world.unit("h0") == Unit(name="h0", kind=UnitKind.HOST, changed_at=world.now)
-
-
-def test_a_unit_that_was_asked_for_is_under_way_and_nothing_else() -> None:
-    waiting = Unit(name="h0", kind=UnitKind.HOST, reason="blocked", recalled=True, retry_at=NOW)
-    of = msgspec.structs.replace(maintenance(), units=(waiting,))
-    (unit,) = turns.asked(of, {0: 7}, NOW).units
-    assert unit == Unit(name="h0", kind=UnitKind.HOST, state=RUNNING, operation=7, changed_at=NOW)
-
-
-def test_a_refused_order_names_the_maintenance_and_the_unit() -> None:
-    world = World(maintenance("h0", "h1"))
-    world.asked()
-    skip, retry = MaintenanceOrder.SKIP, MaintenanceOrder.RETRY
-    for kind, unit in ((skip, "h0"), (retry, "h1"), (skip, "h9")):
-        assert refused(partial(world.order, kind, unit)).facts == {"maintenance": 1, "unit": unit}
-    running = refused(lambda: world.order(skip, "h0"))
-    assert "1.1" in running.message
-    assert refused(lambda: world.order(MaintenanceOrder.RESUME)).facts == {"maintenance": 1}
-    world.order(MaintenanceOrder.STOP)
-    assert refused(lambda: world.order(skip, "h1")).facts == {"maintenance": 1}
-
-
-# Steps.
-
-
-def test_units_without_machines_are_left_out_with_a_reason_and_the_next_step_follows_at_once() -> (
-    None
-):
-    nothing = Footprint(machines=(), domains={})
-    of, step = turns.step(maintenance("h0"), lambda unit: nothing, lambda unit, takes: "", NOW)
-    assert step == Wait(obstacle=Obstacle.UNITS, until=NOW)
-    (unit,) = of.units
-    assert (unit.state, unit.changed_at) == (UnitState.SKIPPED, NOW)
-    assert unit.reason
-    partly = Unit(name="h0", kind=UnitKind.HOST, done=("web-0",))
-    of = msgspec.structs.replace(maintenance(), units=(partly,))
-    of, _ = turns.step(of, lambda unit: nothing, lambda unit, takes: "", NOW)
-    assert (of.units[0].state, of.units[0].reason) == (UnitState.DONE, "")
-
-
-# What is asked for.
 
 
 @pytest.mark.parametrize(
@@ -335,62 +379,48 @@ def test_units_without_machines_are_left_out_with_a_reason_and_the_next_step_fol
     ],
 )
 def test_the_notice_is_that_of_the_type(event_type: EventType, minutes: int) -> None:
-    of = msgspec.structs.replace(maintenance(), event_type=event_type)
-    assert turns.notice_of(of) == minutes * MINUTE
-
-
-def test_a_unit_that_waits_for_approval_starts_after_it_in_its_window() -> None:
-    until = NOW + 9 * HOUR
-    start = turns.start_of(maintenance(approval_until=until), Span(NOW, until + HOUR), NOW)
-    assert start == Start(
-        not_before=until + SECOND, notice_seconds=0, opens_at=None, closes_at=until + HOUR
-    )
-
-
-def test_only_a_policy_that_says_so_asks_for_a_later_start() -> None:
-    assert turns.start_of(maintenance(), ALWAYS, NOW).not_before is None
-    window = Span(NOW + 5 * HOUR, NOW + 6 * HOUR)
-    ahead = turns.start_of(maintenance(notice_seconds=1800), window, NOW)
-    assert (ahead.not_before, ahead.notice_seconds) == (window.opens, 1800)
-    longer = turns.start_of(maintenance(notice_seconds=6 * 3600), window, NOW)
-    assert (longer.not_before, longer.notice_seconds) == (NOW + 6 * HOUR + SECOND, 0)
-
-
-def test_of_all_units_the_rest_is_one_at_least() -> None:
-    assert [units.amount("rest", count) for count in (0, 1, 5)] == [1, 1, 5]
+    assert turns.notice_of(replace(maintenance(), event_type=event_type)) == minutes * MINUTE
 
 
 # What is in the way.
 
 
+def test_the_footprint_of_machines_is_their_domains_and_places() -> None:
+    machines = Bench().snapshot.machines
+    takes = footprints.footprint([machines[n] for n in ("web-0", "web-3", "batch_0")], "host")
+    assert takes.domains == {"web": 0, "batch": machines["batch_0"].update_domain}
+    assert takes.places == {"h0"}
+    several = footprints.footprint([machines["web-0"], machines["web-1"]], "fault-domain")
+    assert several.domains == {"web": SEVERAL}
+    assert several.places == {f"web/{machines[name].fault_domain}" for name in ("web-0", "web-1")}
+    tagged = replace(machines["web-0"], tags=(("role", "leader"), ("x", "y")))
+    assert footprints.footprint([tagged], "tag:role").places == {"leader"}
+
+
 def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -> None:
     bench = Bench()
     bench.ask(EventType.REBOOT, "web-0")
-    live = list(bench.snapshot.operations.values())
+    (live,) = bench.snapshot.operations.values()
     unit = Unit(name="x", kind=UnitKind.MACHINES)
 
-    def in_the_way(*machines: str, **domains: int) -> str:
+    def in_the_way(*machines: str, by: EventStatus = live.status, **domains: int) -> str:
         takes = Footprint(machines=machines, domains=domains)
-        return footprints.in_the_way(unit, takes, live, (), domains)
+        return footprints.in_the_way(unit, takes, [replace(live, status=by)], (), domains)
 
     assert "1.1" in in_the_way("web-0", web=0)
     assert "1.1" in in_the_way("web-1", web=1)
     assert in_the_way("web-3", web=0) == ""
     assert in_the_way("batch_0", batch=0) == ""
-    over = [msgspec.structs.replace(one, status=EventStatus.COMPLETED) for one in live]
-    takes = Footprint(machines=("web-0",), domains={})
-    assert footprints.in_the_way(unit, takes, over, (), ()) == ""
+    assert in_the_way("web-0", by=EventStatus.COMPLETED) == ""
 
 
 def drained(host: str, state: HostState, **guests: str) -> Drain:
+    moved = {name: {"name": name, "vm_id": name, "to_host": to} for name, to in guests.items()}
     return Drain(
         host=host,
         state=state,
         reboot=True,
-        guests=tuple(
-            DrainGuest(name=name, vm_id=name, way=Way.LIVE, to_host=to)
-            for name, to in guests.items()
-        ),
+        guests=tuple(DrainGuest(way=Way.LIVE, **one) for one in moved.values()),
         requested_at=NOW,
         changed_at=NOW,
     )
@@ -400,59 +430,30 @@ def drained(host: str, state: HostState, **guests: str) -> Drain:
 def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostState) -> None:
     unit = Unit(name="h2", kind=UnitKind.HOST, drain=True)
     takes = Footprint(machines=("own", "guest"), domains={})
+
+    def in_the_way(*drains: Drain, of: Unit = unit) -> str:
+        return footprints.in_the_way(of, takes, (), drains, ())
+
     coming = drained("h1", state, other="h2")
-    there = drained("h1", state, Guest="h3")
     elsewhere = drained("h1", state, other="h3")
-    itself = drained("h2", state, own="h3")
-    assert "h1" in footprints.in_the_way(unit, takes, (), [coming], ())
-    assert "h1" in footprints.in_the_way(unit, takes, (), [elsewhere, there], ())
-    assert footprints.in_the_way(unit, takes, (), [elsewhere, itself], ()) == ""
+    assert "h1" in in_the_way(coming)
+    assert "h1" in in_the_way(elsewhere, drained("h1", state, Guest="h3"))
+    assert in_the_way(elsewhere, drained("h2", state, own="h3")) == ""
     ended = [drained("h1", end, guest="h2") for end in (HostState.UP, HostState.STUCK)]
-    assert footprints.in_the_way(unit, takes, (), ended, ()) == ""
-    stopped = Unit(name="h2", kind=UnitKind.HOST)
-    assert footprints.in_the_way(stopped, takes, (), [coming], ()) == ""
+    assert in_the_way(*ended) == ""
+    assert in_the_way(coming, of=replace(unit, drain=False)) == ""
 
 
 def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     names = [f"h{n}" for n in range(8)]
-    units = tuple(Unit(name=name, kind=UnitKind.HOST, drain=True) for name in names)
-    units = (msgspec.structs.replace(units[0], state=UnitState.RUNNING), *units[1:])
-    of = msgspec.structs.replace(maintenance(*names, at_once="2"), units=units)
+    units = [Unit(name=name, kind=UnitKind.HOST, drain=True) for name in names]
+    units[0] = replace(units[0], state=RUNNING)
+    of = of_units(*units, at_once="2")
     assert turn_plan.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
-    stopped = msgspec.structs.replace(of, units=())
-    assert turn_plan.drained_soon(stopped, units[1]) == ()
+    assert turn_plan.drained_soon(of_units(), units[1]) == ()
 
 
-def test_what_has_not_changed_is_the_same_value() -> None:
-    of = maintenance()
-    assert turns.follow(of, {}, {}, left, NOW) is of
-
-
-def test_only_the_units_that_are_concerned_are_followed() -> None:
-    running = [
-        Unit(name=name, kind=UnitKind.HOST, drain=True, state=RUNNING) for name in ("h0", "h1")
-    ]
-    of = msgspec.structs.replace(maintenance(), units=tuple(running))
-    following = turns.follow(of, {}, {}, left, NOW, concerned=[1])
-    assert [unit.state for unit in following.units] == [RUNNING, FAILED]
-
-
-@pytest.mark.parametrize(
-    ("drain", "told"),
-    [
-        ({"state": HostState.DRAINING, "reason": "web-0 moves"}, "draining: web-0 moves"),
-        ({"state": HostState.DRAINING}, "draining"),
-        ({"state": HostState.UP, "reboot_asked_at": NOW}, ""),
-    ],
-)
-def test_a_unit_tells_what_the_drain_of_its_host_says(drain: dict[str, Any], told: str) -> None:
-    unit = Unit(name="h0", kind=UnitKind.HOST, drain=True, state=RUNNING, reason="as before")
-    of = msgspec.structs.replace(maintenance(), units=(unit,))
-    drains = {"h0": Drain(host="h0", requested_at=NOW, changed_at=NOW, **drain)}
-    assert turns.follow(of, {}, drains, left, NOW).units[0].reason == told
-
-
-# Policies and requests.
+# Policies, and words as people write them.
 
 
 @pytest.mark.parametrize(
@@ -465,90 +466,9 @@ def test_a_unit_tells_what_the_drain_of_its_host_says(drain: dict[str, Any], tol
     ],
 )
 def test_a_refused_policy_says_where(policy: dict[str, Any], where: str) -> None:
-    refusal = refused(lambda: turns.check_policy(TurnPolicy(**policy)))
-    assert (refusal.code, refusal.facts) == (ErrorCode.INVALID, {"where": where})
-
-
-# The check.
-
-
-def checked(*names: str, **policy: Any) -> World:
-    policy = {"check": "smoke", "check_tries": 3, "check_within_seconds": 300} | policy
-    return World(maintenance(*names, **policy))
-
-
-PASSED, BAD = CheckResult(passed=True), CheckResult(passed=False, message="exit status 1")
-
-
-def test_the_progress_of_a_check_tells_who_runs_it_and_why_it_failed() -> None:
-    world = checked("h0", "h1")
-    assert world.maintenance.check == CheckProgress()
-    world.asked()
-    world.ends("h0")
-    run = world.begins_check()
-    lease_until = NOW + 100 * SECOND + MARGIN
-    under_way = CheckProgress(run=1, replica="r1", began_at=NOW, lease_until=lease_until)
-    assert world.maintenance.check == under_way
-    world.check_ends(run, BAD)
-    assert (world.maintenance.check.failed, world.maintenance.check.reason) == (1, "exit status 1")
-    assert world.maintenance.check.due
-    again = turn_check.begin_again(world.maintenance)
-    assert (again.check.failed, again.check.reason) == (0, "")
-    world.now += 100 * SECOND
-    world.check_ends(world.begins_check(), PASSED)
-    passed = CheckProgress(run=2, replica="r1", began_at=world.now, passed_at=world.now)
-    assert world.maintenance.check == passed
-    assert turn_check.released(world.maintenance) is world.maintenance
-    assert turn_check.begin_again(world.maintenance) is world.maintenance
-
-
-# Approval.
-
-
-def test_until_a_time_units_start_only_with_approval() -> None:
-    until = NOW + 48 * HOUR
-    world = World(maintenance("h0", approval_until=until))
-    assert world.asked() == ["h0"]
-    asked = turns.start_of(world.maintenance, ALWAYS, NOW)
-    assert asked.not_before is not None
-    assert until <= asked.not_before <= until + 2 * SECOND
-    later = turns.start_of(world.maintenance, ALWAYS, until)
-    assert later.not_before is not None
-    assert later.not_before >= until + 15 * MINUTE
-
-
-def test_a_window_that_closes_before_approval_is_optional_is_left_out() -> None:
-    world = windowed(approval_until=OPENS + 2 * HOUR)
-    step = world.step()
-    assert isinstance(step, Wait)
-    assert step.until is not None
-    assert step.until.date() == (OPENS + 24 * HOUR).date()
-    world = windowed(approval_until=OPENS + HOUR / 2)
-    world.now = OPENS - 15 * MINUTE
-    assert world.asked() == ["h0"]
-    window = Span(OPENS, OPENS + HOUR)
-    asked = turns.start_of(world.maintenance, window, world.now)
-    assert asked.not_before is not None
-    assert asked.opens_at == OPENS
-    assert OPENS + HOUR / 2 <= asked.not_before < OPENS + HOUR
-
-
-def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    unit = Unit(name="web-0", kind=UnitKind.MACHINES, state=RUNNING, operation=1)
-    of = msgspec.structs.replace(maintenance(check="smoke"), units=(unit,))
-
-    def due(of: Maintenance) -> bool:
-        following = turns.follow(of, bench.snapshot.operations, {}, lambda unit: False, bench.now)
-        return following.check.due
-
-    assert not due(of)
-    bench.let_pass(15 * MINUTE)
-    bench.finish("1.1")
-    assert due(of)
-    without = msgspec.structs.replace(maintenance(), units=(unit,))
-    assert not due(without)
+    with pytest.raises(Refused) as refusal:
+        turns.check_policy(TurnPolicy(**policy))
+    assert (refusal.value.code, refusal.value.facts) == (ErrorCode.INVALID, {"where": where})
 
 
 @pytest.mark.parametrize(
@@ -561,9 +481,10 @@ def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> No
             ([], ["rest"], ["1", "10%", "rest"], ["1", "2"]),
             (["0"], ["0", "rest"], ["rest", "1"], ["1", "0"]),
         ),
+        (units.read_tags, (), (["rack"], ["=r1"], ["rack=r1", "rack=r2"])),
     ],
 )
-def test_amounts_waves_and_places_are_read_as_people_write_them(
+def test_amounts_waves_places_and_tags_are_read_as_people_write_them(
     read: Callable[[Any], Any], right: tuple[Any, ...], wrong: tuple[Any, ...]
 ) -> None:
     for each in right:
@@ -571,3 +492,6 @@ def test_amounts_waves_and_places_are_read_as_people_write_them(
     for each in wrong:
         with pytest.raises(ValueError, match="expected"):
             read(each)
+    tags = units.read_tags(["rack=r1", "os=", "query=a=b"])
+    assert tags == {"rack": "r1", "os": "", "query": "a=b"}
+    assert [units.amount("rest", count) for count in (0, 1, 5)] == [1, 1, 5]
