@@ -83,7 +83,7 @@ def _storm(*arguments: str, seen: bool = False) -> Run:
 CONTROL: Final = ("src/forewarn/control", "src/forewarn/maintenance", "src/forewarn/store")
 LIBVIRT: Final = ("src/forewarn/connectors", "tests/hosts")
 AGENT: Final = ("src/forewarn/agent", "src/forewarn/client")
-INSTALLED: Final = ("container", "fresh_debian", "install", "install_page")
+INSTALLED: Final = ("container", "fresh_debian", "install")
 BREAKS: Final = (
     *("answer-before-commit", "skip-check", "forget-fencing", "forget-hold", "forget-cancel"),
     *("forget-postpone", "forget-approval", "forget-fleet", "forget-unit", "forget-domains"),

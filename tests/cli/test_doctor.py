@@ -16,7 +16,7 @@ import patience
 from client.scripted import message, serving
 from forewarn.agent import settings as of_agent
 from forewarn.agent import status
-from forewarn.cli import doctor, main
+from forewarn.cli import main
 from forewarn.cli.doctor import AGENT, SERVICE, Finding, Level, examine
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
@@ -232,11 +232,13 @@ def ask(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     return asked
 
 
-def test_it_looks_at_what_has_settings(ask: Ask, nowhere: Path) -> None:
+def test_it_looks_at_what_has_settings(ask: Ask, nowhere: Path, tmp_path: Path) -> None:
     (nowhere / "agent.toml").write_text(f'status.listen = "127.0.0.1:{free_port()}"\n')
     assert ask() == (ExitStatus.UNSOUND, {"agent"})
     (nowhere / "forewarn.toml").write_text(f"guest.listener = [{{ port = {free_port()} }}]\n")
+    before = sorted(tmp_path.rglob("*"))
     assert ask() == (ExitStatus.UNSOUND, {"agent", "service"})
+    assert sorted(tmp_path.rglob("*")) == before, "it writes nothing"
     assert ask("--service") == (ExitStatus.UNSOUND, {"service"})
 
 
@@ -248,16 +250,3 @@ def test_settings_that_cannot_be_used_are_a_finding(
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("fail")
     assert "stauts" in line
-
-
-def test_it_writes_nothing(ask: Ask, nowhere: Path, tmp_path: Path) -> None:
-    (nowhere / "agent.toml").write_text(f'status.listen = "127.0.0.1:{free_port()}"\n')
-    (nowhere / "forewarn.toml").write_text(f"guest.listener = [{{ port = {free_port()} }}]\n")
-    before = sorted(tmp_path.rglob("*"))
-    ask()
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_each_level_has_its_status() -> None:
-    assert len(doctor.STATUS) == len(Level)
-    assert doctor.STATUS[Level.FAIL] is ExitStatus.UNSOUND

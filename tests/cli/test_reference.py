@@ -150,13 +150,10 @@ def test_each_reason_of_a_refusal_has_an_exit_status_that_is_not_success() -> No
     assert ExitStatus.OK not in OF_CODE.values()
 
 
-def test_what_ends_an_alert_is_a_command() -> None:
-    for remedy in filter(None, (kind.remedy for kind in alerts.AlertKind)):
+def test_an_alert_names_the_command_that_ends_it() -> None:
+    for remedy in filter(None, (kind.remedy for kind in AlertKind)):
         words = remedy.partition(" {")[0].split()
         assert f"forewarn {' '.join(words)}" in commands(), remedy
-
-
-def test_an_alert_names_the_command_that_ends_it() -> None:
     for kind, about, command in (
         (AlertKind.FAILED, "12.1", "acknowledge 12.1"),
         (AlertKind.HELD, "scope web", "release scope web"),
@@ -166,16 +163,9 @@ def test_an_alert_names_the_command_that_ends_it() -> None:
         assert alerts.remedy(alerts.Alert(kind, about, "", NOW)) == command
 
 
-HEAVY = (
-    "asyncio",
-    "ssl",
-    "rich",
-    "starlette",
-    "uvicorn",
-    "httptools",
-    "msgspec",
-    "structlog",
-)
+HEAVY = {
+    *("asyncio", "ssl", "rich", "starlette", "uvicorn", "httptools", "msgspec", "structlog"),
+}
 
 LOOK = """
 import json, sys
@@ -195,6 +185,6 @@ def modules_after(*arguments: str) -> set[str]:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    assert not modules_after("--help") & set(HEAVY)
-    assert not modules_after("schedule", "--help") & set(HEAVY)
-    assert not modules_after("--version") & set(HEAVY)
+    assert not modules_after("--help") & HEAVY
+    assert not modules_after("schedule", "--help") & HEAVY
+    assert not modules_after("--version") & HEAVY

@@ -133,16 +133,6 @@ class Machine:
         program.chmod(0o755)
         assert Path(forewarn.__file__).parent != packages / "forewarn"
 
-    def bring_dependencies(self) -> None:
-        """Copy what the package needs into the environment, which then stands on its own.
-
-        The browsers' driver, which is as large as a third of the rest, stays away.
-        """
-        (pointer,) = self.environment.glob("lib/python*/site-packages/dependencies.pth")
-        pointer.unlink()
-        away = shutil.ignore_patterns("forewarn*", "_*forewarn*", "playwright")
-        shutil.copytree(DEPENDENCIES, pointer.parent, ignore=away, dirs_exist_ok=True)
-
     def run(self, *arguments: str, status: int = 0) -> str:
         """Run its `forewarn`; return what it printed."""
         argv = [str(self.environment / "bin" / "forewarn"), *arguments]

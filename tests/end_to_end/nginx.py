@@ -12,21 +12,26 @@ import ports
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
-@contextlib.contextmanager
-def serving(folder: Path, block: str, address: str, port: int) -> Iterator[None]:
-    """Run nginx with a block, which has it listen at this address; yield once it does."""
+def configured(folder: Path, block: str, more: str = "") -> list[str]:
+    """Write a configuration with a block; return the command that runs nginx by it."""
     assert NGINX is not None
     temporary = "".join(
         f"{kind}_temp_path {folder}/{kind};\n"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    configuration, log = folder / "nginx.conf", folder / "nginx.log"
+    configuration = folder / "nginx.conf"
     configuration.write_text(
-        f"daemon off;\nmaster_process off;\npid {folder}/nginx.pid;\n"
-        f"error_log {log};\nevents {{}}\n"
+        f"{more}daemon off;\nmaster_process off;\npid {folder}/nginx.pid;\n"
+        f"error_log {folder}/nginx.log;\nevents {{}}\n"
         f"http {{\naccess_log off;\n{temporary}{block}}}\n"
     )
-    running = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(configuration)])
+    return [NGINX, "-p", str(folder), "-c", str(configuration)]
+
+
+@contextlib.contextmanager
+def serving(folder: Path, block: str, address: str, port: int) -> Iterator[None]:
+    """Run nginx with a block, which has it listen at this address; yield once it does."""
+    running, log = subprocess.Popen(configured(folder, block)), folder / "nginx.log"
     try:
 
         def answers() -> bool:

@@ -1,7 +1,6 @@
-"""`forewarn agent run` as people run it: its actions, its journal, its signals, its port."""
+"""`forewarn agent run` as people run it: actions, journal, signals, port, peers and endpoint."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -12,53 +11,49 @@ from pathlib import Path
 import forked
 import patience
 from end_to_end.agents import COMMAND_LINE, DONE, TWO, UNDONE, Agent, Endpoint, event, started
+from forewarn.agent.daemon import Poller
+from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
+from forewarn.client.event import Event
+from patience import until
 
 
-def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
-    agent = agents().start(by=COMMAND_LINE)
-    cloud.show(event())
-    agent.expect(*DONE)
-    agent.until(lambda: agent.phase() == "Approved")
-    assert cloud.approved == ["E1"]
-    cloud.show(started())
-    agent.until(lambda: agent.shows("Started"))
-    cloud.show()
-    agent.expect(*DONE, *UNDONE)
-    agent.until(lambda: not agent.status()["standing"])
-    assert cloud.approved == ["E1"]
-    assert agent.kill(signal.SIGTERM) == 0
-
-
-def test_sigterm_finishes_what_is_under_way_and_leaves_the_rest_in_the_journal(
-    cloud: Endpoint, agents: Callable[..., Agent]
+def test_signals_reload_the_rules_and_end_it_and_systemd_is_told(
+    tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:
-    agent = agents()
-    (agent.folder / "hold").touch()
-    agent.start()
-    cloud.show(event())
-    agent.expect("a begins")
-    assert agent.process is not None
-    agent.process.send_signal(signal.SIGTERM)
-    (agent.folder / "hold").unlink()
-    assert agent.process.wait(patience.SECONDS) == 0
+    agent = agents("")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(patience.SECONDS)
+
+        def wait_for(word: bytes) -> None:
+            while not heard.recv(1000).startswith(word):
+                pass
+
+        agent.environment = {
+            "NOTIFY_SOCKET": str(tmp_path / "notify"),
+            "WATCHDOG_USEC": "20000000",
+        }
+        process = agent.start().process
+        assert process is not None
+        assert [heard.recv(1000) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
+        cloud.show(event())
+        agent.until(lambda: agent.phase() == "Seen")
+        agent.write("[[rule]]\nnam = 'two'\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(b"RELOADING=1\nMONOTONIC_USEC=")
+        agent.until(lambda: "kept the old rules" in agent.said.read_text())
+        assert "rule[0]: unknown key 'nam'" in agent.said.read_text()
+        (agent.folder / "hold").touch()
+        agent.write(TWO)
+        process.send_signal(signal.SIGHUP)
+        agent.expect("a begins")
+        process.send_signal(signal.SIGTERM)  # finishes what is under way, and leaves the rest
+        (agent.folder / "hold").unlink()
+        wait_for(b"STOPPING=1")
+    assert process.wait(patience.SECONDS) == 0
     assert agent.done == DONE[:2]
+    agent.environment = {}
     agent.start()
-    agent.expect(*DONE)
-
-
-def test_sighup_reads_the_rules_again_and_keeps_the_old_ones_where_it_cannot(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents("").start()
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Seen")
-    assert agent.process is not None
-    agent.write("[[rule]]\nnam = 'two'\n")
-    agent.process.send_signal(signal.SIGHUP)
-    agent.until(lambda: "kept the old rules" in agent.said.read_text())
-    assert "rule[0]: unknown key 'nam'" in agent.said.read_text()
-    agent.write(TWO)
-    agent.process.send_signal(signal.SIGHUP)
     agent.expect(*DONE)
 
 
@@ -107,34 +102,13 @@ def test_once_ends_when_what_the_document_asks_for_is_done(
     assert agent.process is not None
     assert agent.process.wait(patience.SECONDS) == 0
     assert (agent.done, cloud.approved) == (DONE, ["E1"])
+    cloud.show(started())
+    agent.start("--once")
+    assert agent.process.wait(patience.SECONDS) == 0
     cloud.show()
     agent.start("--once")
     assert agent.process.wait(patience.SECONDS) == 0
-    assert agent.done == [*DONE, *UNDONE]
-
-
-def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(str(tmp_path / "notify"))
-        heard.settimeout(patience.SECONDS)
-        given = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "20000000"}
-        os.environ.update(given)
-        try:
-            agent = agents().start()
-        finally:
-            for name in given:
-                del os.environ[name]
-        assert heard.recv(1000) == b"READY=1"
-        assert heard.recv(1000) == b"WATCHDOG=1"
-        assert agent.process is not None
-        agent.process.send_signal(signal.SIGHUP)
-        told = set()
-        while not any(line.startswith(b"RELOADING=1\nMONOTONIC_USEC=") for line in told):
-            told.add(heard.recv(1000))
-        agent.process.send_signal(signal.SIGTERM)
-        while b"STOPPING=1" not in told:
-            told.add(heard.recv(1000))
-        assert agent.process.wait(patience.SECONDS) == 0
+    assert (agent.done, cloud.approved) == ([*DONE, *UNDONE], ["E1"])
 
 
 def test_the_process_carries_neither_command_line_nor_drawing() -> None:
@@ -198,3 +172,44 @@ def test_a_peer_that_hangs_and_one_that_speaks_of_another_event_are_not_prepared
         assert first.phase() == "Prepared"
         for connection in asked:
             connection.close()
+
+
+def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: Endpoint) -> None:
+    """So the other machines are asked anew: what they said may not be so any more."""
+    told: list[object] = []
+    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", told.append)
+    seen = Event(
+        event_id="E1",
+        status="Scheduled",
+        event_type="Reboot",
+        resource_type="VirtualMachine",
+        resources=("web-0", "web-1"),
+        not_before=None,
+    )
+    cloud.show(event())
+    cloud.approval_status = 503
+    looking.approve(ApproveEvent(7, seen))
+    until(lambda: told)
+    assert told == [ApprovalAnswered(7, None)]
+    assert len(cloud.approved) > 1, "it was tried more than once"
+    looking.close()
+
+
+def test_a_fault_of_the_agents_own_in_looking_is_trouble_until_the_next_answer(
+    cloud: Endpoint,
+) -> None:
+    seen: list[tuple[bool, str]] = []
+
+    def tell(_: object) -> None:
+        seen.append((looking.is_answered, looking.trouble))
+        if len(seen) == 1:
+            raise ValueError("as no look does")
+
+    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", tell)
+    assert not looking.is_answered
+    looking.start()
+    until(lambda: "as no look does" in looking.trouble)
+    assert not looking.is_answered
+    until(lambda: len(seen) > 1)
+    assert seen[:2] == [(True, "")] * 2
+    looking.close()

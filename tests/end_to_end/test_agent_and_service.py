@@ -1,4 +1,4 @@
-"""Agents and the service itself: a service that is killed, what is cancelled, a notice of 30 s."""
+"""Agents and the service itself: it is killed, it waits for them, and they were there before it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from end_to_end.agents import Agent, until
+from end_to_end.agents import DONE, UNDONE, Agent, until
 from end_to_end.running import Running
-from end_to_end.test_agent import DONE, UNDONE
 
 FLEET = {
     "availability_set": [
@@ -44,17 +43,12 @@ class Cloud:
         self.agents.append(Agent(self.folder / machine, url, rules, machine=machine))
         return self.agents[-1]
 
-    def pair(self, *held: int) -> tuple[Agent, Agent]:
-        """Start the agents of the two machines that are rebooted together.
-
-        Args:
-            held: Whose actions wait before their end.
-        """
+    def pair(self) -> tuple[Agent, Agent]:
+        """Start the agents of the two machines that are rebooted together; their actions wait."""
         first, second = (self.agent(f"web-{n}", RULES) for n in range(2))
         for agent, other in ((first, second), (second, first)):
             agent.write(f'peers = ["http://127.0.0.1:{other.port}"]\n{RULES}')
-        for number in held:
-            (self.agents[number].folder / "hold").touch()
+            (agent.folder / "hold").touch()
         return first.start(), second.start()
 
     def let_go(self) -> None:
@@ -73,9 +67,9 @@ class Cloud:
         assert shown["machines"] == ["web-0", "web-1"]
         return str(shown["id"])
 
-    def ended(self, status: str = "Completed") -> dict[str, Any]:
+    def ended(self) -> dict[str, Any]:
         operation = self.service.operation
-        until(lambda: operation()["status"] == status, operation)
+        until(lambda: operation()["status"] == "Completed", operation)
         return operation()
 
     def close(self) -> None:
@@ -91,16 +85,8 @@ def cloud(folder: Path) -> Iterator[Cloud]:
     made.close()
 
 
-def approver(operation: dict[str, Any]) -> str:
-    (told,) = operation["events"]
-    return str((told["approval"] or {"by": ""})["by"])
-
-
-# A service that is killed
-
-
 def test_a_service_killed_while_agents_prepare_is_approved_when_it_is_back(cloud: Cloud) -> None:
-    pair = cloud.pair(0, 1)
+    pair = cloud.pair()
     event_id = cloud.reboot()
     for agent in pair:
         agent.expect("a begins")
@@ -111,13 +97,14 @@ def test_a_service_killed_while_agents_prepare_is_approved_when_it_is_back(cloud
         agent.until(lambda agent=agent: agent.phase(event_id) == "Prepared")
     cloud.service.start()
     operation = cloud.ended()
-    assert (operation["start_cause"], approver(operation)) == ("approved", "web-0")
+    (told,) = operation["events"]
+    assert (operation["start_cause"], told["approval"]["by"]) == ("approved", "web-0")
     for agent in pair:
         agent.expect(*DONE, *UNDONE)
 
 
 def test_the_service_waits_until_the_agents_say_that_they_are_back(cloud: Cloud) -> None:
-    pair = cloud.pair(0, 1)
+    pair = cloud.pair()
     cloud.reboot()
 
     def words() -> set[str]:
@@ -130,12 +117,9 @@ def test_the_service_waits_until_the_agents_say_that_they_are_back(cloud: Cloud)
     for agent in pair:
         agent.until(lambda agent=agent: agent.done == DONE)
         (agent.folder / "hold").touch()  # undoing takes its time
-    operation = cloud.ended()
-    assert set(operation["awaited"]) == {"web-0", "web-1"}
+    assert set(cloud.ended()["awaited"]) == {"web-0", "web-1"}
     cloud.let_go()
     until(lambda: cloud.service.operation()["awaited"] == [], cloud.service.operation)
-    for agent in pair:
-        agent.expect(*DONE, *UNDONE)
 
 
 FIRST = """
@@ -165,6 +149,3 @@ def test_an_agent_that_was_there_before_its_machine_takes_its_first_event_by_its
     assert [each["rule"] for each in status["events"]] == ["ours"]
     assert [each["effect"] for each in status["standing"]] == ["ready"]
     assert agent.done == []
-
-
-# What is cancelled

@@ -14,6 +14,7 @@ import forked
 import web
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from house import tree
+from ports import free_port
 
 RULES = """
 [[rule]]
@@ -38,33 +39,25 @@ def said(agent: Agent) -> list[str]:
     return asked.stdout.splitlines()
 
 
-def test_it_says_why_an_event_is_held_also_after_a_kill(cloud: Endpoint, agent: Agent) -> None:
+def test_it_says_why_an_event_is_held_also_after_a_kill_and_not_to_other_machines(
+    cloud: Endpoint, agent: Agent
+) -> None:
     cloud.show(event())
     agent.until(lambda: agent.phase() == "Held")
     before = said(agent)
     assert before[2:5] == ["  ready: done", f"  command: failed: {WHY}", "  command: not yet"]
     assert before[-1].startswith("stands: command sh -c ")
     assert before[-1].endswith(f": {WHY}")
+    told = web.ask(agent.port, "/status", to=agent.address, source="127.0.0.2")
+    own, other = agent.status(), json.loads(told.body)
+    assert own["events"][0]["actions"][1]["reason"] == WHY
+    failed = {"kind": "command", "result": "failed", "reason": ""}
+    assert other["events"][0]["actions"][1] == failed
+    assert "no route" not in str([each["reason"] for each in other["standing"]])
     agent.kill()
     agent.start()
     agent.until(lambda: agent.phase() == "Held" and agent.status()["endpoint"]["answers"])
     assert said(agent)[2:] == before[2:]
-
-
-def test_it_tells_another_machine_that_an_action_failed_and_not_why(
-    cloud: Endpoint, agent: Agent
-) -> None:
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Held")
-    told = web.ask(agent.port, "/status", to=agent.address, source="127.0.0.2")
-    own, other = agent.status(), json.loads(told.body)
-    assert own["events"][0]["actions"][1]["reason"] == WHY
-    assert other["events"][0]["actions"][1] == {
-        "kind": "command",
-        "result": "failed",
-        "reason": "",
-    }
-    assert "no route" not in str([each["reason"] for each in other["standing"]])
 
 
 EARLY = """
@@ -107,11 +100,6 @@ approve = "when-prepared"
 Samples = dict[str, float]
 
 
-@pytest.fixture
-def counting(tmp_path: Path, agents: Callable[..., Agent]) -> Agent:
-    return agents(EVERY_KIND.replace("FIXED", str(tmp_path / "fixed"))).start()
-
-
 def scraped(counting: Agent) -> tuple[set[str], Samples]:
     """Return the families' names and the samples, as Prometheus' own parser reads them."""
     names, found = set(), {}
@@ -124,8 +112,9 @@ def scraped(counting: Agent) -> tuple[set[str], Samples]:
 
 
 def test_each_metric_is_told_over_a_whole_event(
-    tmp_path: Path, cloud: Endpoint, counting: Agent
+    tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:
+    counting = agents(EVERY_KIND.replace("FIXED", str(tmp_path / "fixed"))).start()
     counting.until(lambda: scraped(counting)[1].get("forewarn_agent_looks_total", 0) >= 1)
     quiet = scraped(counting)[1]
     assert (quiet["forewarn_agent_ready"], quiet["forewarn_agent_stuck"]) == (1, 0)
@@ -168,29 +157,35 @@ def test_each_metric_is_told_over_a_whole_event(
     assert told == set(HEADINGS)
 
 
-def test_an_agent_without_its_endpoint_says_so_and_since_when(
-    cloud: Endpoint, counting: Agent
+def test_an_agent_without_its_endpoint_waits_for_it_and_says_since_when(
+    agents: Callable[..., Agent],
 ) -> None:
-    counting.until(lambda: scraped(counting)[1].get("forewarn_agent_endpoint_up") == 1)
-    cloud.status = 403
-    counting.until(lambda: scraped(counting)[1]["forewarn_agent_endpoint_up"] == 0)
-    blind = scraped(counting)[1]
-    at = blind["forewarn_agent_last_look_timestamp_seconds"]
-    assert 0 <= time.time() - at < 60
-    assert blind["forewarn_agent_healthy"] == 1, "to start it anew would help nobody"
-    asked = cloud.asked
-    counting.until(lambda: cloud.asked > asked + 1)
-    later = scraped(counting)[1]
-    # Looks are a second apart; the page does not read its two clocks at one instant.
-    assert later["forewarn_agent_last_look_timestamp_seconds"] == pytest.approx(at, abs=0.5)
-    said = counting.status()
-    assert said["endpoint"]["answers"] is False
-    assert said["endpoint"]["answered_seconds_ago"] > 0
-    assert "403" in said["trouble"]
-    cloud.status = 200
-    counting.until(lambda: scraped(counting)[1]["forewarn_agent_endpoint_up"] == 1)
-    assert scraped(counting)[1]["forewarn_agent_last_look_timestamp_seconds"] > at
-    assert counting.status()["endpoint"]["answers"] is True
+    port = free_port()
+    counting = agents(EVERY_KIND, url=f"http://127.0.0.1:{port}").start()
+    counting.until(lambda: "no connection" in counting.status().get("trouble", ""))
+    with Endpoint(port) as cloud:
+        counting.until(lambda: scraped(counting)[1].get("forewarn_agent_endpoint_up") == 1)
+        assert counting.status()["trouble"] == ""
+        cloud.status = 403
+        counting.until(lambda: scraped(counting)[1]["forewarn_agent_endpoint_up"] == 0)
+        blind = scraped(counting)[1]
+        at = blind["forewarn_agent_last_look_timestamp_seconds"]
+        assert 0 <= time.time() - at < 60
+        assert blind["forewarn_agent_healthy"] == 1, "to start it anew would help nobody"
+        assert counting.page("/healthz")[0] == 200
+        asked = cloud.asked
+        counting.until(lambda: cloud.asked > asked + 1)
+        later = scraped(counting)[1]
+        # Looks are a second apart; the page does not read its two clocks at one instant.
+        assert later["forewarn_agent_last_look_timestamp_seconds"] == pytest.approx(at, abs=0.5)
+        said = counting.status()
+        assert said["endpoint"]["answers"] is False
+        assert said["endpoint"]["answered_seconds_ago"] > 0
+        assert "403" in said["trouble"]
+        cloud.status = 200
+        counting.until(lambda: scraped(counting)[1]["forewarn_agent_endpoint_up"] == 1)
+        assert scraped(counting)[1]["forewarn_agent_last_look_timestamp_seconds"] > at
+        assert counting.status()["endpoint"]["answers"] is True
 
 
 def reload(counting: Agent) -> None:

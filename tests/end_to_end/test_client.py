@@ -1,21 +1,17 @@
-"""The client library against the real service, and five hundred watches over kills."""
+"""The client library against the real service: five hundred watches over kills."""
 
 import asyncio
-import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import forewarn
 import patience
 from end_to_end.agents import until
 from end_to_end.running import Running, lasting
 from forewarn.client.aio import AsyncClient
-from forewarn.client.event import Change, RequestRefused
+from forewarn.client.event import Change
 from forewarn.client.session import Pace
 from ports import answers
 
@@ -62,53 +58,6 @@ class Service(Running):
 
     def url(self, machine: str) -> str:
         return f"http://127.0.0.1:{self.guest_port}/vm/{machine}"
-
-
-@pytest.fixture
-def service(folder: Path) -> Iterator[Service]:
-    with Service(folder) as made:
-        made.apply(FLEET)
-        yield made
-
-
-@pytest.fixture
-def connect() -> Iterator[Callable[[str], forewarn.Client]]:
-    with contextlib.ExitStack() as stack:
-        yield lambda url: stack.enter_context(forewarn.Client(url))
-
-
-def test_ten_lines_drain_and_approve(
-    service: Service, connect: Callable[[str], forewarn.Client], tmp_path: Path
-) -> None:
-    client = connect(service.url("m0-0"))
-    assert client.machine().name == "m0-0"
-    assert client.machine().vm_id
-    assert client.events() == ()
-    watch = client.watch(since=tmp_path / "since")
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(next, watch)
-        service.document("schedule", "reboot", "m0-0")
-        appeared = first.result()
-    assert appeared.appeared
-    assert appeared.event.concerns_me is True
-    assert appeared.event.event_type == "Reboot"
-    left = appeared.event.notice_left
-    assert left is not None
-    assert 14 * 60 < left.total_seconds() <= 15 * 60 + 2
-    (other,) = connect(service.url("m0-1")).events()
-    assert other.concerns_me is False
-    assert connect(service.url("m0-1")).events(mine=True) == ()
-    with pytest.raises(RequestRefused, match="never published"):
-        client.approve("AAAAAAAA-0000-4000-8000-000000000000")
-    service.hold()
-    client.approve(appeared.event)
-    client.approve(appeared.event.event_id.lower())
-    watch.done()
-    watch.close()
-    watch = client.watch(since=tmp_path / "since")
-    assert next(watch).kind == "started"
-    service.let_go()
-    assert next(watch).kind == "gone"
 
 
 class Watching:

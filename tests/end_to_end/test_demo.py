@@ -29,25 +29,14 @@ from forewarn.cli import demo
 from forewarn.cli.exits import ExitStatus
 from forewarn.maintenance import fleet_file
 from forewarn.vocabulary import EventStatus, EventType
+from server.running import Client
 from trace_judge import Trace
 
-
-def history(socket: str) -> list[dict[str, Any]]:
-    told = subprocess.run(
-        ["curl", "-s", "--unix-socket", socket, "http://localhost/v1/history"],
-        capture_output=True,
-        check=True,
-    )
-    operations: list[dict[str, Any]] = json.loads(told.stdout)["operations"]
-    return operations
+moment = datetime.fromisoformat
 
 
 def approvers(operation: dict[str, Any]) -> list[str]:
     return [event["approval"]["by"] for event in operation["events"] if event["approval"]]
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
 
 
 @pytest.mark.soak
@@ -57,7 +46,7 @@ def test_the_whole_story_is_told_kept_and_left_without_a_trace(folder: Path) -> 
         socket = re.search(r"FOREWARN_OPERATOR=(\S+)", text)
         assert socket is not None, text
         assert "  . /venv/bin/activate\n" in text
-        check_history(history(socket[1]))
+        check_history(Client(Path(socket[1])).get("/v1/history")["operations"])
         assert "cannot read its events" not in text
         lines = [line.strip() for line in text.splitlines() if line.startswith("  curl ")]
         assert len(lines) == 3
@@ -69,14 +58,14 @@ def test_the_whole_story_is_told_kept_and_left_without_a_trace(folder: Path) -> 
         assert bastion is not None, text
         name = f"{bastion[1]}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
         asked_for = urllib.request.Request(name, headers={"Metadata": "true"})
-        with urllib.request.urlopen(asked_for, timeout=patience.SECONDS) as answer:
-            assert answer.read() == b"bastion"
         environment = {**os.environ, "FOREWARN_OPERATOR": socket[1]}
         printed = subprocess.run(asked, env=environment, capture_output=True, check=True)
-        with urllib.request.urlopen(
-            printed.stdout.decode().strip(), timeout=patience.SECONDS
-        ) as answer:
-            assert b'action="/login"' in answer.read()
+        for there, words in (
+            (asked_for, b"bastion"),
+            (printed.stdout.decode().strip(), b'action="/login"'),
+        ):
+            with urllib.request.urlopen(there, timeout=patience.SECONDS) as answer:
+                assert words in answer.read()
         demo.interrupt(signal.SIGINT)
         assert demo.status == 0, demo.text
         assert demo.leftovers() == []
@@ -106,11 +95,19 @@ def check_history(operations: list[dict[str, Any]]) -> None:
     for operation in reversed(operations):
         if operation["started_at"] is None:
             continue
-        began, ended = moment(operation["started_at"]), moment(operation["ended_at"])
+        began, ended = (
+            moment(operation["started_at"]),
+            moment(operation["ended_at"]),
+        )
         approvals = [event["approval"] for event in operation["events"]]
         approved = all(given and moment(given["at"]) <= began for given in approvals)
         assert {given["kind"] for given in approvals if given} <= {"guest"}
-        trace.started(operation["id"], began, moment(operation["not_before"]), approved=approved)
+        trace.started(
+            operation["id"],
+            began,
+            moment(operation["not_before"]),
+            approved=approved,
+        )
         if operation["event_type"] != "Preempt":  # it makes room, whatever else is down
             for event in operation["events"]:
                 trace.down(operation["id"], event["scope"], event["update_domain"], began, ended)

@@ -107,31 +107,6 @@ def test_a_program_finds_it_and_is_warned_once_of_a_header_that_azure_may_refuse
     assert done.stderr.count(HEADER_WARNING) == 1
 
 
-def test_operators_wait_until_a_handler_has_asked() -> None:
-    with running() as at:
-        order(at["operators"], "maintenances", event_type="Reboot", machines=["vm-0"])
-        read, over = [], threading.Event()
-
-        def poll() -> None:
-            ask = {"url": f"{at['guests']}/{EVENTS}", "headers": {"Metadata": "true"}}
-            with requests.Session() as session:
-                while not over.is_set():
-                    read.append(session.get(**ask, timeout=patience.SECONDS).json()["Events"])
-
-        handler = threading.Thread(target=poll)
-        handler.start()
-        asked = order(
-            at["operators"], "until-asked", machine="vm-0", times=2, seconds=patience.SECONDS
-        )
-        over.set()
-        handler.join()
-        assert asked.status_code == 200
-        assert sum(map(bool, read)) >= 2
-        silent = order(at["operators"], "until-asked", machine="vm-0", seconds=0)
-        assert (silent.status_code, silent.json()["error"]["code"]) == (409, "conflict")
-        assert order(at["operators"], "until-asked", machine="vm-0", times=0).status_code == 400
-
-
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
 @pytest.mark.parametrize("approves", [True, False])
 def test_the_guides_test_with_curl_is_green_only_if_it_approves(
@@ -266,6 +241,20 @@ def test_an_event_starts_at_the_endpoint_when_its_reader_lets_time_pass(tmp_path
         assert event["EventStatus"] == "Started"
         assert order(at["operators"], "fail", reason="no power").status_code == 200
         assert get(at["guests"]).json()["Events"] == []
+        silent = order(at["operators"], "until-asked", machine="web-0", seconds=0)
+        assert (silent.status_code, silent.json()["error"]["code"]) == (409, "conflict")
+        over = threading.Event()
+
+        def poll() -> None:
+            while not over.is_set():
+                get(at["guests"])
+
+        asking = threading.Thread(target=poll)
+        asking.start()
+        awaited = {"machine": "web-0", "times": 2, "seconds": patience.SECONDS}
+        assert order(at["operators"], "until-asked", **awaited).status_code == 200
+        over.set()
+        asking.join()
 
 
 @needs_a_network

@@ -110,7 +110,7 @@ def test_another_page_begins_as_the_readme(page: str) -> None:
 
 
 def test_the_readme_installs_it_as_the_guide_does() -> None:
-    """The guide's lines are run by test_install_page.py, and what follows by test_demo.py."""
+    """The guide's lines are run by test_install.py, and what follows by test_demo.py."""
     *lines, demo = commands(README)[1]
     assert demo.startswith("forewarn demo --keep")
     assert [*lines, "forewarn --version"] in commands(INSTALL)

@@ -108,35 +108,28 @@ def test_a_sync_keeps_what_domains_do_not_say(service: Running, told: Told) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
+    ("tells", "status"),
     [
-        ("", ExitStatus.UNREACHABLE),
-        ("not-found", ExitStatus.NOT_FOUND),
-        ("ambiguous", ExitStatus.REFUSED),
-        ("busy", ExitStatus.REFUSED),
+        ({"error": "the reason"}, ExitStatus.UNREACHABLE),
+        ({"error": "the reason", "code": "not-found"}, ExitStatus.NOT_FOUND),
+        ({"error": "the reason", "code": "ambiguous"}, ExitStatus.REFUSED),
+        ({"error": "the reason", "code": "busy"}, ExitStatus.REFUSED),
+        ({"status": NO_LIBVIRT}, ExitStatus.MISSING_EXTRA),
+        ({"hosts": [], "sleep": 60}, ExitStatus.UNREACHABLE),
     ],
 )
-def test_what_a_host_refuses_is_told(
-    service: Running, told: Told, code: str, status: ExitStatus
+def test_a_host_that_refuses_lacks_the_library_or_hangs_is_told(
+    service: Running, told: Told, tells: dict[str, Any], status: ExitStatus
 ) -> None:
-    told.tells(error="the reason", code=code)
-    for arguments in (("sync",), ("tag", "web-0", "--scope", "web")):
-        refused = call(service, told, *arguments, "--libvirt", "x:///")
-        assert refused.returncode == status
-        assert "the reason" in refused.stderr
-
-
-def test_a_python_without_the_library_is_told(service: Running, told: Told) -> None:
-    told.tells(status=NO_LIBVIRT)
-    refused = call(service, told, "sync", "--libvirt", "x:///")
-    assert refused.returncode == ExitStatus.MISSING_EXTRA
-    assert str(told.python) in refused.stderr
-
-
-def test_a_host_that_hangs_is_given_up(service: Running, told: Told) -> None:
-    told.tells(hosts=[], sleep=60)
-    given_up = call(service, told, "sync", "--libvirt", "x:///", "--limit-seconds", "1")
-    assert given_up.returncode == ExitStatus.UNREACHABLE
+    told.tells(**tells)
+    limit = ["--limit-seconds", "1"] if "sleep" in tells else []
+    refused = call(service, told, "sync", "--libvirt", "x:///", *limit)
+    assert refused.returncode == status
+    said = {"error": "the reason", "status": str(told.python), "sleep": ""}
+    assert said[next(key for key in said if key in tells)] in refused.stderr
+    if "code" in tells:
+        tag = call(service, told, "tag", "web-0", "--scope", "web", "--libvirt", "x:///")
+        assert (tag.returncode, "the reason" in tag.stderr) == (status, True)
 
 
 def test_a_tag_sends_what_was_given_and_nothing_else(service: Running, told: Told) -> None:

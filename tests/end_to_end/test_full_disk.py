@@ -78,18 +78,6 @@ def test_an_agent_that_is_told_to_end_ends_although_it_cannot_write(
     agent.expect(*DONE)
 
 
-def test_an_agent_that_starts_on_a_full_disk_ends_so_that_systemd_starts_it_again(
-    cloud: Endpoint, agent: Agent
-) -> None:
-    command = ["prlimit", "--fsize=0", sys.executable, *COMMAND_LINE]
-    ran = forked.completed([*command, "--config", str(agent.settings)])
-    assert ran.returncode != 0, ran.stderr
-    assert "forewarn: cannot use" in ran.stderr
-    cloud.show(event())
-    agent.start()
-    agent.expect(*DONE)
-
-
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Running]:
     running = Running(tmp_path)
@@ -123,11 +111,14 @@ def test_a_service_whose_disk_is_full_says_that_it_is_not_ready(service: Running
     assert approved.status == 200
 
 
-def test_a_service_that_starts_on_a_full_disk_ends_so_that_systemd_starts_it_again(
-    service: Running,
+def test_what_starts_on_a_full_disk_ends_so_that_systemd_starts_it_again(
+    tmp_path: Path, agent: Agent
 ) -> None:
-    assert service.stop() == 0
-    command = ["prlimit", "--fsize=0", *service.command]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode != 0, ran.stderr
-    service.start(errors=subprocess.DEVNULL)
+    agents = [sys.executable, *COMMAND_LINE, "--config", str(agent.settings)]
+    service = Running(tmp_path)
+    ran = [forked.completed(["prlimit", "--fsize=0", *each]) for each in (agents, service.command)]
+    assert all(each.returncode for each in ran), ran
+    assert "forewarn: cannot use" in ran[0].stderr
+    agent.start().until(lambda: agent.page("/healthz")[0] == 200)
+    with service:
+        assert service.operator.get("/readyz")["ready"]

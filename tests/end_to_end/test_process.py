@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import socket
 from collections.abc import Iterator
@@ -30,33 +31,35 @@ def service(folder: Path) -> Iterator[Running]:
     made.kill()
 
 
-def test_a_signal_stops_it_and_leaves_everything_clean(service: Running) -> None:
-    service.start()
-    (ready,) = service.said("ready")
-    assert ready["operators"] == [f"unix:{service.socket}"]
-    assert ready["pid"] == service.pid
-    service.operator.ask("PUT", "/v1/fleet", fleet())
-    assert service.stop() == run.STOPPED
+def test_a_signal_stops_it_and_leaves_everything_clean_for_the_next_start(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = service.folder / "forewarn.db"
+    database.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(service.folder / "notify.sock"))
+        systemd.settimeout(SECONDS)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(service.folder / "notify.sock"))
+        service.start(awaits=False)
+        assert systemd.recv(100) == b"READY=1"
+        assert service.operator.get("/readyz")["ready"]
+        (ready,) = service.said("ready")
+        assert (ready["operators"], ready["pid"]) == ([f"unix:{service.socket}"], service.pid)
+        assert (ready["machines"], ready["scopes"]) == (0, 0)
+        service.operator.ask("PUT", "/v1/fleet", fleet())
+        assert service.stop() == run.STOPPED
+        assert systemd.recv(100) == b"STOPPING=1"
     assert [line["event"] for line in service.said()][-2:] == ["stopping", "stopped"]
     assert not service.socket.exists()
     assert not (service.folder / "forewarn.db-wal").exists()
-
-
-def test_a_new_database_is_told_and_the_ready_line_counts_what_is_served(service: Running) -> None:
-    database = service.folder / "forewarn.db"
-    database.unlink()
+    monkeypatch.delenv("NOTIFY_SOCKET")
     service.start()
-    (new,) = (line for line in service.said() if line["event"].startswith("a new database was"))
-    assert (new["level"], new["database"]) == ("warning", str(database))
-    service.operator.ask("PUT", "/v1/fleet", fleet())
-    assert service.stop() == run.STOPPED
-    service.start()
-    first, again = service.said("ready")
-    assert (first["machines"], first["scopes"]) == (0, 0)
+    _, again = service.said("ready")
     served = service.operator
     assert again["machines"] == len(served.get("/v1/fleet/machines")["machines"]) > 0
     assert again["scopes"] == len(served.get("/v1/fleet/scopes")["scopes"]) > 0
-    assert len([line for line in service.said() if "new database" in line["event"]]) == 1
+    (new,) = (line for line in service.said() if line["event"].startswith("a new database was"))
+    assert (new["level"], new["database"]) == ("warning", str(database))
 
 
 def test_a_second_signal_ends_it_at_once(service: Running) -> None:
@@ -74,6 +77,17 @@ def test_a_second_signal_ends_it_at_once(service: Running) -> None:
         assert service.stop() == BY_SIGNAL + signal.SIGTERM
 
 
+def test_at_a_terminal_a_hangup_ends_it(service: Running) -> None:
+    master, slave = pty.openpty()
+    service.start(errors=slave)
+    os.close(slave)
+    try:
+        service.reload()
+        assert service.ended() == -signal.SIGHUP
+    finally:
+        os.close(master)
+
+
 def test_a_taken_port_is_refused_in_one_line(service: Running) -> None:
     with socket.create_server(("127.0.0.1", service.guest_port)):
         service.start(awaits=False)
@@ -82,22 +96,6 @@ def test_a_taken_port_is_refused_in_one_line(service: Running) -> None:
     assert len(errors) == 1
     assert f"127.0.0.1:{service.guest_port}" in errors[0]
     assert not service.socket.exists()
-
-
-def test_systemd_is_told_when_it_is_ready_and_when_it_stops(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = service.folder / "notify.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(str(place))
-        listening.settimeout(SECONDS)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(place))
-        service.start(awaits=False)
-        assert listening.recv(100) == b"READY=1"
-        assert service.operator.get("/readyz")["ready"]
-        os.kill(service.pid, signal.SIGTERM)
-        assert listening.recv(100) == b"STOPPING=1"
-        assert service.ended() == run.STOPPED
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")

@@ -1,8 +1,6 @@
 """The guides to production, backups and accounts: their blocks are judged and run."""
 
 import contextlib
-import hashlib
-import hmac
 import os
 import re
 import shlex
@@ -15,7 +13,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import forked
-from end_to_end.production import by_this_python, example
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 from ports import free_port
@@ -23,8 +20,8 @@ from recipes import pages
 
 
 def test_libvirts_examples_are_well_formed_and_agree() -> None:
-    interface = ET.fromstring(example("xml", "<interface"))
-    network = ET.fromstring(example("xml", "<network"))
+    interface = ET.fromstring(pages.block("production", "xml", "<interface"))
+    network = ET.fromstring(pages.block("production", "xml", "<network"))
     filtered = interface.find("filterref")
     assert filtered is not None
     assert filtered.get("filter") == "clean-traffic"
@@ -36,18 +33,6 @@ def test_libvirts_examples_are_well_formed_and_agree() -> None:
         str(one.get("value")) for one in network.iter() if one.tag.endswith("dnsmasq/1.0}option")
     ]
     assert [option.split(",")[0] for option in options] == ["dhcp-option=245", "dhcp-option=121"]
-
-
-def test_the_signatures_map_is_what_nginx_reads_and_nobody_else(tmp_path: Path) -> None:
-    secret = "a secret of sixteen bytes and more"
-    (tmp_path / "proxy.secret").write_text(f"{secret}\n")
-    command = by_this_python(example("sh", "signatures.map"))
-    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
-    made = tmp_path / "signatures.map"
-    expected = hmac.new(secret.encode(), b"web-0", hashlib.sha256).hexdigest()
-    assert made.read_text().splitlines()[0] == f"web-0 {expected};"
-    assert len(made.read_text().splitlines()) == 2
-    assert made.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's limits")
@@ -89,11 +74,13 @@ def moved(command: str, folder: Path) -> str:
     own = f'forewarn() {{ {shlex.quote(sys.executable)} -m forewarn "$@"; }}\n'
     lines = [line for line in command.splitlines() if not line.startswith("systemctl ")]
     text = "\n".join(lines).replace("/var/backups", str(folder / "backups"))
-    return own + by_this_python(text).replace("/var/lib/forewarn", str(folder))
+    text = text.replace("python3 -c", f"'{sys.executable}' -c")
+    return own + text.replace("/var/lib/forewarn", str(folder))
 
 
 def by_the_guide(words: str, folder: Path) -> None:
-    subprocess.run(["sh", "-ec", moved(example("sh", words), folder)], check=True)
+    command = moved(pages.block("running", "sh", words), folder)
+    subprocess.run(["sh", "-ec", command], check=True)
 
 
 def killed_after_a_backup(folder: Path) -> Running:

@@ -163,7 +163,7 @@ def loaded(folder: Path, text: str) -> settings.HostRelaySettings:
     return settings.load(path, {"STATE_DIRECTORY": str(folder)})
 
 
-def test_the_packaged_settings_are_the_defaults_but_for_where_the_service_is(
+def test_the_packaged_settings_show_the_defaults_but_for_where_the_service_is(
     tmp_path: Path,
 ) -> None:
     told = loaded(tmp_path, SETTINGS)
@@ -171,12 +171,7 @@ def test_the_packaged_settings_are_the_defaults_but_for_where_the_service_is(
     plain = loaded(tmp_path, least)
     assert (told.guest, told.status, told.state) == (plain.guest, plain.status, plain.state)
     assert told.upstream.token_file.endswith("/relay.token")
-
-
-def test_every_default_that_the_packaged_settings_show_is_one(tmp_path: Path) -> None:
-    shown = re.sub(r"(?m)^#(?=[^\s:])", "", SETTINGS)
-    told, plain = loaded(tmp_path, shown), loaded(tmp_path, SETTINGS)
-    assert told == plain
+    assert loaded(tmp_path, re.sub(r"(?m)^#(?=[^\s:])", "", SETTINGS)) == told
 
 
 def test_the_socket_is_the_address_that_the_relay_listens_at_by_default() -> None:

@@ -13,8 +13,8 @@ leaves running; two run at once, or HOSTS_AT_ONCE.
     ssh_host    Such a host that is reached by SSH alone.
     site        What a test of root has to itself: /etc, and the user of the service's unit.
     guest     A guest: where it runs, and all of its polls, by which a test judges.
-    image     The kernel and the initramfs of the guests; init.sh is their only program.
-    agent_image   A disk with the agent itself, for a guest that runs it.
+    init.sh   The only program of the guests.
+    agent_image  A disk with the agent itself, for a guest that runs it.
     reaper    The first process of a namespace, which reaps.
 
 How a test is written:

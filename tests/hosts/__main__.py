@@ -19,7 +19,7 @@ import pytest
 from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
-OF_ROOT = ("behind_nat", "filter", "polkit", "relays", "ssh")
+OF_ROOT = ("filter", "nat", "polkit", "ssh")
 AT_ONCE = int(os.environ.get("HOSTS_AT_ONCE", "") or 2)
 """Files: a guest that boots takes a core, but most of the time all of them wait."""
 

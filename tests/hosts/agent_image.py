@@ -73,28 +73,18 @@ def make(folder: Path) -> Path:
     for path, text in {"bin/action": ACTION, "bin/agent": RUN, "etc/agent.toml": RULES}.items():
         (tree / path).write_text(text)
         (tree / path).chmod(0o755)
-    return formatted(folder / "agent.ext4", DISK_MIB, tree)
+    return image.formatted(folder / "agent.ext4", DISK_MIB, tree)
 
 
 def state(folder: Path, name: str) -> Path:
     """Make the disk of one guest's agent; return its path."""
-    return formatted(folder / f"{name}.ext4", STATE_MIB)
+    return image.formatted(folder / f"{name}.ext4", STATE_MIB)
 
 
 def needed(binary: Path) -> list[Path]:
     """Return the libraries that a binary loads, by the loader's own word."""
     told = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False).stdout
     return [Path(path) for path in re.findall(r"(/\S+) \(0x", told)]
-
-
-def formatted(disk: Path, mib: int, tree: Path | None = None) -> Path:
-    with disk.open("wb") as file:
-        file.truncate(mib * 1024 * 1024)
-    mkfs = shutil.which("mkfs.ext4", path=image.search_path())
-    assert mkfs is not None
-    of = ["-d", str(tree)] if tree else []
-    subprocess.run([mkfs, "-q", "-F", "-m", "0", *of, str(disk)], check=True)
-    return disk
 
 
 def disks(shared: Path, own: Path) -> str:

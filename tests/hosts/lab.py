@@ -13,9 +13,10 @@ from typing import Any
 
 from end_to_end.running import Running
 from forewarn.cli import main
-from hosts import image, site
+from hosts import site
 from hosts.guest import Guest
-from hosts.host import ENDPOINT, ROUTER, Host, until
+from hosts.host import ENDPOINT, HERE, ROUTER, Host, until
+from machines import image
 from relays import process
 
 PROGRAMS = (
@@ -30,6 +31,10 @@ PROGRAMS_OF_ROOT = ("nft", "nginx", "dnsmasq", "sshd", "setpriv", "dbus-daemon",
 PACKAGES_OF_ROOT = "nftables nginx-light dnsmasq-base openssh-server dbus polkitd"
 PYTHON = "/usr/bin/python3"
 """The Python that has Debian's python3-libvirt; ours need not."""
+MODULES = ("virtio_pci", "virtio_net", "virtio_blk", "button", "evdev", "crc32c_generic", "ext4")
+"""Of a guest's kernel. Debian's smallest one boots quickest: linux-image-cloud-amd64."""
+BUTTON = "#!/bin/sh\necho OFF >/dev/console\nsync\nexec poweroff -f\n"
+"""What acpid runs in a guest when its power button is pressed."""
 NETWORK = (
     "mount -t tmpfs tmpfs /run",
     "mkdir /run/netns",
@@ -92,7 +97,7 @@ def missing() -> str:
         [PYTHON, "-c", "import libvirt"], capture_output=True, check=False
     ).returncode:
         return f"{PYTHON} cannot import libvirt: install python3-libvirt"
-    return image.missing()
+    return image.missing_kernel("linux-image-cloud-amd64")
 
 
 def missing_of_root() -> str:
@@ -130,7 +135,9 @@ class Lab:
         """Of every guest that there was: its addresses and taps stay."""
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="lab", daemon=True)
-        self._image = image.make(folder)
+        kernel = image.kernels()[-1]
+        files = {"init": (HERE / "init.sh").read_text(), "etc/acpi/PWRF/00000080": BUTTON}
+        self._image = kernel, image.initramfs(folder, kernel, MODULES, files)
         _network(SERVICE if has_relays else ROUTER)
         if has_relays:
             process.certify(folder, SERVICE)
@@ -208,10 +215,10 @@ class Lab:
         )
         host.start_relay()
 
-    def fleet(self, guests: Sequence[Guest], scope: str = "web", **more: Any) -> None:
+    def fleet(self, guests: Sequence[Guest], **more: str) -> None:
         """Tell the service of guests, and wait until each has polled.
 
-        They are one availability set, with an update domain for each guest.
+        They are one availability set, with an update domain for each guest; `more` is of each.
         """
         assert self.service is not None
         machines = [
@@ -221,10 +228,11 @@ class Lab:
                 "address": guest.address,
                 "vm_id": guest.vm_id,
                 "update_domain": number,
+                **more,
             }
             for number, guest in enumerate(guests)
         ]
-        told = {"name": scope, "update_domains": len(machines), "machines": machines, **more}
+        told = {"name": "web", "update_domains": len(machines), "machines": machines}
         path = self.folder / "fleet.json"
         path.write_text(json.dumps({"availability_set": [told]}))
         self.forewarn("fleet", "apply", str(path))

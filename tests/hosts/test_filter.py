@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from hosts import lab as labs
 from hosts.guest import BRIDGED, FILTERED, Guest
 from hosts.host import ROUTER
 from hosts.lab import ENDPOINT, Lab
@@ -22,17 +21,12 @@ VICTIM = "10.99.0.11"
 @pytest.fixture(scope="module")
 def lab(as_root: None) -> Iterator[Lab]:
     """One host, whose libvirtd is root's, and the guide's rules before the service alone."""
-    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
-        made = Lab(Path(folder), SystemHost, has_relays=False)
-        try:
-            made.host("h1")
-            rules = pages.block("production", "nft", "table ip forewarn")
-            rules = pages.placed(rules, {'"virbr0"': '"switch"'})
-            subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
-            made.serve()
-            yield made
-        finally:
-            made.close()
+    with labs.made("h1", kind=SystemHost, has_relays=False) as made:
+        rules = pages.block("production", "nft", "table ip forewarn")
+        rules = pages.placed(rules, {'"virbr0"': '"switch"'})
+        subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+        made.serve()
+        yield made
 
 
 @pytest.fixture(scope="module")

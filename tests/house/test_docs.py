@@ -1,9 +1,11 @@
-"""The documentation keeps step: every error code has its heading, every link leads somewhere."""
+"""The documentation keeps step: headings, links, the map of the rooms, the names of tests."""
 
 import re
+import tomllib
 
 import reference
 
+from forewarn.maintenance.news import NewsData, NewsType
 from forewarn.vocabulary import ErrorCode
 from house import tree
 
@@ -15,8 +17,30 @@ def headings(page: str) -> set[str]:
     return set(re.findall(r"^##+ `([^`]+)`$", reference.page(page), re.MULTILINE))
 
 
-def test_each_error_code_has_its_heading() -> None:
+def test_each_error_code_and_each_type_of_news_has_its_heading() -> None:
     assert headings("errors.md") == {code.value for code in ErrorCode}
+    assert headings("news.md") == {kind.value for kind in NewsType}
+
+
+def test_every_fact_of_news_is_in_the_table() -> None:
+    text = reference.page("news.md").partition("| fact |")[2].partition("## ")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)
+    facts = {name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)}
+    assert facts == set(NewsData.__struct_fields__)
+
+
+def test_the_map_has_the_rooms_of_the_import_contract() -> None:
+    text = (tree.ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = re.search(r"## The rooms.*?```\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    drawn = re.findall(r"(?m)^(\w+(?: \| \w+)*)(?:  |$)", block[1])
+    contracts = tomllib.loads((tree.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = [
+        each["layers"]
+        for each in contracts["tool"]["importlinter"]["contracts"]
+        if each["type"] == "layers"
+    ]
+    assert drawn == [each for each in layers if each != "__main__"]
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
@@ -67,33 +91,19 @@ def test_the_readme_has_no_link_that_works_on_one_site_only() -> None:
     assert [path for path in inside if not (tree.ROOT / path).exists()] == []
 
 
-def test_every_test_that_a_page_names_is_there() -> None:
-    tests = [path for path in tree.committed_files() if path.name.startswith("test_")]
-    known = {
-        name
-        for path in tests
-        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+def found_in(kind: str, pattern: str) -> set[str]:
+    """Return what the committed files of a kind have by a pattern, with the names of stories."""
+    return {
+        f"`{path.name}`: {found}" if kind == "*.txt" else found
+        for path in tree.committed_files()
+        if path.match(kind)
+        for found in re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    named = {
-        name
-        for page in PAGES
-        for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))
-    }
-    assert len(named) > 10
-    assert named <= known
 
 
-def test_every_story_that_a_page_names_is_there() -> None:
-    texts = [path for path in tree.committed_files() if path.suffix == ".txt"]
-    known = {
-        f"`{path.name}`: {title}"
-        for path in texts
-        for title in re.findall(r"(?m)^story (.+)$", path.read_text(encoding="utf-8"))
-    }
-    named = {
-        name
-        for page in PAGES
-        for name in re.findall(r"`\w+\.txt`: [^|]+\b", page.read_text(encoding="utf-8"))
-    }
-    assert named
-    assert named <= known
+def test_every_test_and_every_story_that_a_page_names_is_there() -> None:
+    tests, stories = found_in("*.md", r"`(test_\w+)`"), found_in("*.md", r"`\w+\.txt`: [^|]+\b")
+    assert len(tests) > 10
+    assert tests <= found_in("test_*.py", r"def (test_\w+)")
+    assert stories
+    assert stories <= found_in("*.txt", r"^story (.+)$")

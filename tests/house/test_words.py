@@ -1,6 +1,7 @@
 """What no committed file may hold, and what every test must."""
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from house import tree
@@ -52,58 +53,57 @@ JUDGES = re.compile(r"\bassert\b|raises|\bcheck|\bverify|\bconform|\bexpect|fail
 THIS_FILE = Path(__file__)
 
 
+def lines_with(pattern: re.Pattern[str], paths: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
+    """Yield the lines of files in which something is found: the file, its place, the line."""
+    for path in paths:
+        if path != THIS_FILE:
+            for number, line in enumerate(tree.lines_of(path), 1):
+                if pattern.search(line):
+                    yield path, f"{tree.shown(path)}:{number}: {line.strip()[:80]}", line
+
+
 def test_no_file_names_a_package_index_or_a_path_of_one_machine() -> None:
-    assert not [
-        f"{tree.shown(path)}:{number}: {line.strip()[:80]}"
-        for path in tree.committed_files()
-        if path != THIS_FILE
-        for number, line in enumerate(tree.lines_of(path), 1)
-        if INDEX_ADDRESS.search(line) or MACHINE_PATH.search(line)
-    ]
+    for pattern in (INDEX_ADDRESS, MACHINE_PATH):
+        assert not [place for _, place, _ in lines_with(pattern, tree.committed_files())]
 
 
 def test_tests_neither_sleep_nor_patch() -> None:
     """Only `tests/patience.py` pauses, for all of them."""
+    tests = [path for path in tree.python_files("tests") if path.name != "patience.py"]
+    assert not [place for _, place, _ in lines_with(FAKE, tests)]
     assert not [
-        f"{tree.shown(path)}:{number}: {line.strip()}"
-        for path in tree.python_files("tests")
-        if path != THIS_FILE and path.name != "patience.py"
-        for number, line in enumerate(tree.lines_of(path), 1)
-        if FAKE.search(line) or (REAL_TIME.search(line) and "end_to_end" not in path.parts)
+        place for path, place, _ in lines_with(REAL_TIME, tests) if "end_to_end" not in path.parts
     ]
 
 
 def test_no_number_of_seconds_bounds_a_wait() -> None:
     """All waits have the patience of tests/patience.py; labs live in real time."""
-    assert not [
-        f"{tree.shown(path)}:{number}: {line.strip()}"
+    tests = [
+        path
         for path in tree.python_files("tests")
-        if path not in (THIS_FILE, tree.ROOT / "tests/patience.py") and not LABS & {*path.parts}
-        for number, line in enumerate(tree.lines_of(path), 1)
+        if path.name != "patience.py" and not LABS & {*path.relative_to(tree.ROOT).parts}
+    ]
+    assert not [
+        place
+        for _, place, line in lines_with(LIMIT, tests)
         for found in LIMIT.finditer(line)
         if float(next(filter(None, found.groups()))) and line[: found.start()].count('"') % 2 == 0
     ]
 
 
 def test_no_page_is_read_before_it_is_there() -> None:
-    assert not [
-        f"{tree.shown(path)}:{number}: {line.strip()}"
+    browsers = [
+        path
         for path in tree.python_files("tests")
-        if any("playwright" in line for line in tree.lines_of(path)) and path != THIS_FILE
-        for number, line in enumerate(tree.lines_of(path), 1)
-        if UNWAITED.search(line)
+        if any("playwright" in line for line in tree.lines_of(path))
     ]
+    assert not [place for _, place, _ in lines_with(UNWAITED, browsers)]
 
 
 def test_what_tests_leave_to_chance_has_a_seed() -> None:
     """The one of tests/seeds.py, which CI sets, or a fixed one: what is refused can be repeated."""
-    assert not [
-        f"{tree.shown(path)}:{number}: {line.strip()}"
-        for path in tree.python_files("tests")
-        if path != THIS_FILE and path.name != "seeds.py"
-        for number, line in enumerate(tree.lines_of(path), 1)
-        if CHANCE.search(line)
-    ]
+    tests = [path for path in tree.python_files("tests") if path.name != "seeds.py"]
+    assert not [place for _, place, _ in lines_with(CHANCE, tests)]
 
 
 def test_a_test_can_fail() -> None:
@@ -118,11 +118,7 @@ def test_a_test_can_fail() -> None:
 
 
 def test_a_lint_exception_has_its_reason_on_the_line() -> None:
-    assert not [
-        f"{tree.shown(path)}:{number}: {line.strip()}"
-        for path in tree.python_files("src")
-        for number, line in enumerate(tree.lines_of(path), 1)
-        if re.search(r"#\s*(?:noqa|type: ignore)", line)
-        and not re.search(r"(?:noqa|type: ignore)[^#]*?\s-\s\w+", line)
-        and not re.search(r"(?:noqa|type: ignore)[^#]*#\s*\w+", line)
-    ]
+    exception = re.compile(r"#\s*(?:noqa|type: ignore)")
+    reason = re.compile(r"(?:noqa|type: ignore)[^#]*?(?:\s-\s|#\s*)\w+")
+    src = tree.python_files("src")
+    assert not [place for _, place, line in lines_with(exception, src) if not reason.search(line)]

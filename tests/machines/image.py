@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -24,7 +24,7 @@ MODULES = (
 )  # fmt: skip
 ROOT_MODULE = "9p"
 """By which the machine reads the host's root; Debian's kernels for clouds are without it."""
-DISK_BYTES = 512 * 1024 * 1024
+DISK_MIB = 512
 """Of a sparse file: room for the machine's journal and state, a few MiB of it taken."""
 
 PYTHON = "/opt/forewarn/python"
@@ -47,13 +47,18 @@ def missing() -> str:
     absent = [name for name in PROGRAMS if shutil.which(name, path=search_path()) is None]
     if absent or not SYSTEMD.exists():
         return f"{', '.join(absent) or 'systemd'} is not installed: install {packages}"
-    if not kernels(ROOT_MODULE):
-        return (
-            f"no kernel with {ROOT_MODULE} in {kernel_folder()}: unpack Debian's package there, by "
-            "`apt-get download $(apt-cache depends linux-image-amd64 | awk '/Depends/ {print $2}')`"
-            f" and `dpkg -x linux-image-*.deb {kernel_folder()}`"
-        )
-    return ""
+    return missing_kernel("linux-image-amd64", ROOT_MODULE)
+
+
+def missing_kernel(package: str, module: str = "") -> str:
+    """Say how to get a kernel, with a module if it is given; empty if there is one."""
+    if kernels(module):
+        return ""
+    return (
+        f"no kernel {f'with {module} ' if module else ''}in {kernel_folder()}: unpack Debian's "
+        f"there, by `apt-get download $(apt-cache depends {package} | awk '/Depends/ {{print $2}}')"
+        f"` and `dpkg -x linux-image-*.deb {kernel_folder()}`"
+    )
 
 
 def search_path() -> str:
@@ -83,29 +88,48 @@ def make(folder: Path, files: dict[str, str]) -> tuple[Path, Path, Path]:
     """
     compileall.compile_dir(ROOT / "src", quiet=1)  # once here, and not at each start in there
     kernel = kernels(ROOT_MODULE)[-1]
+    libraries = sysconfig.get_path("purelib")
+    binds = ((sys.base_prefix, PYTHON), (str(ROOT), SOURCE), (libraries, LIBRARIES))
+    own = {"/usr/local/bin/forewarn": COMMAND, **files}
+    packed = {
+        "init": (HERE / "init.sh").read_text(),
+        "binds": "".join(f"{of} {to}\n" for of, to in binds),
+        **{f"made{path}": text for path, text in own.items()},
+    }
+    return kernel, initramfs(folder, kernel, MODULES, packed), formatted(folder / "disk", DISK_MIB)
+
+
+def initramfs(folder: Path, kernel: Path, modules: Iterable[str], files: Mapping[str, str]) -> Path:
+    """Pack busybox, some of a kernel's modules, and files, of which scripts may be executed."""
     tree = folder / "initramfs"
-    for name in ("proc", "sys", "dev", "host", "disk", "new", "bin", "modules"):
+    for name in ("bin", "modules"):
         (tree / name).mkdir(parents=True)
-    shutil.copy(HERE / "init.sh", tree / "init")
-    (tree / "init").chmod(0o755)
     busybox = shutil.which("busybox")
     assert busybox is not None
     shutil.copy(busybox, tree / "bin" / "busybox")
     (tree / "bin" / "sh").symlink_to("busybox")
-    order = copy_modules(modules_of(kernel), tree / "modules")
-    (tree / "modules" / "order").write_text("\n".join(order) + "\n")
-    libraries = sysconfig.get_path("purelib")
-    binds = ((sys.base_prefix, PYTHON), (str(ROOT), SOURCE), (libraries, LIBRARIES))
-    (tree / "binds").write_text("".join(f"{of} {to}\n" for of, to in binds))
-    for path, text in {"/usr/local/bin/forewarn": COMMAND, **files}.items():
-        made = tree / "made" / path.lstrip("/")
+    order = _copy_modules(modules_of(kernel), tree / "modules", modules)
+    for path, text in {"modules/order": "\n".join([*order, ""]), **files}.items():
+        made = tree / path
         made.parent.mkdir(parents=True, exist_ok=True)
         made.write_text(text)
         made.chmod(0o755 if text.startswith("#!") else 0o644)
-    return kernel, packed(tree, folder / "initramfs.cpio"), formatted(folder / "disk.ext4")
+    names = "\n".join(str(path.relative_to(tree)) for path in sorted(tree.rglob("*")))
+    archive = ["busybox", "cpio", "-o", "-H", "newc", "-R", "0:0"]
+    packed = folder / "initramfs.cpio"
+    with packed.open("wb") as file:
+        subprocess.run(
+            archive,
+            cwd=tree,
+            input=names.encode(),
+            stdout=file,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+    return packed
 
 
-def copy_modules(of: Path, to: Path, names: Iterable[str] = MODULES) -> list[str]:
+def _copy_modules(of: Path, to: Path, names: Iterable[str]) -> list[str]:
     """Copy modules and what they depend on; return their names, each after its own."""
     files = {path.stem.replace("-", "_"): path for path in of.rglob("*.ko")}
     order: list[str] = []
@@ -124,25 +148,12 @@ def copy_modules(of: Path, to: Path, names: Iterable[str] = MODULES) -> list[str
     return order
 
 
-def packed(tree: Path, to: Path) -> Path:
-    names = "\n".join(str(path.relative_to(tree)) for path in sorted(tree.rglob("*")))
-    archive = ["busybox", "cpio", "-o", "-H", "newc", "-R", "0:0"]
-    with to.open("wb") as file:
-        subprocess.run(
-            archive,
-            cwd=tree,
-            input=names.encode(),
-            stdout=file,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
-    return to
-
-
-def formatted(disk: Path) -> Path:
+def formatted(disk: Path, mib: int, tree: Path | None = None) -> Path:
+    """Make a disk of ext4, with the files of a folder if it is given."""
     with disk.open("wb") as file:
-        file.truncate(DISK_BYTES)
+        file.truncate(mib * 1024 * 1024)
     mkfs = shutil.which("mkfs.ext4", path=search_path())
     assert mkfs is not None
-    subprocess.run([mkfs, "-q", "-F", str(disk)], check=True)
+    of = ["-d", str(tree)] if tree else []
+    subprocess.run([mkfs, "-q", "-F", "-m", "0", *of, str(disk)], check=True)
     return disk

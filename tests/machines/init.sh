@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # The first program of the machine: loads what the kernel has as modules, lays the machine's own
 # disk over the host's root, which is read-only, and hands over to systemd.
+busybox mkdir -p /proc /sys /dev /host /disk /new
 busybox mount -t proc proc /proc
 busybox mount -t sysfs sys /sys
 busybox mount -t devtmpfs dev /dev

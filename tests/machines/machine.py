@@ -111,11 +111,6 @@ class Inside:
         self._socket.close()
 
 
-def cut(folder: Path) -> None:
-    """Take the power of a folder's machine away: it is given back, and it boots."""
-    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
-
-
 class Machine:
     """One virtual machine.
 
@@ -158,9 +153,13 @@ class Machine:
         """Return what its journal has of this boot."""
         return self.run("journalctl", "--boot", "--output=cat", "--no-pager", *options)
 
+    def kill(self) -> None:
+        """Take its power away: it is given back, and it boots."""
+        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
+
     def cut(self) -> None:
         """Cut its power, and wait until it is up again."""
-        cut(self.folder)
+        self.kill()
         self.inside.booted()
 
     def close(self) -> None:

@@ -1,14 +1,16 @@
 """A service on the host and a machine of its fleet, whose agent runs under the packaged unit."""
 
+import contextlib
 import json
-import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 from end_to_end.agents import until
 from end_to_end.running import Running
 from house.tree import ROOT
-from machines.machine import NAME, PATIENCE_SECONDS, Machine
+from machines.machine import NAME, PATIENCE_SECONDS, Inside, Machine, Rebooted
+from recipes.power import Power
 
 UNITS = ROOT / "packaging"
 LOG = "/var/log/actions.log"
@@ -36,7 +38,7 @@ def command(name: str, **terms: str | bool) -> str:
 
 
 class Site:
-    """The service, which carries out by `act`, and one machine.
+    """The service, one machine, and the switch by which the service acts upon it.
 
     Args:
         folder: Its own; the path is short.
@@ -44,19 +46,11 @@ class Site:
     """
 
     def __init__(self, folder: Path, rules: str) -> None:
-        self.folder = folder
-        self.service = Running(folder)
-        paths = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests'}"
-        program = ["/usr/bin/env", paths, sys.executable, "-m", "machines.act", str(folder)]
-        self.service.settings.write_text(
-            f'[store]\npath = "forewarn.db"\n'
-            f'[[guest.listener]]\nport = {self.service.guest_port}\ndefault_vm = "{NAME}"\n'
-            f'[connector]\nkind = "command"\n'
-            f"[connector.command]\nprogram = {json.dumps(program)}\n"
-        )
-        self.service.start()
-        fleet = {"machine": [{"name": NAME, "host": "h1"}]}
-        assert self.service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
+        self.how = ""
+        """How maintenance is carried out: `cut` takes the machine's power away, `systemctl` reboots
+        it in good order, `nothing` does nothing."""
+        self.over = threading.Event()
+        """Set to let maintenance end."""
         files = {
             "/etc/forewarn/agent.toml": rules,
             "/etc/systemd/system/forewarn-agent.service": (
@@ -66,16 +60,45 @@ class Site:
             "/usr/local/bin/action": ACTION,
             LOG: "",
         }
-        try:
+        with contextlib.ExitStack() as opened:
+            own = folder / "switch"  # QEMU has a socket of the same name
+            own.mkdir()
+            switch = Power(own, seconds=4 * PATIENCE_SECONDS)
+            opened.callback(switch.close)
+            switch.machines = {NAME: self}
+            self.service = opened.enter_context(Running(folder, connector=switch.settings))
+            fleet = {"machine": [{"name": NAME, "host": "h1", "address": "127.0.0.1"}]}
+            assert self.service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
             self.machine = Machine(folder, self.service.guest_port, files)
-        except BaseException:
-            self.service.stop()
-            raise
+            opened.callback(self.machine.close)
+            opened.callback(self.over.set)
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def stop(self) -> None:
+        """Do to the machine what was announced, and wait until it is up again."""
+        if self.how == "nothing":
+            return
+        with contextlib.closing(Inside(self.machine.folder / "power.sock")) as inside:
+            inside.run("true")  # which tells this boot
+            before = inside.boot
+            if self.how == "cut":
+                self.machine.kill()
+            else:
+                with contextlib.suppress(Rebooted):  # before it has said how the command ended
+                    inside.run("systemctl", "reboot")
+            inside.booted(since=before)
+
+    def start(self) -> None:
+        """Wait until the maintenance is to end."""
+        self.over.wait()
 
     def announce(self, event_type: str, how: str) -> None:
         """Announce maintenance of the machine, and say how it will be carried out."""
-        (self.folder / "how").write_text(how)
-        (self.folder / "over").unlink(missing_ok=True)
+        self.how = how
+        self.over.clear()
         asked = {"event_type": event_type, "hosts": ["h1"]}
         assert self.service.operator.ask("POST", "/v1/maintenances", asked).status < 300
 
@@ -93,7 +116,7 @@ class Site:
 
     def end(self) -> None:
         """Let what carries the operation out end, and wait until the agent has heard of it."""
-        (self.folder / "over").touch()
+        self.over.set()
         self.status_is("Completed")
         self.at_rest()
 
@@ -105,7 +128,3 @@ class Site:
     def done(self) -> list[str]:
         """Return what the actions have left."""
         return self.machine.run("cat", LOG).splitlines()
-
-    def close(self) -> None:
-        self.machine.close()
-        self.service.stop()

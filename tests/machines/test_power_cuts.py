@@ -119,7 +119,7 @@ def test_power_cuts_at_any_instant_leave_the_machine_as_it_should_be(site: Site)
         lives.live(scheduled)
         if site.operation()["status"] == "Started":
             lives.live(started)
-        (site.folder / "over").touch()
+        site.over.set()
         lives.prepare()
         site.status_is("Completed")
         lives.live(over)

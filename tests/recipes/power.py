@@ -41,9 +41,9 @@ class Machine(Protocol):
 
 
 class Power:
-    """Carries a service's acts out upon machines."""
+    """Carries a service's acts out upon machines, each of which may last so many seconds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, seconds: float = patience.SECONDS) -> None:
         self.machines: Mapping[str, Machine] = {}
         self.acts: list[str] = []
         """What was carried out, as `Reboot db-0`."""
@@ -52,9 +52,7 @@ class Power:
         self._socket.listen()
         self._program = folder / "power"
         self._program.write_text(
-            PROGRAM.format(
-                python=sys.executable, seconds=patience.SECONDS, path=str(folder / "power.sock")
-            )
+            PROGRAM.format(python=sys.executable, seconds=seconds, path=str(folder / "power.sock"))
         )
         self._program.chmod(0o755)
         self._thread = threading.Thread(target=self._serve)

@@ -1,4 +1,4 @@
-"""docs/guides/draining.md as it stands: HAProxy, two web servers, and agents that drain them."""
+"""docs/guides/draining.md as it stands: HAProxy, web servers, and agents that drain or end them."""
 
 import contextlib
 import csv
@@ -18,12 +18,13 @@ from pathlib import Path
 import pytest
 
 import patience
-from end_to_end.agents import Agent, Endpoint, event, until
+from agent import workplace
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from ports import free_port
 from recipes import pages
 from recipes.power import Power
-from recipes.web import Web, asked
+from recipes.web import Long, Web, asked
 
 SETTINGS = pages.block("draining", "haproxy", "runtime API")
 
@@ -62,10 +63,6 @@ class Balancer:
                 answer += chunk
         return answer.decode()
 
-    def sessions(self) -> int:
-        """Return how many sessions web-0 has."""
-        return int(self._rows()["web-0"]["scur"])
-
     def taking(self) -> set[str]:
         """Return the servers that get new sessions, by its checks and by what it was told."""
         return {name for name, row in self._rows().items() if row["status"].startswith("UP")}
@@ -74,13 +71,6 @@ class Balancer:
         """Return the statistics of each server of the backend."""
         table = csv.DictReader(io.StringIO(self.ask("show stat").removeprefix("# ")))
         return {row["svname"]: row for row in table if row["svname"].startswith("web-")}
-
-    def state(self) -> str:
-        """Return what web-0 was set to by the API."""
-        lines = [line.removeprefix("# ") for line in self.ask("show servers state").splitlines()]
-        table = csv.DictReader(io.StringIO("\n".join(lines[1:])), delimiter=" ")
-        state = next(row["srv_admin_state"] for row in table if row["srv_name"] == "web-0")
-        return {"0": "ready", "1": "maint", "8": "drain"}[state]
 
     def close(self) -> None:
         self._process.kill()
@@ -95,49 +85,33 @@ SLOW_SECONDS = 2
 """The longest request of the page."""
 
 
-@pytest.fixture
-def webs(tmp_path: Path) -> Iterator[list[Web]]:
-    made = [Web(tmp_path / name, name).start() for name in ("web-0", "web-1")]
-    yield made
-    for web in made:
-        web.close()
-
-
-@pytest.fixture
-def balancer(tmp_path: Path, webs: list[Web]) -> Iterator[Balancer]:
-    made = Balancer(tmp_path, webs)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def agent(tmp_path: Path, cloud: Endpoint, balancer: Balancer) -> Iterator[Agent]:
-    made = Agent(tmp_path / "agent", cloud.url, place(RULES, balancer))
-    made.start()
-    made.until(lambda: made.page("/readyz")[0] == 200)
-    yield made
-    made.close()
-
-
-def place(text: str, balancer: Balancer) -> str:
-    return pages.placed(text, {"10.0.0.5:9999": f"127.0.0.1:{balancer.api}"})
-
-
 def test_an_idle_kept_connection_holds_nothing_up_and_goes_to_another_server(
-    cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
+    tmp_path: Path, cloud: Endpoint
 ) -> None:
-    kept = [
-        http.client.HTTPConnection("127.0.0.1", balancer.port, timeout=patience.SECONDS)
-        for _ in range(4)
-    ]
-    assert {name_by(connection) for connection in kept} == {"web-0", "web-1"}
-    held = {connection.sock for connection in kept}
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Approved")
-    assert [name_by(connection) for connection in kept] == ["web-1"] * 4
-    assert {connection.sock for connection in kept} == held  # the same ones, kept all the while
-    for connection in kept:
-        connection.close()
+    with contextlib.ExitStack() as opened:
+        webs = [Web(tmp_path / name, name).start() for name in ("web-0", "web-1")]
+        for web in webs:
+            opened.callback(web.close)
+        balancer = Balancer(tmp_path, webs)
+        opened.callback(balancer.close)
+        rules = pages.placed(RULES, {"10.0.0.5:9999": f"127.0.0.1:{balancer.api}"})
+        agent = Agent(tmp_path / "agent", cloud.url, rules)
+        opened.callback(agent.start().close)
+        agent.until(lambda: agent.page("/readyz")[0] == 200)
+        kept = [
+            opened.enter_context(
+                contextlib.closing(
+                    http.client.HTTPConnection("127.0.0.1", balancer.port, patience.SECONDS)
+                )
+            )
+            for _ in range(4)
+        ]
+        assert {name_by(connection) for connection in kept} == {"web-0", "web-1"}
+        held = {connection.sock for connection in kept}
+        cloud.show(event())
+        agent.until(lambda: agent.phase() == "Approved")
+        assert [name_by(connection) for connection in kept] == ["web-1"] * 4
+        assert {connection.sock for connection in kept} == held  # kept all the while
 
 
 def name_by(connection: http.client.HTTPConnection) -> str:
@@ -145,7 +119,7 @@ def name_by(connection: http.client.HTTPConnection) -> str:
     return connection.getresponse().read().decode()
 
 
-def test_the_wait_covers_the_probes_and_the_longest_request() -> None:
+def test_every_time_of_the_page_fits_into_the_next() -> None:
     (inter,) = re.findall(r" inter (\d+)s ", POOL)
     (fast,) = re.findall(r" fastinter (\d+)ms ", POOL)
     (answer,) = re.findall(r"timeout check (\d+)s", POOL)
@@ -157,6 +131,62 @@ def test_the_wait_covers_the_probes_and_the_longest_request() -> None:
     for wait in waits:
         assert wait["wait_seconds"] >= noticed + SLOW_SECONDS + 1
         assert wait["wait_seconds"] < 30 - 5  # a Preempt's notice, less the agent's margin
+    (stops,) = re.findall(r"(?m)^TimeoutStopSec=(\d+)$", pages.block("draining", "ini"))
+    service = pages.block("draining", "toml", "web.service")
+    limits = [int(word) for word in re.findall(r"stop = .* time_limit_seconds = (\d+)", service)]
+    before = [int(word) for word in re.findall(r"wait_seconds = (\d+)", service)]
+    assert limits[0] > int(stops)
+    assert before[0] + limits[0] < 300 - 5
+    assert before[1] + limits[1] <= 30 - 5
+
+
+STARTER = """
+# Does nothing where the worker runs already, as the page wants it.
+import os, pathlib, select, subprocess
+try:
+    descriptor = os.pidfd_open(int(pathlib.Path({pid_file!r}).read_text()))
+    runs = not select.select([descriptor], [], [], 0)[0]
+except OSError:
+    runs = False
+null = subprocess.DEVNULL
+if not runs:
+    subprocess.Popen({argv}, start_new_session=True, stdin=null, stdout=null, stderr=null)
+"""
+
+
+def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
+    tmp_path: Path, cloud: Endpoint
+) -> None:
+    """The page's signal ends a server in good order. A unit is ended by systemd, with the same."""
+    with contextlib.ExitStack() as opened:
+        web = Web(tmp_path / "web", "web-0")
+        opened.callback(web.close)
+        web.start().hold()
+        request = Long(web.port)
+        starter = STARTER.format(argv=web.argv, pid_file=str(web.pid_file))
+        here = {
+            "/usr/local/bin/start-worker": workplace.python(tmp_path, "start-worker", starter),
+            "/run/worker.pid": str(web.pid_file),
+        }
+        rules = pages.placed(pages.block("draining", "toml", "pid_file"), here)
+        agent = Agent(tmp_path / "agent", cloud.url, rules)
+        opened.callback(agent.start().close)
+        agent.until(lambda: agent.page("/readyz")[0] == 200)
+        cloud.show(event(EventType="Preempt", notice=30))
+        until(lambda: asked(web.port) == "")  # nobody new is let in
+        seen = agent.looks
+        until(lambda: agent.looks > seen + 1)  # who does not wait had approved by then
+        assert (cloud.approved, request.whole, web.status) == ([], None, None)
+        web.release()
+        assert request.end()
+        agent.until(lambda: agent.phase() == "Approved")
+        assert (cloud.approved, web.status) == (["E1"], 0)
+        cloud.show(started(EventType="Preempt"))
+        agent.until(lambda: agent.shows("Started"))
+        assert asked(web.port) == ""
+        cloud.show()
+        until(lambda: asked(web.port) == "web-0")  # it was started again
+        agent.until(lambda: not agent.status()["standing"])
 
 
 NAMES = ("web-0", "web-1")
@@ -301,26 +331,12 @@ def pair(folder: Path, service: Running, switch: Power) -> Iterator[Pair]:
     made.close()
 
 
-@pytest.mark.parametrize(
-    "requests",
-    [
-        pytest.param([{"scopes": ["pair"]}], id="one scope"),
-        pytest.param(
-            [{"machines": [name]} for name in NAMES],
-            id="two requests at once",
-            marks=pytest.mark.soak,
-        ),
-    ],
-)
-def test_the_pair_loses_no_request(pair: Pair, requests: list[dict[str, object]]) -> None:
+def test_the_pair_loses_no_request(pair: Pair) -> None:
     witness = Witness(pair)
     with witness.looking():
-        for request in requests:
-            answer = pair.service.operator.ask(
-                "POST", "/v1/maintenances", {"event_type": "Reboot", **request}
-            )
-            assert answer.status == 201, answer.body
-        history = functools.partial(pair.service.operator.get, "/v1/history")
-        until(pair.rebooted, history)
+        order = {"event_type": "Reboot", "scopes": ["pair"]}
+        answer = pair.service.operator.ask("POST", "/v1/maintenances", order)
+        assert answer.status == 201, answer.body
+        until(pair.rebooted, functools.partial(pair.service.operator.get, "/v1/history"))
     assert (witness.failed, witness.nobody) == (0, 0)
     assert all(witness.answered[name] for name in NAMES)

@@ -29,6 +29,9 @@ from recipes import pages
 
 BROKEN = Path(__file__).with_name("broken_handler.py")
 SCENARIOS = {scenario.name: scenario for scenario in certify.SCENARIOS}
+needs_other_users = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="only root may become another user"
+)
 
 
 def test_a_program_that_is_not_there_fails_its_scenarios() -> None:
@@ -65,9 +68,7 @@ def test_all_that_the_endpoint_takes_for_an_approval_is_judged(
             trial.judge()
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0, reason="only root may become another user"
-)
+@needs_other_users
 def test_an_ordinary_user_makes_a_namespace_in_a_user_namespace() -> None:
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     assert python is not None  # the tests' own may be for root alone
@@ -135,30 +136,25 @@ def test_junit_tells_every_result() -> None:
     assert suite.findtext(".//failure") == "GET /x\n[31m"
 
 
-def test_the_command_prints_verdicts_and_ends_with_their_status(
+def test_the_command_prints_verdicts_and_warnings_and_ends_with_their_status(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    command = ["certify", "--only", "approve", "--json", "--junit", str(tmp_path / "j.xml")]
-    right = main.execute([*command, "--", sys.executable, str(BROKEN), "nothing"])
-    found = json.loads(capsys.readouterr().out)
-    assert right == ExitStatus.OK
-    assert [each["verdict"] for each in found["results"]] == ["passed"]
-    assert ET.parse(tmp_path / "j.xml").getroot().get("failures") == "0"
-    wrong = main.execute(
-        ["certify", "--only", "approve", "--", sys.executable, str(BROKEN), "approves-twice"]
-    )
-    assert wrong == ExitStatus.NOT_CERTIFIED
-    assert "POST " in capsys.readouterr().out
+    def ran(fault: str, *options: str) -> tuple[int, str]:
+        handler = ("--", sys.executable, str(BROKEN), fault)
+        status = main.execute(["certify", "--only", "approve", *options, *handler])
+        return status, capsys.readouterr().out
 
-
-def test_a_handler_passes_with_a_warning_of_what_azure_may_refuse(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    command = ["certify", "--only", "approve", "--junit", str(tmp_path / "j.xml")]
-    for fault, count in (("nothing", 0), ("says-true-in-capitals", 1)):
-        assert main.execute([*command, "--", sys.executable, str(BROKEN), fault]) == ExitStatus.OK
-        assert capsys.readouterr().out.count(HEADER_WARNING) == count
-        assert len(ET.parse(tmp_path / "j.xml").findall(".//system-err")) == count
+    file = tmp_path / "j.xml"
+    status, told = ran("nothing", "--json", "--junit", str(file))
+    assert status == ExitStatus.OK
+    assert [each["verdict"] for each in json.loads(told)["results"]] == ["passed"]
+    suite = ET.parse(file).getroot()
+    assert (suite.get("failures"), suite.findall(".//system-err")) == ("0", [])
+    status, told = ran("says-true-in-capitals", "--junit", str(file))  # Azure may refuse it
+    assert (status, told.count(HEADER_WARNING)) == (ExitStatus.OK, 1)
+    assert len(ET.parse(file).findall(".//system-err")) == 1
+    status, told = ran("approves-twice")
+    assert (status, "POST " in told) == (ExitStatus.NOT_CERTIFIED, True)
 
 
 def test_a_handler_that_asks_somebody_else_is_told_of_namespaces() -> None:
@@ -168,20 +164,24 @@ def test_a_handler_that_asks_somebody_else_is_told_of_namespaces() -> None:
     assert all(word in result.message for word in ("FOREWARN_ENDPOINT", "--namespace"))
 
 
-def test_a_program_that_is_not_there_is_refused_before_anything_runs(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--", "/no/such/handler"], ["/no/such/handler"]),
+        *(
+            (["--", "true", argument], ["{drain}", "{undrain}", "{folder}"])
+            for argument in ("{drian}", "{port}", "--drain={Drain}")
+        ),
+        (["--only", "aprove", "--", "true"], ["aprove"]),
+        ([], []),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: list[str]
 ) -> None:
-    assert main.execute(["certify", "--", "/no/such/handler"]) == ExitStatus.USAGE
-    assert "/no/such/handler" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("argument", ["{drian}", "{port}", "--drain={Drain}"])
-def test_an_unknown_placeholder_is_refused(
-    capsys: pytest.CaptureFixture[str], argument: str
-) -> None:
-    assert main.execute(["certify", "--", "true", argument]) == ExitStatus.USAGE
+    assert main.execute(["certify", *arguments]) == ExitStatus.USAGE
     told = capsys.readouterr().err
-    assert all(f"{{{name}}}" in told for name in ("drain", "undrain", "folder"))
+    assert all(word in told for word in said), told
 
 
 def test_braces_that_are_no_placeholders_are_left_alone() -> None:
@@ -189,17 +189,9 @@ def test_braces_that_are_no_placeholders_are_left_alone() -> None:
     assert handler_process.unknown_placeholder(command) == ""
 
 
-@pytest.mark.parametrize("arguments", [["--only", "aprove", "--", "true"], []])
-def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
-    assert main.execute(["certify", *arguments]) == ExitStatus.USAGE
-
-
-@pytest.mark.parametrize("attempt", range(2))
-def test_a_handler_that_is_killed_does_not_see_the_end_of_its_drain(
-    tmp_path: Path, attempt: int
-) -> None:
+def test_a_handler_that_is_killed_does_not_see_the_end_of_its_drain(tmp_path: Path) -> None:
     crowd = "for i in $(seq 200); do sleep 60 & done"
-    command = f'"$0" & d=$!; {crowd}; wait $d; echo {attempt} > "$FOREWARN_FOLDER/went_on"'
+    command = f'"$0" & d=$!; {crowd}; wait $d; echo > "$FOREWARN_FOLDER/went_on"'
     handler = handler_process.HandlerProcess(
         Handler(("sh", "-c", command, "{drain}")), tmp_path, {}
     )
@@ -278,17 +270,8 @@ REFUSING = (
 
 def refused(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run Python as an ordinary user of a system that refuses namespaces to all of them."""
-    command = (
-        "unshare",
-        "--user",
-        "sh",
-        "-ec",
-        REFUSING,
-        "sh",
-        *AS_NOBODY,
-        sys.executable,
-        *arguments,
-    )
+    within = ("unshare", "--user", "sh", "-ec", REFUSING, "sh")
+    command = (*within, *AS_NOBODY, sys.executable, *arguments)
     own = Path("/proc/self/ns/user").readlink()
     with subprocess.Popen(
         command,
@@ -303,11 +286,6 @@ def refused(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[s
             Path(f"/proc/{inside.pid}/{name}").write_text("0 0 65536\n")
         output, errors = inside.communicate("go\n", patience.SECONDS)
     return subprocess.CompletedProcess(command, inside.returncode, output, errors)
-
-
-needs_other_users = pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0, reason="only root may become another user"
-)
 
 
 @needs_other_users
@@ -395,15 +373,6 @@ STEPS = WORKFLOW["jobs"]["certify"]["steps"]
 LINES = [step["run"] for step in STEPS if "run" in step]
 TOLD = '#!/bin/sh\necho "$(basename "$0") $*" >>"$TOLD"\n'
 """A program that changes nothing, and says how it was called."""
-
-
-def test_the_workflow_has_what_github_needs() -> None:
-    assert {str(key) for key in WORKFLOW} == {"name", "True", "jobs"}  # YAML 1.1 reads on as True
-    assert WORKFLOW[True] == ["push"]
-    assert WORKFLOW["jobs"]["certify"]["runs-on"]
-    assert all(len({"uses", "run"} & step.keys()) == 1 for step in STEPS)
-    assert all("@" in step["uses"] for step in STEPS if "uses" in step)
-    assert len(LINES) == 3
 
 
 @pytest.mark.soak

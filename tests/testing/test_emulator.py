@@ -1,7 +1,6 @@
 """The emulator as tests of handlers use it: real clients, real sockets, a clock that stands."""
 
 import contextlib
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import requests
 import forewarn
 import patience
 from forewarn.server.guest.limits import Limits
-from forewarn.testing import EmulatedEvent, EmulatedMachine, Emulator, Exchange, NotIdle, Refused
+from forewarn.testing import EmulatedMachine, Emulator, Exchange, NotIdle, Refused
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.vocabulary import ErrorCode
 from leftovers import check_nothing_left
@@ -95,16 +94,7 @@ def test_what_is_finished_shows_once_more_to_a_machine_that_asked(
         assert client.events() == ()
 
 
-def test_a_machine_that_never_asked_is_not_waited_for(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    event = emulator.schedule("Reboot", web.name)
-    emulator.advance("1h")
-    assert event.status == "Completed"
-    emulator.until_idle(0)
-
-
-def test_maintenance_ends_by_itself_once_its_time_is_over(
+def test_maintenance_ends_by_itself_and_waits_for_no_machine_that_never_asked(
     emulator: Emulator, web: EmulatedMachine
 ) -> None:
     event = emulator.schedule("Freeze", web.name, notice="20m")
@@ -113,6 +103,7 @@ def test_maintenance_ends_by_itself_once_its_time_is_over(
     assert event.status == "Started"
     emulator.advance("9s")
     assert event.status == "Completed"
+    emulator.until_idle(0)
 
 
 def test_what_fails_is_gone_and_says_why(emulator: Emulator, web: EmulatedMachine) -> None:
@@ -177,6 +168,9 @@ def test_who_waits_is_refused_when_the_emulator_stops() -> None:
         emulator.stop()
         assert refused.wait(patience.SECONDS)
         thread.join()
+    with pytest.raises(Refused) as stopped:
+        emulator.advance("1m")
+    assert stopped.value.code is ErrorCode.UNAVAILABLE
 
 
 def test_a_handler_that_asks_again_has_decided_about_its_event(
@@ -267,16 +261,6 @@ def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
             assert asked(emulator)[0].status == 200
 
 
-def test_a_stopped_emulator_says_so(web: EmulatedMachine) -> None:
-    del web
-    with Emulator() as emulator:
-        emulator.machine("web-0")
-    emulator.stop()
-    with pytest.raises(Refused) as refused:
-        emulator.advance("1m")
-    assert refused.value.code is ErrorCode.UNAVAILABLE
-
-
 def test_threads_may_stop_it_together_while_another_asks() -> None:
     """Each stop comes back once all is closed, and a question is answered or refused."""
     stopping = 4
@@ -330,17 +314,17 @@ def test_the_clock_does_not_go_back(emulator: Emulator) -> None:
             emulator.advance(length)
 
 
-def test_two_hundred_leave_nothing_behind() -> None:
+def test_forty_leave_nothing_behind() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
     with check_nothing_left():
-        for number in range(200):
+        for number in range(40):
             with Emulator() as emulator:
                 machine = emulator.machine("web-0")
-                if number % 50 == 0:
+                if number % 10 == 0:
                     client = forewarn.Client(machine.endpoint)
                     client.document()
-            if number % 50 == 0:
+            if number % 10 == 0:
                 client.close()
 
 
@@ -359,11 +343,6 @@ def test_a_machine_whose_request_is_refused_has_not_asked_again(
 EVENTS = b"/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
 HEAD = b"HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n"
 GET = b"GET " + EVENTS + b" " + HEAD + b"\r\n"
-
-
-@pytest.fixture
-def event(emulator: Emulator, web: EmulatedMachine) -> EmulatedEvent:
-    return emulator.schedule("Reboot", web.name)
 
 
 @contextmanager
@@ -401,41 +380,6 @@ def until(connection: socket.socket, ending: bytes) -> bytes:
     return read
 
 
-def statuses(answers: bytes) -> list[int]:
-    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
-
-
-def body_of(event: EmulatedEvent) -> bytes:
-    return b'{"StartRequests":[{"EventId":"%s"}]}' % event.event_id.encode()
-
-
-def test_pipelined_requests_are_answered_in_their_order(
-    emulator: Emulator, event: EmulatedEvent
-) -> None:
-    body = body_of(event)
-    post = b"POST " + EVENTS + b" " + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with connected(emulator) as connection:
-        connection.sendall(GET + post + GET)
-        connection.shutdown(socket.SHUT_WR)
-        answers = rest(connection)
-    assert statuses(answers) == [200, 200, 200]
-    assert answers.index(b'"Scheduled"') < answers.index(b'"Started"')
-    assert [exchange.method for exchange in emulator.requests] == ["GET", "POST", "GET"]
-
-
-@pytest.mark.usefixtures("web")
-def test_connections_that_are_cut_off_leave_nothing(emulator: Emulator) -> None:
-    for _ in range(20):
-        with connected(emulator) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            connection.sendall(GET[:40])
-    with connected(emulator) as connection:
-        connection.sendall(GET)
-        connection.shutdown(socket.SHUT_WR)
-        assert statuses(rest(connection)) == [200]
-    assert emulator.read(lambda service: service.guests.figures()["guest_connections"]) == 0
-
-
 def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None:
     with Emulator() as emulator:
         hurry(emulator)
@@ -446,9 +390,9 @@ def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None
             delayed.shutdown(socket.SHUT_WR)
             emulator.until(lambda: emulator.requests, patience.SECONDS)
             silent.sendall(GET[:40])
-            assert statuses(rest(silent)) == [408]  # so the time of silent peers is over
+            assert rest(silent).startswith(b"HTTP/1.1 408 ")  # so the time of silent peers is over
             emulator.advance(0.5)
-            assert statuses(rest(delayed)) == [200]
+            assert rest(delayed).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.usefixtures("web")

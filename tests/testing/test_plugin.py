@@ -9,8 +9,6 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-import pytest
-
 import forked
 import patience
 from forewarn.testing import plugin
@@ -50,15 +48,6 @@ def run(folder: Path, *options: str) -> str:
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
         timeout=patience.SECONDS,
     ).stdout
-
-
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One run of all the tests below that use the plugin."""
-    folder = tmp_path_factory.mktemp("tests")
-    for name, text in TESTS.items():
-        (folder / f"test_{name}.py").write_text(text, encoding="utf-8")
-    return run(folder, "-v")
 
 
 def test_pytest_finds_the_plugin() -> None:
@@ -116,30 +105,15 @@ TESTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "ends"),
-    [
-        ("approves", ["PASSED"]),
-        ("stopped", ["PASSED"]),
-        ("small", ["PASSED"]),
-        ("capital", ["PASSED"]),
-        ("guide", ["PASSED", "PASSED"]),
-        ("never", ["FAILED", "PASSED"]),
-    ],
-)
-def test_tests_that_use_the_plugin_end_as_they_should(
-    printed: str, name: str, ends: list[str]
-) -> None:
-    found = re.findall(rf"^test_{name}\.py::\w+ ([A-Z]+)", printed, re.MULTILINE)
-    assert sorted(found) == ends, printed
-
-
-def test_a_handler_that_never_approves_is_told_so(printed: str) -> None:
-    assert "waits for an approval" in printed
-
-
-def test_pytest_warns_once_of_a_header_that_azure_may_refuse(printed: str) -> None:
-    assert printed.count("UserWarning") == 1
+def test_tests_that_use_the_plugin_end_as_they_should(tmp_path: Path) -> None:
+    for name, text in TESTS.items():
+        (tmp_path / f"test_{name}.py").write_text(text, encoding="utf-8")
+    printed = run(tmp_path, "-v")
+    found = sorted(re.findall(r"^test_(\w+)\.py::\w+ ([A-Z]+)", printed, re.MULTILINE))
+    well = ("approves", "capital", "guide", "guide", "never", "small", "stopped")
+    assert found == sorted([("never", "FAILED"), *((name, "PASSED") for name in well)]), printed
+    assert "waits for an approval" in printed, "why a handler never approves"
+    assert printed.count("UserWarning") == 1, "of a header that Azure may refuse"
     _, warned = printed.split("warnings summary")
     assert "test_capital.py" in warned.split("UserWarning")[0]
 
