@@ -14,16 +14,14 @@ import pytest
 import forked
 import postgres
 from forewarn.store.postgresql import Access, Patience
-from kills import journal
-from kills.processes import Service, environment, let_pass
+from kills.cluster import Cluster
+from kills.processes import environment, let_pass
 from postgres import OWNER
-from replicas import dark_path, held_program, stage
-from replicas.cluster import Cluster
+from replicas import dark_path, stage
 from replicas.pair import Pair
 from replicas.stage import MADE, OK, UNAVAILABLE
 from tcp_proxy import TcpProxy
 
-TWO: Final = ("r1", "r2")
 REFUSED: Final = 6
 """The exit status of a service whose store cannot be used: no supervisor starts it again."""
 
@@ -39,7 +37,7 @@ def through(proxy: TcpProxy, url: str) -> str:
 
 def pair_of(folder: Path, url: str, **more: Any) -> Cluster:
     """Return two replicas, whose program does as it is told."""
-    return Cluster(folder, url, 1, TWO, program=Path(held_program.__file__), **more)
+    return Cluster(folder, url, 1, stage.TWO, held=True, **more)
 
 
 def lose_answer(proxy: TcpProxy, *, refuse: bool = False) -> None:
@@ -49,14 +47,8 @@ def lose_answer(proxy: TcpProxy, *, refuse: bool = False) -> None:
 
 def starts(cluster: Cluster, operation: str) -> list[dict[str, Any]]:
     """Return when the program began to carry out an operation."""
-    runs = journal.read(cluster.runs_path)
+    runs = cluster.runs()
     return [run for run in runs if run["operation"] == operation and run["what"] == "start"]
-
-
-def alerts(replica: Service) -> list[dict[str, Any]]:
-    """Return what a replica's operators are told."""
-    found: list[dict[str, Any]] = replica.ask("GET", "/v1/alerts")["items"]
-    return found
 
 
 def test_a_change_whose_answer_is_lost_is_answered_as_made_and_is_there_once(
@@ -146,9 +138,9 @@ def goes_dark(
             assert others[0][0] == MADE
             print(f"the dark held up its own for {mine[1]:.1f} s, others for {others[1]:.1f} s")
             stage.until(lambda: first.answer("GET", "/readyz")[0] == UNAVAILABLE)
-            stage.until(lambda: [alert["kind"] for alert in alerts(first)][:1] == ["store-down"])
+            stage.until(lambda: stage.alerts(first, "store-down"))
             assert second.answer("GET", "/readyz")[0] == OK
-            assert alerts(second) == []
+            assert stage.alerts(second) == []
             assert stage.asked(first, "m1")["Events"] == []  # from memory
             if members is not None:
                 stage.until(lambda: members() == 1)
@@ -157,9 +149,9 @@ def goes_dark(
             if members is not None:
                 stage.until(lambda: members() == 2)
         assert reads.refused == 0
-        assert reads.complaints() == []
+        assert stage.complaints({"": reads}) == []
         print(reads)
-        stage.until(lambda: alerts(first) == [])
+        stage.until(lambda: stage.alerts(first) == [])
         stage.announced(first, "m1")
         assert first.approve("m0", event) == OK
         stage.complete(second, "m0", operation)
@@ -310,7 +302,7 @@ def test_commits_that_no_standby_has_are_not_answered_as_made(tmp_path: Path) ->
             cluster.wait_until_ready()
         for reads in (mine, others):
             assert reads.refused == 0
-            assert reads.complaints() == []
+            assert stage.complaints({"": reads}) == []
             print(reads)
         for machine, event, operation in zip(("m0", "m1"), events, operations, strict=True):
             assert second.approve(machine, event) == OK
@@ -342,8 +334,7 @@ def test_replicas_whose_clocks_are_wrong_move_no_notice(
         for name, seconds in skewed.items()
     }
     url = database.create_database("skewed")
-    program = Path(held_program.__file__)
-    with Cluster(tmp_path, url, 1, program=program, variables=variables) as cluster:
+    with Cluster(tmp_path, url, 1, held=True, variables=variables) as cluster:
         first, *wrong = stage.prepare(cluster)
         stage.request(first, "m0")
         event = stage.announced(first, "m0")
@@ -379,24 +370,23 @@ FAST: Final = 10.0
 """How much faster the clock runs where a lease of a minute is waited for."""
 
 
-def carrying_out(cluster: Cluster) -> tuple[dict[str, Any], Path]:
+def carrying_out(cluster: Cluster) -> dict[str, Any]:
     """Start the first replica, let it carry out an operation, and start the second.
 
-    Returns: The run, and the file that holds it up.
+    Returns: The run, which is held up.
     """
     first, second = cluster.replicas.values()
     first.start(fresh=False)
     first.wait_until_ready()
     first.ask("PUT", "/v1/fleet", {"machine": [{"name": "m0"}]})
     stage.until(lambda: stage.asked(first, "m0"))
-    hold = cluster.runs_path.with_suffix(".hold")
-    hold.touch()
+    cluster.hold.touch()
     operation = stage.request(first, "m0")
     assert first.approve("m0", stage.announced(first, "m0")["EventId"]) == OK
     (run,) = stage.until(lambda: starts(cluster, operation))
     second.start(fresh=False)
     second.wait_until_ready()
-    return run, hold
+    return run
 
 
 def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
@@ -407,12 +397,12 @@ def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
         url = database.create_database(name)
         cluster = pair_of(tmp_path / name, url, checked=checked, scale=FAST)
         running.enter_context(cluster)
-        run, hold = carrying_out(cluster)
+        run = carrying_out(cluster)
         first = cluster.replicas["r1"]
         for pid in (first.pid, run["runner"], run["pid"]):
             os.kill(pid, signal.SIGKILL)
         assert first.reap() == -signal.SIGKILL
-        hold.unlink()
+        cluster.hold.unlink()
         return cluster
 
     with contextlib.ExitStack() as running:
@@ -420,13 +410,11 @@ def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
         unchecked, checked = (lose("unchecked", checked=False), lose("checked", checked=True))
         (_, left), (_, asking) = checked.replicas.values(), unchecked.replicas.values()
         stage.complete(left, "m0", "1.1")
-        runs = journal.read(checked.runs_path)
+        runs = checked.runs()
         assert [run["what"] for run in runs] == ["start", "start", "end"]
-        doubts = stage.until(
-            lambda: [alert for alert in alerts(asking) if alert["kind"] == "unknown"]
-        )
+        doubts = stage.until(lambda: stage.alerts(asking, "unknown"))
         assert [alert["about"] for alert in doubts] == ["1.1"]
-        assert [run["what"] for run in journal.read(unchecked.runs_path)] == ["start"]
+        assert [run["what"] for run in unchecked.runs()] == ["start"]
         assert stage.status(asking, "1.1") == "Started"
 
 
@@ -436,12 +424,12 @@ def test_a_replica_that_comes_back_knows_what_nobody_else_could_tell(
     url = database.create_database("comes_back")
     with pair_of(tmp_path, url, checked=False, scale=FAST) as cluster:
         first, second = cluster.replicas.values()
-        run, hold = carrying_out(cluster)
+        run = carrying_out(cluster)
         operation = run["operation"]
         first.kill()
         assert first.reap() == -signal.SIGKILL
-        stage.until(lambda: [a for a in alerts(second) if a["kind"] == "unknown"])
-        hold.unlink()  # the program ends well; its result is in the folder of the first
+        stage.until(lambda: stage.alerts(second, "unknown"))
+        cluster.hold.unlink()  # the program ends well; its result is in the folder of the first
         first.start(fresh=False)
         first.wait_until_ready()
         stage.complete(second, "m0", operation)

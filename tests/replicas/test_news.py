@@ -14,9 +14,9 @@ import postgres
 from forewarn.cli.exits import Failed
 from forewarn.cli.follow import EventParser
 from forewarn.cli.operator_client import OperatorClient
+from kills.cluster import Cluster
 from kills.processes import Service
-from replicas import held_program, stage
-from replicas.cluster import Cluster
+from replicas import stage
 
 pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(300)]
 
@@ -71,25 +71,18 @@ def test_every_replica_tells_the_same_also_when_one_is_killed(
     tmp_path: Path, database: postgres.Postgres
 ) -> None:
     url = database.create_database("news")
-    program = Path(held_program.__file__)
-    with Cluster(tmp_path, url, 1, ("r1", "r2"), program=program, checked=False) as cluster:
+    with Cluster(tmp_path, url, 1, stage.TWO, held=True, checked=False) as cluster:
         first, second = stage.prepare(cluster)
         with following(first) as at_first, following(first, second) as moving:
             for machine in stage.MACHINES[:3]:
-                name = stage.request(second, machine)
-                event = stage.announced(first, machine)["EventId"]
-                assert first.approve(machine, event) == stage.OK
-                stage.complete(second, machine, name)
+                stage.carry_out(machine, second, first)
             stage.until(lambda: at_first.has_finished(3) and moving.has_finished(3))
             assert moving.ids() == at_first.ids()
             seen = len(moving.items)
             first.kill()
             first.reap()
             for machine in stage.MACHINES[3:6]:
-                name = stage.request(second, machine)
-                event = stage.announced(second, machine)["EventId"]
-                assert second.approve(machine, event) == stage.OK
-                stage.complete(second, machine, name)
+                stage.carry_out(machine, second, second)
             stage.until(lambda: moving.has_finished(6))
             assert len(moving.items) > seen
             with following(second) as whole:

@@ -10,14 +10,13 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 import postgres
+from kills.cluster import AWAY, Cluster
 from kills.processes import Service
 from page import site
 from ports import free_port
 from replicas import stage
-from replicas.cluster import AWAY, Cluster
 from tcp_proxy import TcpProxy
 
-TWO: Final = ("r1", "r2")
 PATIENCE: Final = 60.0
 
 pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(300)]
@@ -40,12 +39,12 @@ class Site:
     """Two replicas with the page, and what a browser sends them."""
 
     def __init__(self, folder: Path, database: postgres.Postgres, front: TcpProxy) -> None:
-        self.ports = {name: free_port() for name in TWO}
+        self.ports = {name: free_port() for name in stage.TWO}
         own = {
             name: f'[operator]\nlisten = "127.0.0.1:{port}"\n' for name, port in self.ports.items()
         }
         url = database.create_database(folder.name[:40].lower())
-        self.cluster = Cluster(folder, url, 1, TWO, own_settings=own)
+        self.cluster = Cluster(folder, url, 1, stage.TWO, own_settings=own)
         self.front = front
         self.url = f"http://127.0.0.1:{front.port}"
 
@@ -118,10 +117,10 @@ def test_a_token_is_good_at_every_replica_and_outlives_the_one_that_made_it(
         status, cookie = found.ask("r2", "POST", "/login", token=key)
         assert status == IN
         assert found.ask("r1", "POST", "/login", token=key)[0] == OUT  # a link is good once
-        for name in TWO:
+        for name in stage.TWO:
             found.until_status(IN, name, cookie)
         assert found.ask("r2", "POST", "/logout", cookie)[0] == IN
-        for name in TWO:
+        for name in stage.TWO:
             found.until_status(OUT, name, cookie)
         cookie = found.log_in("r1")
         found.until_status(IN, "r2", cookie)

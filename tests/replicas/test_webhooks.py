@@ -9,12 +9,11 @@ import pytest
 import postgres
 from forewarn.maintenance import news
 from forewarn.store import postgresql
+from kills.cluster import Cluster
 from kills.processes import Service
 from replicas import stage
-from replicas.cluster import Cluster
 from server.receiver import receiving
 
-TWO: Final = ("r1", "r2")
 SCALE: Final = 20.0
 """Of the clock: the turn of a replica that was killed is over after a second and a half."""
 
@@ -45,7 +44,7 @@ def test_when_the_replica_that_sends_is_killed_the_other_one_goes_on(
     tmp_path: Path, database: postgres.Postgres
 ) -> None:
     url = database.create_database("webhooks")
-    with receiving() as receiver, Cluster(tmp_path, url, 1, TWO, scale=SCALE) as cluster:
+    with receiving() as receiver, Cluster(tmp_path, url, 1, stage.TWO, scale=SCALE) as cluster:
         stage.prepare(cluster)
         body = {"name": "ours", "url": receiver.url()}
         cluster.ask("POST", "/v1/webhooks", body)
@@ -54,7 +53,8 @@ def test_when_the_replica_that_sends_is_killed_the_other_one_goes_on(
             receiver.over.wait(PATIENCE)
 
         for turn in range(KILLS):
-            lost, other = (cluster.replicas[name] for name in (TWO[turn % 2], TWO[1 - turn % 2]))
+            replicas = [*cluster.replicas.values()]
+            lost, other = replicas[turn % 2], replicas[1 - turn % 2]
             before = len(receiver.got())
             receiver.answers["/hook"] = hang
             work(lost, stage.MACHINES[turn])  # who commits news sends it
