@@ -139,7 +139,7 @@ class Exchanges(Told):
         return self.clients.setdefault(who, Client(url, token))
 
     def spelled(self, text: str) -> str:
-        return re.sub(r"\$(\w+)", lambda name: str(self.bound[name[1]]), text)
+        return re.sub(r"\$(\w+|\{\w+\})", lambda name: str(self.bound[name[1].strip("{}")]), text)
 
     def filled(self, body: Any) -> Any:
         match body:
