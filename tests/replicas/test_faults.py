@@ -4,7 +4,8 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from forewarn.store.postgresql import Access, Patience
 from kills.cluster import Cluster
 from kills.processes import environment, let_pass
 from postgres import OWNER
-from replicas import dark_path, stage
+from relays import network
+from replicas import stage
 from replicas.pair import Pair
 from replicas.stage import MADE, OK, UNAVAILABLE
 from tcp_proxy import TcpProxy
@@ -171,26 +173,50 @@ LISTENING: Final = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN 
 """The replicas' own connections, each of which holds a name: their last statement."""
 
 
-@pytest.mark.skipif(not dark_path.can_be(), reason="a network of its own needs root, nft and ip")
-def test_a_replica_whose_packets_vanish_lets_guests_read_on(tmp_path: Path) -> None:
-    def work() -> int:
+FAR: Final = "127.0.0.9"
+"""A second way to this machine, which the packet filter tells from the first."""
+
+RULES: Final = (
+    "table ip dark { chain arriving { type filter hook input priority 0; "
+    f"ip saddr {FAR} drop; ip daddr {FAR} drop; }}; }}"
+)
+
+
+def darken() -> None:
+    """Let packets by the second way vanish."""
+    subprocess.run(["nft", "-f", "-"], input=RULES, text=True, check=True)
+
+
+def clear() -> None:
+    """Let packets pass again."""
+    subprocess.run(["nft", "delete", "table", "ip", "dark"], check=True)
+
+
+@pytest.fixture
+def apart() -> Iterator[postgres.Postgres]:
+    """A server in a network of its own, which two ways lead to."""
+    if why := network.missing():
+        pytest.skip(why)
+    with network.own():
         server = postgres.Postgres(address="0.0.0.0")
         try:
-            server.start()
-            server.create_database("dark")
-            url, path = (
-                f"postgresql://{OWNER}@{address}:{server.port}/dark"
-                for address in ("127.0.0.1", dark_path.ADDRESS)
-            )
-
-            def members() -> int:
-                return int(server.sql(LISTENING, "dark"))
-
-            return goes_dark(tmp_path, url, path, dark_path.darken, dark_path.clear, members)
+            yield server.start()
         finally:
             server.remove()
 
-    assert dark_path.in_own_network(work) == 1
+
+def test_a_replica_whose_packets_vanish_lets_guests_read_on(
+    tmp_path: Path, apart: postgres.Postgres
+) -> None:
+    apart.create_database("dark")
+    url, path = (
+        f"postgresql://{OWNER}@{address}:{apart.port}/dark" for address in ("127.0.0.1", FAR)
+    )
+
+    def members() -> int:
+        return int(apart.sql(LISTENING, "dark"))
+
+    assert goes_dark(tmp_path, url, path, darken, clear, members) == 1
 
 
 ACKNOWLEDGED_SECONDS: Final = 0.5
@@ -200,41 +226,32 @@ ASLEEP: Final = "SELECT pg_sleep(3600)"
 """Longer than anybody waits for this test."""
 
 
-@pytest.mark.skipif(not dark_path.can_be(), reason="a network of its own needs root, nft and ip")
-def test_both_ends_of_a_silent_connection_notice_that_its_path_is_dark() -> None:
+def test_both_ends_of_a_silent_connection_notice_that_its_path_is_dark(
+    apart: postgres.Postgres,
+) -> None:
     """Nothing is sent that could remain unacknowledged: it takes keepalives to notice."""
+    access = Access(f"postgresql://{OWNER}@{FAR}:{apart.port}/{OWNER}", None, Patience())
+    listening, asking = access.connect(), access.connect()
+    listening.execute("LISTEN forewarn")
+    asking.patience = None
 
-    def work() -> None:
-        server = postgres.Postgres(address="0.0.0.0")
-        try:
-            server.start()
-            url = f"postgresql://{OWNER}@{dark_path.ADDRESS}:{server.port}/{OWNER}"
-            access = Access(url, None, Patience())
-            listening, asking = access.connect(), access.connect()
-            listening.execute("LISTEN forewarn")
-            asking.patience = None
+    def give_up() -> None:
+        with pytest.raises(psycopg.OperationalError):
+            asking.execute(ASLEEP)
 
-            def give_up() -> None:
-                with pytest.raises(psycopg.OperationalError):
-                    asking.execute(ASLEEP)
+    def silent() -> bool:
+        let_pass(ACKNOWLEDGED_SECONDS)
+        darken()
+        stage.until(lambda: apart.sql(LISTENING) == "0")
+        return True
 
-            def silent() -> bool:
-                let_pass(ACKNOWLEDGED_SECONDS)
-                dark_path.darken()
-                stage.until(lambda: server.sql(LISTENING) == "0")
-                return True
-
-            asleep = f"SELECT count(*) FROM pg_stat_activity WHERE query = '{ASLEEP}'"
-            (_, seconds), _ = stage.together(
-                lambda: stage.timed(give_up),
-                lambda: stage.until(lambda: server.sql(asleep) == "1") and silent(),
-            )
-            print(f"given up after {seconds:.1f} s")
-            listening.close()
-        finally:
-            server.remove()
-
-    dark_path.in_own_network(work)
+    asleep = f"SELECT count(*) FROM pg_stat_activity WHERE query = '{ASLEEP}'"
+    (_, seconds), _ = stage.together(
+        lambda: stage.timed(give_up),
+        lambda: stage.until(lambda: apart.sql(asleep) == "1") and silent(),
+    )
+    print(f"given up after {seconds:.1f} s")
+    listening.close()
 
 
 HOLDS_THE_LOCK: Final = (
