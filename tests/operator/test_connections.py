@@ -125,7 +125,7 @@ async def test_six_hundred_half_heads_do_not_keep_an_operator_out(served: Served
 
 
 @play(LONG)
-async def test_the_oldest_stranger_gives_way_and_nobody_else(served: Served) -> None:
+async def test_the_oldest_stranger_gives_way_is_counted_and_nobody_else(served: Served) -> None:
     first, _ = await served.send(ASK[:20])
     second, writer = await served.send(ASK[:20])
     for _ in range(connections.MAX_CONNECTIONS - 1):
@@ -134,6 +134,7 @@ async def test_the_oldest_stranger_gives_way_and_nobody_else(served: Served) -> 
         assert await first.read() == b""
     writer.write(ASK[20:])
     assert (await second.readline()).split()[1] == b"200"
+    assert counted(served) == {"connections": 1}
 
 
 @play(0.2)
@@ -188,15 +189,6 @@ def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who()
         ("faulty-request", "127.0.0.1"),
     ]
     assert told[1]["not_logged_before"] == 2
-
-
-@play(LONG)
-async def test_a_stranger_who_gives_way_is_counted(served: Served) -> None:
-    for _ in range(connections.MAX_CONNECTIONS + 2):
-        await served.send(ASK[:20])
-    reader, _ = await served.send(ASK)
-    assert (await reader.readline()).split()[1] == b"200"
-    assert counted(served) == {"connections": 3}
 
 
 def test_an_address_is_logged_again_after_a_minute() -> None:
@@ -316,29 +308,23 @@ def ask(service: Running, certificate: str, **headers: str) -> int:
         connection.close()
 
 
-def test_the_address_says_https_and_its_own_origin_is_served(service: Running) -> None:
+def test_its_own_origin_is_served_and_a_renewed_certificate_is_read_at_a_reload_if_it_fits(
+    service: Running, folder: Path
+) -> None:
     url = service.opened.operators[1]
     assert url.startswith("https://127.0.0.1:")
-    assert ask(service, "first") == 200
+    assert {ask(service, "first") for _ in range(40)} == {200}  # also who sends at once
     assert ask(service, "first", Origin=url) == 200
     assert ask(service, "first", Origin=url.replace("https:", "http:")) == 403
-
-
-def test_a_renewed_certificate_is_read_at_a_reload(service: Running, folder: Path) -> None:
+    shutil.copy(CERTIFICATES / "second.pem", folder / "tls.pem")
+    service.reload()
+    assert ask(service, "first") == 200  # the key is not its
     put("second", folder)
     assert ask(service, "first") == 200
     service.reload()
     assert ask(service, "second") == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(service, "first")
-
-
-def test_a_certificate_that_does_not_fit_its_key_changes_nothing(
-    service: Running, folder: Path
-) -> None:
-    shutil.copy(CERTIFICATES / "second.pem", folder / "tls.pem")
-    service.reload()
-    assert ask(service, "first") == 200
 
 
 def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> None:
@@ -358,10 +344,6 @@ def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> N
 def test_files_that_cannot_be_used_are_named(certificate: str, key: str) -> None:
     with pytest.raises(SecretUnusable, match=certificate):
         secret_files.tls_context(CERTIFICATES / certificate, CERTIFICATES / key if key else None)
-
-
-def test_whoever_sends_the_first_bytes_at_once_is_answered(service: Running) -> None:
-    assert {ask(service, "first") for _ in range(40)} == {200}
 
 
 def test_what_a_client_sends_before_it_is_accepted_is_read() -> None:

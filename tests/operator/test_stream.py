@@ -151,24 +151,6 @@ def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
         assert list(reader) == []
 
 
-def may_follow(service: Running) -> bool:
-    try:
-        Reader(service).close()
-    except Failed as failed:
-        assert failed.facts["most"] == stream.MAX_STREAMS_OF_USER
-        return False
-    return True
-
-
-def test_so_many_may_follow_on_the_socket_and_one_more_when_one_has_left(service: Running) -> None:
-    readers = [Reader(service) for _ in range(stream.MAX_STREAMS_OF_USER)]
-    answer = service.client().ask("GET", "/v1/stream")
-    assert answer.error["code"] == "limit"
-    for reader in readers:
-        reader.close()
-    patience.until(lambda: may_follow(service))  # it has to notice that the others have left
-
-
 def test_a_refused_reader_takes_no_place(service: Running) -> None:
     with closing(UnixConnection(Path(service.settings.operator.socket))) as connection:
         for _ in range(stream.MAX_STREAMS + 1):
@@ -224,6 +206,9 @@ def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) 
 
         for _ in range(stream.MAX_STREAMS_OF_USER):
             stack.enter_context(Reader(running))
+        with pytest.raises(Failed) as failed:
+            Reader(running)
+        assert failed.value.facts["most"] == stream.MAX_STREAMS_OF_USER
         for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
             assert begun(f"ann-{number}") == {200: share, 422: 1}
         assert begun("late") == {422: share + 1}
