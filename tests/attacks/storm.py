@@ -7,6 +7,9 @@ compared with what they see of the same service before it.
 import json
 import random
 import statistics
+import subprocess
+import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,13 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hostile
+import machine
 import networks
-from attacks import plan
-from attacks.witnesses import Readers, Ticker
+import strangers
 from guests import Guests
 from kills.processes import let_pass
-from networks import NEIGHBOUR, PROXY, Network
+from networks import ATTACKER, NEIGHBOUR, PROXY, STRANGER, Network
 from service import Service
+from strangers import Attack
 
 NEIGHBOURS = 10
 WORKERS = 4000
@@ -52,6 +56,209 @@ REFUSALS = "forewarn_guest_refusals_total"
 BREAKS = {"rate": "[rules]\nrate_per_second = 1\nrate_burst = 1\n"}
 """Settings that hinder neighbours whatever the attackers do, each to see the judge see it."""
 
+
+# The plan.
+
+ADDRESSES = 20
+"""Of registered machines, and as many of strangers: the log has room for what each of them does."""
+
+MAX_AT_ONCE = 4
+"""Attacks at once, each a process of its own."""
+
+WAVE_SECONDS = (2.0, 6.0)
+
+REFUSED = {
+    "headers": {"faulty-request", "unknown-address", "connections-of-address"},
+    "chunks": {"faulty-request", "unknown-address", "loop-share"},
+    "heads": {"faulty-request", "unknown-address"},
+    "flood": {"rate", "unknown-address", "loop-share"},
+    "approvals": {"unknown-address", "loop-share", "bodies"},
+    "idle": {"unknown-address", "connections-of-address", "connections-of-strangers"},
+    "pipeline": {"rate", "unknown-address", "loop-share", "connections-of-address"},
+    "sip": {"rate", "unknown-address", "loop-share", "connections-of-address"},
+    # The kernel keeps who says nothing for a second; strangers over their share are refused then.
+    "silent": {"connections-of-address", "connections-of-strangers", "slow-request"},
+    "drip": {"connections-of-address", "connections-of-strangers", "slow-request"},
+    "waiters": {"waiters", "connections-of-address", "rate"},
+}
+"""The limits that an attack meets, one of them at least, where it wants more than it may have."""
+
+
+class Wave(NamedTuple):
+    """Attacks that begin and end together."""
+
+    seconds: float
+    attacks: tuple[Attack, ...]
+
+    def __str__(self) -> str:
+        told = [
+            f"{each.way} from {len(each.addresses)} x {each.connections}" for each in self.attacks
+        ]
+        return f"{self.seconds:.1f} s: {', '.join(told)}"
+
+
+def planned(
+    chance: random.Random,
+    network: Network,
+    seconds: float,
+    own: Sequence[str],
+    foreign: Sequence[str],
+) -> list[Wave]:
+    """Return waves that take so long in all; each way has its turn before any has two.
+
+    Args:
+        chance: Of the seed.
+        network: Where the service is, and the attackers.
+        seconds: How long.
+        own: Events of the attackers' scope.
+        foreign: Events of others, and some that never were.
+    """
+    found: list[Wave] = []
+    ways: list[str] = []
+    while (left := seconds - sum(wave.seconds for wave in found)) > 0:
+        attacks = []
+        for _ in range(chance.randint(1, MAX_AT_ONCE)):
+            ways = ways or chance.sample(sorted(strangers.WAYS), len(strangers.WAYS))
+            ids = chance.choice((own, foreign))
+            attacks.append(_attack(chance, network, ways.pop(), ids))
+        found.append(Wave(min(left, chance.uniform(*WAVE_SECONDS)), tuple(attacks)))
+    return found
+
+
+def _attack(chance: random.Random, network: Network, way: str, ids: Sequence[str]) -> Attack:
+    kind = chance.choice((ATTACKER, STRANGER))
+    numbers = chance.sample(range(ADDRESSES), chance.choice((1, 2, 5, ADDRESSES)))
+    if way == "waiters":
+        return Attack(
+            way=way,
+            host=network.service,
+            port=0,
+            addresses=network.addresses(PROXY, [0]),
+            connections=chance.choice((hostile.LIMIT, 10 * hostile.LIMIT)),
+            secret=hostile.SECRET,
+            machines=[f"proxied{number}" for number in numbers],
+        )
+    return Attack(
+        way=way,
+        host=network.service,
+        port=0,
+        addresses=network.addresses(kind, numbers),
+        connections=chance.choice((1, 8, hostile.LIMIT, strangers.CONNECTIONS)),
+        ids=ids if way == "approvals" else (),
+    )
+
+
+def to_be_met(done: Sequence[Wave]) -> list[tuple[str, set[str]]]:
+    """Return, for each attack that wants more than it may have, the limits that it may meet."""
+    return [
+        (each.way, REFUSED[each.way])
+        for wave in done
+        for each in wave.attacks
+        if wave.seconds >= WAVE_SECONDS[0] and each.connections == strangers.CONNECTIONS
+    ]
+
+
+# The witnesses.
+
+EACH_SECONDS = 0.1
+AT_A_TIME = 100
+
+
+class Readers:
+    """Machines that read their documents again and again, each of which it alone has.
+
+    Args:
+        network: Where they are.
+        port: Where the service listens.
+        events: The event of each by its address: its id, and the machine's name.
+    """
+
+    def __init__(self, network: Network, port: int, events: dict[str, dict[str, str]]) -> None:
+        self.wrong: list[str] = []
+        """What no answer may be, each in a sentence."""
+        self._events = events
+        self._incarnations: dict[str, int] = defaultdict(int)
+        self._stop = threading.Event()
+        addresses = network.addresses(NEIGHBOUR, range(len(events)))
+        self.guests = Guests(port, addresses, host=network.service)
+        self.guests.heard = self._judge
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> "Readers":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.guests.close()
+
+    def _read(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.guests.ask(AT_A_TIME, each_seconds=EACH_SECONDS)
+        except BaseException as error:  # noqa: BLE001 - it is a complaint
+            self.wrong.append(f"the neighbours stopped reading: {error!r}")
+
+    def _judge(self, address: str, status: str, body: bytes) -> None:
+        own = self._events[address]
+        if status != "200":
+            self.wrong.append(f"{own['machine']} was answered {status}: {body[:200]!r}")
+            return
+        document: dict[str, Any] = json.loads(body)
+        incarnation = document["DocumentIncarnation"]
+        if incarnation < self._incarnations[address]:
+            self.wrong.append(f"the incarnation of {own['machine']} went back to {incarnation}")
+        self._incarnations[address] = incarnation
+        # A NotBefore that moves is judged by the service's log: it may be the machine's fault.
+        shown = [
+            {
+                "id": event["EventId"],
+                "machine": ",".join(event["Resources"]),
+                "status": event["EventStatus"],
+            }
+            for event in document["Events"]
+        ]
+        if shown != [own | {"status": "Scheduled"}]:
+            self.wrong.append(f"{own['machine']} has {own}, unapproved, and read {shown}")
+
+
+TICKING = """
+import select, sys, time
+last, stood_still = time.monotonic(), 0.0
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    now = time.monotonic()
+    stood_still += now - last if now - last > 0.5 else 0.0
+    last = now
+print(stood_still)
+"""
+
+
+class Ticker:
+    """A process on the service's core that wants twenty short turns a second, and little else.
+
+    Where it does not get them, nobody did: the machine stood still, and not the service.
+    """
+
+    stood_still = 0.0
+    """For how many seconds in all, in pieces of half a second or more; known at the end."""
+
+    def __enter__(self) -> "Ticker":
+        with machine.on_cores():
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", TICKING],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        said, _ = self._process.communicate()
+        self.stood_still = float(said)
+
+
+# The storm.
 
 Seconds = Mapping[str, Sequence[float]]
 """The seconds that requests took, by their kind."""
@@ -117,7 +324,7 @@ class Storm:
         own = hostile.own_events(service, network, OWN_EVENTS)
         never = [f"00000000-0000-4000-8000-{n:012X}" for n in range(hostile.IDS - NEIGHBOURS)]
         foreign = [event["id"] for event in self._events.values()] + never
-        waves = plan.waves(self._chance, network, seconds, own, foreign)
+        waves = planned(self._chance, network, seconds, own, foreign)
         with Ticker() as ticker:
             took, mib, wrong = self._measured(waves)
             quiet, *stormy = took
@@ -140,7 +347,7 @@ class Storm:
         return Outcome(wrong, facts)
 
     def _measured(
-        self, waves: Sequence[plan.Wave]
+        self, waves: Sequence[Wave]
     ) -> tuple[list[Seconds], tuple[float, float], list[str]]:
         """Measure neighbours, approvals and the operator, in quiet and then in each wave.
 
@@ -197,11 +404,11 @@ class Storm:
         for sentence in _compared(quiet, {"read": guests.seconds}):
             yield f"after it {sentence}"
 
-    def _limits_are_told(self, waves: list[plan.Wave]) -> Iterator[str]:
+    def _limits_are_told(self, waves: list[Wave]) -> Iterator[str]:
         """Every limit that was reached is in the metric and in the log, and not too often."""
         refused = self._service.metrics(REFUSALS)
         counted = {labels.split('"')[1] for labels, count in refused.items() if count}
-        for way, limits in plan.to_be_met(waves):
+        for way, limits in to_be_met(waves):
             if not limits & counted:
                 yield f"the attack {way} met none of {sorted(limits)}: {sorted(counted)}"
         lines = self._service.log.read_text(encoding="utf-8").splitlines()

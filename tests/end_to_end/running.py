@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import forked
@@ -56,8 +57,11 @@ class Running:
         clock: str = "",
         connector: str = SWIFT,
         more: str = "",
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
+        self.environment = environment
+        """Further variables of its process and of commands."""
         self.socket = folder / "operator.sock"
         self.guest_port = free_port()
         self._only_tcp = "off" in operator
@@ -111,13 +115,19 @@ class Running:
             awaits: Whether to wait.
         """
         with self.log.open("ab") as log:
+            self._from = log.tell()
             to = log if errors is None else errors
+            given = {**os.environ, **self.environment}
             if by:
                 command = [*by, *self.command]
-                self._process = subprocess.Popen(command, stdout=log, stderr=to, pass_fds=files)
+                self._process = subprocess.Popen(
+                    command, stdout=log, stderr=to, pass_fds=files, env=given
+                )
             else:
                 arguments = [*program, *self._arguments[2:]]
-                self._process = forked.Forked(arguments, stdout=log, stderr=to, pass_fds=files)
+                self._process = forked.Forked(
+                    arguments, stdout=log, stderr=to, pass_fds=files, env=given
+                )
         if awaits:
             patience.until(self._started, self.log.read_text)
 
@@ -130,7 +140,7 @@ class Running:
     def _answers(self) -> bool:
         """Tell whether it answers operators."""
         if self._only_tcp:  # where only a command finds the token
-            return '"event": "ready"' in self.log.read_text()
+            return b'"event": "ready"' in self.log.read_bytes()[self._from :]
         try:  # a command of its own at each look would slow the start down
             return self.operator.ask("GET", "/v1/events").status == 200
         except OSError:
@@ -209,7 +219,8 @@ class Running:
         self, *arguments: str, stdin: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run one command line against this service."""
-        given = {**os.environ, "FOREWARN_CONFIG": str(self.settings), **environment}
+        given = {**os.environ, "FOREWARN_CONFIG": str(self.settings)}
+        given |= {**self.environment, **environment}
         given.pop("FOREWARN_OPERATOR", None)
         return forked.run(["-m", "forewarn", *arguments], stdin=stdin, env=given)
 

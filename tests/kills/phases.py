@@ -45,8 +45,8 @@ class Left(NamedTuple):
 
 
 _OPERATIONS = """
-SELECT id, status, lease_until IS NOT NULL,
-       (SELECT count(*) FROM operation_machines WHERE operation = operations.id)
+SELECT id, status, body ->> '$.lease_until' IS NOT NULL,
+       (SELECT sum(json_array_length(value, '$.machines')) FROM json_each(body, '$.events'))
 FROM operations
 """
 
@@ -78,7 +78,8 @@ def left_behind(database: Path, scratch: Path) -> dict[str, Left]:
     with closing(sqlite3.connect(scratch / "copy.db")) as connection:
         try:
             rows = connection.execute(_OPERATIONS).fetchall()
-        except sqlite3.OperationalError:  # killed before there was a table
+        except sqlite3.OperationalError as error:
+            assert "no such table" in str(error)  # killed before there was one
             return {}
     return {name: Left(status, bool(claimed), count) for name, status, claimed, count in rows}
 

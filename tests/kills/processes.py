@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import forked
@@ -107,7 +106,7 @@ class Service:
         scale: Of its clock.
         program: What carries maintenance out.
         broken: What is broken on purpose, `""` for nothing.
-        settings: Further ones, in place of the database in its folder.
+        settings: Those of its store, and further ones.
         check: What is asked what became of a run that was lost; empty for nothing.
         variables: Further ones of its environment.
     """
@@ -117,10 +116,10 @@ class Service:
         folder: Path,
         scale: float,
         program: list[str],
-        broken: str = "",
-        settings: str = '[store]\npath = "forewarn.db"\n',
-        check: Sequence[str] = (),
-        variables: Mapping[str, str] = MappingProxyType({}),
+        broken: str,
+        settings: str,
+        check: Sequence[str],
+        variables: Mapping[str, str],
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder

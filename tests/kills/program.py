@@ -3,8 +3,10 @@
 It stands alone, so that it starts fast; its log is one of the two witnesses of the judge. How long
 it works and how it ends follow from the operation alone, so a repeated act would end the same way.
 
-    program.py LOG          carries out
-    program.py LOG check    tells what became of earlier attempts, and keeps them from starting
+    program.py LOG               carries out
+    program.py LOG check         tells what became of earlier attempts, and keeps them from starting
+    program.py LOG held          carries out for as long as there is a file `program.hold` beside it
+    program.py LOG held check    tells whether it was carried out to its end
 """
 
 import fcntl
@@ -74,7 +76,7 @@ def lot(operation: str, salt: str) -> int:
     return zlib.crc32(f"{salt}:{operation}".encode()) % 100
 
 
-def main(log: Log) -> int:
+def carry_out(log: Log) -> int:
     operation = os.environ["FOREWARN_OPERATION"]
     status = 1 if lot(operation, "fails") < FAILS_OF_HUNDRED else 0
     if not log.begin():
@@ -102,6 +104,30 @@ def check(log: Log) -> int:
     return 0
 
 
+def carry_out_held(log: Log) -> int:
+    """Carry out; note also who can be killed for it."""
+    log.note("start", pid=os.getpid(), runner=os.getppid())
+    hold = sys.argv[1].removesuffix("log") + "hold"
+    while os.path.exists(hold):  # noqa: PTH110 - pathlib takes longer than the program
+        select.select([], [], [], 0.02)
+    log.note("end", status=0)
+    return 0
+
+
+def check_held(log: Log) -> int:
+    if not any(one["what"] == "end" for one in log.entries()):
+        print(json.dumps({"done": False}))
+    return 0
+
+
+WORK = {
+    (): carry_out,
+    ("check",): check,
+    ("held",): carry_out_held,
+    ("held", "check"): check_held,
+}
+
+
 def say_hosts() -> None:
     if os.environ["FOREWARN_EVENT_TYPE"] == "Redeploy":  # it comes back where it was
         machine = os.environ["FOREWARN_MACHINE"]
@@ -109,4 +135,4 @@ def say_hosts() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(check(Log(sys.argv[1])) if sys.argv[2:] == ["check"] else main(Log(sys.argv[1])))
+    sys.exit(WORK[tuple(sys.argv[2:])](Log(sys.argv[1])))

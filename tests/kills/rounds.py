@@ -4,38 +4,19 @@ The aims are chosen from a seed. What a kill then meets is real and never quite 
 it met is counted afterwards, from the clients' journals and from what the kill left on disk.
 """
 
-import contextlib
-import json
 import random
-import sys
 import time
-from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import patience
 from kills import journal, judge, phases
-from kills.evidence import Final as LastWord
-from kills.evidence import moment
+from kills.cluster import AIM_SECONDS, Cluster
 from kills.outcome import Laps, Outcome
 from kills.phases import Kill, Phase, Start
-from kills.processes import POLL_SECONDS, Service, Told, let_pass
+from kills.processes import POLL_SECONDS, let_pass
 
 SCALE: Final = 600.0
 """Fifteen minutes' notice is a second and a half."""
-
-MACHINES_OF_SCOPE: Final = 6
-SETS: Final = ("web", "data")
-SCALE_SETS: Final = {"batch": "Preempt", "jobs": "Terminate"}
-"""How machines of each scale set go: one of low priority, and one that is told of deletions."""
-
-MACHINES_OF_SCALE_SET: Final = 3
-
-ALONE: Final = "bastion"
-SCOPES: Final = (*SETS, *SCALE_SETS, ALONE)
-OPERATORS: Final = ("ann", "bob")
-HOSTS: Final = [f"h{number}" for number in range(MACHINES_OF_SCOPE)]
-"""One has a machine of each set."""
 
 IN_REQUEST: Final = (
     "read",
@@ -90,9 +71,6 @@ AT_ANSWER: Final = 1.0
 DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004, AT_ANSWER)
 """What is decided and committed takes milliseconds: before, in the midst, at once after."""
 
-AIM_SECONDS: Final = 0.6
-"""How long an aim may wait for its moment; then the kill comes as it comes."""
-
 STARTS: Final = 5
 """How often a start is tried again while the killed process's lock is still held, as a supervisor
 would: a program that it was just about to run holds it until it runs."""
@@ -113,31 +91,17 @@ class Rounds:
         self.kills: list[Kill] = []
         self._folder = folder
         self._chance = random.Random(seed)
-        self._runs = folder / "program.log"
-        program = Path(__file__).with_name("program.py")
-        command = [sys.executable, "-I", "-S", str(program), str(self._runs)]
-        self._service = Service(folder, SCALE, command, broken)
-        self._clients: dict[str, Told] = {}
+        self.cluster = Cluster(
+            folder, "", seed, ("service",), checked=False, scale=SCALE, broken=broken
+        )
+        (self._service,) = self.cluster.replicas.values()
         self._over: set[str] = set()
         self._followers: list[journal.Follower] = []
-        self._ran = journal.Follower(self._runs)
+        self._ran = journal.Follower(self.cluster.runs_path)
         self._runs_so_far: list[dict[str, Any]] = []
         self._hits = 0
         self._served = 0
         self._last: Kill | None = None
-
-    def __enter__(self) -> "Rounds":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for client in self._clients.values():
-            with contextlib.suppress(OSError):
-                client.tell(do="end")
-        try:
-            for client in self._clients.values():
-                client.end()
-        finally:
-            self._service.end()
 
     def prepare(self, *, fresh: bool, migrations: int) -> None:
         """Start the service once, give it a fleet, and let the clients begin.
@@ -149,14 +113,9 @@ class Rounds:
         for _ in range(migrations):
             self._kill_start(fresh=fresh, phase=Start.MIGRATING)
         self._start(fresh=True)
-        self._service.ask("PUT", "/v1/fleet", fleet())
-        names = machines()
-        for scope in SCOPES:
-            mine = [name for name in names if name.startswith(scope)]
-            self._client(f"guest-{scope}", "guest", scope=scope, machines=mine, mortal=mortal())
-        for name in OPERATORS:
-            cast = {"scopes": SCOPES, "machines": names, "hosts": HOSTS, "mortal": mortal()}
-            self._client(name, "operator", name=name, revived=scale_sets(), **cast)
+        self.cluster.prepare()
+        places = [self._folder / f"{name}.log" for name in self.cluster.clients]
+        self._followers = [journal.Follower(place) for place in places]
 
     def kill_once(self, *, fresh: bool, wanted: Phase | None = None) -> None:
         """Serve, kill, and note where that fell; the next start finds what it left.
@@ -195,30 +154,9 @@ class Rounds:
             self._kill_start(fresh=fresh, phase=chance.choice(unmet or _AGAIN))
         self._start(fresh=fresh)
 
-    def settle(self) -> LastWord:
-        """Let everything end, read it all by the two planes, and stop the service."""
-        for client in self._clients.values():
-            client.tell(do="drain")
-        until = time.monotonic() + patience.SECONDS
-        while not at_rest(self._service.ask) and time.monotonic() < until:
-            let_pass(0.05)
-        for client in self._clients.values():
-            client.tell(do="end")
-        for name, client in self._clients.items():
-            while (said := client.hear()) and "ended" not in said:
-                pass
-            assert said, f"{name} did not end"
-        final = last_word(self._service, SCALE)
+    def stop(self) -> None:
+        """Have the service end in order."""
         assert self._service.stop() == 0, self._service.said()
-        return final
-
-    def journals(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what each client wrote down."""
-        return {name: journal.read(self._folder / f"{name}.log") for name in self._clients}
-
-    def runs(self) -> list[dict[str, Any]]:
-        """Return what the connector's program wrote down."""
-        return journal.read(self._runs)
 
     def missing(self) -> list[Phase]:
         """Return the phases that no kill has fallen in yet."""
@@ -264,19 +202,6 @@ class Rounds:
         met = Start(self._service.came_to(pid, before) or Start.OPENING)
         self.kills.append(Kill(before, after, f"start: {phase}", fresh, {}, met))
 
-    def _client(self, client: str, role: str, **cast: Any) -> None:
-        guest = role == "guest"
-        place = ["127.0.0.1", self._service.port] if guest else str(self._service.socket)
-        cast |= {
-            "role": role,
-            "seed": self._chance.getrandbits(32),
-            "places": [place],
-            "journal": str(self._folder / f"{client}.log"),
-            "pause": [0.005, 0.03] if guest else [0.01, 0.06],
-        }
-        self._followers.append(journal.Follower(Path(cast["journal"])))
-        self._clients[client] = Told("kills.clients", json.dumps(cast))
-
     def _count_hit(self) -> None:
         """Count the last kill if it fell in a request: its client has noticed by now."""
         news = [follower.news() for follower in self._followers]
@@ -284,27 +209,13 @@ class Rounds:
             self._hits += phases.in_request(self._last, news)
 
     def _by_client(self, kind: str, delay: float, part: float = 1.0) -> tuple[float, float]:
-        """Let a client kill within its next request of this kind.
-
-        Args:
-            kind: Of request.
-            delay: How long after its first byte, in seconds; an answer that comes before ends it.
-            part: How much of the request is sent by then; the rest never is.
-        """
+        """Let a client kill within its next request of this kind: see `kill_by_client`."""
         guests = kind in {"read", "approve"}
-        able = [name for name in self._clients if name.startswith("guest") == guests]
-        self._chance.shuffle(able)
-        for name in able:
-            client = self._clients[name]
-            client.tell(do="kill", kind=kind, pids=[self._service.pid], delay=delay, part=part)
-            said = client.hear(AIM_SECONDS / len(able))
-            if said is None:
-                client.tell(do="drop")
-                said = client.hear()
-            assert said, f"{name} takes no orders"
-            if said["killed"]:
-                before, after = said["killed"]
-                return before, after
+        able = [name for name in self.cluster.clients if name.startswith("guest") == guests]
+        able = self._chance.sample(able, min(2, len(able)))
+        if said := self.cluster.kill_by_client(able, kind, delay, part):
+            before, after = said["killed"]
+            return before, after
         return self._now()
 
     def _at_phase(self, phase: Phase) -> tuple[float, float]:
@@ -317,10 +228,10 @@ class Rounds:
                 self._until(self._service.log, b'"status": "Started"')
                 delay += self._chance.uniform(0.006, 0.02)
             case Phase.RUNNING:
-                self._until(self._runs, b'"what": "start"')
+                self._until(self.cluster.runs_path, b'"what": "start"')
                 delay += self._chance.uniform(0.0, 0.03)
             case Phase.UNRECORDED:
-                self._until(self._runs, b'"what": "end"')
+                self._until(self.cluster.runs_path, b'"what": "end"')
             case Phase.RETURNING:
                 self._until(self._service.log, b'"status": "Returning"')
             case Phase.RECORDED:
@@ -347,105 +258,6 @@ class Rounds:
         return before, time.time()
 
 
-def last_word(service: Service, scale: float) -> LastWord:
-    """Return what the service shows by its two planes."""
-    before = time.time()
-    live = service.ask("GET", "/v1/events")
-    after = time.time()
-    return LastWord(
-        operations={o["id"]: o for o in _pages(service, "history", "operations")},
-        maintenances={m["number"]: m for m in _pages(service, "maintenances", "maintenances")},
-        live=live["events"],
-        documents={
-            scope: service.document(next(n for n in machines() if n.startswith(scope)))
-            for scope in SCOPES
-        },
-        marks={
-            name: service.ask("GET", f"/v1/fleet/machines/{name}")["tags"].get("mark", "0")
-            for name in (f"own-{operator}" for operator in OPERATORS)
-        },
-        now=moment(live["now"]),
-        read_between=(before, after),
-        scale=scale,
-    )
-
-
-def running(ask: Callable[[str, str], Any]) -> set[str]:
-    """Return the numbers of the maintenances whose units may still be announced."""
-    found = ask("GET", "/v1/maintenances?limit=1000")["maintenances"]
-    return {str(each["number"]) for each in found if each["status"] == "running"}
-
-
-def at_rest(ask: Callable[[str, str], Any]) -> bool:
-    """Tell whether no event is live, and none comes by itself."""
-    # What runs first: a unit that waits may become an event between the two answers.
-    return not running(ask) and not ask("GET", "/v1/events")["events"]
-
-
-def _pages(service: Service, path: str, name: str) -> Generator[Any]:
-    cursor = ""
-    while True:
-        page = service.ask("GET", f"/v1/{path}?limit=1000&cursor={cursor}")
-        yield from page[name]
-        cursor = page["next"]
-        if not cursor:
-            return
-
-
-def machines() -> list[str]:
-    """Return the names of all machines; each begins with its scope's, and the first of it stays."""
-    named = [f"{name}-{n}" for name in SETS for n in range(MACHINES_OF_SCOPE)]
-    return [ALONE, *named, *(f"{s}_{n}" for s in SCALE_SETS for n in range(MACHINES_OF_SCALE_SET))]
-
-
-def mortal() -> dict[str, str]:
-    """Return how machines go that may be preempted or deleted, and are brought back."""
-    numbers = range(1, MACHINES_OF_SCALE_SET)
-    return {f"{name}_{n}": goes for name, goes in SCALE_SETS.items() for n in numbers}
-
-
-def scale_sets(hosts: Sequence[str] = HOSTS) -> list[dict[str, Any]]:
-    """Return the scale sets, each machine in a domain of its own."""
-    return [
-        {
-            "name": name,
-            "update_domains": MACHINES_OF_SCALE_SET,
-            **({"priority": "low"} if goes == "Preempt" else {"terminate_notice_minutes": 5}),
-            "machines": [
-                {"index": n, "update_domain": n, "host": hosts[n % len(hosts)]}
-                for n in range(MACHINES_OF_SCALE_SET)
-            ],
-        }
-        for name, goes in SCALE_SETS.items()
-    ]
-
-
-def fleet(hosts: Sequence[str] = HOSTS) -> dict[str, Any]:
-    """Return sets of three domains each on shared hosts, and machines that are alone."""
-    return {
-        "availability_set": [
-            {
-                "name": scope,
-                "update_domains": 3,
-                "machines": [
-                    {
-                        "name": f"{scope}-{n}",
-                        "update_domain": n % 3,
-                        "host": hosts[n % len(hosts)],
-                    }
-                    for n in range(MACHINES_OF_SCOPE)
-                ],
-            }
-            for scope in SETS
-        ],
-        "scale_set": scale_sets(hosts),
-        "machine": [
-            {"name": ALONE, "host": hosts[0]},
-            *({"name": f"own-{operator}"} for operator in OPERATORS),
-        ],
-    }
-
-
 def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Outcome:
     """Do all of it and judge.
 
@@ -457,7 +269,9 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Ou
         broken: What is broken in the service on purpose.
     """
     laps = Laps()
-    with Rounds(folder, seed, broken) as rounds:
+    rounds = Rounds(folder, seed, broken)
+    cluster = rounds.cluster
+    with cluster:
         rounds.prepare(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
         laps.end("start")
         while len(rounds.kills) < kills:
@@ -467,8 +281,9 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Ou
                 break
             rounds.kill_once(fresh=False, wanted=rounds.missing()[0])
         laps.end("kills")
-        final = rounds.settle()
+        (final,) = cluster.settle()
+        rounds.stop()
         laps.end("settle")
         return Outcome(
-            rounds.kills, rounds.journals(), rounds.runs(), final, rounds.collisions, laps
+            rounds.kills, cluster.journals(), cluster.runs(), final, rounds.collisions, laps
         )

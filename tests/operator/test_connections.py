@@ -94,109 +94,78 @@ async def serving(
         await running
 
 
-Story = Callable[[Served], Awaitable[None]]
+async def test_six_hundred_half_heads_do_not_keep_an_operator_out() -> None:
+    async with serving(LONG) as served:
+        for data in (ASK[:20], b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
+            for _ in range(600):
+                await served.send(data)
+            reader, _ = await served.send(ASK)
+            assert (await reader.readline()).split()[1] == b"200"
 
 
-def play(
-    head_seconds: float,
-    tls: Callable[[], ssl.SSLContext] | None = None,
-    slow_seconds: float = connections.SLOW_SECONDS,
-) -> Callable[[Story], Callable[[], None]]:
-    """Run a test on a loop with a server."""
-
-    def decorated(story: Story) -> Callable[[], None]:
-        async def run() -> None:
-            open_server = serving(head_seconds, tls, slow_seconds)
-            async with asyncio.timeout(patience.SECONDS), open_server as served:
-                await story(served)
-
-        return lambda: asyncio.run(run())
-
-    return decorated
+async def test_the_oldest_stranger_gives_way_is_counted_and_nobody_else() -> None:
+    async with serving(LONG) as served:
+        first, _ = await served.send(ASK[:20])
+        second, writer = await served.send(ASK[:20])
+        for _ in range(connections.MAX_CONNECTIONS - 1):
+            await served.send(ASK[:20])
+        with contextlib.suppress(ConnectionError):
+            assert await first.read() == b""
+        writer.write(ASK[20:])
+        assert (await second.readline()).split()[1] == b"200"
+        assert counted(served) == {"connections": 1}
 
 
-@play(LONG)
-async def test_six_hundred_half_heads_do_not_keep_an_operator_out(served: Served) -> None:
-    for data in (ASK[:20], b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
-        for _ in range(600):
-            await served.send(data)
-        reader, _ = await served.send(ASK)
+async def test_half_a_head_is_cut_off_in_time_also_behind_an_answer() -> None:
+    async with serving(0.2) as served:
+        for data in (b"", ASK[:20], ASK + ASK[:20]):
+            reader, writer = await served.send(data[: len(ASK)])
+            got = await reader.read(15) if data[: len(ASK)] == ASK else b""
+            writer.write(data[len(ASK) :])
+            with contextlib.suppress(ConnectionError):
+                got += await reader.read()
+            assert got.count(b"HTTP/1.1 ") == data.count(ASK)
+
+
+async def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off() -> None:
+    async with serving(LONG, slow_seconds=0.1) as served:
+        reader, writer = await served.send(ASK.replace(b"/v1/x", b"/v1/large"))
+        writer.transport.pause_reading()
+        await patience.reached(lambda: "slow-reader" in counted(served))
+        writer.transport.resume_reading()
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read()) < LARGE
+
+
+async def test_a_connection_that_is_idle_between_requests_stays() -> None:
+    async with serving(0.2) as served:
+        reader, writer = await served.send(ASK)
+        await reader.readuntil(b"ok")
+        late, _ = await served.send(b"")
+        with contextlib.suppress(ConnectionError):
+            await late.read()  # the time of a head is over
+        writer.write(ASK)
         assert (await reader.readline()).split()[1] == b"200"
 
 
-@play(LONG)
-async def test_the_oldest_stranger_gives_way_and_nobody_else(served: Served) -> None:
-    first, _ = await served.send(ASK[:20])
-    second, writer = await served.send(ASK[:20])
-    for _ in range(connections.MAX_CONNECTIONS - 1):
-        await served.send(ASK[:20])
-    with contextlib.suppress(ConnectionError):
-        assert await first.read() == b""
-    writer.write(ASK[20:])
-    assert (await second.readline()).split()[1] == b"200"
-
-
-@play(0.2)
-async def test_half_a_head_is_cut_off_in_time_also_behind_an_answer(served: Served) -> None:
-    for data in (b"", ASK[:20], ASK + ASK[:20]):
-        reader, writer = await served.send(data[: len(ASK)])
-        got = await reader.read(15) if data[: len(ASK)] == ASK else b""
-        writer.write(data[len(ASK) :])
-        with contextlib.suppress(ConnectionError):
-            got += await reader.read()
-        assert got.count(b"HTTP/1.1 ") == data.count(ASK)
-
-
-@play(LONG, slow_seconds=0.1)
-async def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off(served: Served) -> None:
-    reader, writer = await served.send(ASK.replace(b"/v1/x", b"/v1/large"))
-    writer.transport.pause_reading()
-    await patience.reached(lambda: "slow-reader" in counted(served))
-    writer.transport.resume_reading()
-    with contextlib.suppress(ConnectionError):
-        assert len(await reader.read()) < LARGE
-
-
-@play(0.2)
-async def test_a_connection_that_is_idle_between_requests_stays(served: Served) -> None:
-    reader, writer = await served.send(ASK)
-    await reader.readuntil(b"ok")
-    late, _ = await served.send(b"")
-    with contextlib.suppress(ConnectionError):
-        await late.read()  # the time of a head is over
-    writer.write(ASK)
-    assert (await reader.readline()).split()[1] == b"200"
-
-
-def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who() -> None:
-    async def story(served: Served) -> None:
-        for _ in range(3):
-            reader, _ = await served.send(ASK[:20])
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-        assert counted(served) == {"slow-request": 3}
-        for data in (b"no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000):
-            reader, _ = await served.send(data)
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-        assert counted(served) == {"slow-request": 3, "faulty-request": 2}
-
+async def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who() -> None:
     with capture_logs() as told:
-        play(0.2)(story)()
+        async with serving(0.2) as served:
+            for _ in range(3):
+                reader, _ = await served.send(ASK[:20])
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            assert counted(served) == {"slow-request": 3}
+            for data in (b"no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000):
+                reader, _ = await served.send(data)
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            assert counted(served) == {"slow-request": 3, "faulty-request": 2}
     assert [(line["reason"], line["address"]) for line in told] == [
         ("slow-request", "127.0.0.1"),
         ("faulty-request", "127.0.0.1"),
     ]
     assert told[1]["not_logged_before"] == 2
-
-
-@play(LONG)
-async def test_a_stranger_who_gives_way_is_counted(served: Served) -> None:
-    for _ in range(connections.MAX_CONNECTIONS + 2):
-        await served.send(ASK[:20])
-    reader, _ = await served.send(ASK)
-    assert (await reader.readline()).split()[1] == b"200"
-    assert counted(served) == {"connections": 3}
 
 
 def test_an_address_is_logged_again_after_a_minute() -> None:
@@ -208,19 +177,17 @@ def test_an_address_is_logged_again_after_a_minute() -> None:
     assert [line["not_logged_before"] for line in told] == [0, 2]
 
 
-@play(LONG)
-async def test_where_all_have_shown_the_token_one_more_is_answered_503_and_counted(
-    served: Served,
-) -> None:
-    for _ in range(connections.MAX_CONNECTIONS):
-        await served.send(ASK.replace(b"/x", b"/slow"))
-    while True:  # the last of them may not have been read yet
-        reader, _ = await served.send(ASK)
-        status = (await reader.readline()).split()[1]
-        if counted(served):
-            break
-    assert status == b"503"
-    assert counted(served) == {"connections": 1}
+async def test_where_all_have_shown_the_token_one_more_is_answered_503_and_counted() -> None:
+    async with serving(LONG) as served:
+        for _ in range(connections.MAX_CONNECTIONS):
+            await served.send(ASK.replace(b"/x", b"/slow"))
+        while True:  # the last of them may not have been read yet
+            reader, _ = await served.send(ASK)
+            status = (await reader.readline()).split()[1]
+            if counted(served):
+                break
+        assert status == b"503"
+        assert counted(served) == {"connections": 1}
 
 
 CERTIFICATES = Path(__file__).with_name("certificates")
@@ -231,55 +198,49 @@ def context() -> ssl.SSLContext:
     return secret_files.tls_context(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
 
 
-@play(5, context)
-async def test_with_tls_requests_are_answered_and_plain_ones_are_not(served: Served) -> None:
-    trusting = ssl.create_default_context(cafile=CERTIFICATE)
-    reader, writer = await served.send(ASK, trusting)
-    for _ in range(2):
+async def test_with_tls_requests_are_answered_and_plain_ones_are_not() -> None:
+    async with serving(5, context) as served:
+        trusting = ssl.create_default_context(cafile=CERTIFICATE)
+        reader, writer = await served.send(ASK, trusting)
+        for _ in range(2):
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            writer.write(ASK)
+        reader, _ = await served.send(ASK)
+        assert not (await reader.read()).startswith(b"HTTP")
+        assert counted(served) == {"faulty-request": 1}
+
+
+async def test_a_handshake_has_the_time_of_a_head() -> None:
+    async with serving(0.2, context) as served:
+        reader, _ = await served.send(b"\x16\x03\x01")
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert counted(served) == {"slow-request": 1}
+
+
+async def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out() -> None:
+    async with serving(LONG, context) as served:
+        for _ in range(600):
+            await served.send(b"\x16\x03\x01")
+        trusting = ssl.create_default_context(cafile=CERTIFICATE)
+        reader, _ = await served.send(ASK, trusting)
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-        writer.write(ASK)
-    reader, _ = await served.send(ASK)
-    assert not (await reader.read()).startswith(b"HTTP")
-    assert counted(served) == {"faulty-request": 1}
+        assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
 
 
-@play(0.2, context)
-async def test_a_handshake_has_the_time_of_a_head(served: Served) -> None:
-    reader, _ = await served.send(b"\x16\x03\x01")
-    with contextlib.suppress(ConnectionError):
-        assert await reader.read() == b""
-    assert counted(served) == {"slow-request": 1}
-
-
-@play(LONG, context)
-async def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out(
-    served: Served,
-) -> None:
-    for _ in range(600):
-        await served.send(b"\x16\x03\x01")
-    trusting = ssl.create_default_context(cafile=CERTIFICATE)
-    reader, _ = await served.send(ASK, trusting)
-    assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-    assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
-
-
-def test_a_server_without_a_request_under_way_ends_at_once() -> None:
-    async def end_one_with_a_kept_connection() -> bool:
-        opened = sockets.open_tcp("127.0.0.1", 0)
-        gate = auth.Gate(application, door(), ())
-        server = connections.Server(gate, connections.ReachedLimits())
-        running = asyncio.create_task(server.serve(sockets=[opened]))
-        reader, writer = await asyncio.open_connection(*opened.getsockname())
-        writer.write(ASK)
-        await reader.readuntil(b"\r\n\r\nok")
-        server.should_exit = True
-        await patience.settled()
-        is_over = running.done()  # by its loop's turns alone: no time has to pass
-        await running
-        writer.close()
-        return is_over
-
-    assert asyncio.run(end_one_with_a_kept_connection())
+async def test_a_server_without_a_request_under_way_ends_at_once() -> None:
+    opened = sockets.open_tcp("127.0.0.1", 0)
+    gate = auth.Gate(application, door(), ())
+    server = connections.Server(gate, connections.ReachedLimits())
+    running = asyncio.create_task(server.serve(sockets=[opened]))
+    reader, writer = await asyncio.open_connection(*opened.getsockname())
+    writer.write(ASK)
+    await reader.readuntil(b"\r\n\r\nok")
+    server.should_exit = True
+    await patience.settled()
+    assert running.done()  # by its loop's turns alone: no time has to pass
+    await running
+    writer.close()
 
 
 @pytest.fixture
@@ -316,29 +277,23 @@ def ask(service: Running, certificate: str, **headers: str) -> int:
         connection.close()
 
 
-def test_the_address_says_https_and_its_own_origin_is_served(service: Running) -> None:
+def test_its_own_origin_is_served_and_a_renewed_certificate_is_read_at_a_reload_if_it_fits(
+    service: Running, folder: Path
+) -> None:
     url = service.opened.operators[1]
     assert url.startswith("https://127.0.0.1:")
-    assert ask(service, "first") == 200
+    assert {ask(service, "first") for _ in range(40)} == {200}  # also who sends at once
     assert ask(service, "first", Origin=url) == 200
     assert ask(service, "first", Origin=url.replace("https:", "http:")) == 403
-
-
-def test_a_renewed_certificate_is_read_at_a_reload(service: Running, folder: Path) -> None:
+    shutil.copy(CERTIFICATES / "second.pem", folder / "tls.pem")
+    service.reload()
+    assert ask(service, "first") == 200  # the key is not its
     put("second", folder)
     assert ask(service, "first") == 200
     service.reload()
     assert ask(service, "second") == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(service, "first")
-
-
-def test_a_certificate_that_does_not_fit_its_key_changes_nothing(
-    service: Running, folder: Path
-) -> None:
-    shutil.copy(CERTIFICATES / "second.pem", folder / "tls.pem")
-    service.reload()
-    assert ask(service, "first") == 200
 
 
 def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> None:
@@ -358,10 +313,6 @@ def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> N
 def test_files_that_cannot_be_used_are_named(certificate: str, key: str) -> None:
     with pytest.raises(SecretUnusable, match=certificate):
         secret_files.tls_context(CERTIFICATES / certificate, CERTIFICATES / key if key else None)
-
-
-def test_whoever_sends_the_first_bytes_at_once_is_answered(service: Running) -> None:
-    assert {ask(service, "first") for _ in range(40)} == {200}
 
 
 def test_what_a_client_sends_before_it_is_accepted_is_read() -> None:

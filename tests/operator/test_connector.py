@@ -48,33 +48,28 @@ def test_a_program_that_succeeds_is_told_of_the_machine_and_completes(
     assert client.get("/v1/history")["operations"] == []
 
 
+REPORT = """echo '{"hosts": {"web-1": "h7"}, "message": "moved"}'"""
+
+
 @pytest.mark.parametrize(
-    ("script", "why"),
-    [("echo no domain >&2; exit 3", "exit status 3: no domain"), ("kill -KILL $$", "SIGKILL")],
+    ("script", "outcome", "words"),
+    [
+        ("echo no domain >&2; exit 3", "failed", "exit status 3: no domain"),
+        ("kill -KILL $$", "failed", "SIGKILL"),
+        ("kill -KILL $PPID", "unknown", ""),  # its runner is lost
+        (REPORT, "completed", "moved"),
+    ],
 )
-def test_a_program_that_fails_is_told_as_the_history_would(
-    cli: Cli, program: Path, script: str, why: str
+def test_how_a_program_ends_is_told_as_the_history_would(
+    cli: Cli, program: Path, script: str, outcome: str, words: str
 ) -> None:
     write(program, script)
-    status, out, _ = run(cli, program)
-    assert status == ExitStatus.ALERTS
-    assert out.startswith("failed: ")
-    assert why in out
-
-
-def test_a_runner_that_is_lost_leaves_the_outcome_unknown(cli: Cli, program: Path) -> None:
-    write(program, "kill -KILL $PPID")
     status, out, _ = run(cli, program, "--json")
-    assert status == ExitStatus.ALERTS
-    assert json.loads(out)["outcome"] == "unknown"
-
-
-def test_its_report_is_read(cli: Cli, program: Path) -> None:
-    write(program, """echo '{"hosts": {"web-1": "h7"}, "message": "moved"}'""")
-    status, out, _ = run(cli, program, "--json")
-    assert status == ExitStatus.OK
-    told = {"outcome": "completed", "message": "moved", "hosts": {"web-1": "h7"}}
-    assert json.loads(out) == told
+    told = json.loads(out)
+    assert status == (ExitStatus.OK if outcome == "completed" else ExitStatus.ALERTS)
+    assert told["outcome"] == outcome
+    assert words in told["message"]
+    assert told["hosts"] == ({"web-1": "h7"} if script == REPORT else {})
 
 
 def test_a_dry_run_runs_nothing_and_shows_what_would_run(cli: Cli, program: Path) -> None:

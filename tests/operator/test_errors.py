@@ -26,32 +26,29 @@ def machine(**more: Any) -> dict[str, Any]:
     return {"machine": [{"name": "z"}, {"name": "a", **more}]}
 
 
-FLEETS: dict[str, tuple[Any, str | None, list[str]]] = {
-    "a text too long": (machine(host="h" * 300), "machine[1].host", ["256"]),
-    "a tag too long": (machine(tags={"t" * 257: "y"}), "machine[1].tags", ["256"]),
-    "no JSON": (b'{"machine": [], }', None, ["JSON", "16"]),
-    "JSON that is cut short": (b'{"machine": [{"name": "a"}', None, []),
-    "no UTF-8": (b'{"machine": [{"name": "\xff"}]}', None, ["UTF-8"]),
-    "nothing": (b"", None, ["empty", "/v1/schema"]),
-    "deep nesting": (b'{"machine": [' + b"[" * 100_000, "machine[0]", []),
-    "a name of 300 characters": ({"machine": [{"name": "n" * 300}]}, "machine[0].name", ["80"]),
-    "too many tags": ({"machine": [{"name": "x", "tags": {f"t{n}": "" for n in range(51)}}]},
-                      "machine[0]", ["50"]),
-}  # fmt: skip
+FLEETS: dict[str, tuple[Any, str | None, str]] = {
+    "a text too long": (machine(host="h" * 300), "machine[1].host", "256"),
+    "a tag too long": (machine(tags={"t" * 257: "y"}), "machine[1].tags", "256"),
+    "no JSON": (b'{"machine": [], }', None, "JSON"),
+    "JSON that is cut short": (b'{"machine": [{"name": "a"}', None, ""),
+    "no UTF-8": (b'{"machine": [{"name": "\xff"}]}', None, "UTF-8"),
+    "nothing": (b"", None, "/v1/schema"),
+    "deep nesting": (b'{"machine": [' + b"[" * 100_000, "machine[0]", ""),
+    "a long name": ({"machine": [{"name": "n" * 300}]}, "machine[0].name", "80"),
+    "tags": (machine(tags={f"t{n}": "" for n in range(51)}), "machine[1]", "50"),
+}
 
 
-@pytest.mark.parametrize(("body", "where", "words"), FLEETS.values(), ids=FLEETS)
-def test_a_bad_fleet_is_refused_whole_with_its_place(
-    unchanged: Client, body: Any, where: str | None, words: list[str]
-) -> None:
+def test_a_bad_fleet_is_refused_whole_with_its_place(unchanged: Client) -> None:
     before = everything(unchanged)
-    kind = {"Content-Type": "application/json"}
-    refused = unchanged.ask("PUT", "/v1/fleet", body, kind)
-    assert refused.status in {400, 422}, refused.body
-    assert refused.headers["Content-Type"].startswith("application/json")
-    message = refused.error["message"]
-    assert refused.error["facts"].get("where") == where, message
-    assert [word for word in (where or "", *words) if word not in message] == []
+    for name, (body, where, word) in FLEETS.items():
+        refused = unchanged.ask("PUT", "/v1/fleet", body, {"Content-Type": "application/json"})
+        assert refused.status in {400, 422}, name
+        assert refused.headers["Content-Type"].startswith("application/json")
+        message = refused.error["message"]
+        assert refused.error["facts"].get("where") == where, message
+        assert (where or "") in message
+        assert word in message
     assert everything(unchanged) == before
 
 

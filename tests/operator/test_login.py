@@ -70,41 +70,32 @@ def test_a_login_is_used_until_it_is_forgotten(run: Run, home: Path, url: str, t
     assert run("logout")[0] == ExitStatus.OK
 
 
-def test_a_token_that_is_refused_is_not_kept(run: Run, home: Path, url: str) -> None:
+def test_a_token_that_is_refused_is_not_kept_and_what_is_none_is_not_sent(
+    run: Run, home: Path, url: str
+) -> None:
     status, said = run("login", url, stdin="fw_guessed")
     assert status == ExitStatus.UNAUTHORIZED
     assert "fw_guessed" not in said
     assert not (home / "login").exists()
-
-
-@pytest.mark.parametrize("typed", ["", "two words", "fw_\u00fc"])
-def test_what_is_no_token_is_not_sent(run: Run, typed: str) -> None:
-    assert run("login", "http://127.0.0.1:1", stdin=typed)[0] == ExitStatus.USAGE
-
-
-def test_a_socket_needs_no_login(run: Run) -> None:
+    for typed in ("", "two words", "fw_\u00fc"):
+        assert run("login", "http://127.0.0.1:1", stdin=typed)[0] == ExitStatus.USAGE
+    # A socket needs none.
     assert run("login", "/run/forewarn/operator.sock", stdin="fw_x")[0] == ExitStatus.USAGE
 
 
-@pytest.mark.parametrize("command", [("events",), ("events", "--operator", "127.0.0.1:1")])
-def test_a_login_that_others_may_read_is_refused_with_what_mends_it(
-    run: Run, home: Path, command: tuple[str, ...]
-) -> None:
+def test_a_login_that_others_may_read_or_that_is_damaged_is_refused(run: Run, home: Path) -> None:
     path = login.remember(login.Login("http://127.0.0.1:1", "fw_secret"), os.environ)
     assert path == home / "login"
     path.chmod(0o640)
-    status, said = run(*command)
-    assert status == ExitStatus.UNAUTHORIZED
-    assert f"chmod 600 {path}" in said
-    assert "fw_secret" not in said
-
-
-def test_a_damaged_login_is_refused(home: Path) -> None:
-    path = login.remember(login.Login("http://127.0.0.1:1", "fw_secret"), os.environ)
+    for command in (("events",), ("events", "--operator", "127.0.0.1:1")):
+        status, said = run(*command)
+        assert status == ExitStatus.UNAUTHORIZED
+        assert f"chmod 600 {path}" in said
+        assert "fw_secret" not in said
+    path.chmod(0o600)
     path.write_text("http://127.0.0.1:1\n")
     with pytest.raises(Failed):
         login.read(os.environ)
-    assert home.is_dir()
 
 
 def test_a_token_is_sent_to_its_own_address_alone(run: Run, url: str) -> None:

@@ -1,7 +1,13 @@
-"""The stories of this folder, each told by a service of its own."""
+"""The stories of this folder, each told by a service of its own.
+
+What the rules make of a verb is proved below, without a service. Here each surface (API, command
+line, a form of the page) reaches the plane with what was said (verbs.txt), leaves the same record,
+and refuses with the same code (refused_verbs.txt).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +16,7 @@ from forewarn.clock import ManualClock
 from forewarn.server.settings import MaintenanceSettings, UnitCheck
 from forewarn.store.sqlite import InMemoryStore
 from server.exchange import Exchanges
-from server.running import Cli, Running, settings_in
+from server.running import ME, Cli, Running, settings_in, under_way
 from stories import stories_beside
 
 FILES = sorted(Path(__file__).with_name("stories").glob("*.txt"))
@@ -37,3 +43,82 @@ def test_the_story_holds(
     service: Running, clock: ManualClock, cli: Cli, name: str, rows: list[tuple[int, str]]
 ) -> None:
     assert Exchanges(service, clock, cli).play(name, rows)
+
+
+# Each verb, on each surface.
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+SURFACES = ("api", "cli", "page")
+
+
+class Surfaces(Exchanges):
+    """A story so far, of which the lines of some surfaces are carried out."""
+
+    surfaces: tuple[str, ...] = SURFACES
+
+    def carry_out(self, row: str) -> None:
+        verb, _, told = row.partition(" ")
+        if verb == "detail":
+            (record,) = self.root.get("/v1/audit?limit=1")["records"]
+            assert (record["by"], record["outcome"], record["detail"]) == (ME, "done", told)
+        elif verb not in SURFACES:
+            super().carry_out(row)
+        elif verb in self.surfaces and verb == "page":
+            self.send(*told.split(" -> "))
+        elif verb in self.surfaces:
+            super().carry_out(told)
+
+    def send(self, form: str, expected: str) -> None:
+        """Send a form of the page: its order, and its fields; a refusal has an alert."""
+        order, _, fields = form.partition("?")
+        path = f"/page/orders/{order}" if order else "/page/maintenance"
+        answer = self.root.ask("POST", path, fields.encode(), FORM)
+        if expected.isdigit():
+            assert answer.status == int(expected), answer.body
+            assert 'role="alert"' in answer.body.decode()
+        else:
+            assert (answer.status, answer.headers["Location"]) == (303, expected), answer.body
+
+    def run(self, said: str, expected: str) -> None:
+        """Run a command; one that is refused says why in a line, and nothing else."""
+        if expected in {"refused", "not-found"}:
+            expected += " {out: '', err.#: 1}"
+        super().run(said, expected)
+
+    def doubt(self, operation: str) -> None:
+        attempt = under_way(self.root, operation)
+        self.service.plane.report_unknown(operation, attempt, "its result was lost").result()
+
+    def stuck(self, host: str) -> None:
+        """The drain of a host gets stuck: an operator cancels the move of web-1."""
+        self.carry_out(f"POST /v1/hosts/drain {{hosts: [{host}], reboot: true}}")
+        self.carry_out("until GET /v1/events?machine=web-1 -> {events.0.operation: $move}")
+        self.carry_out("POST /v1/cancellations {references: [$move]}")
+        self.carry_out(f"until GET /v1/hosts/{host} -> {{host.status: stuck}}")
+
+    def everything(self) -> list[Any]:
+        """What these verbs may change."""
+        places = ("history", "maintenances", "holds", "hosts", "fleet/machines")
+        return [{**self.root.get(f"/v1/{place}"), "now": ""} for place in places]
+
+
+@pytest.fixture
+def story(service: Running, clock: ManualClock, cli: Cli) -> Surfaces:
+    return Surfaces(service, clock, cli)
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("rows", stories_beside(__file__, "verbs.txt"))
+def test_each_verb_does_the_same_on_each_surface(
+    story: Surfaces, rows: list[tuple[int, str]], surface: str
+) -> None:
+    story.surfaces = (surface,)
+    if any(row.startswith(f"{surface} ") for _, row in rows):
+        assert story.play("verbs.txt", rows)
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "refused_verbs.txt"))
+def test_each_surface_refuses_with_the_same_code_and_nothing_changes(
+    story: Surfaces, rows: list[tuple[int, str]]
+) -> None:
+    assert story.play("refused_verbs.txt", rows)

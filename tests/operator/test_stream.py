@@ -23,7 +23,17 @@ from forewarn.control.plane import Retention
 from forewarn.maintenance.news import NumberedNews
 from forewarn.server.operator import stream
 from forewarn.store.sqlite import InMemoryStore
-from server.running import NOON, Client, Running, UnixConnection, settings_in, stranger
+from server.exchange import Exchanges
+from server.running import (
+    NOON,
+    Client,
+    Running,
+    UnixConnection,
+    request_reboot,
+    settings_in,
+    stranger,
+)
+from stories import listed, stories_beside
 
 DAY = timedelta(days=1)
 
@@ -67,35 +77,56 @@ class Reader:
             found.append(self._ready.pop(0))
         return found
 
-    def names(self, count: int) -> list[str]:
-        return [event.name for event in self.some(count)]
+
+class Streamed(Exchanges):
+    """A story so far, of readers by their names."""
+
+    def __init__(self, service: Running, clock: ManualClock) -> None:
+        super().__init__(service)
+        self.clock = clock
+        self.readers: dict[str, Reader] = {}
+        self.read: list[StreamEvent] = []
+
+    def follow(self, name: str, after: str = "", types: str = "", **query: str) -> None:
+        """Begin to read, after an item, a transaction or the last that another has read."""
+        if after in self.readers:
+            after = self.readers[after].parser.last_id
+        more = {"types": listed(types)} if types else {}
+        self.readers[name] = Reader(self.service, self.spelled(after), **query, **more)
+
+    def reads(self, name: str, *names: str, **facts: str) -> None:
+        """Its next events have these names; the last of them has these facts."""
+        self.read = self.readers[name].some(len(names))
+        assert [event.name for event in self.read] == [*names]
+        last = self.read[-1]
+        told = {"data": json.loads(last.data), "id": last.id, "whole": last}
+        for place, expected in facts.items():
+            self.compare(told, f"{{{place.replace('__', '.')}: {expected}}}")
+
+    def forget(self, days: str) -> None:
+        self.service.plane.forget(Retention(news=int(days) * DAY)).result()
 
 
-def reboot(client: Client, machine: str = "web-0") -> None:
-    body = {"event_type": "Reboot", "machines": [machine]}
-    assert client.ask("POST", "/v1/maintenances", body).status == 201
-
-
-def test_a_reader_is_told_what_happens_from_now_on(service: Running, client: Client) -> None:
-    with Reader(service) as reader:
-        reboot(client)
-        first, second = reader.some(2)
-    assert (first.name, second.name) == ("maintenance.scheduled", "operation.scheduled")
-    item = json.loads(second.data)
-    assert item["id"] == second.id == "2-1"
-    assert (item["type"], item["subject"]) == ("operation.scheduled", "operation 1.1")
-    assert item["data"]["machines"] == ["web-0"]
+@pytest.mark.parametrize("rows", stories_beside(__file__, "stream.txt"))
+def test_a_reader_is_told_everything_once(
+    service: Running, client: Client, clock: ManualClock, rows: list[tuple[int, str]]
+) -> None:
+    del client  # it applied the fleet
+    story = Streamed(service, clock)
+    try:
+        assert story.play("stream.txt", rows)
+    finally:
+        for reader in story.readers.values():
+            reader.close()
 
 
 def test_a_reader_goes_on_after_any_item_or_transaction(service: Running, client: Client) -> None:
-    reboot(client)
-    reboot(client, "Bastion")
+    for machine in ("web-0", "Bastion"):
+        request_reboot(client, machines=[machine])
     with Reader(service, "0") as reader:
         whole = reader.some(5)
-    assert [one.name.partition(".")[0] for one in whole] == [
-        "fleet",
-        *["maintenance", "operation"] * 2,
-    ]
+    kinds = [one.name.partition(".")[0] for one in whole]
+    assert kinds == ["fleet", *["maintenance", "operation"] * 2]
     for place, event in enumerate(whole[:-1], 1):
         with Reader(service, event.id) as cut_off:
             follows = place + len(cut_off._ready)
@@ -105,68 +136,11 @@ def test_a_reader_goes_on_after_any_item_or_transaction(service: Running, client
         assert reader.some(2) == whole[3:]
 
 
-def test_types_are_chosen_by_name_or_by_kind(service: Running, client: Client) -> None:
-    reboot(client)
-    with Reader(service, "0", types=["operation", "fleet.changed"]) as reader:
-        assert reader.names(2) == ["fleet.changed", "operation.scheduled"]
-        reboot(client, "Bastion")
-        assert reader.names(1) == ["operation.scheduled"]
-
-
-@pytest.mark.parametrize("query", ["since=x", "since=1-", "since=-1", "since=01", "types=frogs"])
-def test_what_is_no_number_and_no_type_is_refused(client: Client, query: str) -> None:
-    answer = client.ask("GET", f"/v1/stream?{query}")
-    assert (answer.status, answer.error["code"]) == (400, "invalid")
-
-
-def test_a_number_of_the_future_is_a_gap_and_then_what_happens(
-    service: Running, client: Client
-) -> None:
-    with Reader(service, "99-0") as reader:
-        (gap,) = reader.some(1)
-        assert (gap.name, json.loads(gap.data)) == ("gap", {"reason": "unknown", "after": "99-0"})
-        reboot(client)
-        assert reader.names(1) == ["maintenance.scheduled"]
-
-
-def test_a_number_that_was_trimmed_is_a_gap_and_then_the_oldest(
-    service: Running, client: Client, clock: ManualClock
-) -> None:
-    reboot(client)
-    clock.advance(8 * DAY)
-    reboot(client, "Bastion")
-    service.plane.forget(Retention(news=7 * DAY)).result()
-    with Reader(service, "1-0") as reader:
-        gap, oldest = reader.some(2)
-    assert (gap.name, json.loads(gap.data)["reason"]) == ("gap", "trimmed")
-    assert json.loads(oldest.data)["at"] > (NOON + DAY).isoformat()
-    with Reader(service, gap.id) as reader:  # no second gap
-        assert reader.some(1) == [oldest]
-
-
 def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
     with Running(settings_in(tmp_path), InMemoryStore(), ManualClock(NOON)) as running:
         readers = [Reader(running) for _ in range(5)]
     for reader in readers:
         assert list(reader) == []
-
-
-def may_follow(service: Running) -> bool:
-    try:
-        Reader(service).close()
-    except Failed as failed:
-        assert failed.facts["most"] == stream.MAX_STREAMS_OF_USER
-        return False
-    return True
-
-
-def test_so_many_may_follow_on_the_socket_and_one_more_when_one_has_left(service: Running) -> None:
-    readers = [Reader(service) for _ in range(stream.MAX_STREAMS_OF_USER)]
-    answer = service.client().ask("GET", "/v1/stream")
-    assert answer.error["code"] == "limit"
-    for reader in readers:
-        reader.close()
-    patience.until(lambda: may_follow(service))  # it has to notice that the others have left
 
 
 def test_a_refused_reader_takes_no_place(service: Running) -> None:
@@ -224,6 +198,9 @@ def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) 
 
         for _ in range(stream.MAX_STREAMS_OF_USER):
             stack.enter_context(Reader(running))
+        with pytest.raises(Failed) as failed:
+            Reader(running)
+        assert failed.value.facts["most"] == stream.MAX_STREAMS_OF_USER
         for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
             assert begun(f"ann-{number}") == {200: share, 422: 1}
         assert begun("late") == {422: share + 1}

@@ -1,12 +1,18 @@
-"""Which documents a relay takes, and what it never lets happen to what guests read."""
+"""What a relay knows: the documents that it takes, their age, and the file that has them."""
+
+import os
+import tempfile
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import forked
+from forewarn.maintenance.model import Changes
 from forewarn.relay import cache
-from forewarn.relay.cache import DocumentRefused, HostDocuments
+from forewarn.relay.cache import DocumentRefused, Freshness, HostDocuments, StateFile, StateUnusable
 from forewarn.server.relay_feed import GuestRules, HostDocument, ScopeDocument
 from guest import room
 
@@ -65,3 +71,155 @@ def test_a_difference_leads_from_one_to_the_other(
     assert sorted(changed) == sorted(
         value for key, value in after.items() if before.get(key) != value
     )
+
+
+# Their age.
+
+
+START = Freshness(true_until=100.0)
+
+
+def test_documents_are_as_the_service_has_them_while_a_replica_holds_the_request() -> None:
+    known = START.heard(200.0)
+    assert known.age(10_000.0) == 0
+    assert known.shown_age(10_000.0) == 0
+
+
+def test_a_path_that_the_system_found_dead_may_have_been_so_since_its_last_probe() -> None:
+    known = START.heard(200.0).lost(300.0, 250.0, is_dark=True)
+    assert known.true_until == 300.0 - cache.DARK_SECONDS
+    soon = START.heard(200.0).lost(300.0, 299.0, is_dark=True)
+    assert soon.true_until == 299.0
+
+
+def test_a_replica_that_froze_has_told_nothing_since_it_was_asked() -> None:
+    known = START.heard(200.0).lost(300.0, 230.0, is_dark=False)
+    assert known.true_until == 230.0
+    again = known.lost(400.0, 390.0, is_dark=True)
+    assert again.true_until == 230.0  # nothing was heard meanwhile
+
+
+def test_only_an_age_above_that_of_a_change_of_replicas_is_shown() -> None:
+    known = START.heard(200.0).lost(200.0, 200.0, is_dark=False)
+    assert known.shown_age(200.0 + cache.SHOWN_SECONDS) == 0
+    assert known.shown_age(206.9) == 6
+
+
+def test_guests_are_answered_for_as_long_as_the_settings_say() -> None:
+    known = START.heard(200.0).lost(200.0, 200.0, is_dark=False)
+    assert known.serves(10_000.0, 0)
+    assert known.serves(230.0, 30)
+    assert not known.serves(230.1, 30)
+
+
+def test_a_token_is_revoked_once_it_has_been_refused_for_a_while() -> None:
+    known = START.heard(200.0).refused(300.0)
+    assert known.age(300.0) == 0
+    assert known.serves(304.9, 0)
+    again = known.refused(304.0)
+    assert not again.serves(305.0, 0)
+    assert again.heard(306.0).serves(306.0, 0)
+
+
+# The file.
+
+
+def held(incarnation: int = 2) -> HostDocuments:
+    kept = room.DocumentCache()
+    scope = room.scope("web", incarnation=incarnation)
+    kept.learn(Changes(scopes=(scope,), operations=(room.operation(room.event()),)))
+    whole = kept.whole("web")
+    return HostDocuments(
+        host="h1",
+        etag=f"e{incarnation}",
+        machines={each.key: each for each in room.MACHINES[:2]},
+        documents={"web": whole},
+        awaited=("web-1",),
+    )
+
+
+def test_what_was_written_is_read_with_the_time_until_which_it_was_true(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state")
+    assert file.read() is None
+    file.write(held())
+    file.touch(1_000_000.0)
+    assert file.read() == (held(), 1_000_000.0)
+    assert (tmp_path / "state" / cache.FILE_NAME).stat().st_mode & 0o777 == 0o600
+    (tmp_path / "state" / f"{cache.FILE_NAME}.new").write_bytes(b"half of it")  # a kill left that
+    assert StateFile(tmp_path / "state").read() == file.read()
+    file.write(held(3))
+    assert (file.read() or [None])[0] == held(3)
+    assert [each.name for each in (tmp_path / "state").iterdir()] == [cache.FILE_NAME]
+    file.remove()
+    file.remove()
+    assert file.read() is None
+
+
+SYNCED = """
+import os, pathlib, sys
+from forewarn.relay.cache import HostDocuments, StateFile
+sync = os.fsync
+def note(number):
+    print(pathlib.Path(os.readlink(f"/proc/self/fd/{number}")).name)
+    sync(number)
+os.fsync = note
+file = StateFile(pathlib.Path(sys.argv[1]) / "state")
+file.lock()
+file.write(HostDocuments(host="h1", etag="e1"))
+file.remove()
+"""
+
+
+def test_what_was_written_or_removed_stays_so_after_a_power_cut(tmp_path: Path) -> None:
+    """Guests have read it, and are not to read again what was before."""
+    ran = forked.run(["-c", SYNCED, str(tmp_path)])
+    assert ran.stdout.split() == [f"{cache.FILE_NAME}.new", "state", "state"], ran.stderr
+
+
+def test_a_file_that_is_not_whole_or_of_another_release_is_not_read(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    file.write(held())
+    path = tmp_path / cache.FILE_NAME
+    whole = path.read_bytes()
+    damaged = [whole[:at] for at in range(0, len(whole), 7)]
+    damaged += [whole + whole, whole.replace(b"web-0", b"web-\xff"), b"[" * 10_000]
+    for each in damaged:
+        path.write_bytes(each)
+        with pytest.raises(StateUnusable):
+            file.read()
+    formats = (b'"format":%d' % (cache.FORMAT + more) for more in (0, 1))
+    path.write_bytes(whole.replace(*formats, 1))
+    with pytest.raises(StateUnusable, match="release"):
+        file.read()
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "file" / "below")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises((NotADirectoryError, FileExistsError)):
+        file.write(held())
+    file = StateFile(tmp_path)
+    file.write(held())
+    os.mkfifo(tmp_path / f"{cache.FILE_NAME}.new") if hasattr(os, "mkfifo") else None
+    file.write(held(3))  # what another one left there is replaced
+    assert (file.read() or [None])[0] == held(3)
+
+
+READ_BY_NOBODY = """
+import os, pathlib, sys
+from forewarn.relay.cache import StateFile, StateUnusable
+if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try: print(StateFile(pathlib.Path(sys.argv[1])).read())
+except StateUnusable: print("unusable")
+"""
+
+
+def test_a_file_that_can_no_longer_be_written_is_not_believed() -> None:
+    # It would have been removed when a later change could not be saved, which guests have read.
+    with tempfile.TemporaryDirectory() as made:  # pytest's own folders are for its user alone
+        folder = Path(made)
+        StateFile(folder).write(held())
+        (folder / cache.FILE_NAME).chmod(0o444)
+        folder.chmod(0o555)
+        ran = forked.run(["-c", READ_BY_NOBODY, made])
+    assert ran.stdout.strip() == "unusable", ran.stderr

@@ -86,6 +86,13 @@ async def test_an_approval_goes_to_the_next_replica_when_one_does_not_answer(
         assert (answer.status, "retry-after" in answer.headers) == (503, True)
 
 
+def last_heard(relay: running.Running, seconds: float) -> None:
+    """Have the service been heard so long ago."""
+    reader = relay.relay._reader
+    at = reader.freshness.true_until - seconds
+    reader.freshness = type(reader.freshness)(true_until=at, is_true=False)
+
+
 async def test_guests_read_on_while_the_service_is_away_and_are_told_how_old_it_is(
     tmp_path: Path,
 ) -> None:
@@ -93,10 +100,7 @@ async def test_guests_read_on_while_the_service_is_away_and_are_told_how_old_it_
         await service.stop()
         await reached(lambda: not relay.heard)
         assert await relay.status() == 200
-        reader = relay.relay._reader
-        reader.freshness = type(reader.freshness)(
-            true_until=reader.freshness.true_until - 100, is_true=False
-        )
+        last_heard(relay, 100)
         await reached(lambda: relay.relay._freshness.age(relay.relay._clock.monotonic()) > 100)
         # Answers show it from the next second on.
         began = relay.relay._clock.monotonic()
@@ -232,10 +236,7 @@ async def test_beyond_the_longest_age_connections_are_closed_without_an_answer(
     async with relayed(tmp_path, max_stale_seconds=10) as (service, relay):
         await service.stop()
         await reached(lambda: not relay.heard)
-        reader = relay.relay._reader
-        reader.freshness = type(reader.freshness)(
-            true_until=reader.freshness.true_until - 11, is_true=False
-        )
+        last_heard(relay, 11)
         await reached(lambda: relay.relay._is_suspended)
         assert await relay.reply() is None
         await service.start()
@@ -320,14 +321,21 @@ async def test_the_disk_is_never_waited_for_on_the_thread_that_answers_guests(
     assert threading.get_ident() not in threads
 
 
+@pytest.mark.parametrize("by_sync", [False, True])
 async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
-    tmp_path: Path,
+    tmp_path: Path, *, by_sync: bool
 ) -> None:
+    here = room.machine("web-1", "127.0.0.1", scope="web")
     async with relayed(tmp_path, SystemClock(), listener=running.GUESTS) as (service, relay):
-        service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
-        assert await relay.status() == 200
+        if not by_sync:
+            service.unknown["127.0.0.1"] = here
+        asked = asyncio.ensure_future(relay.status())
+        await reached(lambda: service.claims)
+        if by_sync:  # fleet sync has seen it
+            service.learn(Changes(machines=(here,)))
+        assert await asked == 200
         assert service.claims == ["127.0.0.1"]
-        assert relay.relay._forwarding._claims == {}  # news of it answered, and no timer
+        await reached(lambda: relay.relay._forwarding._claims == {})  # no timer is left
 
 
 async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica_is_heard(
@@ -354,23 +362,25 @@ async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica
     await second.stop()
 
 
-async def test_a_machine_that_somebody_moved_here_is_answered_once_fleet_sync_has_seen_it(
-    tmp_path: Path,
-) -> None:
-    async with relayed(tmp_path, SystemClock(), listener=running.GUESTS) as (service, relay):
-        asked = asyncio.ensure_future(relay.status())
-        await reached(lambda: service.claims)
-        service.learn(Changes(machines=(room.machine("web-1", "127.0.0.1", scope="web"),)))
-        assert await asked == 200
-
-
-async def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(
+async def test_a_stranger_is_refused_once_the_service_does_not_know_it_or_does_not_answer(
     tmp_path: Path,
 ) -> None:
     async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
         assert [await relay.status() for _ in range(4)] == [403] * 4
         assert [await relay.status(post()) for _ in range(2)] == [403] * 2
         assert service.claims == ["127.0.0.1"]
+    service = filled()
+
+    async def never(request: Request) -> Answer | None:
+        if request.path == relay_feed.UNKNOWN_PATH:
+            await asyncio.Event().wait()
+        return None
+
+    service.other = never
+    async with started(service):
+        own = settings(tmp_path, service, listener=running.GUESTS)
+        async with relaying(own) as relay:
+            assert await relay.status() == 403
 
 
 async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_the_service(
@@ -388,23 +398,6 @@ async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_th
             assert line.split()[1] == expected
         assert service.approvals[0].machine == "web-1"
         writer.close()
-
-
-async def test_a_service_that_does_not_answer_about_a_stranger_holds_it_up_for_seconds_at_most(
-    tmp_path: Path,
-) -> None:
-    service = filled()
-
-    async def never(request: Request) -> Answer | None:
-        if request.path == relay_feed.UNKNOWN_PATH:
-            await asyncio.Event().wait()
-        return None
-
-    service.other = never
-    async with started(service):
-        own = settings(tmp_path, service, listener=running.GUESTS)
-        async with relaying(own) as relay:
-            assert await relay.status() == 403
 
 
 async def test_a_second_relay_of_one_folder_is_refused_and_changes_nothing_there(

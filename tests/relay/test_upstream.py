@@ -1,11 +1,11 @@
 """What a relay makes of whatever may answer in the service's place, or not answer at all."""
 
 import asyncio
-import shutil
+import contextlib
+import errno
 import socket
 import ssl
-import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,25 @@ import pytest
 
 import patience
 from builders import NOW
+from client.scripted import document, losing, message, serving
+from forewarn.client.transport import PROBES, RequestFailed
 from forewarn.clock import SystemClock
 from forewarn.control.replicas import SharedSightings
 from forewarn.maintenance.model import Sighting
 from forewarn.protocol.message import Reply
-from forewarn.relay import cache
+from forewarn.relay import cache, streams
 from forewarn.relay.forwarding import Forwarding
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
+from forewarn.relay.streams import ReplicaConnection
 from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import HostDocument
 from guest.room import EVENT_ID, post
 from patience import reached
 from relay import running
-from relay.running import filled, relayed, relaying, settings
+from relay.running import filled, relayed, relaying, settings, started
 from relay.standin import TOKEN, Answer, Other, Request, StandIn
+from relays.process import certify
 
 
 def always(status: int, body: bytes) -> Other:
@@ -59,24 +63,22 @@ HOSTILE: dict[str, Other] = {
 }
 
 
-@pytest.mark.parametrize("other", HOSTILE.values(), ids=HOSTILE)
-async def test_no_answer_that_does_not_fit_changes_what_guests_read(
-    tmp_path: Path, other: Other
-) -> None:
+async def test_no_answer_that_does_not_fit_changes_what_guests_read(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         before = await relay.ask()
-        service.other = other
-        service.tell()
-        for writer in list(service.connections):
-            writer.transport.abort()
-        await reached(lambda: relay.relay._reader.failures >= 3)
-        after = await relay.ask()
-        assert (after.status, after.body) == (before.status, before.body)
-        assert relay.relay.status(1).trouble != ""
-        assert relay.relay._freshness.refused_since is None  # or it would forget its documents
-        service.other = None
-        await reached(lambda: relay.heard)
-        assert await relay.incarnation() == "2"
+        for name, other in HOSTILE.items():
+            service.other, failures = other, relay.relay._reader.failures
+            service.tell()
+            for writer in list(service.connections):
+                writer.transport.abort()
+            await reached(lambda failures=failures: relay.relay._reader.failures >= failures + 3)
+            after = await relay.ask()
+            assert (after.status, after.body) == (before.status, before.body), name
+            assert relay.relay.status(1).trouble != "", name
+            assert relay.relay._freshness.refused_since is None, name  # or it would forget all
+            service.other = None
+            await reached(lambda: relay.heard)
+            assert await relay.incarnation() == "2"
 
 
 async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
@@ -84,17 +86,15 @@ async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
 ) -> None:
     # Who knows nothing yet takes the first host that fits for its own.
     others = [other for name, other in HOSTILE.items() if name != "another host's"]
-    broken = [filled() for _ in others]
+    broken, service = [filled() for _ in others], filled()
     for each, other in zip(broken, others, strict=True):
         each.other = other
-        await each.start()
-    service = filled()
-    await service.start()
-    async with relaying(settings(tmp_path, *broken, service)) as relay:
+    async with (
+        started(*broken, service),
+        relaying(settings(tmp_path, *broken, service)) as relay,
+    ):
         assert await relay.incarnation() == "2"
         assert await relay.status(post()) == 200
-    for each in (*broken, service):
-        await each.stop()
 
 
 async def test_a_service_behind_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(
@@ -114,11 +114,19 @@ async def test_a_service_behind_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it
         assert relay.heard
 
 
-async def asked(service: StandIn, folder: Path, max_body: int = 1_000_000) -> Upstream:
-    await service.start()
-    own = UpstreamSettings(urls=(service.url,), token_file=str(running.token_file(folder)))
-    address = ReplicaAddress(tls=False, host="127.0.0.1", port=service.port)
-    return Upstream((address,), Credentials(own), max_body)
+@contextlib.asynccontextmanager
+async def asking(
+    folder: Path, other: Other | None = None, max_body: int = 1_000_000
+) -> AsyncIterator[tuple[StandIn, Upstream]]:
+    """A stand-in that answers so, and what asks it."""
+    service = filled()
+    service.other = other
+    async with started(service):
+        own = UpstreamSettings(urls=(service.url,), token_file=str(running.token_file(folder)))
+        address = ReplicaAddress(tls=False, host="127.0.0.1", port=service.port)
+        upstream = Upstream((address,), Credentials(own), max_body)
+        yield service, upstream
+        upstream.close()
 
 
 async def approve(upstream: Upstream) -> Reply:
@@ -132,55 +140,46 @@ async def report(upstream: Upstream) -> Reply:
 
 
 async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -> None:
-    service = filled()
-    upstream = await asked(service, tmp_path)
     names = {f"m{number}" for number in range(relay_feed.MAX_SIGHTINGS + 1)}
     seen = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
     for name in names:
         seen.hear(name)
-    forwarding = Forwarding(upstream, lambda _: 0.0, seen, SystemClock())
-    service.other = always(503, b"")
-    await forwarding.tell(seen)
-    service.other = None
-    await forwarding.tell(seen)
-    assert {each.machine for each in service.seen} == names
-    await forwarding.close()
-    await service.stop()
+    async with asking(tmp_path, always(503, b"")) as (service, upstream):
+        forwarding = Forwarding(upstream, lambda _: 0.0, seen, SystemClock())
+        await forwarding.tell(seen)
+        service.other = None
+        await forwarding.tell(seen)
+        assert {each.machine for each in service.seen} == names
+        await forwarding.close()
 
 
 async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
-    service = filled()
-    service.other = always(200, b"x" * 20_000)
-    upstream = await asked(service, tmp_path, max_body=10_000)
-    with pytest.raises(UpstreamFailed):
-        await approve(upstream)
-    await service.stop()
+    async with asking(tmp_path, always(200, b"x" * 20_000), max_body=10_000) as (_, upstream):
+        with pytest.raises(UpstreamFailed):
+            await approve(upstream)
 
 
 async def test_many_requests_share_a_few_connections_and_have_their_turns(tmp_path: Path) -> None:
-    service = filled()
     goes_on = asyncio.Event()
 
     async def slow(_: Request) -> Answer:
         await goes_on.wait()
         return 200, b""
 
-    service.other = slow
-    upstream = await asked(service, tmp_path)
-    asking = [asyncio.ensure_future(approve(upstream)) for _ in range(3 * MAX_AT_ONCE)]
-    await reached(lambda: len(service.connections) == MAX_AT_ONCE)
-    with pytest.raises(UpstreamFailed) as failed:
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.05, each_seconds=patience.SECONDS)
-    assert not failed.value.maybe_done
-    goes_on.set()
-    assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
-    assert len(service.connections) == MAX_AT_ONCE
-    upstream.close()
-    await service.stop()
+    async with asking(tmp_path, slow) as (service, upstream):
+        under_way = [asyncio.ensure_future(approve(upstream)) for _ in range(3 * MAX_AT_ONCE)]
+        await reached(lambda: len(service.connections) == MAX_AT_ONCE)
+        with pytest.raises(UpstreamFailed) as failed:
+            await upstream.ask(
+                relay_feed.APPROVALS_PATH, b"{}", 0.05, each_seconds=patience.SECONDS
+            )
+        assert not failed.value.maybe_done
+        goes_on.set()
+        assert {reply.status for reply in await asyncio.gather(*under_way)} == {200}
+        assert len(service.connections) == MAX_AT_ONCE
 
 
 async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
-    service = filled()
     began: list[Request] = []
 
     async def late(request: Request) -> Answer:
@@ -190,65 +189,58 @@ async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
         await goes_on.wait()
         return 200, b""
 
-    service.other = late
-    upstream = await asked(service, tmp_path)
-    reply = await upstream.ask(
-        relay_feed.APPROVALS_PATH, b"{}", patience.SECONDS, each_seconds=0.05
-    )
-    assert (reply.status, len(began)) == (200, 1)
-    upstream.close()
-    await service.stop()
+    async with asking(tmp_path, late) as (_, upstream):
+        reply = await upstream.ask(
+            relay_feed.APPROVALS_PATH, b"{}", patience.SECONDS, each_seconds=0.05
+        )
+        assert (reply.status, len(began)) == (200, 1)
 
 
 async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_more(
     tmp_path: Path,
 ) -> None:
-    service = filled()
-    upstream = await asked(service, tmp_path)
-    # So a connection is there, and the request is sent however long one takes.
-    await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", patience.SECONDS, each_seconds=0.1)
-
     async def never(_: Request) -> Answer:
         await asyncio.Event().wait()
         raise AssertionError
 
-    service.other = never
-    with pytest.raises(UpstreamFailed) as failed:
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.5, each_seconds=0.1)
-    assert failed.value.maybe_done
-    await service.stop()
-    with pytest.raises(UpstreamFailed) as failed:
-        await approve(upstream)
-    assert not failed.value.maybe_done
+    async with asking(tmp_path) as (service, upstream):
+        # So a connection is there, and the request is sent however long one takes.
+        await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", patience.SECONDS, each_seconds=0.1)
+        service.other = never
+        with pytest.raises(UpstreamFailed) as failed:
+            await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.5, each_seconds=0.1)
+        assert failed.value.maybe_done
+        await service.stop()
+        with pytest.raises(UpstreamFailed) as failed:
+            await approve(upstream)
+        assert not failed.value.maybe_done
 
 
 async def test_a_replica_that_ends_with_an_approval_may_have_stored_it(tmp_path: Path) -> None:
-    service = filled()
-    upstream = await asked(service, tmp_path)
-    for _ in range(2):  # the second on the connection of the first
-        await report(upstream)
-    assert len(service.connections) == 1
+    async with asking(tmp_path) as (service, upstream):
+        for _ in range(2):  # the second on the connection of the first
+            await report(upstream)
+        assert len(service.connections) == 1
 
-    async def end(_: Request) -> Answer:
-        await service.stop()
-        raise asyncio.CancelledError
+        async def end(_: Request) -> Answer:
+            await service.stop()
+            raise asyncio.CancelledError
 
-    service.other = end
-    with pytest.raises(UpstreamFailed) as failed:
-        await approve(upstream)
-    assert failed.value.maybe_done
+        service.other = end
+        with pytest.raises(UpstreamFailed) as failed:
+            await approve(upstream)
+        assert failed.value.maybe_done
 
 
 async def test_nothing_is_sent_to_a_replica_that_has_hung_up(tmp_path: Path) -> None:
-    service = filled()
-    upstream = await asked(service, tmp_path)
-    await report(upstream)
-    (connection,) = upstream._idle
-    await service.stop()
-    await reached(lambda: not connection.is_open)
-    with pytest.raises(UpstreamFailed) as failed:
-        await approve(upstream)
-    assert not failed.value.maybe_done
+    async with asking(tmp_path) as (service, upstream):
+        await report(upstream)
+        (connection,) = upstream._idle
+        await service.stop()
+        await reached(lambda: not connection.is_open)
+        with pytest.raises(UpstreamFailed) as failed:
+            await approve(upstream)
+        assert not failed.value.maybe_done
 
 
 class Resolving(asyncio.SelectorEventLoop):
@@ -271,21 +263,16 @@ class Resolving(asyncio.SelectorEventLoop):
 
 def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path: Path) -> None:
     async def run(loop: Resolving) -> None:
-        service = filled()
-        upstream = await asked(service, tmp_path)
-        upstream.replicas = [msgspec.structs.replace(upstream.now_first, host="replica.test")]
-        loop.answers = False
-        with pytest.raises(UpstreamFailed):
-            await upstream.connect(upstream.now_first)
-        loop.answers = True
-        (await upstream.connect(upstream.now_first)).close()
-        loop.answers = False
-        (await upstream.connect(upstream.now_first)).close()
-        loop.answers, before = None, loop.lookups
-        reply = await report(upstream)
-        assert (reply.status, loop.lookups) == (204, before)
-        upstream.close()
-        await service.stop()
+        async with asking(tmp_path) as (_, upstream):
+            upstream.replicas = [msgspec.structs.replace(upstream.now_first, host="replica.test")]
+            loop.answers = False
+            with pytest.raises(UpstreamFailed):
+                await upstream.connect(upstream.now_first)
+            for loop.answers in (True, False):
+                (await upstream.connect(upstream.now_first)).close()
+            loop.answers, before = None, loop.lookups
+            reply = await report(upstream)
+            assert (reply.status, loop.lookups) == (204, before)
 
     with asyncio.Runner(loop_factory=Resolving) as runner:
         loop = runner.get_loop()
@@ -296,7 +283,7 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
 async def test_claims_are_repeated_together_and_none_of_a_machine_that_the_fleet_has_here(
     tmp_path: Path,
 ) -> None:
-    service, addresses = filled(), [f"10.0.0.{n}" for n in range(4)]
+    addresses = [f"10.0.0.{n}" for n in range(4)]
     together: list[str] = []
     all_came = asyncio.Event()
 
@@ -307,61 +294,72 @@ async def test_claims_are_repeated_together_and_none_of_a_machine_that_the_fleet
         await all_came.wait()
         return 404, b"{}"
 
-    service.other = claim
-    upstream = await asked(service, tmp_path)
-    forwarding = Forwarding(upstream, lambda _: 0.0, lambda _: None, SystemClock())
-    forwarding._found = {("", address): None for address in addresses}
-    forwarding.arrived([running.room.machine("web-1", addresses[0], scope="web", host="h1")], "h1")
-    forwarding.arrived([running.room.machine("web-2", addresses[1], scope="web", host="h2")], "h1")
-    await forwarding.claim_again()
-    assert sorted(together) == addresses[1:]
-    assert forwarding._found == {}  # each was answered in time
-    await forwarding.close()
-    await service.stop()
+    async with asking(tmp_path, claim) as (_, upstream):
+        forwarding = Forwarding(upstream, lambda _: 0.0, lambda _: None, SystemClock())
+        forwarding._found = {("", address): None for address in addresses}
+        for name, address, host in (("web-1", addresses[0], "h1"), ("web-2", addresses[1], "h2")):
+            there = running.room.machine(name, address, scope="web", host=host)
+            forwarding.arrived([there], "h1")
+        await forwarding.claim_again()
+        assert sorted(together) == addresses[1:]
+        assert forwarding._found == {}  # each was answered in time
+        await forwarding.close()
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "expected"),
-    [
-        (503, "unavailable", 503),
-        (503, "unknown-outcome", 503),
-        (500, "internal", 503),
-        (401, "unauthorized", 503),
-        (400, "invalid", 503),
-        (403, "not-eligible", 403),
-        (403, "internal", 503),  # of a gateway before it
-        (404, "not-found", 503),
-    ],
-)
-async def test_a_guests_approval_is_refused_as_the_service_refuses_it(
-    tmp_path: Path, status: int, code: str, expected: int
-) -> None:
-    refused = relay_feed.encode(relay_feed.RelayRefusal(code=code))
+REFUSED = [
+    (503, "unavailable", 503),
+    (503, "unknown-outcome", 503),
+    (500, "internal", 503),
+    (401, "unauthorized", 503),
+    (400, "invalid", 503),
+    (403, "not-eligible", 403),
+    (403, "internal", 503),  # of a gateway before it
+    (404, "not-found", 503),
+]
+"""How the service refuses an approval, and what its guest is answered."""
+
+
+async def test_a_guests_approval_is_refused_as_the_service_refuses_it(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        for status, code, expected in REFUSED:
+            refuse_approvals(service, status, code)
+            answer = await relay.ask(post())
+            assert answer.status == expected, code
+            nothing = b"Nothing was approved" in answer.body
+            assert nothing is (expected == 503 and code != "unknown-outcome"), code
+
+
+def refuse_approvals(service: StandIn, status: int, code: str) -> None:
+    body = relay_feed.encode(relay_feed.RelayRefusal(code=code))
 
     async def refuse(request: Request) -> Answer | None:
-        return (status, refused) if request.method == "POST" else None
+        return (status, body) if request.method == "POST" else None
 
-    async with relayed(tmp_path) as (service, relay):
-        service.other = refuse
+    service.other = refuse
+
+
+async def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_others_say(
+    tmp_path: Path,
+) -> None:
+    one, two = filled(), filled()
+    refuse_approvals(one, 503, "unknown-outcome")
+    refuse_approvals(two, 503, "unavailable")
+    async with started(one, two), relaying(settings(tmp_path, one, two)) as relay:
         answer = await relay.ask(post())
-        assert answer.status == expected
-        nothing = b"Nothing was approved" in answer.body
-        assert nothing is (expected == 503 and code != "unknown-outcome")
+        assert answer.status == 503
+        assert b"Nothing was approved" not in answer.body
 
 
 async def test_an_approval_of_a_thousand_events_in_chunks_goes_up_whole(tmp_path: Path) -> None:
-    service = filled()
     ids = [f"{n:08X}-0000-4000-8000-000000000000" for n in range(999)] + [EVENT_ID]
-    service.published.update(ids)
-    await service.start()
     entries = b",".join(b'{"EventId":"%s"}' % each.encode() for each in ids)
     body = b'{"StartRequests":[' + entries + b"]}"
     request = post(running.room.chunked(body, 1000), "Transfer-Encoding: chunked")
-    async with relaying(settings(tmp_path, service)) as relay:
+    async with relayed(tmp_path) as (service, relay):
+        service.published.update(ids)
         assert await relay.status(request) == 200
         (approval,) = service.approvals
         assert approval.event_ids == tuple(ids)
-    await service.stop()
 
 
 def test_short_stalls_add_up_as_those_of_the_service_do(tmp_path: Path) -> None:
@@ -399,27 +397,10 @@ async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
         assert (state / cache.FILE_NAME).exists()
 
 
-def certificate(folder: Path, days: int = 10) -> tuple[Path, Path]:
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("openssl makes the certificate")
-    key, made = folder / "key.pem", folder / "certificate.pem"
-    subprocess.run(
-        [
-            *(program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-keyout", key, "-out", made, "-days", str(days), "-subj", "/CN=service"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return key, made
-
-
 async def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(
     tmp_path: Path,
 ) -> None:
-    key, made = certificate(tmp_path)
+    made, key = certify(tmp_path, "127.0.0.1")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(made, key)
     service = filled()
@@ -440,15 +421,15 @@ async def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(
     await service.stop()
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path: path.unlink(),
-        lambda path: path.write_text("short"),
-        lambda path: path.chmod(0o666),
-        lambda path: path.write_text("a token\x00 with what none has"),
-    ],
+SPOILT: tuple[Callable[[Path], object], ...] = (
+    lambda path: path.unlink(),
+    lambda path: path.write_text("short"),
+    lambda path: path.chmod(0o666),
+    lambda path: path.write_text("a token\x00 with what none has"),
 )
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
 async def test_a_token_that_cannot_be_used_is_named_and_read_again(
     tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
@@ -467,21 +448,29 @@ async def test_a_token_that_cannot_be_used_is_named_and_read_again(
         await reached(lambda: relay.heard)
 
 
-async def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_others_say(
-    tmp_path: Path,
-) -> None:
-    one, two = filled(), filled()
-    for each, code in ((one, "unknown-outcome"), (two, "unavailable")):
-        await each.start()
-        body = relay_feed.encode(relay_feed.RelayRefusal(code=code))
+# One connection.
 
-        async def refuse(request: Request, body: bytes = body) -> Answer | None:
-            return (503, body) if request.method == "POST" else None
 
-        each.other = refuse
-    async with relaying(settings(tmp_path, one, two)) as relay:
-        answer = await relay.ask(post())
-        assert answer.status == 503
-        assert b"Nothing was approved" not in answer.body
-    await one.stop()
-    await two.stop()
+async def connected(port: int, *hosts: str) -> ReplicaConnection:
+    places = [(socket.AF_INET, (host, port)) for host in hosts]
+    replica = ReplicaAddress(tls=False, host="replica", port=port)
+    return await streams.connect(replica, None, 0.5, places=places, max_body=999, probes=PROBES)
+
+
+async def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
+    with losing() as (_, port), serving(lambda *_: message(204), port, "127.0.0.2"):
+        stream = await connected(port, "127.0.0.1", "127.0.0.2")
+        assert (await stream.ask(b"GET", "/", ())).status == 204
+        stream.close()
+
+
+async def test_a_connection_whose_peer_falls_silent_is_stale_and_no_late_answer() -> None:
+    """The system says so by a TimeoutError, which is not the end of the time for an answer."""
+    with serving(lambda *_: message(200, document())) as server:
+        stream = await connected(server.port, "127.0.0.1")
+        assert (await stream.ask(b"GET", "/", ())).status == 200
+        stream._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
+        with pytest.raises(RequestFailed) as failed:
+            await stream.ask(b"GET", "/", ())
+        assert (failed.value.reason, failed.value.stale) == ("cut", True)
+        assert not stream.is_open

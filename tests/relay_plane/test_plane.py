@@ -15,17 +15,16 @@ from forewarn.protocol import codec
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import (
     AgedSighting,
-    GuestApproval,
     RelayRefusal,
-    RelayState,
-    ScopeRequests,
     UnknownCaller,
 )
 from forewarn.store import sqlite
 from forewarn.vocabulary import AgentStatus
 from patience import eventually
 from relay_plane.served import AskingRelay, Served, with_relays
-from server.running import fleet, request_reboot
+from server.exchange import REQUEST, Exchanges
+from server.running import Answer, Client, fleet, request_reboot
+from stories import stories_beside
 
 T = TypeVar("T")
 
@@ -57,118 +56,88 @@ def refusal(answer: Any) -> tuple[int, str]:
     return answer.status, told.code
 
 
-def test_a_relay_is_told_of_the_machines_of_its_host_and_their_documents(service: Served) -> None:
+POSTED = (
+    relay_feed.APPROVALS_PATH,
+    relay_feed.SIGHTINGS_PATH,
+    relay_feed.REQUESTS_PATH,
+    relay_feed.UNKNOWN_PATH,
+)
+
+
+class RelayClient(Client):
+    """Says of itself what the least of relays says."""
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        told = {relay_feed.STATE_HEADER: "{}"} if method == "GET" else {}
+        return super().ask(method, path, body, told | (headers or {}))
+
+
+class RelayExchanges(Exchanges):
+    """A story so far, of relays and operators."""
+
+    service: Served
+
+    def client(self, who: str) -> Client:
+        if who in self.clients or not who.startswith(("relay", "looks")):
+            return super().client(who)
+        _, of_host, host = who.partition("/")
+        token = self.service.token(host) if of_host else self.spelled(who.removeprefix("relay"))
+        kind = Client if who.startswith("looks") else RelayClient
+        return self.clients.setdefault(who, kind(self.service.relays, token))
+
+    def carry_out(self, row: str) -> None:
+        verb, _, told = row.partition(" ")
+        if verb == "waiting":
+            asked = REQUEST.fullmatch(told)
+            assert asked, told
+            self.answer = beside(self.ask, asked)
+            eventually(self.service.waiting_relays, 1)
+        elif verb == "then":
+            self.compare_answer(self.answer.result(patience.SECONDS), told)
+        else:
+            super().carry_out(row)
+
+    def used(self, host: str) -> None:
+        """The one token of a host has been used."""
+        eventually(lambda: self.service.token_states(host), [True])
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "plane.txt"))
+def test_a_relay_is_answered_about_its_own_host(
+    service: Served, rows: list[tuple[int, str]]
+) -> None:
+    story = RelayExchanges(service)
+    sighting = {"machine": "web-0", "version": "2020-07-01"}
+    story.bound |= {
+        "host": relay_feed.HOST_PATH,
+        **{path.rpartition("/")[2]: path for path in POSTED},
+        "too-many-ids": ["X"] * (relay_feed.MAX_EVENT_IDS + 1),
+        "too-many-scopes": ["web"] * (relay_feed.MAX_SCOPES + 1),
+        "too-many-sightings": [sighting] * (relay_feed.MAX_SIGHTINGS + 1),
+        "immense": 1e300,
+        "long": 1e11,
+        "itself": '{"version":"1.2","machines":1}',
+    }
+    assert story.play("plane.txt", rows)
+
+
+def test_a_relay_is_told_of_the_machines_of_its_host_the_rules_and_the_time(
+    service: Served,
+) -> None:
     relay = service.relay("h1")
     told = relay.host()
     assert told.host == "h1"
     assert told.rules == service.settings.guest_rules
     assert {machine.name for machine in told.machines} == {"web-1", "batch_0"}
     assert {one.scope.name: one.events for one in told.scopes} == {"web": (), "batch": ()}
-
-
-def test_a_relay_is_told_the_services_time_with_each_answer(service: Served) -> None:
-    relay = service.relay("h0")
-    for answer in (relay.request(), relay.ask("GET", "/nothing")):
+    for answer in (relay.request(""), relay.ask("GET", "/nothing")):
         sent = codec.any_date(answer.headers[relay_feed.TIME_HEADER.decode()])
         assert abs((SystemClock().now() - sent).total_seconds()) < 1800
 
 
-def test_a_relay_that_waits_is_told_of_what_changes_for_its_host(service: Served) -> None:
-    relay, stranger = service.relay("h0"), service.relay("h2")
-    relay.host()
-    stranger.host()
-    waiting = beside(relay.host)
-    eventually(service.waiting_relays, 1)
-    request_reboot(service.client())
-    told = waiting.result(patience.SECONDS)
-    assert [machine.name for machine in told.machines] == ["web-0"]
-    (document,) = told.scopes
-    assert [one.event.resources for one in document.events] == [("web-0",)]
-    assert document.scope.incarnation == document.events[0].published
-    # The document is one of the whole scope, which the other host has a machine of, too.
-    assert document in stranger.host().scopes
-
-
-def test_a_relay_that_does_not_want_to_wait_is_answered_at_once(service: Served) -> None:
-    relay = service.relay("h0")
-    assert relay.request(at_once=True).status == 200
-    relay.host()
-    assert relay.request(at_once=True).status == 304
-
-
-def test_a_guest_approves_through_its_relay(service: Served) -> None:
-    relay = service.relay("h0")
-    relay.host()
-    request_reboot(service.client())
-    (document,) = relay.host().scopes
-    event_id = document.events[0].event.event_id
-    wanted = GuestApproval(
-        machine="web-0", address="10.0.0.10", event_ids=(event_id,), version="2020-07-01"
-    )
-    assert relay.ask("POST", relay_feed.APPROVALS_PATH, wanted).status == 200
-    (operation,) = service.client().get("/v1/history")["operations"]
-    approval = operation["events"][0]["approval"]
-    assert (approval["by"], approval["address"]) == ("web-0", "10.0.0.10")
-    assert operation["awaited"] == ["web-0"]  # it asks, though no sighting has told so
-
-
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        (GuestApproval(machine="web-0", address="", event_ids=("NONE",)), (400, "not-found")),
-        (GuestApproval(machine="web-1", address="", event_ids=("X",)), (403, "not-eligible")),
-        (GuestApproval(machine="nobody", address="", event_ids=("X",)), (403, "not-eligible")),
-        ({"machine": 1}, (400, "invalid")),
-    ],
-)
-def test_an_approval_that_is_not_ones_own_is_refused(
-    service: Served, wanted: Any, expected: tuple[int, str]
-) -> None:
-    request_reboot(service.client())
-    answer = service.relay("h0").ask("POST", relay_feed.APPROVALS_PATH, wanted)
-    assert refusal(answer) == expected
-
-
 NESTED = b"[" * 10_000
-APPROVAL = {"machine": "web-0", "address": "", "event_ids": ["X"]}
-SIGHTING = {"machine": "web-0", "version": "2020-07-01"}
-CALLER = {"listener": "", "address": "10.0.0.10"}
-BAD_BODIES: dict[str, list[Any]] = {
-    relay_feed.APPROVALS_PATH: [
-        APPROVAL | {"machine": "\0"},
-        APPROVAL | {"address": "\0"},
-        APPROVAL | {"event_ids": ["\0"]},
-        APPROVAL | {"event_ids": ["X"] * (relay_feed.MAX_EVENT_IDS + 1)},
-        APPROVAL | {"event_ids": "X"},
-        APPROVAL | {"version": "\0"},
-        APPROVAL | {"later": 1},
-        {},
-    ],
-    relay_feed.SIGHTINGS_PATH: [
-        [SIGHTING | {"machine": "\0"}],
-        [SIGHTING | {"version": "\0"}],
-        [SIGHTING | {"reason": "\0"}],
-        [SIGHTING | {"agent": "later"}],
-        [SIGHTING | {"age_seconds": 1e300}],
-        [SIGHTING | {"age_seconds": -1.0}],
-        [SIGHTING | {"machine": "nobody", "age_seconds": 1e11}],
-        [SIGHTING | {"later": 1}],
-        [SIGHTING] * (relay_feed.MAX_SIGHTINGS + 1),
-        SIGHTING,
-    ],
-    relay_feed.REQUESTS_PATH: [
-        {"scopes": ["\0"]},
-        {"scopes": ["web"] * (relay_feed.MAX_SCOPES + 1)},
-        {"scopes": [], "later": 1},
-        {},
-    ],
-    relay_feed.UNKNOWN_PATH: [
-        CALLER | {"listener": "\0"},
-        CALLER | {"address": "\0"},
-        CALLER | {"later": 1},
-        {},
-    ],
-}
 UNREADABLE = [
     b"",
     b"{",
@@ -181,19 +150,13 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize("path", BAD_BODIES)
-def test_a_body_that_no_relay_sends_is_refused_and_changes_nothing(
-    service: Served, path: str
-) -> None:
-    request_reboot(service.client())
+def test_a_body_that_cannot_be_read_is_refused(service: Served) -> None:
     relay = service.relay("h0")
-    for body in (*map(relay_feed.encode, BAD_BODIES[path]), *UNREADABLE):
-        answer = relay.send("POST", path, body)
-        assert (body[:200], *refusal(answer)) == (body[:200], 400, "invalid")
-        assert relay_feed.decode_refusal(answer.body).message
-    (operation,) = service.client().get("/v1/history")["operations"]
-    assert operation["events"][0]["approval"] is None
-    assert service.client().get("/v1/fleet/machines/web-0")["last_seen"] is None
+    for path in POSTED:
+        for body in UNREADABLE:
+            answer = relay.send("POST", path, body)
+            assert (path, body[:200], *refusal(answer)) == (path, body[:200], 400, "invalid")
+            assert relay_feed.decode_refusal(answer.body).message
 
 
 def test_a_relay_that_tells_impossible_things_of_itself_is_refused(service: Served) -> None:
@@ -215,21 +178,6 @@ def test_a_relay_that_tells_impossible_things_of_itself_is_refused(service: Serv
     assert host["relay"]["state"] == "expected"  # it counts as never heard
 
 
-def test_what_machines_tell_a_relay_is_known_to_operators(service: Served) -> None:
-    seen = [
-        AgedSighting(machine="web-0", version="2020-07-01", agent=AgentStatus.HELD, reason="why"),
-        AgedSighting(machine="web-1", version="2019-01-01"),  # which is another host's
-    ]
-    relay = service.relay("h0")
-    assert relay.ask("POST", relay_feed.SIGHTINGS_PATH, seen).status == 204
-    machine = service.client().get("/v1/fleet/machines/web-0")
-    seen_last = machine["last_seen"]
-    assert (seen_last["agent"], seen_last["reason"]) == ("held", "why")
-
-    other = service.client().get("/v1/fleet/machines/web-1")
-    assert other["last_seen"] is None
-
-
 def test_the_longest_sightings_fit_into_one_request(service: Served) -> None:
     longest = AgedSighting(
         machine="m" * 80,
@@ -242,79 +190,12 @@ def test_the_longest_sightings_fit_into_one_request(service: Served) -> None:
     assert service.relay("h0").ask("POST", relay_feed.SIGHTINGS_PATH, seen).status == 204
 
 
-def test_scopes_that_were_asked_for_are_recorded(service: Served) -> None:
-    answer = service.relay("h0").ask(
-        "POST", relay_feed.REQUESTS_PATH, ScopeRequests(scopes=("web", "batch", "nothing"))
-    )
-    assert answer.status == 204
-
-
-def test_nobody_is_answered_without_a_valid_token(service: Served) -> None:
-    for token in ("", "wrong", service.token("h0") + "x"):
-        stranger = AskingRelay(service.relays, token)
-        assert refusal(stranger.request()) == (401, "unauthorized")
-        assert refusal(stranger.ask("POST", relay_feed.SIGHTINGS_PATH, [])) == (401, "unauthorized")
-
-
-def test_a_relay_whose_token_is_revoked_is_refused_though_it_waits(service: Served) -> None:
-    relay = service.relay("h0")
-    relay.host()
-    waiting = beside(relay.request)
-    eventually(service.waiting_relays, 1)
-    revoked = service.client().ask("DELETE", "/v1/relays/tokens?host=h0")
-    assert (revoked.status, revoked.json["revoked"]) == (200, 1)
-    assert refusal(waiting.result(patience.SECONDS)) == (401, "unauthorized")
-    assert service.client().ask("DELETE", "/v1/relays/tokens?host=h0").status == 404
-
-
-def test_the_old_token_is_valid_until_the_new_one_is_used(service: Served) -> None:
-    old = service.relay("h0")
-    old.host()
-    new = service.relay("h0")
-    assert old.request("").status == 200
-    assert new.request("").status == 200
-    eventually(lambda: old.request("").status, 401)
-    assert new.request("").status == 200
-
-
-def test_of_new_tokens_that_nobody_used_the_last_is_valid(service: Served) -> None:
-    used = service.relay("h0")
-    used.host()
-    eventually(lambda: service.token_states("h0"), [True])
-    lost, found = service.relay("h0"), service.relay("h0")
-    assert lost.request().status == 401
-    assert used.request("").status == found.request().status == 200
-
-
 def test_an_unknown_caller_where_nothing_moves_has_its_host_surveyed(service: Served) -> None:
     due = service.surveyed("h0")
     wanted = UnknownCaller(listener="", address="10.0.0.11")
     answer = service.relay("h0").ask("POST", relay_feed.UNKNOWN_PATH, wanted)
     assert refusal(answer) == (404, "not-found")
     assert due.is_set()
-
-
-def test_what_is_none_of_the_five_requests_is_not_found(service: Served) -> None:
-    relay = service.relay("h0")
-    assert refusal(relay.ask("GET", "/v1/fleet/machines")) == (404, "not-found")
-    assert refusal(relay.ask("POST", relay_feed.HOST_PATH, [])) == (404, "not-found")
-
-
-def test_a_host_tells_of_its_relay(service: Served) -> None:
-    relay = service.relay("h0")
-
-    def shown() -> Any:
-        (host,) = (h for h in service.client().get("/v1/hosts")["hosts"] if h["name"] == "h0")
-        return host["relay"]
-
-    assert shown()["state"] == "expected"
-    relay.host(state=RelayState(version="1.2", machines=1))
-    told = shown()
-    assert (told["state"], told["version"], told["machines"]) == ("present", "1.2", 1)
-    assert not told["up_to_date"]
-    beside(relay.request)
-    eventually(lambda: shown()["up_to_date"], True)
-    assert service.client().get("/v1/hosts/h0")["host"]["relay"]["state"] == "present"
 
 
 def test_a_relay_whose_connection_is_lost_waits_no_more(service: Served) -> None:
@@ -379,12 +260,3 @@ def test_who_knows_more_than_a_restored_database_is_told_what_that_has(tmp_path:
         relay.address = running.relays
         relay.host()
         assert not relay.etag.startswith(f"{epoch}.")
-
-
-def test_who_only_looks_at_the_documents_of_a_host_is_not_taken_for_its_relay(
-    service: Served,
-) -> None:
-    relay = service.relay("h1")
-    answer = relay.ask("GET", relay_feed.HOST_PATH)
-    assert (answer.status, relay_feed.decode_host(answer.body).host) == (200, "h1")
-    assert service.client().get("/v1/hosts/h1")["host"]["relay"]["state"] == "expected"

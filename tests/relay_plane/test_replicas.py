@@ -1,4 +1,4 @@
-"""A relay goes from one replica to another, over real sockets and PostgreSQL."""
+"""A relay goes from one replica to another, over real sockets."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -12,18 +12,18 @@ from patience import eventually
 from relay_plane.served import Served, with_relays
 from relay_plane.test_plane import beside, refusal
 from server.running import fleet, request_reboot
-from store.engines import NEEDS_POSTGRESQL, open_postgresql
-
-pytestmark = NEEDS_POSTGRESQL
+from store.shared import SharedStore
 
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Generator[tuple[Served, Served]]:
+    store = SharedStore()
+
     def one(name: str) -> Served:
         own = settings.ReplicaSettings(name=name)
         folder = tmp_path / name
         folder.mkdir()
-        return Served(with_relays(folder, replica=own), open_postgresql(tmp_path))
+        return Served(with_relays(folder, replica=own), store)
 
     with one("a") as first, one("b") as second:
         first.client().ask("PUT", "/v1/fleet", fleet())

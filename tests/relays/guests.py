@@ -10,18 +10,15 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from typing import Any, Final, NamedTuple
 
+import web
 from relays import network
 from trace_judge import Trace
 
 EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
 POLL_SECONDS: Final = 0.1
-ANSWER_SECONDS: Final = 60.0
-"""A guest that waits longer for an answer has none. A relay refuses, or closes, much sooner; what
-a busy machine only delays is no failure."""
-
 LOST: Final = 0
 """In the place of a status: there was no answer."""
 
@@ -94,18 +91,13 @@ class Machine:
                 self.polls.append(Poll(began, time.time(), status, document, age, error))
 
 
-def _ask(method: str, body: str | None) -> tuple[int, bytes, int, str]:
-    connection = HTTPConnection(network.ENDPOINT, 80, ANSWER_SECONDS)
+def _ask(method: str, body: str | None) -> tuple[int, str, int, str]:
+    """Return the status, the body, its age, and what is wrong."""
     try:
-        connection.request(method, EVENTS, body, {"Metadata": "true"})
-        answer = connection.getresponse()
-        data = answer.read()
-        error = "" if answer.status == 200 else data.decode()
-        return answer.status, data, int(answer.headers.get("Age", "0")), error
+        told = web.ask(80, EVENTS, method, body, to=network.ENDPOINT)
     except (OSError, HTTPException) as error:
-        return LOST, b"", 0, repr(error)
-    finally:
-        connection.close()
+        return LOST, "", 0, repr(error)
+    return *told[:2], int(told.headers.get("age", "0")), "" if told.status == 200 else told.body
 
 
 def judge(machines: Iterable[Machine], scopes: dict[str, str]) -> list[str]:

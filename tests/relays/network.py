@@ -119,7 +119,6 @@ class Site:
     def __init__(self) -> None:
         self.hosts: dict[str, Host] = {}
         self.guests: dict[str, Guest] = {}
-        ip("link set lo up")
         ip("link add switch type bridge")
         ip(f"address add {SERVICE}/24 dev switch")
         ip("link set switch up")
@@ -163,18 +162,24 @@ def ip(words: str) -> None:
 
 
 @contextlib.contextmanager
-def made() -> Iterator[Site]:
-    """Make the service's side a network of its own on this thread, with a site around it."""
-    before = f"/proc/self/task/{threading.get_native_id()}/ns/net"
-    home = os.open(before, os.O_RDONLY)
+def own() -> Iterator[None]:
+    """Make a network of its own for this thread, and what it starts."""
+    home = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
     try:
-        with contextlib.closing(Site()) as site:
-            yield site
+        ip("link set lo up")
+        yield
     finally:
         assert libc.setns(home, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
         os.close(home)
+
+
+@contextlib.contextmanager
+def made() -> Iterator[Site]:
+    """Make the service's side a network of its own on this thread, with a site around it."""
+    with own(), contextlib.closing(Site()) as site:
+        yield site
 
 
 def on_thread_in(namespace: Namespace, work: Callable[[], None]) -> threading.Thread:

@@ -69,17 +69,14 @@ class Production:
             name: self._replica(number, name, url) for number, name in enumerate(NAMES)
         }
         for replica in self.replicas.values():
-            os.environ["STATE_DIRECTORY"] = str(replica.folder)  # simulated hosts are kept there
-            try:
-                replica.start()
-            finally:
-                del os.environ["STATE_DIRECTORY"]
+            replica.start()
             running.callback(_end, replica)
 
     def _replica(self, number: int, name: str, url: str) -> Running:
         folder = self.folder / name
         folder.mkdir(mode=0o700)
-        made = Running(folder)
+        # Simulated hosts are kept there.
+        made = Running(folder, environment={"STATE_DIRECTORY": str(folder)})
         made.settings.write_text(
             SETTINGS.format(
                 url=url,

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import threading
 import time
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
 import forked
 import patience
+import web
+from end_to_end.running import Running
 from house import tree
 from ports import free_port
 from postgres import BIN, OWNER, Postgres
@@ -88,72 +90,27 @@ class Databases:
             server.remove()
 
 
-class Replica:
+class Replica(Running):
     """One replica, a process of its own by the page's settings."""
 
-    def __init__(self, folder: Path, name: str, text: str, log: Path) -> None:
+    def __init__(self, folder: Path, text: str) -> None:
         folder.mkdir(mode=0o700)
-        self.name = name
-        self.config = folder / "forewarn.toml"
-        self.config.write_text(text)
-        self.environment = {
-            **os.environ,
-            "STATE_DIRECTORY": str(folder),
-            "FOREWARN_CONFIG": str(self.config),
-        }
-        self.log = log
-        self._process: forked.Forked | None = None
-
-    def start(self) -> None:
-        """Start it, and return when it says that it is ready."""
-        told = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("ab") as log:
-            self._process = forked.Forked(
-                ["-m", "forewarn", "serve"],
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-            )
-
-        def ready() -> bool:
-            assert self._process is not None
-            assert self._process.poll() is None, self.log.read_text()[-3000:]
-            return b'"event": "ready"' in self.log.read_bytes()[told:]
-
-        patience.until(ready, lambda: self.log.read_text()[-3000:])
-
-    def kill(self) -> None:
-        """Take its process away."""
-        self._end(signal.SIGKILL)
+        super().__init__(
+            folder, operator="socket = 'off'", environment={"STATE_DIRECTORY": str(folder)}
+        )
+        self.settings.write_text(text)
 
     def freeze(self) -> None:
         """Let it answer nobody and close nothing, as a machine without power."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let it go on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
 
-    def stop(self) -> int:
-        """End it in order."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int:
-        if self._process is None:
-            return 0
-        process, self._process = self._process, None
-        process.send_signal(number)
-        return process.wait(patience.SECONDS)
-
-    def call(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        """Run the command line on this replica's machine."""
-        return forked.run(["-m", "forewarn", *words], stdin=stdin, env=self.environment)
-
-    def document(self, *words: str) -> Any:
+    def document(self, *words: str, stdin: str = "") -> Any:
         """Run a command line with --json; return its document."""
-        called = self.call(*words, "--json")
+        called = self.call(*words, "--json", stdin=stdin)
         assert called.returncode in (0, 11), called.stderr
         return json.loads(called.stdout)
 
@@ -260,33 +217,22 @@ class Poller:
 
     def approve(self, event_id: str) -> tuple[int, str]:
         """Approve an event as web-0 does; return the status and the answer."""
-        connection = HTTPConnection(PROXY, self._port, 30)
-        try:
-            body = json.dumps({"StartRequests": [{"EventId": event_id}]})
-            connection.request("POST", EVENTS, body, {"Metadata": "true"})
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        body = json.dumps({"StartRequests": [{"EventId": event_id}]})
+        return web.ask(self._port, EVENTS, "POST", body, to=PROXY)[:2]
 
     def _run(self) -> None:
         for address in itertools.cycle(POLLERS):
             if self._ends.wait(POLL_SECONDS):
                 return
             began = time.monotonic()
-            connection = HTTPConnection(PROXY, self._port, 30, source_address=(address, 0))
             try:
-                connection.request("GET", EVENTS, headers={"Metadata": "true"})
-                answer = connection.getresponse()
-                body = answer.read()
-                if answer.status == 200:
-                    self.answered += 1
-                else:
-                    self.failures.append(f"{answer.status} {body[:80]!r}")
+                told = web.ask(self._port, EVENTS, to=PROXY, source=address)
             except (OSError, HTTPException) as error:
                 self.failures.append(repr(error))
-            finally:
-                connection.close()
+            else:
+                self.answered += 1
+                if told.status != 200:
+                    self.failures.append(f"{told.status} {told.body[:80]}")
             self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
 
 

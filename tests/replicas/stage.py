@@ -2,18 +2,22 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from kills.cluster import AWAY, Cluster
 from kills.processes import Service
 from patience import until
-from replicas.cluster import AWAY, Cluster
+from trace_judge import Trace
 
 T = TypeVar("T")
 
 MACHINES: Final = tuple(f"m{number}" for number in range(8))
+TWO: Final = ("r1", "r2")
+"""Replicas, where two are enough."""
+
 OK: Final = 200
 MADE: Final = 201
 UNAVAILABLE: Final = 503
@@ -79,6 +83,23 @@ def complete(replica: Service, machine: str, name: str) -> None:
     assert found["status"] == "Completed", found
 
 
+def carry_out(machine: str, one: Service, two: Service) -> str:
+    """Have maintenance of a machine requested at a replica, and approved at another; await its end.
+
+    Returns: The operation's id.
+    """
+    name = request(one, machine)
+    assert two.approve(machine, announced(two, machine)["EventId"]) == OK
+    complete(one, machine, name)
+    return name
+
+
+def alerts(replica: Service, kind: str = "") -> list[dict[str, Any]]:
+    """Return what a replica's operators are told, all or of one kind."""
+    found = replica.ask("GET", "/v1/alerts")["items"]
+    return [alert for alert in found if kind in {"", alert["kind"]}]
+
+
 def timed(call: Callable[[], T]) -> tuple[T, float]:
     """Return what a call returns, and how many seconds it took."""
     began = time.monotonic()
@@ -103,17 +124,18 @@ class Reads:
     def __str__(self) -> str:
         return f"{len(self.documents)} documents read, the slowest in {self.slowest:.1f} s"
 
-    def complaints(self) -> list[str]:
-        """Return what no guest may see: a number that goes back, or one of two contents."""
-        found, shown, last = [], {}, 0
-        for document in self.documents:
-            number, events = document["DocumentIncarnation"], document["Events"]
-            if number < last:
-                found.append(f"{number} was read after {last}")
-            last = number
-            if shown.setdefault(number, events) != events:
-                found.append(f"{number} was read with {shown[number]} and {events}")
-        return found
+
+def complaints(reads: Mapping[str, Reads]) -> list[str]:
+    """Return what no guest may see: a number that goes back, or one of two contents.
+
+    Args:
+        reads: Of guests of one scope, by their names.
+    """
+    trace = Trace()
+    for name, read in reads.items():
+        for document in read.documents:
+            trace.read(name, "", document["DocumentIncarnation"], document["Events"])
+    return trace.complaints
 
 
 @contextmanager

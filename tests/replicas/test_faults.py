@@ -4,7 +4,8 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,16 +15,15 @@ import pytest
 import forked
 import postgres
 from forewarn.store.postgresql import Access, Patience
-from kills import journal
-from kills.processes import Service, environment, let_pass
+from kills.cluster import Cluster
+from kills.processes import environment, let_pass
 from postgres import OWNER
-from replicas import dark_path, held_program, stage
-from replicas.cluster import Cluster
+from relays import network
+from replicas import stage
 from replicas.pair import Pair
 from replicas.stage import MADE, OK, UNAVAILABLE
 from tcp_proxy import TcpProxy
 
-TWO: Final = ("r1", "r2")
 REFUSED: Final = 6
 """The exit status of a service whose store cannot be used: no supervisor starts it again."""
 
@@ -39,7 +39,7 @@ def through(proxy: TcpProxy, url: str) -> str:
 
 def pair_of(folder: Path, url: str, **more: Any) -> Cluster:
     """Return two replicas, whose program does as it is told."""
-    return Cluster(folder, url, 1, TWO, program=Path(held_program.__file__), **more)
+    return Cluster(folder, url, 1, stage.TWO, held=True, **more)
 
 
 def lose_answer(proxy: TcpProxy, *, refuse: bool = False) -> None:
@@ -49,14 +49,8 @@ def lose_answer(proxy: TcpProxy, *, refuse: bool = False) -> None:
 
 def starts(cluster: Cluster, operation: str) -> list[dict[str, Any]]:
     """Return when the program began to carry out an operation."""
-    runs = journal.read(cluster.runs_path)
+    runs = cluster.runs()
     return [run for run in runs if run["operation"] == operation and run["what"] == "start"]
-
-
-def alerts(replica: Service) -> list[dict[str, Any]]:
-    """Return what a replica's operators are told."""
-    found: list[dict[str, Any]] = replica.ask("GET", "/v1/alerts")["items"]
-    return found
 
 
 def test_a_change_whose_answer_is_lost_is_answered_as_made_and_is_there_once(
@@ -146,9 +140,9 @@ def goes_dark(
             assert others[0][0] == MADE
             print(f"the dark held up its own for {mine[1]:.1f} s, others for {others[1]:.1f} s")
             stage.until(lambda: first.answer("GET", "/readyz")[0] == UNAVAILABLE)
-            stage.until(lambda: [alert["kind"] for alert in alerts(first)][:1] == ["store-down"])
+            stage.until(lambda: stage.alerts(first, "store-down"))
             assert second.answer("GET", "/readyz")[0] == OK
-            assert alerts(second) == []
+            assert stage.alerts(second) == []
             assert stage.asked(first, "m1")["Events"] == []  # from memory
             if members is not None:
                 stage.until(lambda: members() == 1)
@@ -157,9 +151,9 @@ def goes_dark(
             if members is not None:
                 stage.until(lambda: members() == 2)
         assert reads.refused == 0
-        assert reads.complaints() == []
+        assert stage.complaints({"": reads}) == []
         print(reads)
-        stage.until(lambda: alerts(first) == [])
+        stage.until(lambda: stage.alerts(first) == [])
         stage.announced(first, "m1")
         assert first.approve("m0", event) == OK
         stage.complete(second, "m0", operation)
@@ -179,26 +173,50 @@ LISTENING: Final = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN 
 """The replicas' own connections, each of which holds a name: their last statement."""
 
 
-@pytest.mark.skipif(not dark_path.can_be(), reason="a network of its own needs root, nft and ip")
-def test_a_replica_whose_packets_vanish_lets_guests_read_on(tmp_path: Path) -> None:
-    def work() -> int:
+FAR: Final = "127.0.0.9"
+"""A second way to this machine, which the packet filter tells from the first."""
+
+RULES: Final = (
+    "table ip dark { chain arriving { type filter hook input priority 0; "
+    f"ip saddr {FAR} drop; ip daddr {FAR} drop; }}; }}"
+)
+
+
+def darken() -> None:
+    """Let packets by the second way vanish."""
+    subprocess.run(["nft", "-f", "-"], input=RULES, text=True, check=True)
+
+
+def clear() -> None:
+    """Let packets pass again."""
+    subprocess.run(["nft", "delete", "table", "ip", "dark"], check=True)
+
+
+@pytest.fixture
+def apart() -> Iterator[postgres.Postgres]:
+    """A server in a network of its own, which two ways lead to."""
+    if why := network.missing():
+        pytest.skip(why)
+    with network.own():
         server = postgres.Postgres(address="0.0.0.0")
         try:
-            server.start()
-            server.create_database("dark")
-            url, path = (
-                f"postgresql://{OWNER}@{address}:{server.port}/dark"
-                for address in ("127.0.0.1", dark_path.ADDRESS)
-            )
-
-            def members() -> int:
-                return int(server.sql(LISTENING, "dark"))
-
-            return goes_dark(tmp_path, url, path, dark_path.darken, dark_path.clear, members)
+            yield server.start()
         finally:
             server.remove()
 
-    assert dark_path.in_own_network(work) == 1
+
+def test_a_replica_whose_packets_vanish_lets_guests_read_on(
+    tmp_path: Path, apart: postgres.Postgres
+) -> None:
+    apart.create_database("dark")
+    url, path = (
+        f"postgresql://{OWNER}@{address}:{apart.port}/dark" for address in ("127.0.0.1", FAR)
+    )
+
+    def members() -> int:
+        return int(apart.sql(LISTENING, "dark"))
+
+    assert goes_dark(tmp_path, url, path, darken, clear, members) == 1
 
 
 ACKNOWLEDGED_SECONDS: Final = 0.5
@@ -208,41 +226,32 @@ ASLEEP: Final = "SELECT pg_sleep(3600)"
 """Longer than anybody waits for this test."""
 
 
-@pytest.mark.skipif(not dark_path.can_be(), reason="a network of its own needs root, nft and ip")
-def test_both_ends_of_a_silent_connection_notice_that_its_path_is_dark() -> None:
+def test_both_ends_of_a_silent_connection_notice_that_its_path_is_dark(
+    apart: postgres.Postgres,
+) -> None:
     """Nothing is sent that could remain unacknowledged: it takes keepalives to notice."""
+    access = Access(f"postgresql://{OWNER}@{FAR}:{apart.port}/{OWNER}", None, Patience())
+    listening, asking = access.connect(), access.connect()
+    listening.execute("LISTEN forewarn")
+    asking.patience = None
 
-    def work() -> None:
-        server = postgres.Postgres(address="0.0.0.0")
-        try:
-            server.start()
-            url = f"postgresql://{OWNER}@{dark_path.ADDRESS}:{server.port}/{OWNER}"
-            access = Access(url, None, Patience())
-            listening, asking = access.connect(), access.connect()
-            listening.execute("LISTEN forewarn")
-            asking.patience = None
+    def give_up() -> None:
+        with pytest.raises(psycopg.OperationalError):
+            asking.execute(ASLEEP)
 
-            def give_up() -> None:
-                with pytest.raises(psycopg.OperationalError):
-                    asking.execute(ASLEEP)
+    def silent() -> bool:
+        let_pass(ACKNOWLEDGED_SECONDS)
+        darken()
+        stage.until(lambda: apart.sql(LISTENING) == "0")
+        return True
 
-            def silent() -> bool:
-                let_pass(ACKNOWLEDGED_SECONDS)
-                dark_path.darken()
-                stage.until(lambda: server.sql(LISTENING) == "0")
-                return True
-
-            asleep = f"SELECT count(*) FROM pg_stat_activity WHERE query = '{ASLEEP}'"
-            (_, seconds), _ = stage.together(
-                lambda: stage.timed(give_up),
-                lambda: stage.until(lambda: server.sql(asleep) == "1") and silent(),
-            )
-            print(f"given up after {seconds:.1f} s")
-            listening.close()
-        finally:
-            server.remove()
-
-    dark_path.in_own_network(work)
+    asleep = f"SELECT count(*) FROM pg_stat_activity WHERE query = '{ASLEEP}'"
+    (_, seconds), _ = stage.together(
+        lambda: stage.timed(give_up),
+        lambda: stage.until(lambda: apart.sql(asleep) == "1") and silent(),
+    )
+    print(f"given up after {seconds:.1f} s")
+    listening.close()
 
 
 HOLDS_THE_LOCK: Final = (
@@ -310,7 +319,7 @@ def test_commits_that_no_standby_has_are_not_answered_as_made(tmp_path: Path) ->
             cluster.wait_until_ready()
         for reads in (mine, others):
             assert reads.refused == 0
-            assert reads.complaints() == []
+            assert stage.complaints({"": reads}) == []
             print(reads)
         for machine, event, operation in zip(("m0", "m1"), events, operations, strict=True):
             assert second.approve(machine, event) == OK
@@ -342,8 +351,7 @@ def test_replicas_whose_clocks_are_wrong_move_no_notice(
         for name, seconds in skewed.items()
     }
     url = database.create_database("skewed")
-    program = Path(held_program.__file__)
-    with Cluster(tmp_path, url, 1, program=program, variables=variables) as cluster:
+    with Cluster(tmp_path, url, 1, held=True, variables=variables) as cluster:
         first, *wrong = stage.prepare(cluster)
         stage.request(first, "m0")
         event = stage.announced(first, "m0")
@@ -379,24 +387,23 @@ FAST: Final = 10.0
 """How much faster the clock runs where a lease of a minute is waited for."""
 
 
-def carrying_out(cluster: Cluster) -> tuple[dict[str, Any], Path]:
+def carrying_out(cluster: Cluster) -> dict[str, Any]:
     """Start the first replica, let it carry out an operation, and start the second.
 
-    Returns: The run, and the file that holds it up.
+    Returns: The run, which is held up.
     """
     first, second = cluster.replicas.values()
     first.start(fresh=False)
     first.wait_until_ready()
     first.ask("PUT", "/v1/fleet", {"machine": [{"name": "m0"}]})
     stage.until(lambda: stage.asked(first, "m0"))
-    hold = cluster.runs_path.with_suffix(".hold")
-    hold.touch()
+    cluster.hold.touch()
     operation = stage.request(first, "m0")
     assert first.approve("m0", stage.announced(first, "m0")["EventId"]) == OK
     (run,) = stage.until(lambda: starts(cluster, operation))
     second.start(fresh=False)
     second.wait_until_ready()
-    return run, hold
+    return run
 
 
 def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
@@ -407,12 +414,12 @@ def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
         url = database.create_database(name)
         cluster = pair_of(tmp_path / name, url, checked=checked, scale=FAST)
         running.enter_context(cluster)
-        run, hold = carrying_out(cluster)
+        run = carrying_out(cluster)
         first = cluster.replicas["r1"]
         for pid in (first.pid, run["runner"], run["pid"]):
             os.kill(pid, signal.SIGKILL)
         assert first.reap() == -signal.SIGKILL
-        hold.unlink()
+        cluster.hold.unlink()
         return cluster
 
     with contextlib.ExitStack() as running:
@@ -420,13 +427,11 @@ def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
         unchecked, checked = (lose("unchecked", checked=False), lose("checked", checked=True))
         (_, left), (_, asking) = checked.replicas.values(), unchecked.replicas.values()
         stage.complete(left, "m0", "1.1")
-        runs = journal.read(checked.runs_path)
+        runs = checked.runs()
         assert [run["what"] for run in runs] == ["start", "start", "end"]
-        doubts = stage.until(
-            lambda: [alert for alert in alerts(asking) if alert["kind"] == "unknown"]
-        )
+        doubts = stage.until(lambda: stage.alerts(asking, "unknown"))
         assert [alert["about"] for alert in doubts] == ["1.1"]
-        assert [run["what"] for run in journal.read(unchecked.runs_path)] == ["start"]
+        assert [run["what"] for run in unchecked.runs()] == ["start"]
         assert stage.status(asking, "1.1") == "Started"
 
 
@@ -436,12 +441,12 @@ def test_a_replica_that_comes_back_knows_what_nobody_else_could_tell(
     url = database.create_database("comes_back")
     with pair_of(tmp_path, url, checked=False, scale=FAST) as cluster:
         first, second = cluster.replicas.values()
-        run, hold = carrying_out(cluster)
+        run = carrying_out(cluster)
         operation = run["operation"]
         first.kill()
         assert first.reap() == -signal.SIGKILL
-        stage.until(lambda: [a for a in alerts(second) if a["kind"] == "unknown"])
-        hold.unlink()  # the program ends well; its result is in the folder of the first
+        stage.until(lambda: stage.alerts(second, "unknown"))
+        cluster.hold.unlink()  # the program ends well; its result is in the folder of the first
         first.start(fresh=False)
         first.wait_until_ready()
         stage.complete(second, "m0", operation)

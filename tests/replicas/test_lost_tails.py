@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from kills import journal
+from kills.cluster import Cluster
 from kills.processes import Service
-from replicas import held_program, stage
-from replicas.cluster import Cluster
+from replicas import stage
 from replicas.pair import Pair
 from replicas.stage import OK
 
@@ -33,13 +32,7 @@ pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(300)]
 
 def runs(cluster: Cluster, machine: str) -> list[str]:
     """Return what the program did to a machine."""
-    return [run["what"] for run in journal.read(cluster.runs_path) if run["machine"] == machine]
-
-
-def alerts(replica: Service, kind: str) -> list[dict[str, Any]]:
-    """Return the alerts of a kind."""
-    found = replica.ask("GET", "/v1/alerts")["items"]
-    return [alert for alert in found if alert["kind"] == kind]
+    return [run["what"] for run in cluster.runs() if run["machine"] == machine]
 
 
 @contextmanager
@@ -52,15 +45,10 @@ def watched(cluster: Cluster, machines: tuple[str, ...]) -> Iterator[None]:
             for machine in machines
         }
         yield
-    for (name, machine), reads in read.items():
-        assert reads.complaints() == [], f"{machine} at {name}"
-        assert reads.documents
     for machine in machines:  # a number has one content, whoever is asked
-        shown: dict[int, Any] = {}
-        for name in cluster.replicas:
-            for document in read[name, machine].documents:
-                number, events = document["DocumentIncarnation"], document["Events"]
-                assert shown.setdefault(number, events) == events, f"{machine}: {number}"
+        at = {name: read[name, machine] for name in cluster.replicas}
+        assert stage.complaints(at) == [], machine
+        assert all(reads.documents for reads in at.values())
 
 
 def wait_for_runs(cluster: Cluster, machine: str, number: int) -> None:
@@ -70,12 +58,12 @@ def wait_for_runs(cluster: Cluster, machine: str, number: int) -> None:
 
 def wait_for_news(replica: Service, told: list[dict[str, Any]]) -> None:
     """Return when a replica tells of another loss than the last one."""
-    stage.until(lambda: alerts(replica, "lost-changes") not in ([], told))
+    stage.until(lambda: stage.alerts(replica, "lost-changes") not in ([], told))
 
 
 def wait_for_alert(replica: Service, kind: str, about: str) -> None:
     """Return when there is one alert of a kind, and it is about this."""
-    stage.until(lambda: [alert["about"] for alert in alerts(replica, kind)] == [about])
+    stage.until(lambda: [alert["about"] for alert in stage.alerts(replica, kind)] == [about])
 
 
 def lose_tail(pair: Pair, cluster: Cluster, replicas: Sequence[Service]) -> tuple[str, str]:
@@ -85,7 +73,6 @@ def lose_tail(pair: Pair, cluster: Cluster, replicas: Sequence[Service]) -> tupl
         The operation that was lost, and one that was asked for afterwards.
     """
     first, second, third = replicas
-    hold = cluster.runs_path.with_suffix(".hold")
     before = {machine: len(runs(cluster, machine)) for machine in stage.MACHINES}
     over, running = stage.request(first, OVER), stage.request(first, RUNNING)
     events = {machine: stage.announced(third, machine) for machine in (OVER, RUNNING)}
@@ -95,17 +82,17 @@ def lose_tail(pair: Pair, cluster: Cluster, replicas: Sequence[Service]) -> tupl
         pair.hold_back_standby()
         assert first.approve(OVER, events[OVER]["EventId"]) == OK
         stage.complete(second, OVER, over)
-        hold.touch()
+        cluster.hold.touch()
         assert second.approve(RUNNING, events[RUNNING]["EventId"]) == OK
         wait_for_runs(cluster, RUNNING, before[RUNNING] + 1)
         gone = stage.request(third, GONE)
         assert len({stage.announced(each, GONE)["EventId"] for each in replicas}) == 1
-        told = alerts(first, "lost-changes")
+        told = stage.alerts(first, "lost-changes")
         pair.lose_primary()
         for replica in replicas:
             wait_for_news(replica, told)
         cluster.wait_until_ready()
-        hold.unlink()
+        cluster.hold.unlink()
         wait_for_runs(cluster, RUNNING, before[RUNNING] + 2)
 
         # What was lost is not there any more, and what is there has higher numbers.
@@ -135,10 +122,9 @@ def lose_tail(pair: Pair, cluster: Cluster, replicas: Sequence[Service]) -> tupl
 
 
 def test_what_a_promoted_standby_lacks_is_told_and_nothing_is_done_twice(tmp_path: Path) -> None:
-    program = Path(held_program.__file__)
     with (
         Pair(synchronous=False) as pair,
-        Cluster(tmp_path, pair.url, 1, program=program, checked=False) as cluster,
+        Cluster(tmp_path, pair.url, 1, held=True, checked=False) as cluster,
     ):
         replicas = stage.prepare(cluster)
         names = [*lose_tail(pair, cluster, replicas)]

@@ -1,22 +1,30 @@
-"""Every replica tells the same news, also of what others do, and a reader may change replicas."""
+"""Every replica tells the same news, also of what others do, and a reader may change replicas.
 
+They share webhooks: one sends, and another goes on where it was killed.
+"""
+
+import http.server
 import itertools
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+import patience
 import postgres
 from forewarn.cli.exits import Failed
 from forewarn.cli.follow import EventParser
 from forewarn.cli.operator_client import OperatorClient
+from forewarn.maintenance import news
+from forewarn.store import postgresql
+from kills.cluster import Cluster
 from kills.processes import Service
-from replicas import held_program, stage
-from replicas.cluster import Cluster
+from replicas import stage
+from server.receiver import receiving
 
 pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(300)]
 
@@ -71,25 +79,18 @@ def test_every_replica_tells_the_same_also_when_one_is_killed(
     tmp_path: Path, database: postgres.Postgres
 ) -> None:
     url = database.create_database("news")
-    program = Path(held_program.__file__)
-    with Cluster(tmp_path, url, 1, ("r1", "r2"), program=program, checked=False) as cluster:
+    with Cluster(tmp_path, url, 1, stage.TWO, held=True, checked=False) as cluster:
         first, second = stage.prepare(cluster)
         with following(first) as at_first, following(first, second) as moving:
             for machine in stage.MACHINES[:3]:
-                name = stage.request(second, machine)
-                event = stage.announced(first, machine)["EventId"]
-                assert first.approve(machine, event) == stage.OK
-                stage.complete(second, machine, name)
+                stage.carry_out(machine, second, first)
             stage.until(lambda: at_first.has_finished(3) and moving.has_finished(3))
             assert moving.ids() == at_first.ids()
             seen = len(moving.items)
             first.kill()
             first.reap()
             for machine in stage.MACHINES[3:6]:
-                name = stage.request(second, machine)
-                event = stage.announced(second, machine)["EventId"]
-                assert second.approve(machine, event) == stage.OK
-                stage.complete(second, machine, name)
+                stage.carry_out(machine, second, second)
             stage.until(lambda: moving.has_finished(6))
             assert len(moving.items) > seen
             with following(second) as whole:
@@ -97,3 +98,70 @@ def test_every_replica_tells_the_same_also_when_one_is_killed(
                 assert whole.items[: len(moving.items)] == moving.items
         assert len({*moving.ids()}) == len(moving.items)
         assert "gap" not in {item["type"] for item in moving.items}
+
+
+# Webhooks.
+
+SCALE: Final = 20.0
+"""Of the clock: the turn of a replica that was killed is over after a second and a half."""
+
+KILLS: Final = 3
+
+
+def work(replica: Service, machine: str) -> str:
+    """Leave some news behind; return the number of the maintenance that it ends with."""
+    number = stage.request(replica, machine).partition(".")[0]
+    replica.ask("POST", "/v1/cancellations", {"references": [number]})
+    return number
+
+
+def numbers_of_all_news(url: str, after: int) -> list[str]:
+    store = postgresql.open_store(url)
+    try:
+        with store.read() as reading:
+            found = reading.news_after(after, 10_000)
+    finally:
+        store.close()
+    return [told.id for record in found for told in news.numbered(record.sequence, record.items)]
+
+
+def test_when_the_replica_that_sends_is_killed_the_other_one_goes_on(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    url = database.create_database("webhooks")
+    with receiving() as receiver, Cluster(tmp_path, url, 1, stage.TWO, scale=SCALE) as cluster:
+        stage.prepare(cluster)
+        body = {"name": "ours", "url": receiver.url()}
+        cluster.ask("POST", "/v1/webhooks", body)
+
+        def hang(_: http.server.BaseHTTPRequestHandler) -> None:
+            receiver.over.wait(patience.SECONDS)
+
+        for turn in range(KILLS):
+            replicas = [*cluster.replicas.values()]
+            lost, other = replicas[turn % 2], replicas[1 - turn % 2]
+            before = len(receiver.got())
+            receiver.answers["/hook"] = hang
+            work(lost, stage.MACHINES[turn])  # who commits news sends it
+            receiver.awaited(before + 1)
+            lost.kill()
+            lost.reap()
+            receiver.answers.clear()
+            number = int(work(other, stage.MACHINES[turn + KILLS]))
+
+            def got(number: int = number) -> bool:
+                return any(
+                    one.json["type"] == news.NewsType.MAINTENANCE_FINISHED
+                    and one.json["data"]["maintenance"] == number
+                    for one in receiver.got()
+                )
+
+            stage.until(got)
+            lost.start(fresh=False)
+            lost.wait_until_ready()
+        received = [one.json["id"] for one in receiver.got()]
+        for replica in cluster.replicas.values():
+            replica.end()
+    wanted = numbers_of_all_news(url, int(received[0].partition("-")[0]) - 1)
+    assert list(dict.fromkeys(received)) == wanted
+    assert len(received) <= len(wanted) + KILLS  # side by side they would send more

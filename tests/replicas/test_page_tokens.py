@@ -10,14 +10,13 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 import postgres
+from kills.cluster import AWAY, Cluster
 from kills.processes import Service
 from page import site
 from ports import free_port
 from replicas import stage
-from replicas.cluster import AWAY, Cluster
 from tcp_proxy import TcpProxy
 
-TWO: Final = ("r1", "r2")
 PATIENCE: Final = 60.0
 
 pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(300)]
@@ -40,12 +39,12 @@ class Site:
     """Two replicas with the page, and what a browser sends them."""
 
     def __init__(self, folder: Path, database: postgres.Postgres, front: TcpProxy) -> None:
-        self.ports = {name: free_port() for name in TWO}
+        self.ports = {name: free_port() for name in stage.TWO}
         own = {
             name: f'[operator]\nlisten = "127.0.0.1:{port}"\n' for name, port in self.ports.items()
         }
         url = database.create_database(folder.name[:40].lower())
-        self.cluster = Cluster(folder, url, 1, TWO, own_settings=own)
+        self.cluster = Cluster(folder, url, 1, stage.TWO, own_settings=own)
         self.front = front
         self.url = f"http://127.0.0.1:{front.port}"
 
@@ -79,13 +78,6 @@ class Site:
         connection.close()
         return answer.status, (answer.getheader("Set-Cookie") or "").partition(";")[0]
 
-    def log_in(self, name: str) -> str:
-        """Log in at a replica; return the cookie."""
-        key = self.key(self.cluster.replicas[name])
-        status, cookie = self.ask(name, "POST", "/login", token=key)
-        assert status == 303
-        return cookie
-
     def until_status(self, status: int, name: str, cookie: str) -> None:
         """Return when a replica answers a browser so."""
 
@@ -107,36 +99,7 @@ IN, OUT = 303, 401
 """How the search for a maintenance is answered, with a valid token and without one."""
 
 
-def test_a_token_is_good_at_every_replica_and_outlives_the_one_that_made_it(
-    tmp_path: Path, database: postgres.Postgres, front: TcpProxy
-) -> None:
-    found = Site(tmp_path, database, front)
-    with found.cluster:
-        stage.prepare(found.cluster)
-        first, second = found.replicas
-        key = found.key(first)
-        status, cookie = found.ask("r2", "POST", "/login", token=key)
-        assert status == IN
-        assert found.ask("r1", "POST", "/login", token=key)[0] == OUT  # a link is good once
-        for name in TWO:
-            found.until_status(IN, name, cookie)
-        assert found.ask("r2", "POST", "/logout", cookie)[0] == IN
-        for name in TWO:
-            found.until_status(OUT, name, cookie)
-        cookie = found.log_in("r1")
-        found.until_status(IN, "r2", cookie)
-        first.kill()
-        first.reap()
-        found.until_status(IN, "r2", cookie)
-        (name,) = of_page(second)
-        second.ask("DELETE", f"/v1/tokens?{urlencode({'name': name})}")
-        found.until_status(OUT, "r2", cookie)
-        first.start(fresh=False)
-        first.wait_until_ready()
-        found.until_status(OUT, "r1", cookie)
-
-
-def test_a_browser_goes_on_at_another_replica_until_its_token_is_revoked(
+def test_a_token_is_good_at_every_replica_outlives_the_one_that_made_it_and_ends_everywhere(
     tmp_path: Path, database: postgres.Postgres, front: TcpProxy, browser: Browser
 ) -> None:
     found = Site(tmp_path, database, front)
@@ -146,12 +109,22 @@ def test_a_browser_goes_on_at_another_replica_until_its_token_is_revoked(
         found.turn("r1")
         window = browser.new_context().new_page()
         window.set_default_timeout(site.MILLISECONDS)
-        window.goto(f"{found.url}/login#{found.key(first)}")
+        key = found.key(first)
+        window.goto(f"{found.url}/login#{key}")
         window.wait_for_url(f"{found.url}/")
         expect(window.locator("#live")).to_have_attribute("data-state", "live")
-        cookies = {each["name"]: each["value"] for each in window.context.cookies()}
-        ((name, value),) = cookies.items()
-        found.until_status(IN, "r2", f"{name}={value}")
+        (cookie,) = (f"{each['name']}={each['value']}" for each in window.context.cookies())
+        found.until_status(IN, "r2", cookie)
+        assert found.ask("r2", "POST", "/login", token=key)[0] == OUT  # a link is good once
+
+        _, other = found.ask("r2", "POST", "/login", token=found.key(second))
+        found.until_status(IN, "r1", other)
+        assert found.ask("r2", "POST", "/logout", other)[0] == IN
+        for name in stage.TWO:
+            found.until_status(OUT, name, other)
+
+        first.kill()
+        first.reap()
         found.turn("r2")
         expect(window.locator("#live")).to_have_attribute("data-state", "live")
         stage.request(second, stage.MACHINES[0])
@@ -160,9 +133,12 @@ def test_a_browser_goes_on_at_another_replica_until_its_token_is_revoked(
         cancel = window.get_by_role("button", name="Cancel maintenance 1")
         site.follow(cancel, f"{found.url}/maintenance/1")
         expect(window.locator("main > .head")).to_contain_text("cancelled")
-        (token,) = of_page(first)
-        first.ask("DELETE", f"/v1/tokens?{urlencode({'name': token})}")
-        found.until_status(OUT, "r2", f"{name}={value}")
+        (token,) = of_page(second)
+        second.ask("DELETE", f"/v1/tokens?{urlencode({'name': token})}")
+        found.until_status(OUT, "r2", cookie)
+        first.start(fresh=False)
+        first.wait_until_ready()
+        found.until_status(OUT, "r1", cookie)
         found.front.cut()
         window.wait_for_url(f"{found.url}/login")
         window.context.close()

@@ -9,11 +9,9 @@ import pytest
 
 import forewarn
 import postgres
-from kills import journal
+from kills.cluster import Cluster
 from kills.processes import TESTS
-from replicas import held_program, stage
-from replicas.cluster import Cluster
-from replicas.stage import OK
+from replicas import stage
 
 OTHER: Final = os.environ.get("REPLICA_OTHER", "")
 """The `src` folder of another release, to run beside this one; by default, a copy of this one."""
@@ -56,23 +54,19 @@ def test_two_releases_serve_guests_and_operators_side_by_side(
     url = database.create_database("two_releases")
     other = Path(OTHER) if OTHER else later_release(tmp_path / "later")
     variables = {"r2": {"PYTHONPATH": f"{other}{os.pathsep}{TESTS}"}}
-    program = Path(held_program.__file__)
     with Cluster(
-        tmp_path / "replicas", url, 1, ("r1", "r2"), variables=variables, program=program
+        tmp_path / "replicas", url, 1, stage.TWO, variables=variables, held=True
     ) as cluster:
         ours, theirs = stage.prepare(cluster)
         made = []
         with stage.reading(ours, "m0") as at_ours, stage.reading(theirs, "m0") as at_theirs:
             for turn, machine in enumerate(stage.MACHINES):
                 one, two = (theirs, ours) if turn % 2 else (ours, theirs)
-                made.append(stage.request(one, machine))
-                event = stage.announced(two, machine)
-                assert two.approve(machine, event["EventId"]) == OK
-                stage.complete(one, machine, made[-1])
+                made.append(stage.carry_out(machine, one, two))
         for reads in (at_ours, at_theirs):
             assert reads.documents
-            assert (reads.refused, reads.complaints()) == (0, [])
-        runs = [run for run in journal.read(cluster.runs_path) if run["what"] == "start"]
+            assert (reads.refused, stage.complaints({"": reads})) == (0, [])
+        runs = [run for run in cluster.runs() if run["what"] == "start"]
         assert sorted(run["operation"] for run in runs) == sorted(made)
         if not OTHER:
             told = {r["name"]: r["version"] for r in ours.ask("GET", "/v1/replicas")["replicas"]}

@@ -3,12 +3,12 @@
     as operator POST /v1/holds {kind: scope, name: web} -> 201 {hold.by: operator-1}
     forewarn hold list -> {out~: UNTIL}
 
-A body and what is expected are YAML, in which a time or 1.1 is a text. An expectation names facts
-of the answer by their place (`*` for each of a list, `#` for how many): what they are, words that
-are in them (`~`), what they are not (`!`) or at most (`<`). `$name` is bound where it is first
-expected. Without a status any success will do. `until` asks again till the line holds; `approving`
-also approves what is announced and lets time pass, `slowly` too, where a real program runs. A line
-that begins with spaces belongs to the one above.
+A body, headers (`with {Host: x}`) and what is expected are YAML, in which a time or 1.1 is a text.
+An expectation names facts of the answer by their place (`*` for each of a list, `#` for how many):
+what they are, words that are in them (`~`), what they are not (`!`) or at most (`<`). `$name` is
+bound where it is first expected. Without a status any success will do. `until` asks again till the
+line holds; `approving` also approves what is announced and lets time pass, `slowly` too, where a
+real program runs. A line that begins with spaces belongs to the one above.
 """
 
 import operator
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 import patience
 from forewarn.cli.exits import ExitStatus
@@ -30,7 +32,9 @@ from server.running import ME, NOON, Answer, Cli, Client, Running, end, fleet, s
 from stories import Told, WithoutTimes, elapsed
 
 REQUEST: Final = re.compile(
-    r"(?:(until|approving|slowly) )?(?:as (\S+) )?(GET|HEAD|PUT|POST|DELETE) (\S+) ?(.*)", re.DOTALL
+    r"(?:(until|approving|slowly) )?(?:as (\S+) )?(GET|HEAD|PUT|POST|DELETE) (\S+)"
+    r" ?(.*?)(?: ?with (\{[^{}]*\}))?",
+    re.DOTALL,
 )
 EXPECTED: Final = re.compile(r"(\d{3})? ?([a-z-]+)? ?(\{.*\})?", re.DOTALL)
 CLI_EXPECTED: Final = re.compile(r"([a-z-]+)? ?(\{.*\})?", re.DOTALL)
@@ -75,10 +79,15 @@ JUDGES: Final[dict[str, Callable[[Any, Any], bool]]] = {
 class Exchanges(Told):
     """A story so far, of a running service with a fleet, at noon."""
 
-    def __init__(self, service: Running, clock: ManualClock, cli: Cli) -> None:
+    clock: ManualClock
+    cli: Cli
+
+    def __init__(
+        self, service: Running, clock: ManualClock | None = None, cli: Cli | None = None
+    ) -> None:
         self.service = service
-        self.clock = clock
-        self.cli = cli
+        if clock is not None and cli is not None:
+            self.clock, self.cli = clock, cli
         self.root = service.client()
         self.bound: dict[str, Any] = {"fleet": fleet(), "blue": BLUE, "me": ME, "uid": os.geteuid()}
         self.clients: dict[str, Client] = {"root": self.root}
@@ -108,9 +117,9 @@ class Exchanges(Told):
         return True
 
     def ask(self, asked: re.Match[str]) -> Answer:
-        _, who, method, path, told = asked.groups()
-        body = self.filled(yaml.load(told, Text)) if told else None
-        return self.client(who or "root").ask(method, self.spelled(path), body)
+        _, who, method, path, *told = asked.groups()
+        body, headers = (self.filled(yaml.load(each, Text)) if each else None for each in told)
+        return self.client(who or "root").ask(method, self.spelled(path), body, headers)
 
     def client(self, who: str) -> Client:
         """Return the client of a role, whose token is made when it first asks, or by a token."""
@@ -130,7 +139,7 @@ class Exchanges(Told):
         return self.clients.setdefault(who, Client(url, token))
 
     def spelled(self, text: str) -> str:
-        return re.sub(r"\$(\w+)", lambda name: str(self.bound[name[1]]), text)
+        return re.sub(r"\$(\w+|\{\w+\})", lambda name: str(self.bound[name[1].strip("{}")]), text)
 
     def filled(self, body: Any) -> Any:
         match body:
@@ -161,7 +170,7 @@ class Exchanges(Told):
         assert answer.status in ({int(status)} if status else {200, 201}), answer.body
         text = answer.body.decode()
         is_json = answer.headers.get("Content-Type", "").startswith("application/json")
-        document = answer.json if is_json else {}
+        document = answer.json if is_json and text else {}
         assert not code or document["error"]["code"] == code, text
         document = document.get("error", document) if code else document
         self.compare({**document, "headers": answer.headers, "text": text}, facts)
@@ -203,6 +212,21 @@ class Exchanges(Told):
         """A guest approves an event."""
         self.service.plane.approve(scope, [self.filled(event)], by=by, address=address).result()
 
+    def metric(self, name: str, expected: str) -> None:
+        """Prometheus reads this number, some number (`>0`), or none (`-`)."""
+        found = scraped(self.root).get(f"forewarn_{name}")
+        match expected:
+            case "-":
+                assert found is None
+            case ">0":
+                assert found
+            case _:
+                assert found == float(expected), found
+
+    def advance(self) -> None:
+        """What is due by now has started."""
+        self.service.plane.advance().result()
+
     def touch(self, name: str) -> None:
         """Make a file beside the store."""
         Path(self.service.settings.store.path).with_name(name).touch()
@@ -221,6 +245,25 @@ class Exchanges(Told):
     def settle(self) -> None:
         """What was submitted to the writer is done."""
         self.service.plane.probe().result()
+
+
+def families(client: Client) -> list[Metric]:
+    """Return what a scrape tells, read by Prometheus' own parser."""
+    answer = client.ask("GET", "/metrics")
+    assert answer.status == 200, answer.body
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return list(text_string_to_metric_families(answer.body.decode()))
+
+
+def scraped(client: Client) -> dict[str, float]:
+    """Return the samples by their names, as `forewarn_events{status=Queued,type=Reboot}`."""
+    found: dict[str, float] = {}
+    for sample in (one for family in families(client) for one in family.samples):
+        labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+        name = sample.name + (f"{{{labels}}}" if labels else "")
+        assert name not in found
+        found[name] = sample.value
+    return found
 
 
 def fact(document: Any, steps: list[str]) -> Any:

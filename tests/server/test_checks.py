@@ -11,8 +11,7 @@ import patience
 from forewarn.connectors.command import KEPT
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.server.checks import ProgramChecks
-from forewarn.server.settings import MaintenanceSettings, UnitCheck
-from forewarn.settings import FieldError
+from forewarn.server.settings import UnitCheck
 from store.values import NOW
 
 LONG = 2 * patience.SECONDS
@@ -70,12 +69,19 @@ def is_alive(group: int) -> bool:
     return True
 
 
-def test_a_program_passes_by_its_exit_status(checks: ProgramChecks) -> None:
+def test_a_program_passes_by_its_exit_status_what_it_says_is_bounded_and_nothing_of_it_is_left(
+    checks: ProgramChecks, tmp_path: Path
+) -> None:
     assert ran(checks, "good").passed
     bad = ran(checks, "bad", number=2)
     assert not bad.passed
     assert "3" in bad.message
     assert "not yet" in bad.message
+    loud = ran(checks, "loud", number=3)
+    assert not loud.passed
+    assert "err" in loud.message
+    assert len(loud.message) < 300
+    assert [place.name for place in (tmp_path / "runs").iterdir()] == [KEPT]
 
 
 def test_a_program_is_told_what_it_checks_and_nothing_of_the_service(
@@ -91,13 +97,6 @@ def test_a_program_is_told_what_it_checks_and_nothing_of_the_service(
     ]
 
 
-def test_what_a_program_says_is_bounded(checks: ProgramChecks) -> None:
-    said = ran(checks, "loud")
-    assert not said.passed
-    assert "err" in said.message
-    assert len(said.message) < 300
-
-
 def test_a_program_that_does_not_end_is_killed_with_all_that_it_started(
     checks: ProgramChecks, tmp_path: Path
 ) -> None:
@@ -111,29 +110,8 @@ def test_a_program_that_does_not_end_is_killed_with_all_that_it_started(
     patience.until(lambda: not is_alive(group))  # what was killed may not be reaped yet
 
 
-def test_nothing_of_a_run_is_left(checks: ProgramChecks, tmp_path: Path) -> None:
-    ran(checks, "good")
-    ran(checks, "bad", number=2)
-    assert [place.name for place in (tmp_path / "runs").iterdir()] == [KEPT]
-
-
 def test_what_cannot_be_run_has_failed(checks: ProgramChecks, tmp_path: Path) -> None:
     assert not ran(checks, "absent").passed
     assert not ran(checks, "nobody knows it").passed
     (tmp_path / "runs").write_text("a file where the folder should be")
     assert not ran(checks, "good").passed
-
-
-# The settings.
-
-
-@pytest.mark.parametrize("program", [("./x",), ("bin/x", "y")])
-def test_a_program_is_a_full_path_or_a_bare_name(program: tuple[str, ...]) -> None:
-    with pytest.raises(FieldError):
-        UnitCheck(name="x", program=program)
-
-
-def test_two_checks_have_two_names() -> None:
-    one = UnitCheck(name="x", program=("true",))
-    with pytest.raises(FieldError):
-        MaintenanceSettings(check=(one, one))

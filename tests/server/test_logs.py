@@ -54,22 +54,19 @@ def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
         assert "hunter2" not in stream.getvalue()
 
 
-def test_what_is_below_the_level_is_not_said() -> None:
+def test_what_is_below_the_level_is_not_said_and_libraries_only_when_something_goes_wrong() -> None:
     stream = io.StringIO()
     process.set_up_logs(Log(level="warning"), stream)
     structlog.get_logger("forewarn.test").info("chatter")
     structlog.get_logger("forewarn.test").warning("trouble")
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["trouble"]
-
-
-def test_libraries_are_heard_when_something_goes_wrong() -> None:
-    stream = io.StringIO()
-    process.set_up_logs(Log(), stream)
     logging.getLogger("uvicorn.error").info("Started server process")
     logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     logging.getLogger("uvicorn.error").error("no sockets left")
-    (line,) = map(json.loads, stream.getvalue().splitlines())
-    assert (line["event"], line["level"]) == ("no sockets left", "error")
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line["level"]) for line in told] == [
+        ("trouble", "warning"),
+        ("no sockets left", "error"),
+    ]
 
 
 def test_a_line_that_cannot_be_written_stops_nobody() -> None:

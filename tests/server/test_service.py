@@ -46,10 +46,10 @@ from server.running import (
 )
 
 
-def quick(folder: Path) -> settings.Settings:
+def quick(folder: Path, **operator: Any) -> settings.Settings:
     """Return settings by which every act is over at once."""
     at_once = settings.SimulatedSettings(reboot_seconds=0.0, preempt_seconds=0.0)
-    return settings_in(folder, at_once)
+    return settings_in(folder, at_once, **operator)
 
 
 def test_a_thread_that_hangs_does_not_keep_the_process_from_ending() -> None:
@@ -76,11 +76,13 @@ def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_pa
     with Running(wanted, sqlite.open_store(path)) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
+        token = client.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"}).json["token"]
         request_reboot(client, no_notice=True)
         request_reboot(client, machines=["Bastion"])
         eventually(lambda: client.get("/v1/history?maintenance=1")["operations"][0]["attempt"], 1)
-    with Running(quick(tmp_path), sqlite.open_store(path)) as running:
+    with Running(quick(tmp_path, listen="127.0.0.1:0"), sqlite.open_store(path)) as running:
         client = running.client()
+        assert Client(running.opened.operators[1], token).ask("GET", "/v1/clock").status == 200
         known = running.guests.learned[0]
         assert [*map(len, (known.scopes, known.machines, known.operations))] == [4, 6, 2]
         assert len(client.get("/v1/fleet/machines")["machines"]) == 6

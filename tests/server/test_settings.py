@@ -12,6 +12,7 @@ from forewarn.connectors.settings import LibvirtHost
 from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
 from forewarn.settings import SettingsError
+from stories import play, stories_beside
 
 
 @pytest.fixture
@@ -38,112 +39,27 @@ def refusal(folder: Path, text: str, environment: dict[str, str]) -> str:
     return told.replace(str(folder), "")
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "fact"),
-    [
-        ("[guest]\nhead_second = 3\n", "guest", "did you mean 'head_seconds'"),
-        ("[stroe]\n", "", "did you mean 'store'"),
-        ("[[guest.listener]]\n[[guest.listener]]\nhost = '::1'\n", "guest.listener[1]", "port"),
-        ("[history]\nzoo = 3\n", "history", "retention_days"),
-        ("[history]\nretention_days = '90d'\n", "history.retention_days", "`float`"),
-        ("[history]\nretention_days = 0\n", "history.retention_days", "> 0.0"),
-        ("[[guest.listener]]\nport = 70000\n", "guest.listener[0].port", "<= 65535"),
-        ("[log]\nformat = 'xml'\n", "log.format", "'auto', 'console', 'json'"),
-        ("guest = 3\n", "guest", "`object`"),
-        ("[guest.listener]\nport = 1\n", "guest.listener", "[[guest.listener]]"),
-        ("[guest]\nhead_seconds = -1\n", "guest.head_seconds", "2147483648"),
-        ("[[guest.listener]]\naddress = 'eth0'\n", "guest.listener[0].address", "'eth0'"),
-        (
-            "[[guest.listener]]\naddress = '169.254.169.254'\ndefault_vm = 'a'\n",
-            "guest.listener[0].default_vm",
-            "loopback",
-        ),
-        ("[fleet.libvirt]\nsync = true\n", "fleet.libvirt.uris", "there are 0"),
-        ("[relay]\nlisten = '127.0.0.1:0'\n[clock]\nscale = 2\n", "relay.listen", "real time"),
-        ("[fleet.libvirt]\nuris = { h1 = 'h1' }\n", "fleet.libvirt.uris", "'h1'"),
-        ("[fleet.libvirt]\nuris = { '' = 'x:///' }\n", "fleet.libvirt.uris", "''"),
-        ("[operator]\nlisten = 'localhost:80'\n", "operator.listen", "'[::1]:8172'"),
-        ("[operator]\nsocket = 'off'\n", "operator.listen", "required"),
-        ("[operator]\nlisten = '0.0.0.0:8172'\n", "operator.listen", "tls_certificate"),
-        ("[operator]\nlisten = '[2001:db8::1]:8172'\n", "operator.listen", "insecure"),
-        ("[operator]\nhosts = ['https://ops.example/page']\n", "operator.hosts", "https://ops"),
-        ("[operator]\nhosts = ['ftp://ops.example']\n", "operator.hosts", "https://ops"),
-        ("[operator]\nhosts = ['https://ops.example:443']\n", "operator.hosts", "https://ops"),
-        ("[operator]\nhosts = ['ops.example:8172']\n", "operator.hosts", "without a port"),
-        ("[operator]\nhosts = ['[::1]']\n", "operator.hosts", "without a port"),
-        ("[[guest.listener]]\nname = 'Blue'\n", "guest.listener[0].name", "lower-case"),
-        (
-            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7/24']\nproxy_secret_files = ['a']\n",
-            "guest.listener[0].trusted_proxies",
-            "192.0.2.7/24 has host bits set",
-        ),
-        (
-            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7']\n",
-            "guest.listener[0].proxy_secret_files",
-            "missing",
-        ),
-        (
-            (
-                "[[guest.listener]]\nproxy_secret_files = ['a', 'b', 'c', 'd', 'e']\n"
-                "trusted_proxies = ['192.0.2.7']\n"
-            ),
-            "guest.listener[0].proxy_secret_files",
-            "at most 4",
-        ),
-        (
-            "[[guest.listener]]\nproxy_secret_files = ['']\ntrusted_proxies = ['192.0.2.7']\n",
-            "guest.listener[0].proxy_secret_files",
-            "path",
-        ),
-        (
-            "[[guest.listener]]\nproxy_without_header = true\n",
-            "guest.listener[0].proxy_without_header",
-            "trusted_proxies",
-        ),
-        ("[guest\n", "", "TOML"),
-    ],
-)
-def test_a_mistake_in_the_file_is_refused_with_its_place_and_what_to_write(
-    tmp_path: Path, home: dict[str, str], text: str, place: str, fact: str
+def test_a_mistake_is_refused_with_its_place_and_what_to_write(
+    tmp_path: Path, home: dict[str, str]
 ) -> None:
-    told = refusal(tmp_path, text, home)
-    assert told.startswith(f"/forewarn.toml: {place}: " if place else "/forewarn.toml: ")
-    assert fact in told
+    ((rows,),) = (each.values for each in stories_beside(__file__, "mistakes.txt"))
 
+    def refused(row: str) -> None:
+        if not row or row.startswith("#"):
+            return
+        written, _, told = row.partition(" -> ")
+        place, _, fact = told.partition("| ")
+        variable, _, value = written.partition(" = ")
+        if variable.startswith("FOREWARN_"):
+            found = refusal(tmp_path, "", home | {variable: value})
+        else:
+            variable = "/forewarn.toml"
+            found = refusal(tmp_path, written.replace(" ; ", "\n"), home)
+        where = f"{place.strip()}: " if place else ""
+        assert found.startswith(f"{variable}: {where}"), found
+        assert fact in found
 
-@pytest.mark.parametrize(
-    ("host", "place", "fact"),
-    [
-        ("name = 'h1'", "host[0]", "`uri`"),
-        ("name = ''\nuri = 'qemu:///system'", "host[0].name", ">= 1"),
-        ("name = 'h\\u001b'\nuri = 'qemu:///system'".replace("'", '"'), "host[0].name", "printed"),
-        ("name = 'h1'\nuri = 'h1'", "host[0].uri", "qemu+ssh://"),
-        ("name = 'h1'\nuri = 'qemu+ssh://[h1/system'", "host[0].uri", "invalid URI"),
-        ("name = 'h1'\nuri = 'qemu+ssh://h1:x/system'", "host[0].uri", "invalid URI"),
-        ("name = 'h1'\nuri = 'qemu:///system'\nmigrate_uri = 'h1'", "host[0].migrate_uri", "tcp:"),
-        ("name = 'h1'\nuri = 'qemu:///system'\nreboot = 'x'", "host[0].reboot", "`array`"),
-    ],
-)
-def test_a_host_that_libvirt_could_not_open_is_refused(
-    tmp_path: Path, home: dict[str, str], host: str, place: str, fact: str
-) -> None:
-    told = refusal(tmp_path, f"[[connector.libvirt.host]]\n{host}", home)
-    assert told.startswith(f"/forewarn.toml: connector.libvirt.{place}: ")
-    assert fact in told
-
-
-@pytest.mark.parametrize("twice", ["name", "uri"])
-def test_two_hosts_of_one_name_or_uri_are_refused(
-    tmp_path: Path, home: dict[str, str], twice: str
-) -> None:
-    one = {"name": "h1", "uri": "qemu+ssh://h1/system"}
-    other = {"name": "h2", "uri": "qemu+ssh://h2/system", twice: one[twice]}
-    tables = [
-        "[[connector.libvirt.host]]\n" + "\n".join(f"{key} = '{each[key]}'" for key in each)
-        for each in (one, other)
-    ]
-    told = refusal(tmp_path, "\n".join(tables), home)
-    assert told.startswith("/forewarn.toml: connector.libvirt.host: ")
+    assert play("mistakes.txt", rows, refused) > 50
 
 
 @pytest.mark.parametrize(
@@ -183,26 +99,6 @@ def test_the_hosts_of_the_fleet_are_the_connectors_and_those_named_beside_them(
     assert both.libvirt_python == "/opt/python"
     many = ", ".join(f'h{n} = "x:///{n}"' for n in range(101))
     assert "101" in refusal(tmp_path, f"[fleet.libvirt]\nsync = true\nuris = {{ {many} }}\n", home)
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "place", "fact"),
-    [
-        ("GUEST__HEAD_SECOND", "3", "guest", "did you mean 'head_seconds'"),
-        ("GUEST__HEAD_SECONDS", "soon", "guest.head_seconds", "`float`"),
-        ("GUEST", "3", "guest", "`object`"),
-        ("GUEST__LISTENER__PORT", "3", "guest.listener", "`array`"),
-        ("LOG__LEVEL__X", "3", "log.level", "'info'"),
-    ],
-)
-def test_a_mistake_in_the_environment_is_refused_by_its_variable(
-    home: dict[str, str], variable: str, text: str, place: str, fact: str
-) -> None:
-    name = f"FOREWARN_SET_{variable}"
-    with pytest.raises(SettingsError) as refused:
-        settings.load(None, {**home, name: text})
-    assert str(refused.value).startswith(f"{name}: {place}: ")
-    assert fact in str(refused.value)
 
 
 def test_what_the_environment_mends_is_no_mistake_and_what_only_both_break_names_both(
@@ -301,18 +197,12 @@ def test_the_state_folder_is_systemds_if_it_gives_one(tmp_path: Path) -> None:
     assert files.state_folder(given) == Path("/var/lib/a")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
-)
-def test_an_address_with_a_port_is_taken_apart(text: str, expected: tuple[str, int]) -> None:
-    assert files.split_address(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", ":80", "::1:80", "[127.0.0.1]:80", "1.2.3.4", "1.2.3.4:-1"])
-def test_what_is_no_address_with_a_port_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="invalid address"):
-        files.split_address(text)
+def test_an_address_with_a_port_is_taken_apart_and_anything_else_refused() -> None:
+    assert files.split_address("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert files.split_address("[::1]:65535") == ("::1", 65535)
+    for text in ("", ":80", "::1:80", "[127.0.0.1]:80", "1.2.3.4", "1.2.3.4:-1"):
+        with pytest.raises(ValueError, match="invalid address"):
+            files.split_address(text)
 
 
 def test_every_limit_of_the_guest_plane_is_a_setting() -> None:
