@@ -323,7 +323,7 @@ FAULTS = {
     "too large": message(200, b" " * (MAX_BODY_BYTES + 1)),
     "reset": b"",
 }
-"""One of each reason; all that may be wrong with an answer is in test_transport and test_asking."""
+"""One of each reason; all that may be wrong with an answer is in test_transport and test_watch."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)

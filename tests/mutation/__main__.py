@@ -45,8 +45,7 @@ TESTS = {
     "protocol": ["tests/protocol", "tests/client/test_properties.py"],
     "client": [
         "tests/client/test_watch.py",
-        "tests/client/test_name.py",
-        "tests/client/test_asking.py",
+        "tests/client/test_stories.py",
         "tests/client/test_properties.py",
     ],
     "connectors": [
