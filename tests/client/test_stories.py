@@ -10,11 +10,13 @@ has `!`, one of another machine `~`, one of nobody knows whom `?`. After `more`,
 """
 
 import collections
+import shlex
 from collections.abc import Callable
 from operator import sub
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 import stories
@@ -22,7 +24,7 @@ from client import world
 from client.world import Run, at, reply
 from forewarn.client import session
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import Change, Updated
+from forewarn.client.event import BadAnswer, Change, RequestRefused, Updated
 from forewarn.client.session import FailedAnswer, Pace, Question
 from forewarn.client.watch import EventFilter
 from forewarn.protocol.message import Reply
@@ -97,7 +99,12 @@ class Story:
         elif verb:
             act = VERBS.get(verb) or getattr(Story, verb.replace("-", "_"))
             said = act(self, *words, **options) or []
-            assert ", ".join(said) == follows
+            if verb == "approve" and follows:
+                kind, text = shlex.split(follows)
+                assert said[0].startswith(kind)
+                assert text in said[0]
+            else:
+                assert ", ".join(said) == follows
 
     def watch(self, name: str = world.NAME, **options: str) -> None:
         """Say how the watch is, before it begins."""
@@ -131,10 +138,13 @@ class Story:
         """Add what the server says, with these headers."""
         since = float(options.pop("at", "0"))
         incarnation = options.pop("incarnation", "1")
+        body = {"error": options.pop("error")} if "error" in options else b""
         headers = {name.title(): value for name, value in options.items()}
         for word in words:
             what, _, times = word.partition("*")
             made = self.outcome(what, None if incarnation == "none" else int(incarnation), headers)
+            if body:
+                made = reply(int(what), body)
             self.said[kind].coming += [(since, made)] * int(times or 1)
 
     def outcome(
@@ -203,8 +213,16 @@ class Story:
         change = self.run.watcher.take()
         return self.told([] if change is None else [change])
 
-    def approve(self, *ids: str) -> None:
-        session.approve(self.run.session, self.run._do, at(self.run.seconds), ids, None)
+    def approve(self, *ids: str, within: str = "") -> list[str]:
+        """Approve events, and return how that has failed."""
+        now, seconds = at(self.run.seconds), float(within) if within else None
+        try:
+            session.approve(self.run.session, self.run._do, now, ids, seconds)
+        except BadAnswer as error:
+            return [f"bad-answer {error}"]
+        except RequestRefused as error:
+            return [f"request-refused {error}"]
+        return []
 
     def resume(self) -> None:
         """Go on in another process."""
@@ -253,6 +271,12 @@ def _names(story: Story) -> list[Question]:
     return [ask for _, ask in story.run.asked if ask.of_instance]
 
 
+def _posted(story: Story) -> list[str]:
+    bodies = [ask.body for _, ask in story.run.asked if ask.method == b"POST"]
+    entries = [msgspec.json.decode(body)["StartRequests"] for body in bodies]
+    return ["+".join(each["EventId"] for each in some) for some in entries]
+
+
 def _times(story: Story) -> list[float]:
     return [seconds for seconds, _ in story.run.asked]
 
@@ -281,7 +305,8 @@ KNOWN: Final[dict[str, Callable[[Story], list[Any]]]] = {
     "name-versions": lambda story: [ask.version for ask in _names(story)],
     "name": lambda story: [story.run.session.name],
     "places": lambda story: list(map(float, story.places)),
-    "posts": lambda story: [sum(ask.method == b"POST" for _, ask in story.run.asked)],
+    "methods": lambda story: [ask.method.decode() for _, ask in story.run.asked],
+    "posted": _posted,
     "troubles": lambda story: story.run.troubles,
     "looks": lambda story: [story.run.watcher.looks],
     "listed": lambda story: [event.event_id for event in story.run.listed],
