@@ -49,8 +49,7 @@ TESTS = {
         "tests/client/test_properties.py",
     ],
     "connectors": [
-        "tests/connectors/virtual/test_decide.py",
-        "tests/connectors/virtual/test_steps.py",
+        "tests/connectors/virtual/test_stories.py",
         "tests/connectors/virtual/test_kills.py",
     ],
     "control": ["tests/control/test_returns.py"],
