@@ -2,13 +2,12 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
-from forewarn import times
 from forewarn.maintenance.model import Refused
 from forewarn.server.operator import fields
 from forewarn.server.operator.fields import Control
@@ -182,21 +181,3 @@ def test_a_form_asks_once_however_often_it_is_sent_and_then_for_what_it_says(
             assert started.status == 303
         targets = [each["targets"] for each in client.get("/v1/maintenances")["maintenances"]]
         assert targets == [["Bastion"], ["batch_0"], ["web-0"]]
-
-
-def test_the_end_of_a_hold_is_read_as_the_page_shows_times(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore()) as running:
-        client = running.client()
-        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
-
-        def send(until: str) -> int:
-            form = urlencode({"reference": "scope web", "until": until}).encode()
-            headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            return client.ask("POST", "/page/orders/hold", form, headers).status
-
-        assert send("soon") == 400
-        assert client.get("/v1/holds")["holds"] == []
-        assert send("11:00") == 303
-        (hold,) = client.get("/v1/holds")["holds"]
-        at, until = datetime.fromisoformat(hold["at"]), datetime.fromisoformat(hold["until"])
-        assert until == times.next_time_of_day(time(11), at, UTC)

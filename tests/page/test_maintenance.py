@@ -1,7 +1,7 @@
 """Maintenance, units, operations and holds in a browser, and what operators do about them."""
 
 import re
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import expect
@@ -10,8 +10,7 @@ import patience
 from forewarn.connectors.port import Outcome
 from forewarn.server.page import machines
 from forewarn.server.page.rendering import environment
-from forewarn.vocabulary import AccessRole
-from page.site import FORM, NARROW, Site, follow, links, mistaken, plan, read, send, typed_in
+from page.site import FORM, NARROW, Site, follow, mistaken, plan, typed_in
 from server.running import Client, fleet, request_reboot
 
 
@@ -129,49 +128,6 @@ def test_acknowledging_asks_once_more_where_a_machine_has_not_asked_since(site: 
     assert operations(site)[0]["acknowledged_by"] != ""
 
 
-def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
-    request_reboot(site.root)
-    asked = {"event_type": "Reboot", "machines": ["web-1"], "policy": {}}
-    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
-    held = {"kind": "machine", "name": "web-0"}
-    assert site.root.ask("POST", "/v1/holds", held).status == 201
-    viewer = site.client(AccessRole.VIEWER)
-    for address in (
-        *("maintenance", "maintenance/1", "machines", "machines/web-0", "machines?scope=web"),
-        *("maintenance/2", "history"),
-    ):
-        page = read(viewer, f"/{address}")
-        assert 'method="post"' not in page, address
-        assert "/orders/" not in page, address
-    for address in ("orders/cancel?reference=1", "audit"):
-        read(viewer, f"/{address}", 403)
-    sent = b"reference=1&event_type=Reboot&machines=web-2&action=start"
-    for path in ("orders/cancel", "maintenance"):
-        refused = viewer.ask("POST", f"/page/{path}", sent, {"Origin": site.url, **FORM})
-        assert refused.status == 403, path
-    assert [each["status"] for each in operations(site)] == ["Scheduled"]
-    assert len(site.root.get("/v1/maintenances")["maintenances"]) == 2
-
-
-def test_a_viewer_may_plan_and_not_start(site: Site) -> None:
-    window = site.window(AccessRole.VIEWER, path="/maintenance")
-    follow(window.get_by_role("link", name="Plan maintenance"))
-    window.locator("[name=machines]").fill("web-0")
-    follow(window.get_by_role("button", name="Show the plan"))
-    expect(window.get_by_role("heading", name="The plan")).to_be_visible()
-    expect(window.locator("button[value=start]")).to_have_count(0)
-    assert operations(site) == []
-
-
-def test_a_plan_is_not_in_the_audit_log_as_a_change(site: Site) -> None:
-    for body, status in ((b"machines=web-0&event_type=Reboot", 200), (b"", 400)):
-        answer = site.root.ask("POST", "/page/maintenance", body + b"&action=plan", FORM)
-        assert answer.status == status
-    site.running.plane.probe().result()
-    actions = {each["action"] for each in site.root.get("/v1/audit")["records"]}
-    assert actions == {"PUT /v1/fleet"}
-
-
 def test_all_of_it_works_without_a_script(quick_site: Site) -> None:
     site = quick_site
     context = site.context(scripts=False)
@@ -247,21 +203,6 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
     expect(window.locator("main > .head")).to_contain_text("exit status 1")
 
 
-def test_a_blocked_unit_says_why(site: Site) -> None:
-    for asked in (
-        {"machines": ["web-1"]},
-        {"machines": ["web-0", "web-1", "web-2"], "policy": {"waves": ["1", "rest"]}},
-    ):
-        answer = site.root.ask("POST", "/v1/maintenances", {"event_type": "Reboot", **asked})
-        assert answer.status == 201
-    page = read(site.root, "/maintenance/2")
-    (row,) = [one for one in page.split("<tr") if "web-0" in one and "blocked" in one]
-    assert "1.1" in row
-    (path,) = [path for name, path in links(page).items() if "blocked" in name]
-    rows = read(site.root, path).rpartition("<tbody>")[2].split("<tr>")[1:]
-    assert ["blocked" in one for one in rows] == [True]
-
-
 def test_a_list_names_three_targets_and_counts_the_others() -> None:
     parts = environment().get_template("_parts.html").make_module({"now": None})
     hosts = [f"h{number}" for number in range(5000)]
@@ -305,30 +246,6 @@ def test_what_the_service_refuses_is_told_and_nothing_moves(site: Site) -> None:
     expect(panel).to_contain_text("web-0")
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "path"),
-    [
-        ("everything", "", "/maintenance"),
-        ("scope", "web", "/machines?scope=web"),
-        ("host", "h1", "/machines?host=h1"),
-        ("machine", "web-0", "/machines/web-0"),
-    ],
-)
-def test_an_alert_of_a_hold_leads_to_where_it_is_released(
-    unchanged: Site, kind: str, name: str, path: str
-) -> None:
-    root, told = unchanged.root, "the backup runs"
-    assert root.ask("POST", "/v1/holds", {"kind": kind, "name": name, "reason": told}).status == 201
-    (alert,) = [one for one in read(root, "/").split('<p class="alert') if told in one]
-    there, *_ = (found := links(alert)).values()
-    assert there == path
-    assert told in read(root, path)
-    (release,) = [leads for name, leads in found.items() if name.startswith("Release")]
-    assert send(root, release) == path
-    assert told not in read(root, path)
-    assert root.get("/v1/holds")["holds"] == []
-
-
 def test_twelve_alerts_are_all_on_the_page_and_stay_open_when_one_goes(site: Site) -> None:
     places = [("machine", name) for name in ("web-0", "web-1", "web-2", "batch_0", "Bastion")]
     places += [("machine", "FrontEnd_IN_0"), ("everything", "")]
@@ -340,29 +257,6 @@ def test_twelve_alerts_are_all_on_the_page_and_stay_open_when_one_goes(site: Sit
     expect(window.locator(".alert:visible")).to_have_count(12)
     assert site.root.ask("DELETE", "/v1/holds?kind=everything").status == 200
     expect(window.locator(".alert:visible")).to_have_count(11)  # by the live stream
-
-
-@pytest.mark.parametrize("path", ["/operations/1.1", "/maintenance/1", "/machines/web-0"])
-def test_a_hold_is_told_and_released_beside_what_it_holds(site: Site, path: str) -> None:
-    request_reboot(site.root)
-    held = {"kind": "scope", "name": "web", "reason": "the backup runs"}
-    assert site.root.ask("POST", "/v1/holds", held).status == 201
-    page = site.root.ask("GET", path).body.decode()
-    assert "the backup runs" in page
-    leads = f"/orders/release?reference=scope%20web&amp;back={quote(path)}"
-    assert leads in page
-    body = urlencode({"reference": "scope web", "back": path}).encode()
-    answer = site.root.ask("POST", "/page/orders/release", body, FORM)
-    assert (answer.status, answer.headers["Location"]) == (303, path)
-    assert "the backup runs" not in site.root.ask("GET", path).body.decode()
-
-
-def test_an_order_leads_back_to_pages_of_ours_alone(site: Site) -> None:
-    elsewhere = ("//elsewhere", "https://elsewhere", "/holds/../login")
-    for number, back in enumerate(elsewhere):
-        body = urlencode({"reference": f"host h{number}", "back": back}).encode()
-        answer = site.root.ask("POST", "/page/orders/hold", body, FORM)
-        assert (answer.status, answer.headers["Location"]) == (303, f"/machines?host=h{number}")
 
 
 def test_a_token_is_made_shown_once_and_revoked(site: Site) -> None:
@@ -385,16 +279,6 @@ def test_a_token_is_made_shown_once_and_revoked(site: Site) -> None:
     follow(window.get_by_role("link", name="Revoke ann", exact=True))
     follow(window.get_by_role("button", name="Revoke ann"), f"{site.url}/tokens")
     assert shown.ask("GET", "/v1/holds").status == 401
-
-
-def test_only_an_admin_revokes(site: Site) -> None:
-    made = site.root.ask("POST", "/v1/tokens", {"name": "bob", "role": AccessRole.OPERATOR})
-    bob = Client(site.url, made.json["token"])
-    headers = {**FORM, "Origin": site.url}
-    body = urlencode({"reference": "bob"}).encode()
-    assert bob.ask("GET", "/orders/revoke?reference=bob").status == 403
-    assert bob.ask("POST", "/page/orders/revoke", body, headers).status == 403
-    assert bob.ask("GET", "/v1/holds").status == 200
 
 
 def test_scopes_and_hosts_are_ticked_and_a_box_filters_them(site: Site) -> None:
@@ -440,15 +324,3 @@ def test_a_host_whose_name_has_a_blank_is_ticked_and_no_other(site: Site) -> Non
     expect(window.locator("main")).to_contain_text("1 machine reboots")
     follow(window.get_by_role("button", name="Start"))
     assert site.root.get("/v1/maintenances/1")["maintenance"]["targets"] == ["rack 1"]
-
-
-def test_a_dangerous_order_is_asked_again_if_it_would_do_something_else(site: Site) -> None:
-    request_reboot(site.root, machines=[], scopes=["web"])
-    asked = read(site.root, "/orders/cancel?reference=1")
-    (shown,) = re.findall(r'name="shown" value="([^"]*)"', asked)
-    assert site.root.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
-    body = urlencode({"reference": "1", "shown": shown})
-    again = site.root.ask("POST", "/page/orders/cancel", body.encode(), FORM)
-    assert (again.status, "already started" in again.body.decode()) == (409, True)
-    body = urlencode({"reference": "1", "shown": "2 machines, 1 already started."})
-    assert site.root.ask("POST", "/page/orders/cancel", body.encode(), FORM).status == 303
