@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from msgspec import Struct
 
 from agent.bench import command, event, rule, service
 from forewarn.agent import rules
@@ -13,10 +12,7 @@ from forewarn.agent.rules import (
     HaproxySettings,
     HttpSettings,
     LogSettings,
-    Match,
-    NotifySettings,
     ReadySettings,
-    Rule,
     RuleAction,
     ServiceSettings,
     SignalSettings,
@@ -24,7 +20,6 @@ from forewarn.agent.rules import (
     needs_posix,
 )
 from forewarn.client.event import Event
-from forewarn.settings import FieldError
 
 
 def taken(match: dict[str, object], seen: Event, notice: float | None = 900.0) -> bool:
@@ -125,107 +120,9 @@ def test_the_choice_may_change_where_the_notice_passes_a_border() -> None:
     assert rules.next_change_seconds((), 900.0) is None
 
 
-# What the settings refuse, and where.
+# What the settings of actions say of them; what they refuse is in settings.txt.
 
-A, B = "https://example.org/a", "http://[::1]:8080/b"
-
-
-@pytest.mark.parametrize(
-    ("kind", "given", "field"),
-    [
-        (HttpSettings, {"url": A, "undo_url": B}, None),
-        (HttpSettings, {"url": "https://example.org:1/"}, None),
-        (HttpSettings, {"url": "ftp://example.org/"}, "url"),
-        (HttpSettings, {"url": A, "undo_url": "https://"}, "undo_url"),
-        (HttpSettings, {"url": "https://example.org:0/"}, "url"),
-        (HttpSettings, {"url": "https://example.org:65536/"}, "url"),
-        (HttpSettings, {"url": "https://example.org/a b"}, "url"),
-        (HttpSettings, {"url": "http://[::1/"}, "url"),
-        (HttpSettings, {"url": "http:///path"}, "url"),
-        (HttpSettings, {"url": A, "undo_url": "https://example.org:-1/"}, "undo_url"),
-        (HttpSettings, {"url": "https://example.org/\u00e9"}, "url"),
-        (HttpSettings, {"url": "https://example.org/\x7f"}, "url"),
-        (HttpSettings, {"url": A, "headers": {"X-Token": "a\tb\u00ff"}}, None),
-        (HttpSettings, {"url": A, "headers": {"X-Token": "a\u0100"}}, "headers"),
-        (HttpSettings, {"url": A, "headers": {"X-Token": "a\nb"}}, "headers"),
-        (HttpSettings, {"url": A, "headers": {"X Token": "a"}}, "headers"),
-        (HttpSettings, {"url": A, "headers": {"": "a"}}, "headers"),
-        (HttpSettings, {"url": A, "headers": {"Content-length": "1"}}, "headers"),
-        (HttpSettings, {"url": A, "headers": {"Transfer-Encoding": "chunked"}}, "headers"),
-        (HttpSettings, {"url": "http://ann:secret@x/"}, "url"),
-        (HttpSettings, {"url": A, "header_files": {"X-Token": "a"}}, None),
-        (HttpSettings, {"url": A, "header_files": {"X:Token": "a"}}, "header_files"),
-        (HttpSettings, {"url": A, "body": {"a": [{"b": "$event_id"}, 1]}}, None),
-        (HttpSettings, {"url": A, "body": {"a": [{"b": "$nothing"}]}}, "body"),
-        (HttpSettings, {"url": A, "undo_body": {"a": "5 $"}}, "undo_body"),
-        (HttpSettings, {"url": A, "body": "a text of $machine"}, None),
-        (HttpSettings, {"url": A, "body": "$nothing"}, "body"),
-        (
-            HttpSettings,
-            {"url": A, "headers": {"content-type": "application/json"}, "undo_body": "no"},
-            "undo_body",
-        ),
-        (HaproxySettings, {"socket": "s", "server": "web/web-0"}, None),
-        (HaproxySettings, {"socket": "s", "server": "web"}, "server"),
-        (HaproxySettings, {"socket": "s", "server": "web/"}, "server"),
-        (HaproxySettings, {"socket": "s", "server": "/web-0"}, "server"),
-        (HaproxySettings, {"socket": "s", "server": "web/web 0"}, "server"),
-        (HaproxySettings, {"socket": "s", "server": "web/a;b"}, "server"),
-        (HaproxySettings, {"socket": "s", "server": "web/a\\b"}, "server"),
-        (ServiceSettings, {"stop": "web.service"}, None),
-        (ServiceSettings, {}, ""),
-        (ServiceSettings, {"stop": "a", "start": "b"}, ""),
-        (ServiceSettings, {"stop": "-a"}, "stop"),
-        (ServiceSettings, {"start": "-a"}, "start"),
-        (SignalSettings, {"unit": "a", "signal": "SIGUSR1"}, None),
-        (SignalSettings, {"unit": "a", "pid_file": "b"}, ""),
-        (SignalSettings, {}, ""),
-        (SignalSettings, {"unit": "a", "wait": "file"}, "file"),
-        (SignalSettings, {"unit": "a", "file": "b"}, "file"),
-        (SignalSettings, {"unit": "a", "wait": "file", "file": "b"}, None),
-        (SignalSettings, {"unit": "a", "signal": "TERM"}, "signal"),
-        (SignalSettings, {"unit": "a", "signal": "SIG-A"}, "signal"),
-        (SignalSettings, {"unit": "a", "undo_signal": "SIGhup"}, "undo_signal"),
-        (ReadySettings, {"wait_seconds": 10.0, "time_limit_seconds": 10.0}, "wait_seconds"),
-        (ReadySettings, {"wait_seconds": 9.0, "time_limit_seconds": 10.0}, None),
-        (CommandSettings, {"run": ()}, "run"),
-        (LogSettings, {"message": "5 $"}, "message"),
-        (NotifySettings, {}, ""),
-        (NotifySettings, {"slack": A, "teams": A}, ""),
-        (NotifySettings, {"teams": "ftp://example.org"}, "teams"),
-        (NotifySettings, {"webhook": "/run/credentials/url"}, None),
-        (NotifySettings, {"webhook": A, "title": "$nothing"}, "title"),
-        (Match, {"min_notice_seconds": 5.0, "max_notice_seconds": 5.0}, "max_notice_seconds"),
-        (Match, {"min_notice_seconds": 5.0, "max_notice_seconds": 6.0}, None),
-        (RuleAction, {}, ""),
-        (RuleAction, {"ready": ReadySettings(), "log": LogSettings()}, ""),
-        (Rule, {"name": "a", "approve": "when-prepared", "match": Match(machine="any")}, "approve"),
-        (
-            Rule,
-            {"name": "a", "approve": "when-all-ready", "match": Match(machine="others")},
-            "approve",
-        ),
-        (Rule, {"name": "a", "approve": "at-once", "match": Match(machine="others")}, None),
-        (
-            Rule,
-            {
-                "name": "a",
-                "approve": "at-once",
-                "prepare": (RuleAction(log=LogSettings()), RuleAction(ready=ReadySettings())),
-            },
-            "prepare[1]",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused_at_its_field(
-    kind: type[Struct], given: dict[str, Any], field: str | None
-) -> None:
-    if field is None:
-        kind(**given)
-        return
-    with pytest.raises(FieldError) as refused:
-        kind(**given)
-    assert refused.value.field == field
+A = "https://example.org/a"
 
 
 @pytest.mark.parametrize(

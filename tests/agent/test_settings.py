@@ -91,46 +91,27 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
     assert loaded.settings.state.folder == str(tmp_path / "agent")
 
 
-OTHERS = "[[rule]]\nname = 'r'\nmatch = { machine = 'others' }\napprove = 'when-prepared'\n"
-EMPTY = "[[rule]]\nname = 'r'\nmatch = { min_notice_seconds = 9, max_notice_seconds = 9 }\n"
+def lines() -> list[str]:
+    """Return the lines of settings.txt."""
+    text = Path(__file__).with_name("settings.txt").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "fact"),
-    [
-        ("[[rule]]\n", "rule[0]", "`name`"),
-        ("[rule]\nname = 'r'\n", "rule", "[[rule]]"),
-        (
-            "[[rule]]\nname = 'r'\n[rule.prepare]\nready = {}\n",
-            "rule[0].prepare",
-            "[[rule.prepare]]",
-        ),
-        ("[[rule]]\nname = 'r'\nmatch = { types = 'Reboot' }\n", "rule[0].match.types", "`array`"),
-        ("[status]\nlisten = '10.0.0.1:8171'\npeers = 'x'\n", "status", "'peers'"),
-        ("peers = 3\n", "peers", "`str | array`"),
-        ("[[rule]]\nname = ''\n", "rule[0].name", "length >= 1"),
-        ("[[rule]]\nname = 'r'\napprove = 'soon'\n", "rule[0].approve", "'when-prepared'"),
-        (
-            "[[rule]]\nname = 'r'\nmatch = { types = ['Reebot'] }\n",
-            "rule[0].match.types[0]",
-            "'Reboot'",
-        ),
-        (step("service = { sotp = 'web' }"), "rule[0].prepare[0].service", "'stop'"),
-        (step("service = { stop = 'a' }, ready = {}"), "rule[0].prepare[0]", "service and ready"),
-        (step("command = { run = [] }"), "rule[0].prepare[0].command.run", "program"),
-        (OTHERS, "rule[0].approve", "'at-once'"),
-        (EMPTY, "rule[0].match.max_notice_seconds", "min_notice_seconds"),
-        ("[[rule]]\nname = 'r'\n[[rule]]\nname = 'r'\n", "", "'r'"),
-        ("peers = 'http://peer:8171'\n", "peers", "{machine}"),
-        ("peers = ['http://a:1', 'b:2']\n", "peers", "'b:2'"),
-        ("peers = 'http://{machine}:{port}'\n", "peers", "'http://10.0.0.5:8171'"),
-        ("[status]\nlisten = '8171'\n", "status.listen", "'8171'"),
-    ],
-)
-def test_what_is_wrong_is_refused_by_file_and_place(
-    tmp_path: Path, text: str, place: str, fact: str
-) -> None:
-    said = refusal(tmp_path, text)
+@pytest.mark.parametrize("line", lines())
+def test_settings_are_taken_or_refused_by_file_and_place(tmp_path: Path, line: str) -> None:
+    told, _, verdict = line.partition(" ->")
+    expected, _, fact = verdict.strip().partition("| ")
+    kind, _, terms = told.partition(" ")
+    place = expected.strip()
+    if kind == "rule" and not terms.startswith("="):
+        told = f"rule = [{{ name = 'r', {terms} }}]"
+    elif not terms.startswith("="):
+        told = f"rule = [{{ name = 'r', prepare = [{{ {kind} = {terms} }}] }}]"
+        place = f"rule[0].prepare[0].{kind}.{place}".removesuffix(".")
+    if expected == "taken":
+        load(tmp_path, told)
+        return
+    said = refusal(tmp_path, told)
     assert said.startswith("/agent.toml: ")
     assert f": {place}: " in said or not place
     assert fact in said

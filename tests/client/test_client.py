@@ -323,7 +323,7 @@ FAULTS = {
     "too large": message(200, b" " * (MAX_BODY_BYTES + 1)),
     "reset": b"",
 }
-"""One of each reason; all that may be wrong with an answer is in test_transport and test_asking."""
+"""One of each reason; all that may be wrong with an answer is in test_transport and test_watch."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -466,6 +466,24 @@ def test_a_state_that_is_none_is_the_callers_mistake(
     with pytest.raises(Misuse, match=str(file)):
         connect("http://127.0.0.1:1").watch(since=file)
     assert file.read_text() == since
+
+
+@pytest.mark.parametrize("events", [(), ("",), (None,), (3,), tuple(map(str, range(1001)))])
+def test_what_cannot_be_approved_is_the_callers_mistake(
+    connect: Connect, events: tuple[str, ...]
+) -> None:
+    with pytest.raises(Misuse):
+        connect("http://127.0.0.1:1").approve(*events)
+
+
+def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud: Emulator) -> None:
+    event = cloud.schedule("Reboot", "web-0")
+    for kind in ("cut", "lost-answer"):
+        cloud.faults(kind, concerns="approvals")
+    connect(cloud.endpoint, name="web-0").approve(event.event_id.lower())
+    posts = [each.fault for each in cloud.requests if each.method == "POST"]
+    assert posts == ["cut", "lost-answer", ""]
+    assert event.approved_by == "web-0"
 
 
 def test_what_the_callers_own_function_raises_ends_the_watch(

@@ -20,23 +20,6 @@ from forewarn.vocabulary import EventType, TargetKind
 GO_ON = Outcome(succeeded=True)
 
 
-def test_exit_status_0_is_success_and_its_standard_error_is_kept(shop: Workshop) -> None:
-    connector = shop.connector("echo noise; echo rebooted web-0 >&2")
-    assert play(connector.perform(task())) == Outcome(succeeded=True, message="rebooted web-0")
-
-
-def test_any_other_exit_status_is_failure_and_says_so(shop: Workshop) -> None:
-    connector = shop.connector("echo no such domain >&2; exit 3")
-    outcome = play(connector.perform(task()))
-    assert outcome == Outcome(succeeded=False, message="exit status 3: no such domain")
-
-
-@pytest.mark.parametrize("signal", ["KILL", "TERM", "PIPE", "INT", "HUP", "SEGV"])
-def test_a_signal_is_failure_and_named(shop: Workshop, signal: str) -> None:
-    outcome = play(shop.connector(f"kill -s {signal} $$").perform(task()))
-    assert outcome == Outcome(succeeded=False, message=f"killed by SIG{signal}")
-
-
 def test_a_program_reads_the_act_and_finds_it_in_its_variables(shop: Workshop) -> None:
     connector = shop.connector(
         "env > variables; cat > task",
@@ -105,13 +88,6 @@ def test_a_program_reads_the_act_and_finds_it_in_its_variables(shop: Workshop) -
     }
 
 
-def test_once_an_operation_there_is_one_run_for_all_machines(shop: Workshop) -> None:
-    connector = shop.connector('echo "$FOREWARN_MACHINES/$FOREWARN_HOSTS" >> log', per="operation")
-    whole = task("web-0", "web-3", hosts=("h0", ""))
-    assert play(connector.perform(whole)) == GO_ON
-    assert shop.lines("log") == ["web-0 web-3/h0 -"]
-
-
 def test_a_list_too_long_for_a_variable_is_on_standard_input_only(shop: Workshop) -> None:
     body = 'test -z "${FOREWARN_MACHINES+set}" && test "$FOREWARN_OPERATION" = 1.1 && wc -c > size'
     connector = shop.connector(body, per="operation")
@@ -120,62 +96,12 @@ def test_a_list_too_long_for_a_variable_is_on_standard_input_only(shop: Workshop
     assert int(shop.lines("size")[0]) > 150_000
 
 
-def test_one_machine_that_fails_fails_the_operation_and_each_is_named(shop: Workshop) -> None:
-    connector = shop.connector(
-        'test "$FOREWARN_MACHINE" != web-3 || { echo broken >&2; exit 2; }\n'
-        'echo "{\\"hosts\\": {\\"$FOREWARN_MACHINE\\": \\"h7\\"}}"'
-    )
-    outcome = play(connector.perform(task("web-0", "web-3", "web-6")))
-    assert outcome == Outcome(
-        succeeded=False,
-        message="failed: web-3; succeeded: web-0, web-6\nweb-3: exit status 2: broken",
-        hosts={"web-0": "h7", "web-6": "h7"},
-    )
-
-
 def test_of_a_thousand_machines_an_outcome_names_a_few(shop: Workshop) -> None:
     connector = shop.connector("exit 1", at_once=32)
     outcome = play(connector.perform(task(*(f"web-{n}" for n in range(40)))))
     assert isinstance(outcome, Outcome)
     assert "web-9 and 30 more; succeeded: none" in outcome.message
     assert len(outcome.message) < 2000
-
-
-def test_the_last_line_of_output_may_name_new_hosts_and_say_something(shop: Workshop) -> None:
-    connector = shop.connector(
-        'echo moving; echo progress >&2; echo \'{"hosts": {"web-0": "h7"}, "message": "moved"}\''
-    )
-    outcome = play(connector.perform(task()))
-    assert outcome == Outcome(succeeded=True, message="moved", hosts={"web-0": "h7"})
-
-
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ('{"hosts": ["web-0"]}', "the last line"),
-        ('{"hosts": {"web-0": 7}}', "the last line"),
-        ('{"hosts": {"web-0": "h7"', "the last line"),
-        ('{"hosts": {"web-0": "h\\u001b[2J"}}', "'web-0'"),
-    ],
-)
-@pytest.mark.parametrize("status", [0, 4])
-def test_output_that_is_not_understood_is_said_and_the_exit_status_decides(
-    shop: Workshop, line: str, complaint: str, status: int
-) -> None:
-    shop.folder.joinpath("line").write_text(line + "\n", encoding="utf-8")
-    outcome = play(shop.connector(f"cat line; exit {status}").perform(task()))
-    assert isinstance(outcome, Outcome)
-    assert outcome.succeeded == (status == 0)
-    assert complaint in outcome.message
-    assert outcome.hosts == {}
-
-
-def test_what_is_no_utf_8_or_moves_a_cursor_is_made_harmless(shop: Workshop) -> None:
-    connector = shop.connector(r"printf 'caf\351 \033[31mred\033[0m\n' >&2; exit 1")
-    outcome = play(connector.perform(task()))
-    assert outcome == Outcome(
-        succeeded=False, message="exit status 1: caf\ufffd \ufffd[31mred\ufffd[0m"
-    )
 
 
 async def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> None:
@@ -222,13 +148,6 @@ async def test_what_is_over_its_time_limit_is_ended_with_all_that_it_began(
     assert isinstance(outcome, Outcome)
     assert not outcome.succeeded
     assert ended in outcome.message
-
-
-async def test_what_a_program_leaves_behind_is_not_waited_for(shop: Workshop) -> None:
-    held = shop.pipe("held")
-    connector = shop.connector("{ cat held; echo late > late; } & echo fine >&2")
-    assert await connector.perform(task()) == Outcome(succeeded=True, message="fine")
-    await tell(held)
 
 
 @pytest.mark.parametrize(
@@ -335,13 +254,6 @@ async def test_no_more_are_under_way_than_the_limit(shop: Workshop) -> None:
     counts = [int(line) for line in shop.lines("log")]
     assert len(counts) == 20
     assert max(counts) <= 2
-
-
-def test_those_that_wait_come_in_order(shop: Workshop) -> None:
-    connector = shop.connector('echo "$FOREWARN_MACHINE" >> log', at_once=1)
-    names = [f"web-{n}" for n in range(10)]
-    assert play(connector.perform(task(*names))) == GO_ON
-    assert shop.lines("log") == names
 
 
 def test_on_windows_it_refuses_in_one_line(shop: Workshop) -> None:

@@ -16,6 +16,9 @@ from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 STARTED = datetime(2026, 3, 2, 12, 0, 0, 250_000, tzinfo=UTC)
 
+SLOW = "echo $$ > began; echo began >> log; cat go; echo done >> log; echo fine >&2"
+"""A program that says that it began, and goes on when it is told."""
+
 T = TypeVar("T")
 
 

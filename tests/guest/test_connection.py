@@ -19,20 +19,6 @@ def one(data: bytes) -> tuple[room.Answer, room.Peer]:
         return answer, peer
 
 
-def test_a_get_is_answered_in_the_same_call() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        peer.send(get())
-        (answer,) = answers(peer.got)
-    assert answer.status == 200
-    assert answer.headers["etag"] == "2"
-    assert answer.headers["date"] == "Thu, 01 Jan 2026 12:00:00 GMT"
-    assert "IMDS" in answer.headers["server"]
-    assert answer.headers["x-ms-request-id"] == "00000000-0000-4000-8000-000000000000"
-    assert "connection" not in answer.headers
-    assert b'"Resources":["web-0"]' in answer.body
-
-
 def test_every_answer_has_an_id_of_its_own_and_the_date_of_its_second() -> None:
     with room.opened() as (plane, _):
         peer = plane.connect()
@@ -169,11 +155,6 @@ def test_what_rfc_9112_does_not_allow_is_refused_and_the_connection_closed(
     assert peer.ended
 
 
-def test_http_1_0_needs_no_host() -> None:
-    answer, _ = one(get(version="1.0").replace(b"Host: 169.254.169.254\r\n", b""))
-    assert answer.status == 200
-
-
 @pytest.mark.parametrize("coding", [False, True], ids=["by length", "chunked"])
 def test_an_upgrade_is_not_taken_and_its_body_is_read_as_ever(coding: bool) -> None:
     upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEA")
@@ -187,9 +168,3 @@ def test_an_upgrade_is_not_taken_and_its_body_is_read_as_ever(coding: bool) -> N
         turn()
         assert statuses(peer.got) == [200, 200, 200]
         assert len(plane.approvals.book) == 1
-
-
-def test_another_method_is_not_allowed_and_a_word_that_is_none_is_not_http() -> None:
-    for method, status in ((b"PROPFIND", 405), (b"get", 400), (b"GETS", 400)):
-        answer, _ = one(get().replace(b"GET", method, 1))
-        assert answer.status == status

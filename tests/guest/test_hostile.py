@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol import refusals
-from forewarn.server.guest.endpoint import OTHER
 from forewarn.server.guest.limits import (
     BURST_SECONDS,
     ENTRY_SECONDS,
@@ -34,23 +33,6 @@ from patience import reached
 STRANGER = "10.9.9.9"
 LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
 CODED = "Transfer-Encoding: chunked"
-
-
-@pytest.mark.parametrize(
-    ("address", "target", "status"),
-    [(STRANGER, EVENTS, 403), ("10.0.0.10", "/nowhere", 404)],
-)
-@pytest.mark.parametrize("coding", [CODED, "Content-Length: 60000"])
-def test_a_request_is_refused_by_its_head_before_any_of_its_body_comes(
-    address: str, target: str, status: int, coding: str
-) -> None:
-    head = f"POST {target} HTTP/1.1\r\nHost: a\r\nMetadata: true\r\n{coding}\r\n\r\n"
-    with room.opened() as (plane, _):
-        peer = plane.connect(address)
-        peer.send(head.encode())
-        assert statuses(peer) == [status]
-        assert peer.ended
-        assert peer.connection._reader._body is None
 
 
 @pytest.mark.parametrize("data", [get(), get("/nowhere"), b"no HTTP", b""])
@@ -80,22 +62,6 @@ async def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage() 
         watch.beat()
         assert watch.owed == timedelta(seconds=6)
         assert not watch.may_start()
-
-
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
-        (post(b"0\r\n\r\n", "Transfer-Encoding: gzip"), 501),
-        (b"GET / HTTP/2.0\r\n\r\n", 505),
-        (post(APPROVAL, "Expect: magic"), 417),
-    ],
-)
-def test_what_http_itself_refuses_is_counted_as_the_guests_fault(data: bytes, status: int) -> None:
-    with room.opened() as (plane, _):
-        plane.connect().send(data)
-        counted = {name: dict(each) for name, each in plane.counters.answers.items() if each}
-        assert counted == {OTHER: {status: 1}}
-        assert plane.counters.refusals == {Reason.FAULTY_REQUEST: 1}
 
 
 @pytest.mark.parametrize("coding", [True, False])
@@ -142,37 +108,6 @@ def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
         turn()
         assert [len(statuses(each)) for each in greedy] == [each + 1 for each in before]
         assert not any(each.paused for each in greedy)
-
-
-@pytest.mark.parametrize("missing", [0, 9])
-def test_time_in_the_line_is_not_the_clients(missing: int) -> None:
-    with room.opened() as (plane, turn):
-        whole = post()
-        peer = plane.connect()
-        peer.send(whole[:10])
-        plane.pass_time(4)
-        peer.connection.account.charge(1.0, plane.clock.monotonic())
-        peer.send(whole[10 : len(whole) - missing])
-        plane.pass_time(60)  # many others have their turns
-        assert statuses(peer) == []
-        turn()
-        assert statuses(peer) == ([] if missing else [200])
-        plane.pass_time(10)
-        assert statuses(peer) == ([408] if missing else [200])
-
-
-def test_a_client_that_drips_has_no_more_time_for_its_turns() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        for byte in b"GET /":
-            peer.connection.account.charge(1000.0, plane.clock.monotonic())
-            peer.send(bytes([byte]))
-            plane.pass_time(30)
-            turn()
-            plane.pass_time(0.9)
-        assert statuses(peer) == []
-        plane.pass_time(0.6)
-        assert statuses(peer) == [408]
 
 
 def test_strangers_share_one_budget_and_a_machine_is_answered_beside_them() -> None:
@@ -239,17 +174,6 @@ def test_who_is_within_its_share_has_its_turn_before_those_who_are_not() -> None
     assert order == ["modest", "greedy", "stranger"]
 
 
-def test_who_is_over_its_share_is_cut_off_while_what_it_still_sends_is_thrown_away() -> None:
-    with room.opened() as (plane, _):
-        for charged, cut_off in ((0.0, False), (1.0, True)):
-            peer = plane.connect()
-            peer.send(post(b"x" * 70000))
-            assert (statuses(peer), peer.ended) == ([413], True)
-            peer.connection.account.charge(charged, 0.0)
-            peer.send(b"x" * 100)
-            assert peer.aborted is cut_off
-
-
 @played
 async def test_accepts_take_a_bounded_time_of_a_round_of_the_loop() -> None:
     async with serving() as served:
@@ -271,31 +195,6 @@ async def test_accepts_take_a_bounded_time_of_a_round_of_the_loop() -> None:
 def approving(count: int) -> bytes:
     ids = [{"EventId": f"{number:036}"} for number in range(count)]
     return post(json.dumps({"StartRequests": ids}, separators=(",", ":")).encode())
-
-
-def test_one_large_approval_is_in_flight_and_a_small_one_does_not_wait_for_the_next() -> None:
-    with room.opened() as (plane, turn):
-        plane.approvals.waits = True
-        large = [plane.connect(address) for address in ("10.0.0.11", "127.0.0.1")]
-        for peer in large:
-            peer.send(approving(1000))
-        turn()
-        assert len(plane.approvals._waiting) == 1
-        small = plane.connect()
-        small.send(post())
-        turn()
-        assert len(plane.approvals._waiting) == 2
-        plane.approvals._waiting.pop()()
-        turn()
-        assert (statuses(small), len(plane.approvals._waiting)) == ([200], 1)
-        plane.approvals.decide_all()
-        for _ in range(4):  # it is asked whether it is still there
-            turn()
-        assert len(plane.approvals._waiting) == 1
-        plane.approvals.decide_all()
-        turn()
-        turn()  # refusals are answered at certain times
-        assert [statuses(peer) for peer in large] == [[400], [100, 400]]
 
 
 def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least_goes_first() -> (

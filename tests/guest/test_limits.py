@@ -88,10 +88,6 @@ def test_a_request_has_its_limits_to_the_byte(what: str, cut: int) -> None:
     assert (statuses(beyond.got)[-1], beyond.ended) == (status, True)
 
 
-def test_empty_lines_before_a_head_count_for_its_limit() -> None:
-    assert statuses(sent(b"\r\n" * 9000).got) == [431]
-
-
 def test_a_head_of_thousands_of_headers_is_parsed_no_further_than_its_limit() -> None:
     head = Head(Limits())
     head.feed(headers(3000))
@@ -134,19 +130,6 @@ def test_a_peer_that_approves_and_takes_no_answers_is_not_blamed_on_the_plane() 
         assert peer.aborted
         assert plane.counters.refusals[Reason.SLOW_READER] == 1
         assert plane.counters.refusals[Reason.APPROVAL_TIMEOUT] == 0
-
-
-def test_the_rest_of_a_refused_request_is_thrown_away_up_to_a_limit() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        peer.send(b"garbage\r\n\r\n")
-        assert peer.ended
-        got = peer.got
-        peer.send(b"x" * Limits().linger_bytes)
-        assert not peer.closing
-        peer.send(b"x")
-        assert peer.aborted
-        assert peer.got == got
 
 
 class CountedAccount(Account):

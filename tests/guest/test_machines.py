@@ -35,16 +35,6 @@ def registry(*machines: Machine) -> Registry:
     return filled
 
 
-def name_of(found: Machine | Reason) -> str:
-    return found if isinstance(found, Reason) else found.name
-
-
-def test_the_address_of_the_connection_tells_who_asks() -> None:
-    callers = registry(WEB)
-    assert name_of(callers.find(source_of(BRIDGE)("10.0.0.10"), None)) == "Web-0"
-    assert callers.find(source_of(BRIDGE)("10.0.0.12"), None) is Reason.UNKNOWN_ADDRESS
-
-
 @pytest.mark.parametrize(
     ("host", "known_as"),
     [
@@ -59,49 +49,6 @@ def test_the_address_of_the_connection_tells_who_asks() -> None:
 )
 def test_an_address_has_one_spelling(host: str, known_as: str) -> None:
     assert normalised(host) == known_as
-
-
-def test_the_path_tells_who_asks_without_regard_to_case_and_it_alone() -> None:
-    callers = registry(WEB, room.machine("bastion"))
-    source = source_of(LOOPBACK)("127.0.0.1")
-    assert name_of(callers.find(source, "WEB-0")) == "Web-0"
-    assert callers.find(source, "web-9") is Reason.UNKNOWN_NAME
-
-
-def test_the_default_machine_asks_where_nothing_else_tells() -> None:
-    callers = registry(WEB, room.machine("bastion"), room.machine("other", "127.0.0.9"))
-    source = source_of(LOOPBACK)
-    assert name_of(callers.find(source("127.0.0.1"), None)) == "bastion"
-    assert name_of(callers.find(source("127.0.0.9"), None)) == "other"
-    assert source_of(BRIDGE)("127.0.0.1") == Source(address="127.0.0.1", network="127.0.0.1")
-
-
-def test_a_machine_that_moves_to_another_address_leaves_its_old_one() -> None:
-    callers = registry(WEB)
-    callers.learn(Changes(machines=(room.machine("Web-0", "10.0.0.99", scope="web"),)))
-    source = source_of(BRIDGE)
-    assert callers.find(source("10.0.0.10"), None) is Reason.UNKNOWN_ADDRESS
-    assert name_of(callers.find(source("10.0.0.99"), None)) == "Web-0"
-
-
-def test_two_machines_may_change_addresses_at_once() -> None:
-    callers = registry(room.machine("a", "10.0.0.1"), room.machine("b", "10.0.0.2"))
-    callers.learn(Changes(machines=(room.machine("a", "10.0.0.2"), room.machine("b", "10.0.0.1"))))
-    source = source_of(BRIDGE)
-    assert name_of(callers.find(source("10.0.0.2"), None)) == "a"
-    assert name_of(callers.find(source("10.0.0.1"), None)) == "b"
-
-
-def test_a_removed_machine_is_forgotten_and_its_address_is_free_for_another() -> None:
-    callers = registry(WEB)
-    callers.saw(WEB, room.START, "2020-07-01")
-    new = room.machine("web-1", "10.0.0.10", scope="web")
-    callers.learn(Changes(removed_machines=("web-0",), machines=(new,)))
-    source = source_of(LOOPBACK)("10.0.0.10")
-    assert name_of(callers.find(source, None)) == "web-1"
-    assert callers.find(source, "web-0") is Reason.UNKNOWN_NAME
-    assert callers.seen("web-0") is None
-    callers.learn(Changes(removed_machines=("web-0", "never-there")))
 
 
 def test_it_tells_when_a_machine_last_asked_and_by_which_version() -> None:
@@ -131,41 +78,6 @@ def test_the_last_word_of_an_agent_stays_when_another_client_of_its_machine_asks
     assert (seen.agent, seen.reason) == (AgentStatus.BACK, "")
 
 
-def test_two_listeners_may_hold_equal_addresses() -> None:
-    blue = room.machine("blue-0", "10.0.0.10", listener="blue")
-    green = room.machine("green-0", "10.0.0.10", listener="green")
-    callers = registry(blue, green)
-    at = {name: Listener(address="169.254.169.254", name=name) for name in ("blue", "green", "")}
-    asked = {name: source_of(listener)("10.0.0.10") for name, listener in at.items()}
-    assert callers.find(asked["blue"], None) is blue
-    assert callers.find(asked["green"], None) is green
-    assert callers.find(asked[""], None) is Reason.UNKNOWN_ADDRESS
-    callers.learn(Changes(machines=(room.machine("blue-0", "10.0.0.10", listener="green"),)))
-    assert callers.find(asked["blue"], None) is Reason.UNKNOWN_ADDRESS
-    assert name_of(callers.find(asked["green"], None)) == "blue-0"
-    callers.learn(Changes(removed_machines=("green-0",)))
-    assert name_of(callers.find(asked["green"], None)) == "blue-0"
-
-
-def test_a_machine_at_no_listener_is_no_machine_of_a_named_one() -> None:
-    callers = registry(WEB)
-    named = source_of(Listener(address="169.254.169.254", name="blue"))
-    assert callers.find(named("10.0.0.10"), None) is Reason.UNKNOWN_ADDRESS
-
-
-def test_a_link_local_address_is_known_by_its_interface_first() -> None:
-    callers = registry(
-        room.machine("a", "fe80::10%br0"),
-        room.machine("b", "fe80::10"),
-        room.machine("c", "fe80::11"),
-    )
-    source = source_of(Listener(address="::"))
-    assert name_of(callers.find(source("fe80::10%br0"), None)) == "a"
-    assert name_of(callers.find(source("fe80::10%br1"), None)) == "b"
-    assert name_of(callers.find(source("fe80::11%br1"), None)) == "c"
-    assert callers.find(source("fe80::12%br1"), None) is Reason.UNKNOWN_ADDRESS
-
-
 SECRET, OLD = b"the new secret of the proxies", b"the old secret of the proxies"
 PROXIES = Proxies([ipaddress.ip_network("192.0.2.0/24"), ipaddress.ip_network("fd00:7::/64")])
 PROXIES.secrets = (SECRET, OLD)
@@ -174,25 +86,6 @@ BEHIND = room.Behind(Listener(address="169.254.169.254", name="blue"), PROXIES)
 
 def claim(id_: str, secret: bytes = SECRET) -> Claim:
     return Claim(id_.encode(), exchange.sign(id_.encode(), secret))
-
-
-def test_a_proxy_names_a_machine_by_its_vm_id_or_its_name() -> None:
-    web = room.machine("Web-0", "192.0.2.7", vm_id="11111111-74ef-476e-8182-f6d2ba4166a6")
-    other = room.machine("web-1", vm_id="22222222-74ef-476e-8182-f6d2ba4166a6")
-    callers = registry(web, other)
-    source = source_of(BEHIND)("192.0.2.7")
-    for id_ in ("Web-0", "WEB-0", web.vm_id, web.vm_id.upper()):
-        assert callers.find(source, claim(id_)) is web
-    assert callers.find(source, claim(other.vm_id, OLD)) is other
-    assert callers.find(source, claim("web-9")) is Reason.UNKNOWN_INSTANCE
-    assert callers.find(source, claim("")) is Reason.UNKNOWN_INSTANCE
-    assert callers.find(source, claim("web-1", b"x" * 16)) is Reason.WRONG_SIGNATURE
-    renamed = room.machine("web-1", vm_id="33333333-74ef-476e-8182-f6d2ba4166a6")
-    callers.learn(Changes(machines=(renamed,)))
-    assert callers.find(source, claim(other.vm_id)) is Reason.UNKNOWN_INSTANCE
-    assert callers.find(source, claim(renamed.vm_id)) is renamed
-    callers.learn(Changes(removed_machines=("web-1",)))
-    assert callers.find(source, claim(renamed.vm_id)) is Reason.UNKNOWN_INSTANCE
 
 
 def test_a_claim_counts_for_nothing_where_no_proxy_is_trusted() -> None:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 import stories
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.protocol import exchange
+from forewarn.protocol import codec, exchange
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies
@@ -112,6 +112,8 @@ class Story:
         kind, _, version = kind.partition("-")
         if kind == "bytes":
             made = "".join(given).encode().decode("unicode_escape").encode()
+        elif kind == "approving":
+            made = post(codec.encode_start_requests([f"{n:036}" for n in range(int(given[0]))]))
         elif kind == "get":
             made = get(target, *given)
         elif kind == "signed":
@@ -173,9 +175,47 @@ class Story:
         shown = room.operation(room.event(event), id="2.1", event_type=EventType(kind))
         self.plane.publish(int(incarnation), scope, *((shown,) if event else ()))
 
-    def machine(self, name: str, address: str, scope: str) -> None:
+    def listen(self, name: str, address: str, default_vm: str = "") -> None:
+        """Have another listener."""
+        named = "" if default_vm else name
+        self.places[name] = Listener(address=address, default_vm=default_vm, name=named)
+
+    def machine(self, name: str, address: str, scope: str, **facts: str) -> None:
         """Have a machine be there, or be elsewhere."""
-        self.plane.learn(Changes(machines=(room.machine(name, address, scope=scope),)))
+        self.plane.learn(Changes(machines=(room.machine(name, address, scope=scope, **facts),)))
+
+    def machines(self, *names: str) -> None:
+        """Have machines of web be elsewhere, all at once."""
+        placed = [name.split("=") for name in names]
+        moved = [room.machine(name, address, scope="web") for name, address in placed]
+        self.plane.learn(Changes(machines=tuple(moved)))
+
+    def known(self, address: str, name: str, at: str = "bridge", by: str = "name") -> None:
+        """Connect from an address, ask for the own name, and compare that."""
+        peer = self.connect(f"peer {len(self.peers)}", at, **{"from": address})
+        peer.send(self.requests[by])
+        assert answers(peer.got)[-1].body.decode() == name
+
+    def unknown(self, address: str, why: str, at: str = "bridge", by: str = "name") -> None:
+        """Connect from an address that is nobody's, and compare the reason that is counted."""
+        reason = Reason(why.replace("_", "-"))
+        before = self.plane.counters.refusals[reason]
+        peer = self.connect(f"peer {len(self.peers)}", at, **{"from": address})
+        peer.send(self.requests[by])
+        assert statuses(peer) == [403]
+        assert self.plane.counters.refusals[reason] == before + 1
+
+    def proxied(self, claimed: str, who: str, secret: str = "the new secret!!") -> None:
+        """Ask by a proxy for a machine, and compare who that is or why it is nobody."""
+        target = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+        self.request("claim", "signed", claimed, target=target, secret=secret)
+        asks = self.unknown if "_" in who else self.known
+        asks("192.0.2.7", who, "proxied", "claim")
+
+    def charge(self, name: str, seconds: str) -> None:
+        """Charge a peer's account with so much of the loop's time."""
+        now = self.plane.clock.monotonic()
+        self.peer(name).connection.account.charge(float(seconds), now)
 
     def scope(self, name: str, incarnation: str) -> None:
         """Have a scope be there."""
@@ -243,6 +283,7 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "turn": Story.turns,
     "pass": lambda story, seconds: story.plane.pass_time(float(seconds)),
     "decide": lambda story: story.plane.approvals.decide_all(),
+    "decide-last": lambda story: story.plane.approvals._waiting.pop()(),
     "end": lambda story, name: story.peer(name).end(),
     "leave": lambda story, name: story.peer(name).abort(),
     "suspend": lambda story: story.plane.connections.suspend(),

@@ -45,13 +45,11 @@ TESTS = {
     "protocol": ["tests/protocol", "tests/client/test_properties.py"],
     "client": [
         "tests/client/test_watch.py",
-        "tests/client/test_name.py",
-        "tests/client/test_asking.py",
+        "tests/client/test_stories.py",
         "tests/client/test_properties.py",
     ],
     "connectors": [
-        "tests/connectors/virtual/test_decide.py",
-        "tests/connectors/virtual/test_steps.py",
+        "tests/connectors/virtual/test_stories.py",
         "tests/connectors/virtual/test_kills.py",
     ],
     "control": ["tests/control/test_returns.py"],

@@ -5,31 +5,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forewarn.maintenance.model import Approval, Machine, Operation, OperationEvent, StartCause
-from forewarn.vocabulary import (
-    ApproverKind,
-    EventSource,
-    EventStatus,
-    EventType,
-    TargetKind,
-)
+from forewarn.maintenance.model import Approval, Machine, Operation, StartCause
+from forewarn.vocabulary import ApproverKind, EventSource, EventStatus, EventType
+from guest import room
 
 NOW = datetime(2026, 3, 2, 15, 43, 20, tzinfo=UTC)
 SCOPES = tuple(f"scope{n}" for n in range(16))
 
 
-def machine(
-    name: str, scope: str = "web", domain: int = 0, *, host: str = "", address: str = ""
-) -> Machine:
-    return Machine(
-        name=name,
-        scope=scope,
-        update_domain=domain,
-        fault_domain=0,
-        vm_id="00000000-0000-4000-8000-000000000000",
-        host=host,
-        address=address,
-    )
+def machine(name: str, scope: str = "web", domain: int = 0, **facts: Any) -> Machine:
+    return room.machine(name, scope=scope, update_domain=domain, **facts)
 
 
 def operation(
@@ -52,31 +37,17 @@ def operation(
         given["ended_at"] = NOW - timedelta(minutes=1)
     if status is EventStatus.FAILED:
         given["awaited"] = machines
-    approval = more.pop("approval", None)
-    event = OperationEvent(
-        id=f"00000000-0000-4000-8000-{number:012X}",
+    event = room.event(
+        f"00000000-0000-4000-8000-{number:012X}",
         scope=scope,
         update_domain=domain,
         machines=machines,
         published=1,
-        approval=approval,
+        approval=more.pop("approval", None),
     )
-    wanted: dict[str, Any] = {
-        "event_type": EventType.REBOOT,
-        "source": EventSource.PLATFORM,
-        "description": "",
-        "duration_seconds": 300,
-        "target": TargetKind.MACHINES,
-        "live_migration": False,
-    }
-    return Operation(
-        id=f"{number}.1",
-        maintenance=number,
-        status=status,
-        announced_at=announced,
-        events=(event,),
-        **{**wanted, **given, **more},
-    )
+    given |= {"source": EventSource.PLATFORM, "description": "", "duration_seconds": 300}
+    given |= {"id": f"{number}.1", "maintenance": number, "announced_at": announced}
+    return room.operation(event, **{**given, "status": status, **more})
 
 
 @st.composite

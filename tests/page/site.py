@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
@@ -101,18 +100,6 @@ def links(part: str) -> dict[str, str]:
 def references(page: str) -> list[str]:
     """Return the operations that a table of a page has, in their order."""
     return re.findall(r'<td class="name"><a [^>]*class="ref"[^>]*>([^<]*)</a>', page)
-
-
-def send(client: Client, path: str) -> str:
-    """Send the form of a page as it comes; return where that leads."""
-    page = read(client, path)
-    action = re.search(r'<form method="post" action="([^"]*)"', page)
-    assert action is not None
-    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page)
-    fields = urlencode({name: html.unescape(value) for name, value in hidden}).encode()
-    answer = client.ask("POST", action[1], fields, FORM)
-    assert answer.status == 303, answer.body
-    return str(answer.headers["Location"])
 
 
 def typed_in(page: str, name: str) -> str:

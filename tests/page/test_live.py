@@ -1,10 +1,9 @@
 """Open pages are told of changes, windows share answers, and templates are compiled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,19 +19,15 @@ from server.running import NOON, Running, settings_in
 CHANGED = b"event: changed\ndata: 1772366400000\n\n"
 
 
-def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    return lambda: asyncio.run(story())
+@pytest.fixture
+def real() -> ManualClock:
+    """The clock that ticks are measured by; it stands still."""
+    return ManualClock(NOON)
 
 
-def played(story: Callable[[Live, ManualClock], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Play a story with pages; the clock that ticks are measured by stands still."""
-
-    async def play() -> None:
-        real = ManualClock(NOON)
-        async with asyncio.timeout(patience.SECONDS):
-            await story(Live(ManualClock(NOON), real, "process"), real)
-
-    return on_a_loop(play)
+@pytest.fixture
+def pages(real: ManualClock) -> Live:
+    return Live(ManualClock(NOON), real, "process")
 
 
 async def pass_on(real: ManualClock, seconds: float = live.JOIN_SECONDS) -> None:
@@ -50,7 +45,6 @@ async def begun(pages: Live, since: str | None = None) -> AsyncIterator[bytes]:
     return stream
 
 
-@played
 async def test_a_page_that_shows_all_there_is_hears_nothing_until_something_changes(
     pages: Live, real: ManualClock
 ) -> None:
@@ -63,7 +57,6 @@ async def test_a_page_that_shows_all_there_is_hears_nothing_until_something_chan
     assert told.result() == CHANGED
 
 
-@played
 async def test_what_changed_between_the_page_and_its_stream_is_told_at_once(
     pages: Live, real: ManualClock
 ) -> None:
@@ -74,7 +67,6 @@ async def test_what_changed_between_the_page_and_its_stream_is_told_at_once(
     assert await anext(stream) == CHANGED
 
 
-@played
 async def test_changes_that_come_together_are_told_once(pages: Live, real: ManualClock) -> None:
     stream = await begun(pages)
     for _ in range(1000):
@@ -87,7 +79,6 @@ async def test_changes_that_come_together_are_told_once(pages: Live, real: Manua
     again.cancel()
 
 
-@played
 async def test_a_page_that_was_busy_hears_of_what_came_meanwhile(
     pages: Live, real: ManualClock
 ) -> None:
@@ -101,7 +92,6 @@ async def test_a_page_that_was_busy_hears_of_what_came_meanwhile(
     assert told.result() == CHANGED
 
 
-@played
 async def test_without_a_change_pages_hear_something_all_the_same(
     pages: Live, real: ManualClock
 ) -> None:
@@ -113,11 +103,9 @@ async def test_without_a_change_pages_hear_something_all_the_same(
     assert told.result() == CHANGED
 
 
-@played
 async def test_closing_ends_every_stream_and_lets_no_new_one_stay(
-    pages: Live, real: ManualClock
+    pages: Live,
 ) -> None:
-    del real  # nothing has to pass
     streams = [await begun(pages) for _ in range(3)]
     waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
     await asyncio.sleep(0)
@@ -147,45 +135,26 @@ class Counted:
         return self.times
 
 
-@on_a_loop
-async def test_windows_that_ask_together_cost_one_answer() -> None:
+async def test_windows_that_ask_together_cost_one_answer_until_something_changes() -> None:
     shared, make = SharedAnswers(), Counted()
     assert await asyncio.gather(*(shared.get("list", 1, make) for _ in range(20))) == [1] * 20
-    assert await shared.get("list", 1, make) == 1
-
-
-@on_a_loop
-async def test_a_change_and_another_question_make_another_answer() -> None:
-    shared, make = SharedAnswers(), Counted()
     asked = (("list", 1), ("list", 2), ("other", 2), ("list", 1))
     assert [await shared.get(key, state, make) for key, state in asked] == [1, 2, 3, 4]
+    for number in range(MAX_KEPT + 5):
+        await shared.get(number, 1, make)
+    assert len(shared._made) == MAX_KEPT
 
 
-@on_a_loop
-async def test_what_failed_is_tried_again() -> None:
+async def test_what_failed_is_tried_again_and_a_closed_window_takes_nobodys_answer() -> None:
     shared, make = SharedAnswers(), Counted()
     make.fails = True
     with pytest.raises(LookupError):
         await shared.get("list", 1, make)
     make.fails = False
-    assert await shared.get("list", 1, make) == 2
-
-
-@on_a_loop
-async def test_a_window_that_is_closed_takes_nobodys_answer() -> None:
-    shared, make = SharedAnswers(), Counted()
     closed = asyncio.ensure_future(shared.get("list", 1, make))
     await asyncio.sleep(0)
     closed.cancel()
-    assert await shared.get("list", 1, make) == 1
-
-
-@on_a_loop
-async def test_only_so_many_are_kept() -> None:
-    shared, make = SharedAnswers(), Counted()
-    for number in range(MAX_KEPT + 5):
-        await shared.get(number, 1, make)
-    assert len(shared._made) == MAX_KEPT
+    assert await shared.get("list", 1, make) == 2
 
 
 @pytest.fixture
@@ -195,23 +164,19 @@ def renderer() -> Iterator[Renderer]:
     made.close()
 
 
-def test_every_template_is_compiled(renderer: Renderer) -> None:
+async def test_every_template_is_compiled(renderer: Renderer) -> None:
     templates = rendering.environment()
     assert templates.cache is not None
     templates.cache.clear()
     real = ManualClock(NOON)
+    compiling = asyncio.create_task(renderer.compile(real))
 
-    async def play() -> None:
-        compiling = asyncio.create_task(renderer.compile(real))
+    def done() -> bool:
+        real.advance(timedelta(seconds=rendering.COMPILE_GAP_SECONDS))
+        return compiling.done()
 
-        def done() -> bool:
-            real.advance(timedelta(seconds=rendering.COMPILE_GAP_SECONDS))
-            return compiling.done()
-
-        await patience.reached(done)
-        await compiling
-
-    asyncio.run(play())
+    await patience.reached(done)
+    await compiling
     assert {name for _, name in templates.cache} == set(templates.list_templates())
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from forewarn.maintenance.units import (
 )
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.page import fleet_map, now, rendering, timeline
-from forewarn.server.page import maintenance as page
+from forewarn.server.page import maintenance as maintenance_page
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Form, Range, form_of
@@ -262,25 +262,24 @@ class Desk:
         return []
 
 
-Story = Callable[[Page, Desk, now.SharedNow], Coroutine[Any, Any, None]]
+@pytest.fixture
+def page() -> Page:
+    """Now over one machine, which has notice."""
+    return Page([machine("m0")], operation(1, machines=("m0",)))
 
 
-def played(story: Story) -> Callable[[], None]:
-    """Play a story on a loop, with a page of one machine."""
-
-    async def play() -> None:
-        page = Page([machine("m0")], operation(1, machines=("m0",)))
-        desk: Any = Desk(page)
-        renderer = Renderer()
-        try:
-            await story(page, desk, now.SharedNow(desk, renderer))
-        finally:
-            renderer.close()
-
-    return lambda: asyncio.run(play())
+@pytest.fixture
+def desk(page: Page) -> Desk:
+    return Desk(page)
 
 
-@played
+@pytest.fixture
+def shared(desk: Any) -> Iterator[now.SharedNow]:
+    renderer = Renderer()
+    yield now.SharedNow(desk, renderer)
+    renderer.close()
+
+
 async def test_a_window_that_asks_after_a_change_sees_it_though_another_still_waits(
     page: Page, desk: Desk, shared: now.SharedNow
 ) -> None:
@@ -298,10 +297,7 @@ async def test_a_window_that_asks_after_a_change_sees_it_though_another_still_wa
     assert desk.asks == 2
 
 
-@played
-async def test_a_page_grows_no_older_than_a_second(
-    page: Page, desk: Desk, shared: now.SharedNow
-) -> None:
+async def test_a_page_grows_no_older_than_a_second(desk: Desk, shared: now.SharedNow) -> None:
     await shared.html(Range.TWO_HOURS)
     for by in (now.SHARED / 2, -timedelta(hours=1)):  # a clock may be set back
         desk.time += by
@@ -312,7 +308,6 @@ async def test_a_page_grows_no_older_than_a_second(
     assert desk.asks == 3
 
 
-@played
 async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_has_passed(
     page: Page, desk: Desk, shared: now.SharedNow
 ) -> None:
@@ -328,9 +323,8 @@ async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_h
     assert desk.reads == 3
 
 
-@played
 async def test_while_the_store_is_away_the_page_shows_what_memory_has(
-    page: Page, desk: Desk, shared: now.SharedNow
+    desk: Desk, shared: now.SharedNow
 ) -> None:
     desk.away = True
     assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
@@ -487,7 +481,7 @@ def test_each_machine_of_a_maintenance_counts_once_by_its_latest_operation() -> 
             (1, 2, 3), ends, (("web-0", "web-3"), ("web-1",), ("web-0", "web-3")), strict=True
         )
     ]
-    counts = page._counts({"1.2"}, its, 1)
+    counts = maintenance_page._counts({"1.2"}, its, 1)
     assert {name: count for name, count in counts.items() if count} == {"done": 2, "notice": 1}
-    failed = page._counts({"1.2"}, its[:1], 0)
+    failed = maintenance_page._counts({"1.2"}, its[:1], 0)
     assert {name: count for name, count in failed.items() if count} == {"failed": 2}

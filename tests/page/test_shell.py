@@ -13,15 +13,10 @@ from playwright.sync_api import Page, Response, expect
 from forewarn.server.operator import table
 from forewarn.store import sqlite
 from forewarn.vocabulary import AccessRole, AgentStatus
-from page.site import Site, follow, links, read
+from page.site import Site, follow
 from page.test_hostile import MARKUP
 from page.test_machines import some
 from server.running import Client, Running, request_reboot, roles, settings_in
-
-
-@pytest.fixture(scope="module")
-def viewer(unchanged: Site) -> Client:
-    return unchanged.client(AccessRole.VIEWER)
 
 
 def test_each_page_allows_nothing_in_line_and_nothing_from_elsewhere(
@@ -80,20 +75,6 @@ def test_a_slash_leads_to_the_search_and_is_a_letter_within_it(unchanged: Site, 
     expect(search).to_have_value("a/b")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "path"),
-    [("1.1", "/operations/1.1"), ("12", "/maintenance/12"), ("WEB-0", "/machines/WEB-0")],
-)
-def test_the_search_leads_to_what_has_the_name(unchanged: Site, wanted: str, path: str) -> None:
-    answer = unchanged.root.ask("GET", f"/search?q={wanted}")
-    assert (answer.status, answer.headers["Location"]) == (303, path)
-
-
-def test_the_search_for_anything_else_is_a_list_of_machines(unchanged: Site) -> None:
-    answer = unchanged.root.ask("GET", "/search?q=we%26b")
-    assert (answer.status, answer.headers["Location"]) == (303, "/machines?q=we%26b")
-
-
 def test_the_first_key_skips_what_every_page_repeats(unchanged: Site, tab: Page) -> None:
     tab.goto(unchanged.url)
     tab.keyboard.press("Tab")
@@ -119,33 +100,6 @@ def test_the_theme_is_the_systems_until_somebody_chooses(site: Site) -> None:
     assert dark != light
     window.reload()
     assert window.evaluate(colour) == light
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "says"),
-    [
-        ("/nonsense", 404, "no page /nonsense"),
-        ("/operations/99.1", 404, "99.1"),
-        ("/orders/cancel?reference=1", 403, "viewer"),
-        ("/tokens", 403, "admin"),
-    ],
-)
-def test_a_refusal_has_the_navigation_and_a_way_back(
-    unchanged: Site, viewer: Client, path: str, status: int, says: str
-) -> None:
-    whole = viewer.ask("GET", path).body.decode()
-    (pages,) = re.findall(r'<nav class="pages".*?</nav>', whole, re.DOTALL)
-    assert len(links(pages)) == 5
-    page = read(viewer, path, status)
-    assert says in page
-    assert "/v1/" not in page
-    assert links(page)["Back to Now"] == "/"
-
-
-def test_a_stranger_who_is_refused_sees_no_navigation(unchanged: Site) -> None:
-    page = Client(unchanged.url).ask("GET", "/page/static/nothing.css").body.decode()
-    assert "Back to Now" in page
-    assert "nav" not in page
 
 
 def test_no_shape_is_left_in_black(site: Site) -> None:
@@ -271,12 +225,6 @@ def test_the_lanes_of_a_telephone_carry_the_names_of_their_bars(busy: Site) -> N
     expect(window.locator(".timeline .event text:visible")).to_have_count(0)
 
 
-def test_the_search_leads_to_a_machine_that_is_called_by_a_number(site: Site) -> None:
-    assert site.root.ask("PUT", "/v1/fleet", {"machine": [{"name": "12"}]}).status == 200
-    assert site.root.ask("GET", "/search?q=12").headers["Location"] == "/machines/12"
-    assert site.root.ask("GET", "/search?q=13").headers["Location"] == "/maintenance/13"
-
-
 def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:
     machine = {"name": "odd", "host": MARKUP, "address": "10.9.9.9", "tags": {"role": MARKUP}}
     assert site.root.ask("PUT", "/v1/fleet", {"machine": [machine]}).status == 200
@@ -286,14 +234,8 @@ def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:
     assert site.root.ask("POST", "/v1/maintenances", wanted).status == 201
     window = site.window()
     expect(window.locator("main")).to_contain_text(MARKUP)
-    for path in (
-        "/",
-        "/operations/1.1",
-        "/machines/odd",
-        "/machines",
-        "/maintenance/1",
-        "/history",
-    ):
+    paths = ("/", "/operations/1.1", "/machines/odd", "/machines", "/maintenance/1", "/history")
+    for path in paths:
         with site.complaints() as complaints:  # a page that is not there yet is told of
             window.goto(site.url + path)
             expect(window.locator("main")).to_be_visible()

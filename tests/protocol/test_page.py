@@ -3,12 +3,10 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from forewarn.maintenance import planner
 from forewarn.protocol import refusals
 from forewarn.protocol.instance import ADDED_IN, INSTANCE_VERSIONS
-from forewarn.protocol.versions import VERSIONS, Version
+from forewarn.protocol.versions import VERSIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -17,29 +15,25 @@ def test_the_sections_are_numbered_as_the_specification_is() -> None:
     assert re.findall(r"^## (\d+)\. ", PAGE, re.MULTILINE) == [str(n) for n in range(1, 12)]
 
 
-@pytest.mark.parametrize("name", refusals.REFUSALS)
-def test_each_refusal_is_on_the_page_with_its_status_and_standing(name: str) -> None:
-    refusal = refusals.REFUSALS[name]
-    row = next(line for line in PAGE.splitlines() if f"`{refusal.text}`" in line)
-    assert f"| {refusal.status} |" in row
-    assert row.endswith(f"| [{refusal.standing}] |")
-
-
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-def test_each_version_has_its_row(version: Version) -> None:
-    assert re.search(rf"^\| {version.name}\b", PAGE, re.MULTILINE)
+def test_each_refusal_is_on_the_page_with_its_status_and_standing() -> None:
+    for refusal in refusals.REFUSALS.values():
+        row = next(line for line in PAGE.splitlines() if f"`{refusal.text}`" in line)
+        assert f"| {refusal.status} |" in row
+        assert row.endswith(f"| [{refusal.standing}] |")
+    for version in VERSIONS:
+        assert re.search(rf"^\| {version.name}\b", PAGE, re.MULTILINE)
 
 
 def test_the_instance_versions_are_listed_in_order() -> None:
     assert ", ".join(INSTANCE_VERSIONS) + "." in " ".join(PAGE.split())
 
 
-@pytest.mark.parametrize("version", sorted(set(ADDED_IN.values())))
-def test_what_an_instance_version_added_has_its_row(version: str) -> None:
-    row = next(line for line in PAGE.splitlines() if re.match(rf"\| {version} \[[DO]\] \|", line))
-    told = re.sub(r" \([^)]*\)|, which.*", "", row.split("|")[2])
-    added = {".".join(path[1:]) for path, since in ADDED_IN.items() if since == version}
-    assert set(told.strip().split(", ")) == added
+def test_what_an_instance_version_added_has_its_row() -> None:
+    for version in set(ADDED_IN.values()):
+        (row,) = re.findall(rf"^\| {version} \[[DO]\] \|(.*?)\|", PAGE, re.MULTILINE)
+        told = re.sub(r" \([^)]*\)|, which.*", "", row)
+        added = {".".join(path[1:]) for path, since in ADDED_IN.items() if since == version}
+        assert set(told.strip().split(", ")) == added, version
 
 
 def test_each_description_is_on_the_page() -> None:

@@ -5,10 +5,10 @@
 
 A body, headers (`with {Host: x}`) and what is expected are YAML, in which a time or 1.1 is a text.
 An expectation names facts of the answer by their place (`*` for each of a list, `#` for how many):
-what they are, words that are in them (`~`), what they are not (`!`) or at most (`<`). `$name` is
-bound where it is first expected. Without a status any success will do. `until` asks again till the
-line holds; `approving` also approves what is announced and lets time pass, `slowly` too, where a
-real program runs. A line that begins with spaces belongs to the one above.
+what they are, words that are in them (`~`) or not (`^`), what they are not (`!`) or at most (`<`).
+`$name` is bound where it is first expected. Without a status any success will do. `until` asks
+again till the line holds; `approving` also approves what is announced and lets time pass, `slowly`
+too, where a real program runs. A line that begins with spaces belongs to the one above.
 """
 
 import operator
@@ -62,10 +62,12 @@ Text.yaml_implicit_resolvers = {
 }
 
 
+def as_list(words: Any) -> list[str]:
+    return [words] if isinstance(words, str) else words
+
+
 def has_words(found: object, expected: Any) -> bool:
-    return all(
-        word in str(found) for word in ([expected] if isinstance(expected, str) else expected)
-    )
+    return all(word in str(found) for word in as_list(expected))
 
 
 JUDGES: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -73,6 +75,7 @@ JUDGES: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "!": operator.ne,
     "<": operator.le,
     "~": has_words,
+    "^": lambda found, lacks: not any(has_words(found, word) for word in as_list(lacks)),
 }
 
 
@@ -177,7 +180,7 @@ class Exchanges(Told):
 
     def compare(self, document: dict[str, Any], facts: str | None) -> None:
         for told, expected in (yaml.load(facts, Text) if facts else {}).items():
-            place, judged = (told[:-1], told[-1]) if told[-1] in "~!<" else (told, "=")
+            place, judged = (told[:-1], told[-1]) if told[-1] in "~^!<" else (told, "=")
             found = fact(document, place.split("."))
             if judged == "=" and isinstance(expected, str) and expected.startswith("$"):
                 self.bound.setdefault(expected[1:], found)

@@ -1,0 +1,185 @@
+"""The connector that runs a program, in stories: texts of one verb a line, and their verbs.
+
+What comes of a line stands behind an arrow: `failed`, then its message (or a part of it, `~part`),
+then the new hosts of machines; or what is found, `not-done` or `unknown`.
+"""
+
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import patience
+import stories
+from connectors.workshop import SLOW, Workshop, task, tell, told
+from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
+from forewarn.connectors.port import Found, Outcome, Task
+
+FOUND = {Found.NOT_DONE: "not-done", Found.UNKNOWN: "unknown"}
+
+
+class Story:
+    """A story so far: the replicas' folders, and the connector of the last program."""
+
+    def __init__(self, shop: Workshop, runner: asyncio.Runner) -> None:
+        self.shops = {"shop": shop}
+        self.shop = shop
+        self.runner = runner
+        self.connector: CommandConnector
+        self.under_way: dict[str, asyncio.Task[Any]] = {}
+
+    def wait(self, coroutine: Any) -> Any:
+        return self.runner.run(asyncio.wait_for(coroutine, patience.SECONDS))
+
+    def carry_out(self, row: str) -> None:
+        """Carry a line out, and compare what comes of it."""
+        line, _, follows = row.partition(" -> ")
+        verb, words, options = stories.split(line)
+        if verb:
+            said = getattr(self, verb.replace("-", "_"))(*words, **options)
+            expected = shlex.split(follows, comments=True)
+            if isinstance(said, list):
+                assert said == expected
+            elif said is not None:
+                compare(said, *expected)
+
+    def replica(self, name: str) -> None:
+        """Go on in a replica's folder, which is its own."""
+        if name not in self.shops:
+            folder = self.shop.folder / name
+            folder.mkdir()
+            self.shops[name] = Workshop(folder)
+        self.shop = self.shops[name]
+
+    def program(self, body: str, check: str = "", check_command: str = "", **terms: str) -> None:
+        """Have the connector run this program, and perhaps a check command."""
+        given: dict[str, Any] = {k: int(v) if v.isdecimal() else v for k, v in terms.items()}
+        if check or check_command:
+            given["check_command"] = (check_command or self.shop.program(check, "check"),)
+        self.connector = self.shop.connector(body, **given)
+
+    def checked(self, body: str) -> None:
+        """Have another connector, whose check command is this."""
+        self.program("echo again >> log", f'test "$FOREWARN_MACHINE" = web-0 || exit 9\n{body}')
+
+    def task(self, *machines: str, **terms: str) -> Task:
+        given: dict[str, Any] = {k: int(v) if v.isdecimal() else v for k, v in terms.items()}
+        for name in {"hosts", "claimed_elsewhere"} & given.keys():
+            given[name] = tuple(each.strip("-") for each in terms[name].split(","))
+        if "started_at" in terms:
+            given["started_at"] = datetime.fromisoformat(terms["started_at"])
+        return task(*machines, **given)
+
+    def perform(self, *machines: str, **terms: str) -> Outcome | Found:
+        found: Outcome | Found = self.wait(self.connector.perform(self.task(*machines, **terms)))
+        return found
+
+    def check(self, *machines: str, **terms: str) -> Outcome | Found:
+        found: Outcome | Found = self.wait(self.connector.check(self.task(*machines, **terms)))
+        return found
+
+    def forget(self, *machines: str, **terms: str) -> None:
+        self.wait(self.connector.forget(self.task(*machines, **terms)))
+
+    def begin(self, name: str, **terms: str) -> None:
+        """Perform, without waiting for the end."""
+        performing = self.connector.perform(self.task(**terms))
+        self.under_way[name] = self.runner.get_loop().create_task(performing)
+
+    def ended(self, name: str) -> Outcome | Found:
+        """Wait for the end of what was begun."""
+        found: Outcome | Found = self.wait(self.under_way.pop(name))
+        return found
+
+    def lose(self) -> None:
+        """Kill the runner of attempt 1 while its program runs."""
+        self.pipes("began", "go")
+        self.program(SLOW)
+        self.begin("lost")
+        self.told("began")
+        os.kill(self.shop.runner(), signal.SIGKILL)
+        assert self.ended("lost") is Found.UNKNOWN
+        self.tell("go")
+        patience.until(lambda: "done" in self.shop.lines("log"))
+        assert not (self.shop.run_folder() / "result").exists()
+
+    def pipes(self, *names: str) -> None:
+        for name in names:
+            self.shop.pipe(name)
+
+    def told(self, pipe: str) -> None:
+        self.wait(told(self.shop.folder / pipe))
+
+    def tell(self, pipe: str) -> None:
+        self.wait(tell(self.shop.folder / pipe))
+
+    def waits_for_its_turn(self) -> None:
+        self.wait(patience.reached(lambda: self.connector._slots._waiters))
+
+    def lines(self, name: str) -> list[str]:
+        return self.shop.lines(name)
+
+    def file(self, name: str, text: str) -> None:
+        (self.shop.folder / name).write_text(f"{text}\n", encoding="utf-8")
+
+    def left(self, run: str, *names: str) -> None:
+        """Leave a run's folder behind, with these files."""
+        folder = self.shop.run_folder(run=run)
+        folder.mkdir(parents=True)
+        if "alive" in names:
+            os.mkfifo(folder / "alive")
+        if "begun" in names:
+            (folder / "begun").write_text(f"{os.getpid()}\n", encoding="ascii")
+
+    def left_file(self, name: str) -> None:
+        (self.shop.state / name).touch()
+
+    def result(self, text: str) -> None:
+        """Have the run's result be this."""
+        written = text.replace("\\n", "\n")
+        (self.shop.run_folder() / "result").write_text(written, encoding="ascii")
+
+    def runs(self, *names: str) -> None:
+        """Compare whose runs are in the state's folder."""
+        assert {place.name.split("@")[0] for place in self.shop.runs()} == set(names)
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.shop.state)
+
+    def sweep(self, *operations: str) -> None:
+        """Begin again, with these operations open."""
+        settings = CommandConnectorSettings(program=("true",))
+        restarted = CommandConnector(settings, self.shop.state, os.environ)
+        self.wait(restarted.sweep(set(operations)))
+
+
+def compare(found: Outcome | Found, word: str, message: str = "", *hosts: str) -> None:
+    """Compare an outcome, or what was found."""
+    if isinstance(found, Found):
+        assert FOUND[found] == word
+        return
+    assert word == ("succeeded" if found.succeeded else "failed"), found
+    if message.startswith("~"):
+        assert message[1:] in found.message
+    else:
+        assert found.message == message.replace("\\n", "\n").replace("\\ufffd", "\ufffd")
+    assert found.hosts == dict(each.split(":") for each in hosts)
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as made:
+        yield made
+
+
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "stories.txt"))
+def test_the_story_holds(tmp_path: Path, runner: asyncio.Runner, rows: stories.Rows) -> None:
+    shop = Workshop(tmp_path)
+    assert stories.play("stories.txt", rows, Story(shop, runner).carry_out)

@@ -1,0 +1,142 @@
+"""The page in stories of requests, one a line: its forms, its orders, and a browser's token."""
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+
+import stories
+from forewarn.clock import ManualClock
+from forewarn.server.operator import table
+from forewarn.store.sqlite import InMemoryStore
+from page.site import FORM, links
+from server.exchange import Exchanges, Text
+from server.running import NOON, Answer, Client, Running, settings_in, stranger
+
+FORMS = re.compile(r"(?:as (\S+) )?FORM (\S+) (\{.*\})", re.DOTALL)
+
+
+class Browser(Client):
+    """A browser that has a cookie, or a script of the page's without one."""
+
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        super().__init__(url)
+        self._headers = headers
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        return super().ask(method, path, body, self._headers | (headers or {}))
+
+
+class Pages(Exchanges):
+    """A story so far; clients whose names begin with `@` are browsers."""
+
+    kept_seconds = 0
+
+    @property
+    def url(self) -> str:
+        return self.service.opened.operators[1]
+
+    def carry_out(self, row: str) -> None:
+        said, _, expected = row.partition(" -> ")
+        if (sent := FORMS.fullmatch(said)) is not None:
+            who, path, told = sent.groups()
+            answer = self.send(self.client(who or "root"), path, self.filled(yaml.load(told, Text)))
+            self.compare_answer(answer, expected)
+        elif row.startswith("at ") and len(row.split(" ", 2)) == 3:
+            _, moment, rest = row.split(" ", 2)
+            super().carry_out(f"at {moment}")
+            self.carry_out(rest)
+        else:
+            super().carry_out(row)
+
+    def client(self, who: str) -> Client:
+        if who == "stranger":
+            return Browser(self.url, {"Accept": "text/html"})
+        if who == "script":
+            return Browser(self.url, {"HX-Request": "true"})
+        return super().client(who)
+
+    def send(self, client: Client, path: str, fields: dict[str, Any]) -> Answer:
+        """Send a form as a browser does."""
+        body = urlencode(fields, doseq=True).encode()
+        origin = {} if client is self.root else {"Origin": self.url}
+        return client.ask("POST", path, body, FORM | origin)
+
+    def compare(self, document: dict[str, Any], facts: str | None) -> None:
+        """Compare facts; of a page also those of its main part."""
+        text = document["text"]
+        main = text.partition("<main ")[2]
+        named = r'<tr>\s*<td class="name"><a [^>]*>([^<]*)</a></td>'
+        known = {"main": main, "links": links(main), "machines": re.findall(named, text)}
+        super().compare(document | known, facts)
+
+    def link(self, name: str, who: str = "root") -> None:
+        """Bind what is in the fragment of a new link, of root's or of another account."""
+        made = self.client(who).ask("POST", "/v1/tokens/page", {})
+        assert made.status == 201, made.body
+        self.bound[name] = str(made.json["url"].partition("#")[2])
+
+    def log_in(self, name: str, who: str = "root") -> None:
+        """Have a browser log in; its secret is bound to its name."""
+        self.link("latest", who)
+        answer = self.send(stranger(self.url), "/login", {"token": self.bound["latest"]})
+        assert answer.status == 303, answer.body
+        said = str(answer.headers["Set-Cookie"])
+        cookie, _, rest = said.partition(";")
+        lasts = re.search(r"max-age=(\d+)", rest, re.IGNORECASE)
+        assert lasts is not None
+        self.kept_seconds = int(lasts[1])
+        self.cookie_name, _, self.bound[name] = cookie.partition("=")
+        self.cookie(name)
+
+    def log_ins(self, times: str) -> None:
+        for number in range(int(times)):
+            self.log_in(f"other-{number}")
+
+    def cookie(self, name: str) -> None:
+        """Have a browser with what is bound to its name for its cookie."""
+        kept = f"{getattr(self, 'cookie_name', 'forewarn')}={self.bound.get(name, name)}"
+        headers = {"Cookie": kept}
+        if name == "ended":
+            headers["Accept"] = "text/html"
+        self.clients[f"@{name}"] = Browser(self.url, headers)
+
+    def kept(self, seconds: str) -> None:
+        """Compare for how long the browser keeps its last cookie."""
+        assert self.kept_seconds == int(seconds)
+
+    def shown(self, name: str, path: str) -> None:
+        """Bind what a form says that it would do."""
+        page = self.root.ask("GET", path).body.decode()
+        (found,) = re.findall(r'name="shown" value="([^"]*)"', page)
+        self.bound[name] = html.unescape(found)
+
+    def too_long(self, path: str) -> None:
+        """Send a form that no browser sends."""
+        assert self.send(self.root, path, {"action": "x" * table.MAX_BODY}).status == 413
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Pages]:
+    """A story of a service with a fleet of every kind, at noon."""
+    clock = ManualClock(NOON)
+    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
+        story = Pages(running, clock, no_command)
+        assert story.root.ask("PUT", "/v1/fleet", story.bound["fleet"]).status == 200
+        yield story
+
+
+def no_command(*argv: str) -> tuple[int, str, str]:
+    raise NotImplementedError(argv)
+
+
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "stories.txt"))
+def test_the_story_holds(told: Pages, rows: stories.Rows) -> None:
+    assert told.play("stories.txt", rows)
