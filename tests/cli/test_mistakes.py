@@ -222,6 +222,15 @@ def test_the_address_is_of_an_option_else_the_environment_else_the_services_sett
     assert NOWHERE in said_once(capsys)
     assert main.execute(["events", "--operator", "/another"]) == ExitStatus.UNREACHABLE
     assert "/another" in said_once(capsys)
+    # Nobody has to be able to read the service's own settings where another address is given.
+    monkeypatch.delenv("FOREWARN_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", UNREADABLE)
+    elsewhere = "http://127.0.0.1:1"
+    assert main.execute(["events", "--operator", elsewhere]) == ExitStatus.UNREACHABLE
+    assert elsewhere in said_once(capsys)
+    monkeypatch.delenv("FOREWARN_OPERATOR")
+    assert main.execute(["events"]) == ExitStatus.USAGE
+    assert UNREADABLE in said_once(capsys)
 
 
 @contextlib.contextmanager

@@ -282,7 +282,7 @@ class OperatorClient:
 
     @functools.cached_property
     def _settings(self) -> "settings.Settings":
-        return settings_in_use()
+        return settings_in_use(of_service=self._given is None and self._login is None)
 
     @functools.cached_property
     def _login(self) -> login.Login | None:
@@ -395,12 +395,23 @@ def own_address(settings: "settings.Settings") -> str:
     return f"{scheme}://{own.listen}" if own.socket == OFF else own.socket
 
 
-def settings_in_use() -> "settings.Settings":
-    """Return the settings that the service has if no option names a file."""
+def settings_in_use(*, of_service: bool = True) -> "settings.Settings":
+    """Return the settings that the service has if no option names a file.
+
+    Where they are not `of_service`, a file that nobody named and this user may not read is not
+    needed: the environment has all that concerns a client.
+    """
     from forewarn.server import settings
+    from forewarn.settings import SettingsError
 
     with settings_are_usable():
-        return settings.load(None, os.environ)
+        try:
+            return settings.load(None, os.environ)
+        except SettingsError as error:
+            is_named = bool(os.environ.get(settings.CONFIG_VARIABLE))
+            if of_service or is_named or not isinstance(error.__cause__, OSError):
+                raise
+            return settings.load(None, os.environ, without_file=True)
 
 
 def shape_of(show: Show) -> str:

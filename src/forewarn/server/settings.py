@@ -490,13 +490,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise FieldError("fleet.libvirt.uris", f"{message}; there are {hosts}")
 
 
-def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
+def load(
+    path: Path | None, environment: Mapping[str, str], *, without_file: bool = False
+) -> Settings:
     """Return the settings of a file and the environment, with every place made absolute.
 
-    Without a path, the file is the one that `settings.find` finds, if there is one. SettingsError
-    names the fault.
+    Without a path, the file is the one that `settings.find` finds, if there is one; with
+    `without_file` there is none. SettingsError names the fault.
     """
-    chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
+    chosen = path
+    if chosen is None and not without_file:
+        chosen = settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     tree, sources = settings.gathered(chosen, environment, ENVIRONMENT_PREFIX, Settings)
     rules = tree.get("rules")
     if isinstance(rules, dict) and rules.get("preset") == "azure":
