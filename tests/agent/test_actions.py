@@ -5,18 +5,20 @@ import json
 import logging
 import os
 import random
-import signal
 import ssl
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import patience
+import stories
 from agent import workplace
 from agent.bench import event, rule
 from agent.workplace import Begun, Done, Site, Units
@@ -29,6 +31,7 @@ from forewarn.agent.decider import DocumentSeen
 from forewarn.agent.journal import Journal
 from forewarn.agent.state import ActionBegun
 from forewarn.client import proxies
+from forewarn.client.event import Event
 from house import tree
 from http_proxy import HttpProxy
 from ports import free_port
@@ -75,51 +78,154 @@ def site() -> Iterator[Site]:
         yield server
 
 
-# Failures.
+class Story:
+    """A story so far: the folder, the units and the server that actions work upon."""
 
-FAILURES = {
-    "a program that is not there": ({"command": {"run": ["/no/such"]}}, "/no/such"),
-    "a program without its interpreter": ({"command": {"run": ["@/broken"]}}, "No such file"),
-    "a unit that systemd has not": ({"service": {"stop": "wbe"}}, "systemd has no unit wbe"),
-    "a unit that does not stop": (
-        {"service": {"stop": "web"}},
-        "systemctl stop web ended with 1: Job for web failed",
-    ),
-    "a process that has ended": ({"signal": {"pid_file": "@/ended"}}, "does not run"),
-    "a unit without a process": ({"signal": {"unit": "idle"}}, "idle has no main process"),
-    "a pid file that is not there": ({"signal": {"pid_file": "@/none"}}, "none"),
-    "a secret that is not there": ({"http": {"header_files": {"A": "/no/such"}}}, "/no/such"),
-    "a secret of two lines": ({"http": {"header_files": {"A": "@/secret"}}}, "A in"),
-    "a secret in a fifo": ({"http": {"header_files": {"A": "@/fifo"}}}, "ordinary file"),
-    "nobody at the address": ({"http": {"url": "http://127.0.0.1:1/"}}, "Connection refused"),
-    "a file without a URL": ({"notify": {"teams": "@/secret"}}, "URL"),
-}
-"""What cannot be done, by the rule's step and what it says; `@` is the test's folder."""
+    def __init__(self, folder: Path, units: Units, site: Site, opened: ExitStack) -> None:
+        self.folder = folder
+        self.units = units
+        self.site = site
+        self.opened = opened
+        self.of: Event | None = None
+        self.done: Done
+        self.begun: Begun
+        self.process: subprocess.Popen[str]
+
+    def filled(self, text: str) -> str:
+        text = text.replace("@url", self.site.url).replace("@/", f"{self.folder}/")
+        return text.replace("@pid", str(self.process.pid)) if "@pid" in text else text
+
+    def carry_out(self, row: str) -> None:
+        """Carry a line out, and compare what is said."""
+        if row.startswith("#") or not row:
+            return
+        line, arrow, follows = row.partition(" ->")
+        verb, _, rest = self.filled(line).partition(" ")
+        act = getattr(self, verb.replace("-", "_"))
+        if not follows.startswith(" fails "):
+            said = act(rest)
+            assert not arrow or said == follows.strip()
+            return
+        with pytest.raises(ActionFailed) as failed:
+            act(rest)
+        assert follows.removeprefix(" fails ") in str(failed.value)
+        assert "s3cret" not in str(failed.value)
+
+    def prepare(self, told: str) -> str:
+        self.done = Done(self.of, **tomllib.loads(f"step = {told}")["step"])
+        return self.done.prepare()
+
+    def undo(self, _: str) -> str:
+        return self.done.recover()
+
+    def begin(self, told: str) -> None:
+        self.done = Done(self.of, **tomllib.loads(f"step = {told}")["step"])
+        self.begun = self.done.begin()
+
+    def stop(self, _: str) -> str:
+        return self.begun.stop()
+
+    def event(self, told: str) -> None:
+        """Have the next actions be of an event with these facts."""
+        facts = json.loads(told)
+        if "resources" in facts:
+            facts["resources"] = tuple(facts["resources"])
+        self.of = event(**facts)
+
+    def unit(self, told: str) -> None:
+        name, _, word = told.partition(" ")
+        self.units.put(name, word.strip('"'))
+
+    def break_unit(self, name: str) -> None:
+        self.units.break_(name)
+
+    def unit_is(self, told: str) -> None:
+        name, word = told.split()
+        assert self.units.word(name) == word
+
+    def systemctl(self, told: str) -> None:
+        """Compare what systemctl was asked but for looks."""
+        assert [line for line in self.units.asked if line[:4] != "show"] == told.split(", ")
+
+    def facts(self, told: str) -> None:
+        assert self.done.facts == json.loads(told)
+
+    def write(self, told: str) -> None:
+        name, _, text = told.partition(" ")
+        (self.folder / name).write_text(json.loads(text) if '"' in text else text, "utf-8")
+        (self.folder / name).chmod(0o755)
+
+    def file(self, told: str) -> None:
+        name, text = told.split()
+        assert (self.folder / name).read_text() == text
+
+    def fifo(self, name: str) -> None:
+        os.mkfifo(self.folder / name)
+
+    def ended_process(self, name: str) -> None:
+        """Write the number of a process that has ended."""
+        with subprocess.Popen(["true"]) as ended:
+            (self.folder / name).write_text(str(ended.pid))
+
+    def checkpointer(self, _: str) -> None:
+        """Run a program that saves on SIGUSR1 and ends on SIGUSR2."""
+        argv = [sys.executable, "-c", CHECKPOINTER, str(self.folder / "saved")]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        self.process = self.opened.enter_context(process)
+        self.opened.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "set\n"
+        (self.folder / "pid").write_text(f"{process.pid}\n")
+
+    def ended(self, told: str) -> None:
+        """Compare how that has ended, or that it goes on."""
+        if told == "still":
+            assert self.process.poll() is None
+        else:
+            assert self.process.wait(patience.SECONDS) == int(told)
+
+    def answers(self, status: str) -> None:
+        self.site.status = int(status)
+
+    def asked(self, times: str) -> None:
+        assert len(self.site.asked) == int(times)
+
+    def request(self, told: str) -> None:
+        """Compare the method and path of the last request."""
+        assert " ".join(self.site.asked[-1][:2]) == told
+
+    def header(self, told: str) -> None:
+        name, _, value = told.partition(" ")
+        assert str(self.site.asked[-1][2].get(name)) == value
+
+    def body(self, told: str) -> None:
+        assert self.site.asked[-1][3].decode() == told
+
+    def json(self, told: str) -> None:
+        assert json.loads(self.site.asked[-1][3]) == json.loads(told)
+
+    def has(self, told: str) -> None:
+        assert told in self.site.asked[-1][3].decode()
+
+    def lacks(self, told: str) -> None:
+        assert told not in self.site.asked[-1][3].decode()
 
 
-@pytest.mark.parametrize(("step", "says"), FAILURES.values(), ids=FAILURES)
-def test_what_cannot_be_done_says_why_and_tells_no_secret(
-    step: dict[str, dict[str, Any]], says: str, site: Site, units: Units, tmp_path: Path
-) -> None:
-    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
-    (tmp_path / "broken").chmod(0o755)
-    (tmp_path / "secret").write_text("s3cret\ntwo\n")
-    os.mkfifo(tmp_path / "fifo")
-    units.put("web", "active")
-    units.break_("web")
-    units.put("idle", "inactive")
-    with subprocess.Popen(["true"]) as ended:
-        (tmp_path / "ended").write_text(str(ended.pid))
-    terms = json.loads(json.dumps(step).replace("@", str(tmp_path)))
-    if "http" in terms:
-        terms["http"].setdefault("url", site.url)
-    with pytest.raises(ActionFailed, match=says) as failed:
-        Done(**terms).prepare()
-    assert "s3cret" not in str(failed.value)
-    assert site.asked == []
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "actions.txt"))
+def test_the_story_holds(tmp_path: Path, units: Units, site: Site, rows: stories.Rows) -> None:
+    with ExitStack() as opened:
+        story = Story(tmp_path, units, site, opened)
+        assert stories.play("actions.txt", rows, story.carry_out)
 
 
 # command
+
+
+def test_a_program_that_fails_says_the_end_of_what_it_said() -> None:
+    script = "echo begun; yes long line | head -c 9000; echo the end >&2; exit 7"
+    with pytest.raises(ActionFailed, match=r"(?s)^sh ended with 7: .*the end$") as failed:
+        Done(command={"run": ["sh", "-c", script]}).prepare()
+    assert len(str(failed.value)) < 4200
 
 
 def test_a_program_gets_the_event_on_its_input_and_in_variables(tmp_path: Path) -> None:
@@ -145,19 +251,6 @@ def test_no_shell_reads_a_programs_arguments(tmp_path: Path) -> None:
     strange = str(tmp_path / "a b; touch c $HOME")
     Done(command={"run": [program, strange]}).prepare()
     assert Path(strange).is_file()
-
-
-def test_a_program_that_fails_says_how_and_what_it_said_last() -> None:
-    script = "echo begun; yes long line | head -c 9000; echo the end >&2; exit 7"
-    with pytest.raises(ActionFailed, match=r"(?s)^sh ended with 7: .*the end$") as failed:
-        Done(command={"run": ["sh", "-c", script]}).prepare()
-    assert len(str(failed.value)) < 4200
-    with pytest.raises(ActionFailed, match="sh was ended by signal 9"):
-        Done(command={"run": ["sh", "-c", "kill -9 $$"]}).prepare()
-
-
-def test_a_command_without_undo_has_nothing_to_undo() -> None:
-    assert Done(command={"run": ["false"]}).recover() == ""
 
 
 def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Path) -> None:
@@ -192,10 +285,6 @@ def test_an_action_that_is_stopped_before_it_begins_is_cut() -> None:
     done.run.stop()
     with pytest.raises(ActionStopped):
         done.prepare()
-
-
-def test_a_program_need_not_read_what_it_is_told() -> None:
-    assert Done(command={"run": ["true"]}).prepare() == ""
 
 
 WATCHED = """
@@ -253,15 +342,6 @@ def test_an_event_larger_than_the_kernel_takes_is_whole_on_standard_input(tmp_pa
     assert told["variables"]["FOREWARN_EVENT_ID"] == "E1"
 
 
-# ready, log
-
-
-def test_ready_waits_and_can_be_cut() -> None:
-    assert Done(ready={"wait_seconds": 0.01}).prepare() == ""
-    assert Done(ready={"wait_seconds": 50}).begin().stop() == "cut"
-    assert Done(ready={}).recover() == ""
-
-
 def test_log_writes_a_line_with_the_event_beside_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     done = Done(log={"message": "$event_type of $machine", "level": "warning"})
@@ -275,196 +355,13 @@ def test_log_writes_a_line_with_the_event_beside_it(caplog: pytest.LogCaptureFix
     assert len(caplog.records) == 2
 
 
-# service
-
-
-def test_a_unit_that_ran_is_stopped_and_started_again(units: Units) -> None:
-    units.put("web", "active")
-    done = Done(service={"stop": "web"})
-    assert done.prepare() == ""
-    assert (units.word("web"), done.facts) == ("inactive", {"ran": True})
-    done.recover()
-    assert units.word("web") == "active"
-    assert [line for line in units.asked if not line.startswith("show")] == [
-        "stop -- web",
-        "start -- web",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("step", "before", "during", "after"),
-    [
-        ({"stop": "web"}, "inactive", "inactive", "inactive"),
-        ({"start": "web"}, "inactive", "active", "inactive"),
-        ({"start": "web"}, "active", "active", "active"),
-    ],
-)
-def test_a_unit_is_left_as_it_was_before(
-    units: Units, step: dict[str, str], before: str, during: str, after: str
-) -> None:
-    units.put("web", before)
-    done = Done(service=step)
-    done.prepare()
-    assert units.word("web") == during
-    done.recover()
-    assert units.word("web") == after
-
-
 def test_what_was_never_noted_was_never_changed(units: Units) -> None:
     units.put("web", "inactive")
     Done(service={"stop": "web"}).recover()
     assert units.word("web") == "inactive"
 
 
-# signal
-
-
-@pytest.fixture
-def checkpointer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    argv = [sys.executable, "-c", CHECKPOINTER, str(tmp_path / "saved")]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "set\n"
-        (tmp_path / "pid").write_text(f"{process.pid}\n")
-        yield process
-        process.kill()
-
-
-def test_a_signal_brings_a_checkpoint_about(
-    tmp_path: Path, checkpointer: subprocess.Popen[str]
-) -> None:
-    (tmp_path / "saved").write_text("old")
-    done = Done(
-        signal={
-            "pid_file": str(tmp_path / "pid"),
-            "signal": "SIGUSR1",
-            "wait": "file",
-            "file": str(tmp_path / "saved"),
-            "undo_signal": "SIGUSR2",
-        }
-    )
-    assert done.prepare() == f"SIGUSR1 to process {checkpointer.pid}"
-    assert (tmp_path / "saved").read_text() == "saved"
-    done.recover()
-    assert checkpointer.wait(patience.SECONDS) == 0
-
-
-def test_a_signal_is_waited_for_until_the_process_has_ended(
-    units: Units, checkpointer: subprocess.Popen[str]
-) -> None:
-    units.put("batch", f"active {checkpointer.pid}")
-    Done(signal={"unit": "batch"}).prepare()
-    assert checkpointer.wait(patience.SECONDS) == -signal.SIGTERM
-
-
-def test_a_signal_without_a_wait_is_done_when_it_is_sent(
-    tmp_path: Path, checkpointer: subprocess.Popen[str]
-) -> None:
-    terms = {"pid_file": str(tmp_path / "pid"), "signal": "SIGUSR1", "wait": "nothing"}
-    Done(signal=terms).prepare()
-    assert Done(signal=terms).recover() == ""
-    assert checkpointer.poll() is None
-
-
-def test_a_process_that_ends_without_its_file_has_failed(
-    tmp_path: Path, checkpointer: subprocess.Popen[str]
-) -> None:
-    terms = {"pid_file": str(tmp_path / "pid"), "wait": "file", "file": str(tmp_path / "never")}
-    with pytest.raises(ActionFailed, match="ended and has not written"):
-        Done(signal=terms).prepare()
-
-
-def test_waiting_for_a_signals_effect_can_be_cut(
-    tmp_path: Path, checkpointer: subprocess.Popen[str]
-) -> None:
-    terms = {"pid_file": str(tmp_path / "pid"), "signal": "SIGUSR1"}
-    assert Done(signal=terms).begin().stop() == "cut"
-    assert checkpointer.poll() is None
-
-
-@pytest.mark.parametrize("text", ["", "0", "1", "-1", "web", "12 13"])
-def test_a_pid_file_that_names_no_process_is_a_failure(tmp_path: Path, text: str) -> None:
-    (tmp_path / "pid").write_text(text)
-    with pytest.raises(ActionFailed, match="process"):
-        Done(signal={"pid_file": str(tmp_path / "pid")}).prepare()
-
-
 # http, notify
-
-
-def test_a_request_is_made_from_templates_and_secrets_from_files(
-    site: Site, tmp_path: Path
-) -> None:
-    (tmp_path / "token").write_text("Bearer s3cret\r\n", encoding="utf-8-sig")  # of an editor
-    done = Done(
-        http={
-            "url": f"{site.url}/hook?x=1",
-            "headers": {"Content-Type": "application/json", "X-Blank": " a\t"},
-            "header_files": {"Authorization": str(tmp_path / "token")},
-            "body": '{"text": "$event_type of $machine costs $$5"}',
-            "undo_url": f"{site.url}/over",
-            "undo_method": "DELETE",
-        }
-    )
-    assert done.prepare() == "answered 200"
-    assert done.recover() == "answered 200"
-    first, second = site.asked
-    assert first[:2] == ("POST", "/hook?x=1")
-    assert first[2]["authorization"] == "Bearer s3cret"
-    assert first[2]["x-blank"] == "a"
-    assert first[3] == b'{"text": "Reboot of web-0 costs $5"}'
-    assert second[:2] == ("DELETE", "/over")
-    assert Done(http={"url": site.url}).recover() == ""
-
-
-@pytest.mark.parametrize(
-    ("method", "length"), [("POST", "0"), ("PUT", "0"), ("GET", None), ("DELETE", None)]
-)
-def test_a_request_without_a_body_says_so_where_one_is_expected(
-    site: Site, method: str, length: str | None
-) -> None:
-    Done(http={"url": site.url, "method": method}).prepare()
-    ((asked, _, headers, body),) = site.asked
-    assert (asked, headers.get("content-length"), body) == (method, length, b"")
-
-
-QUOTED = event(description='He said "now",\n\\ twice', resources=("web-0", 'we"b'))
-
-
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
-        ('{"text": "$description of $resources", "s": $duration_seconds}', {}),
-        (
-            '{"text": "$description of $resources", "s": $duration_seconds}',
-            {"content-type": "application/vnd.x+json; charset=utf-8"},
-        ),
-        ({"text": "$description of $resources", "s": -1}, {}),
-    ],
-)
-def test_a_quote_in_an_event_leaves_a_json_body_json(
-    site: Site, body: Any, headers: dict[str, str]
-) -> None:
-    Done(QUOTED, http={"url": site.url, "body": body, "headers": headers}).prepare()
-    ((_, _, sent_headers, sent),) = site.asked
-    text = f'{QUOTED.description} of web-0,we"b'
-    assert json.loads(sent) == {"text": text, "s": -1}
-    assert sent_headers["content-type"] == headers.get("content-type", "application/json")
-
-
-def test_a_body_that_is_no_json_has_the_events_words_as_they_are(site: Site) -> None:
-    for body, headers in (("[$description", {}), ('{"$description"', {"Content-Type": "text/x"})):
-        Done(QUOTED, http={"url": site.url, "body": body, "headers": headers}).prepare()
-    sent = [asked[3].decode() for asked in site.asked]
-    assert sent == [f"[{QUOTED.description}", f'{{"{QUOTED.description}"']
-
-
-@pytest.mark.parametrize("status", [301, 404, 503])
-def test_an_answer_that_is_no_success_is_a_failure(site: Site, status: int) -> None:
-    site.status = status
-    with pytest.raises(ActionFailed, match=rf"was answered {status}: said"):
-        Done(http={"url": site.url}).prepare()
-    assert len(site.asked) == 1  # a redirect is not followed
 
 
 def tries(tmp_path: Path, **http: Any) -> int:
@@ -532,43 +429,6 @@ def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Site, tmp_path
     site.status = 500
     with pytest.raises(ActionFailed, match="the message was not delivered"):
         Done(notify=told).prepare()
-
-
-@pytest.mark.parametrize(
-    ("chat", "place"), [("slack", ["text"]), ("teams", ["attachments", 0, "content", "body", 0])]
-)
-def test_a_chat_is_told_by_the_url_of_its_webhook(
-    site: Site, tmp_path: Path, chat: str, place: list[Any]
-) -> None:
-    of = event(description="<!channel> now")
-    assert Done(of, notify={chat: f"{site.url}/s3cret"}).prepare() == "answered 200"
-    (tmp_path / "url").write_text(f"{site.url}/s3cret\n")
-    Done(of, notify={chat: str(tmp_path / "url")}).prepare()
-    first, second = site.asked
-    assert first[:2] == ("POST", "/s3cret")
-    assert first[3] == second[3]
-    found = json.loads(first[3])
-    for key in place:
-        found = found[key]
-    text = found if isinstance(found, str) else found["text"]
-    assert "web-0: Reboot" in text
-    assert "<!channel>" not in text
-
-
-def test_a_webhook_gets_the_message_and_the_event(site: Site) -> None:
-    done = Done(notify={"webhook": site.url, "undo_body": "over"})
-    done.prepare()
-    done.recover()
-    first, second = (json.loads(asked[3]) for asked in site.asked)
-    assert (first["event_id"], first["resources"], first["phase"]) == ("E1", ["web-0"], "prepare")
-    assert second["text"] == "web-0: Reboot\nover"
-
-
-def test_a_chat_that_refuses_is_a_failure_which_tells_no_secret(site: Site) -> None:
-    site.status = 403
-    with pytest.raises(ActionFailed, match="403") as failed:
-        Done(notify={"slack": f"{site.url}/s3cret"}).prepare()
-    assert "s3cret" not in str(failed.value)
 
 
 def test_a_file_of_addresses_that_is_not_there_is_a_failure() -> None:

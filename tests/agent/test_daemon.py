@@ -350,7 +350,7 @@ def test_a_journal_that_cannot_be_shortened_stops_nothing(tmp_path: Path) -> Non
     journal.close()
 
 
-MANY = 120
+MANY = AT_ONCE + 10
 OWN = rule(command("a", shared=False), approve="when-prepared")
 """An action that each event needs for itself."""
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import reference
 
+import stories
 from agent import bench
 from forewarn.agent import __main__ as program
 from forewarn.agent import rules, settings
@@ -94,7 +95,7 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
 def lines() -> list[str]:
     """Return the lines of settings.txt."""
     text = Path(__file__).with_name("settings.txt").read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [row for _, row in stories.stories(text)[""] if row and not row.startswith("#")]
 
 
 @pytest.mark.parametrize("line", lines())

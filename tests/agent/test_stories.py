@@ -7,6 +7,7 @@ A `step` is an action of the next `rule`; rules that come once events were seen 
 `event` says. Times are seconds from the beginning.
 """
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,8 @@ import stories
 from agent import bench
 from agent.bench import ME, START, Bench
 from forewarn.agent import decider, status
-from forewarn.agent.decider import ActionFinished, ShutdownRequested
+from forewarn.agent.activity import Activity
+from forewarn.agent.decider import ActionFinished, Input, Output, ShutdownRequested
 from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.state import Case, EventRetried
 from forewarn.client.event import Event
@@ -40,11 +42,52 @@ def report(of: Bench) -> dict[str, Any]:
     return status.report(of.decider, of.now)
 
 
-class Expected:
-    """What `expect` says of a bench, by its first word."""
+class Logged(Bench):
+    """A bench whose decider's doings are told, as the daemon tells them."""
 
-    def __init__(self, of: Bench) -> None:
+    def __init__(self, *rules: Rule, me: str | None, dry: bool) -> None:
+        self.log = Activity(dry=dry)
+        super().__init__(*rules, me=me)
+
+    def tell(self, cause: Input) -> list[str]:
+        self.log.heard(cause, self.decider, self.now)
+        said = super().tell(cause)
+        self.log.settled(self.decider)
+        return said
+
+    def _take(self, told: Output) -> list[str]:
+        self.log.heard(told, self.decider, self.now)
+        return super()._take(told)
+
+
+class Expected:
+    """What `expect` says of a bench and its log, by its first word."""
+
+    def __init__(self, of: Logged, log: pytest.LogCaptureFixture) -> None:
         self.of = of
+        self.log = log
+
+    def logged(self, *parts: str) -> None:
+        """All that was logged since the log was forgotten, with a part of each line."""
+        pairs = zip(parts, self.log.messages, strict=True)
+        assert all(part in line for part, line in pairs), self.log.messages
+        self.log.clear()
+
+    def logged_of(self, event_id: str, *rules: str) -> None:
+        facts = [record.__dict__["facts"] for record in self.log.records]
+        assert {each["event_id"] for each in facts} == {event_id}
+        assert tuple(each.get("rule", "-") for each in facts) == rules
+
+    def logged_times(self, times: str, part: str) -> None:
+        assert sum(part in line for line in self.log.messages) == int(times), self.log.messages
+
+    def log_kept(self) -> None:
+        assert self.of.decider.state.idle
+        gone = ("_begun", "_taken_at", "_phases", "_started", "_missing")
+        assert not any(vars(self.of.log)[name] for name in gone)
+
+    def effects(self, *names: str) -> None:
+        assert tuple(each["effect"] for each in report(self.of)["standing"]) == names
 
     def phase(self, event_id: str, phase: str) -> None:
         assert case(self.of, event_id).phase == phase
@@ -88,18 +131,21 @@ class Expected:
 class Story:
     """A story so far: the rules and events that are written down, and the bench."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: pytest.LogCaptureFixture) -> None:
+        self.log = log
+        self.is_dry = False
         self.steps: list[dict[str, Any]] = []
         self.rules: list[Rule] = []
         self.events: dict[str, Event] = {}
         self.me: str | None = ME
-        self._bench: Bench | None = None
+        self._bench: Logged | None = None
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> Logged:
         """The bench, with the rules that were there when the first event was seen."""
         if self._bench is None:
-            self._bench, self.rules = Bench(*self.rules, me=self.me), []
+            self._bench = Logged(*self.rules, me=self.me, dry=self.is_dry)
+            self.rules = []
         self._bench.me = self.me
         return self._bench
 
@@ -109,7 +155,8 @@ class Story:
         verb, words, given = stories.split(told)
         options = {name: value_of(text) for name, text in given.items()}
         if verb == "expect":
-            getattr(Expected(self.bench), words[0])(*words[1:], **options)
+            known = Expected(self.bench, self.log)
+            getattr(known, words[0].replace("-", "_"))(*words[1:], **options)
         elif verb:
             made = VERBS.get(verb) or getattr(Story, verb)
             said = made(self, *words, **options) or []
@@ -179,6 +226,8 @@ def value_of(text: str) -> Any:
 
 
 VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
+    "dry": lambda story: setattr(story, "is_dry", True),
+    "forget-log": lambda story: story.log.clear(),
     "retry": lambda story: story.bench.retry(),
     "pass": lambda story, seconds: story.bench.let_pass(float(seconds)),
     "find": lambda story, which, **facts: story.bench.find(which, **facts),
@@ -190,5 +239,6 @@ VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
 
 
 @pytest.mark.parametrize("title", STORIES)
-def test_the_story_holds(title: str) -> None:
-    assert stories.play(FILE.name, STORIES[title], Story().carry_out)
+def test_the_story_holds(title: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="forewarn.agent")
+    assert stories.play(FILE.name, STORIES[title], Story(caplog).carry_out)

@@ -160,7 +160,9 @@ class Story:
         if versions:
             refusal = {"error": "", "newest-versions": versions.split(",")}
             return reply(int(status), refusal)
-        return reply(int(word), **headers) if word.isdigit() else reply(200, word.encode())
+        if word.isdigit():
+            return reply(int(word), **headers)
+        return reply(200, word.encode(), **headers)
 
     def written(self, word: str) -> dict[str, Any]:
         event_id = word.removesuffix("!")

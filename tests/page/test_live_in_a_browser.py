@@ -5,14 +5,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Route, expect
+from playwright.sync_api import Route, expect
 
 import patience
-from end_to_end import running
+from forewarn.cli import main
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
-from page.site import MILLISECONDS, Contexts, Site
+from page.site import Contexts, Site
 from ports import free_port
 from server.running import ME, Running, request_reboot, settings_in
 
@@ -196,50 +196,15 @@ def test_a_form_of_another_origin_is_refused(site: Site, origin: str | None) -> 
     connection.close()
 
 
-FLEET = """
-[[availability_set]]
-name = "web"
-update_domains = 2
-machines = [
-  { name = "web-0", host = "h1", address = "10.0.0.10" },
-  { name = "web-1", host = "h2", address = "10.0.0.11" },
-]
-"""
-
-
-def test_the_command_lines_link_opens_a_window_that_shows_what_it_does_next(
-    tmp_path: Path, contexts: Contexts
+def test_the_command_lines_link_opens_a_window(
+    site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    port = free_port()
-    service = running.Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"')
-    service.start()
-    context = contexts.browser.new_context()
-    context.set_default_timeout(MILLISECONDS)
-    said: list[str] = []
-
-    def note(message: ConsoleMessage) -> None:
-        said.append(message.text)
-
-    try:
-        service.apply(FLEET)
-        printed = service.call("page")
-        assert printed.returncode == 0, printed.stderr
-        (link,) = printed.stdout.split()
-        assert link.startswith(f"http://127.0.0.1:{port}/login#")
-        window = context.new_page()
-        window.on("console", note)
-        window.goto(link)
-        window.wait_for_url(f"http://127.0.0.1:{port}/")
-        expect(window.locator(".who")).to_contain_text(ME)
-        expect(window.locator("#live")).to_have_attribute("data-state", "live")
-        window.evaluate("window.before = true")
-        assert service.call("schedule", "reboot", "web-0").returncode == 0
-        expect(window.locator(".next")).to_contain_text("web-0")
-        assert service.call("approve", "1.1").returncode == 0
-        expect(window.locator(".next")).not_to_contain_text("1.1")
-        assert window.evaluate("window.before")
-        assert said == []
-        assert service.stop() == 0  # an open page does not hold it up
-    finally:
-        context.close()
-        service.kill()
+    capsys.readouterr()  # what the service logged before
+    socket = site.running.settings.operator.socket
+    assert main.execute(["page", "--operator", socket]) == 0
+    (link,) = capsys.readouterr().out.split()
+    assert link.startswith(f"{site.url}/login#")
+    window = site.context().new_page()
+    window.goto(link)
+    window.wait_for_url(f"{site.url}/")
+    expect(window.locator(".who")).to_contain_text(ME)

@@ -281,6 +281,11 @@ def test_a_look_changes_nothing_but_since_when_something_is_waited_for() -> None
             assert kept == replace(later, waiting_since=None)
 
 
+def test_a_clock_that_was_set_is_not_set_again() -> None:
+    set_ = decide.after(Past(), Step(do=Do.SYNC_TIME, host="h1"), order(Act.PAUSE))
+    assert (set_.time_set, set_.acted) == (True, True)
+
+
 def test_no_end_is_decided_on_one_look() -> None:
     class Moving(Hosts):
         """The machine has moved between the first look at the one host and at the other."""
