@@ -19,6 +19,13 @@ def apply(name: str) -> None:
         BREAKS[name]()
 
 
+def instead(owner: Any, name: str, broken: Any) -> Any:
+    """Put a broken one in the place of what there is; return the whole one."""
+    whole = getattr(owner, name)  # one that is not there any more breaks nothing
+    setattr(owner, name, broken)
+    return whole
+
+
 def answer_before_commit() -> None:
     """Answer each job, and tell the guests, when it is decided; the commit follows."""
     from forewarn.control.changefeed import Reached
@@ -44,7 +51,7 @@ def answer_before_commit() -> None:
                 future.set_result(result)
         follower._world.settle()
 
-    Writer.commit = hasty  # type: ignore[method-assign]  # that is the break
+    instead(Writer, "commit", hasty)
 
 
 def skip_check() -> None:
@@ -58,8 +65,8 @@ def skip_check() -> None:
     def of(_: command.TaskRuns, __: Task) -> list[command.TaskRun]:
         return []
 
-    command.CommandConnector.check = check  # type: ignore[assignment]  # the break
-    command.TaskRuns.of = of  # type: ignore[method-assign]  # that is the break
+    instead(command.CommandConnector, "check", check)
+    instead(command.TaskRuns, "of", of)
 
 
 def forget_fencing() -> None:
@@ -88,11 +95,10 @@ def forget_fencing() -> None:
         self._latest.clear()
         return whole_make(self, task, subject, check=check)
 
-    whole_claim, commands.claim_tasks = commands.claim_tasks, claim
-    runs: Any = command.TaskRuns
-    whole_make, runs._make = runs._make, make
-    world.World.claimable = claimable  # type: ignore[method-assign]
-    transitions.Transitions.claimed = claimed  # type: ignore[method-assign]
+    whole_claim = instead(commands, "claim_tasks", claim)
+    whole_make = instead(command.TaskRuns, "_make", make)
+    instead(world.World, "claimable", claimable)
+    instead(transitions.Transitions, "claimed", claimed)
 
 
 def forget_holds() -> None:
@@ -109,10 +115,7 @@ def forget_holds() -> None:
         self.writer.submit(job).result()
         return whole(self, *executor, alone=alone)
 
-    whole, plane.Plane.release_claims = (  # type: ignore[method-assign]  # that is the break
-        plane.Plane.release_claims,
-        release_claims,
-    )
+    whole = instead(plane.Plane, "release_claims", release_claims)
 
 
 def forget(verb: str, only: str = "") -> None:
@@ -124,8 +127,6 @@ def forget(verb: str, only: str = "") -> None:
     """
     from forewarn.control import plane, writer
     from forewarn.control.unit_of_work import UnitOfWork
-
-    whole: Callable[..., Any] = getattr(plane.Plane, verb)
 
     class Forgetful:
         def __init__(self, inner: writer.Writer) -> None:
@@ -148,7 +149,7 @@ def forget(verb: str, only: str = "") -> None:
         finally:
             self.writer = inner
 
-    setattr(plane.Plane, verb, forgetful)
+    whole = instead(plane.Plane, verb, forgetful)
 
 
 def forget_failed_units() -> None:
@@ -160,31 +161,22 @@ def forget_failed_units() -> None:
     def failed(unit: units.Unit, _: str) -> units.Unit:
         return msgspec.structs.replace(unit, state=units.UnitState.SKIPPED)
 
-    turns._failed = failed
+    instead(turns, "_failed", failed)
 
 
 def forget_domains() -> None:
     """Let all update domains of a scope be announced, and be down, at once."""
     from forewarn.maintenance import invariants, transitions
 
-    def elsewhere(_: transitions.Transitions, *__: object) -> None:
-        return None
-
-    def unchecked(*_: object) -> None:
-        pass
-
-    transitions.Transitions._first_elsewhere = elsewhere  # type: ignore[assignment]  # the break
-    invariants._check_domains = unchecked
+    instead(transitions.Transitions, "_elsewhere", staticmethod(lambda *_: []))
+    instead(invariants, "_check_domains", lambda *_: None)
 
 
 def forget_queue() -> None:
     """Announce what takes an update domain while another is announced."""
     from forewarn.maintenance import transitions
 
-    def ahead(_: transitions.Transitions, __: object) -> None:
-        return None
-
-    transitions.Transitions._ahead = ahead  # type: ignore[assignment]  # the break
+    instead(transitions.Transitions, "_ahead", lambda *_: None)
 
 
 def forget_failures() -> None:
@@ -194,16 +186,15 @@ def forget_failures() -> None:
     def await_(self: transitions.Transitions, operation: Any, awaited: tuple[str, ...]) -> None:
         whole(self, operation, () if operation.status == "Failed" else awaited)
 
-    whole = transitions.Transitions._await
-    transitions.Transitions._await = await_  # type: ignore[method-assign]  # the break
+    whole = instead(transitions.Transitions, "_await", await_)
 
 
 def forget_returns() -> None:
     """Count machines as back that nobody has heard of."""
     from forewarn.maintenance import commands, transitions
 
-    transitions.is_back = lambda *_: True
-    commands.has_returned = lambda operation, _: bool(operation.awaited)
+    instead(transitions, "is_back", lambda *_: True)
+    instead(commands, "has_returned", lambda operation, _: bool(operation.awaited))
 
 
 BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
