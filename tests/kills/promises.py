@@ -10,67 +10,30 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from itertools import combinations, pairwise
-from json import loads
-from typing import Any, NamedTuple
+from typing import Any
 from typing import Final as Constant
 
-from kills.evidence import Final, Journals, Times, moment
+from kills.evidence import Evidence, machines, moment
 
 AT_ONCE: Constant = frozenset({"Preempt", "Terminate"})
 """They take all update domains at once, and wait for none."""
 
 
-class Asked(NamedTuple):
-    """A request, from its sending to its answer or the breaking of its connection."""
-
-    client: str
-    sent: float
-    done: float
-    status: int
-    """0 for one that was never answered."""
-    entry: Mapping[str, Any]
-
-
-def asked(journals: Journals, kind: str) -> Iterator[Asked]:
-    """Yield the requests of a kind that may have arrived."""
-    for client, entries in journals.items():
-        sent = 0.0
-        for entry in entries:
-            if entry.get("kind") != kind:
-                continue
-            if entry["what"] == "sends":
-                sent = entry["at"]
-            else:
-                yield Asked(client, sent, entry["at"], entry.get("status", 0), entry)
-
-
-def judge(
-    journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
-) -> Iterator[str]:
+def judge(seen: Evidence) -> Iterator[str]:
     """Yield what is wrong, each in a sentence."""
-    yield from _holds_are_kept(journals, runs, final)
-    yield from _postponements_are_read(journals, final)
-    yield from _cancels_are_kept(journals, runs, final, times)
-    yield from _fleets_are_kept(journals, final)
-    yield from _units_take_turns(journals, final, times)
-    yield from _one_domain_is_down_at_a_time(journals, runs, final)
-    yield from _a_domain_is_down_until_it_is_back(journals, runs, final, times)
-    yield from _machines_came_back(journals, final, times)
+    yield from _holds_are_kept(seen)
+    yield from _postponements_are_read(seen)
+    yield from _cancels_are_kept(seen)
+    yield from _fleets_are_kept(seen)
+    yield from _units_take_turns(seen)
+    yield from _a_domain_is_down_until_it_is_back(seen)
+    yield from _machines_came_back(seen)
 
 
-def postponed(journals: Journals) -> Iterator[tuple[str, float, datetime]]:
-    """Yield an event's id, when its postponement was answered, and until when it may not start."""
-    for one in asked(journals, "postpone"):
-        for operation in loads(one.entry["said"])["operations"] if one.status == 200 else ():
-            for event in operation["events"]:
-                yield event["id"], one.done, moment(operation["not_before"])
-
-
-def _holds_are_kept(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
-    starts = _starts(runs)
-    releases = list(asked(journals, "release"))
-    waiting = _seen_waiting(journals, final)
-    for hold in asked(journals, "hold"):
+def _holds_are_kept(seen: Evidence) -> Iterator[str]:
+    releases = list(seen.asked("release"))
+    waiting = _seen_waiting(seen)
+    for hold in seen.asked("hold"):
         if hold.status != 201:
             continue
         place = hold.entry["place"]
@@ -78,13 +41,13 @@ def _holds_are_kept(journals: Journals, runs: list[dict[str, Any]], final: Final
             one.sent for one in releases if one.entry["place"] == place and one.done >= hold.sent
         ]
         until = min(may_end, default=float("inf"))
-        held = {o["id"] for o in loads(hold.entry["said"])["operations"]}
-        for name, at in starts.items():
-            operation = final.operations.get(name)
+        held = {o["id"] for o in hold.operations}
+        for name, at in seen.starts.items():
+            operation = seen.final.operations.get(name)
             if operation is None or not (hold.done < at < until) or not covers(place, operation):
                 continue
-            seen = any(hold.done <= began and known <= at for began, known in waiting[name])
-            if name in held or seen:
+            known = any(hold.done <= began and told <= at for began, told in waiting[name])
+            if name in held or known:
                 yield (
                     f"{hold.client} held {place} and was answered 201; {name}, which had not "
                     f"started, was carried out {at - hold.done:.3f} s later, unreleased"
@@ -104,85 +67,75 @@ def covers(place: Mapping[str, str], operation: Mapping[str, Any]) -> bool:
             return any(place["name"] in event["machines"] for event in operation["events"])
 
 
-def _seen_waiting(journals: Journals, final: Final) -> dict[str, list[tuple[float, float]]]:
+def _seen_waiting(seen: Evidence) -> dict[str, list[tuple[float, float]]]:
     """Return when clients were told that operations were Scheduled: asked from, known at."""
     events: dict[str, list[tuple[float, float]]] = defaultdict(list)
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for entries in journals.values():
-        for entry in entries:
-            for event in entry["document"]["Events"] if entry["what"] == "read" else ():
-                if event["EventStatus"] == "Scheduled":
-                    true_from = entry["began"] - final.stale_seconds
-                    events[event["EventId"]].append((true_from, entry["at"]))
-    for one in asked(journals, "request"):
-        for operation in loads(one.entry["said"])["operations"] if one.status == 201 else ():
+    for _, entry, event in seen.read():
+        if event["EventStatus"] == "Scheduled":
+            true_from = entry["began"] - seen.final.stale_seconds
+            events[event["EventId"]].append((true_from, entry["at"]))
+    for one in seen.asked("request"):
+        for operation in one.operations:
             if operation["status"] == "Scheduled":
                 found[operation["id"]].append((one.sent, one.done))
-    for operation in final.operations.values():
+    for operation in seen.final.operations.values():
         for event in operation["events"]:
             found[operation["id"]] += events[event["id"]]
     return found
 
 
-def _postponements_are_read(journals: Journals, final: Final) -> Iterator[str]:
+def _postponements_are_read(seen: Evidence) -> Iterator[str]:
     """Whoever asks after the answer reads the later time, or a later one still."""
     promised: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
-    for event_id, told, not_before in postponed(journals):
+    for event_id, told, not_before in seen.postponed():
         promised[event_id].append((told, not_before))
-    for client, entries in journals.items():
-        for entry in entries:
-            for event in entry["document"]["Events"] if entry["what"] == "read" else ():
-                shown = event["NotBefore"] and parsedate_to_datetime(event["NotBefore"])
-                for told, not_before in promised[event["EventId"]]:
-                    late = told + final.stale_seconds <= entry["began"]
-                    if shown and late and shown < not_before:
-                        yield (
-                            f"{event['EventId']} was postponed to {not_before}, which was answered "
-                            f"200, and {client} read {shown} after that"
-                        )
+    for client, entry, event in seen.read():
+        shown = event["NotBefore"] and parsedate_to_datetime(event["NotBefore"])
+        for told, not_before in promised[event["EventId"]]:
+            late = told + seen.final.stale_seconds <= entry["began"]
+            if shown and late and shown < not_before:
+                yield (
+                    f"{event['EventId']} was postponed to {not_before}, which was answered "
+                    f"200, and {client} read {shown} after that"
+                )
 
 
-def _cancels_are_kept(
-    journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
-) -> Iterator[str]:
-    ran = _starts(runs)
-    for one in asked(journals, "cancel"):
+def _cancels_are_kept(seen: Evidence) -> Iterator[str]:
+    final = seen.final
+    for one in seen.asked("cancel"):
         if one.status != 200:
             continue
         reference = one.entry["reference"]
         told = f"{one.client} cancelled {reference}, was answered 200, and"
-        for name in (o["id"] for o in loads(one.entry["said"])["operations"] if _canceled(o)):
+        for name in (o["id"] for o in one.operations if o["status"] == "Canceled"):
             operation = final.operations.get(name)
             status = operation["status"] if operation else "not there"
             if status != "Canceled":
                 yield f"{told} {name} is {status}"
-            if name in ran:
+            if name in seen.starts:
                 yield f"{told} the program ran for {name}"
         if "." in reference:
             continue
         for operation in final.operations.values():
-            later = moment(operation["announced_at"]) > times.latest(one.done)
+            later = moment(operation["announced_at"]) > seen.times.latest(one.done)
             if operation["maintenance"] == int(reference) and later:
                 yield f"{told} {operation['id']} was announced after that"
 
 
-def _canceled(operation: Mapping[str, Any]) -> bool:
-    return bool(operation["status"] == "Canceled")
-
-
-def _fleets_are_kept(journals: Journals, final: Final) -> Iterator[str]:
+def _fleets_are_kept(seen: Evidence) -> Iterator[str]:
     marks: dict[str, int] = {}
-    for one in asked(journals, "fleet"):
+    for one in seen.asked("fleet"):
         if one.status == 200:
             machine = one.entry["machine"]
             marks[machine] = max(marks.get(machine, 0), one.entry["mark"])
     for machine, mark in marks.items():
-        kept = int(final.marks.get(machine, "0"))
+        kept = int(seen.final.marks.get(machine, "0"))
         if kept < mark:
             yield f"a fleet with mark {mark} of {machine} was answered 200, and it has {kept}"
 
 
-def _units_take_turns(journals: Journals, final: Final, times: Times) -> Iterator[str]:
+def _units_take_turns(seen: Evidence) -> Iterator[str]:
     """In a scope, an operation of a unit is announced when the one before it has ended well.
 
     Or an operator resumed the maintenance. One whose machines have all left its host failed nobody.
@@ -190,16 +143,11 @@ def _units_take_turns(journals: Journals, final: Final, times: Times) -> Iterato
     unannounced while they go.
     """
     resumed: dict[int, list[float]] = defaultdict(list)
-    for one in asked(journals, "resume"):
+    for one in seen.asked("resume"):
         resumed[one.entry["number"]].append(one.sent)
-    shown = {
-        event["EventId"]
-        for entries in journals.values()
-        for entry in entries
-        for event in (entry["document"]["Events"] if entry["what"] == "read" else ())
-    }
+    shown = {event["EventId"] for _, _, event in seen.read()}
     turns: dict[tuple[int, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for operation in final.operations.values():
+    for operation in seen.final.operations.values():
         for event in operation["events"] if operation["unit"] is not None else ():
             turns[operation["maintenance"], event["scope"]].append(operation)
     for (number, _), its in turns.items():
@@ -215,7 +163,7 @@ def _units_take_turns(journals: Journals, final: Final, times: Times) -> Iterato
             if _ended_by(before, after) and not (
                 before["status"] == "Completed"
                 or "have left host" in before["outcome"]
-                or any(times.earliest(sent) <= announced for sent in resumed[number])
+                or any(seen.times.earliest(sent) <= announced for sent in resumed[number])
             ):
                 yield (
                     f"{after['id']} was announced although {before['id']} is {before['status']}, "
@@ -228,44 +176,18 @@ def _ended_by(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return bool(ended) and moment(ended) <= moment(after["announced_at"])
 
 
-def _one_domain_is_down_at_a_time(
-    journals: Journals, runs: list[dict[str, Any]], final: Final
-) -> Iterator[str]:
-    struck = unannounced(journals)
-    ends = _ends(runs)
-    down: dict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
-    for name, start in _starts(runs).items():
-        operation = final.operations.get(name)
-        if operation is None or name not in ends or operation["event_type"] in AT_ONCE:
-            continue
-        if operation["description"] not in struck:
-            for event in operation["events"]:
-                where = start, ends[name], event["update_domain"], name
-                down[event["scope"]].append(where)
-    for scope, spans in down.items():
-        spans.sort()
-        for index, (_, end, domain, name) in enumerate(spans):
-            for start, _, other, late in spans[index + 1 :]:
-                if start >= end:
-                    break
-                if other != domain:
-                    yield f"{name} and {late} had domains {domain} and {other} of {scope} down"
-
-
-def _a_domain_is_down_until_it_is_back(
-    journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
-) -> Iterator[str]:
+def _a_domain_is_down_until_it_is_back(seen: Evidence) -> Iterator[str]:
     """Nobody goes down before another domain's machines are back, or its failure acknowledged."""
-    starts, ends, struck = _starts(runs), _ends(runs), unannounced(journals)
+    final, ends, struck = seen.final, seen.ends, seen.unannounced
     acknowledged: dict[str, float] = {}
-    for one in asked(journals, "acknowledge"):
+    for one in seen.asked("acknowledge"):
         for name in one.entry["references"]:
             acknowledged[name] = min(one.sent, acknowledged.get(name, one.sent))
     for name, operation in final.operations.items():
         if name not in ends or not operation["ended_at"]:
             continue
         over = moment(operation["ended_at"])
-        for late, at in starts.items():
+        for late, at in seen.starts.items():
             other = final.operations.get(late)
             bound = other and other["event_type"] not in AT_ONCE
             if not other or not bound or other["description"] in struck or at < ends[name]:
@@ -277,12 +199,12 @@ def _a_domain_is_down_until_it_is_back(
             waits_for_none = operation["event_type"] in AT_ONCE
             if had_started and (waits_for_none or operation["description"] in struck):
                 continue  # it was Started when the other came, without notice or beside it
-            if operation["carried_out_at"] and times.latest(at) < over:
+            if operation["carried_out_at"] and seen.times.latest(at) < over:
                 yield f"{late} went down before {name} was back"
             elif (
                 operation["status"] == "Failed"
                 and acknowledged.get(name, at) >= at
-                and not _repaired(operation, final, ends, at)
+                and not _repaired(operation, seen, at)
             ):
                 yield f"{late} went down, and nobody had acknowledged the failure of {name}"
 
@@ -295,74 +217,38 @@ def _in_two_domains(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     )
 
 
-def _repaired(
-    operation: Mapping[str, Any], final: Final, ends: Mapping[str, float], by: float
-) -> bool:
+def _repaired(operation: Mapping[str, Any], seen: Evidence, by: float) -> bool:
     """Tell whether later operations on all machines of a failed one had completed by then."""
-    repaired = {
-        machine
-        for name, end in ends.items()
-        if ends[operation["id"]] < end <= by
-        and (other := final.operations.get(name)) is not None
-        and other["status"] == "Completed"
-        for event in other["events"]
-        for machine in event["machines"]
-    }
-    return {machine for event in operation["events"] for machine in event["machines"]} <= repaired
+    repaired: set[str] = set()
+    for name, end in seen.ends.items():
+        other = seen.final.operations.get(name)
+        if other and other["status"] == "Completed" and seen.ends[operation["id"]] < end <= by:
+            repaired |= machines(other)
+    return machines(operation) <= repaired
 
 
-def _machines_came_back(journals: Journals, final: Final, times: Times) -> Iterator[str]:
+def _machines_came_back(seen: Evidence) -> Iterator[str]:
     """What was over when its machines were back: one of them had asked by then.
 
     A machine that was deleted meanwhile need not ask.
     """
     asks: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for entries in journals.values():
+    for entries in seen.journals.values():
         for entry in entries:
             for began, ended, machine in entry.get("asks", ()):
                 asks[machine].append((began, ended))
-    deleted = {
-        machine
-        for operation in final.operations.values()
-        if operation["event_type"] in AT_ONCE and operation["status"] == "Completed"
-        for event in operation["events"]
-        for machine in event["machines"]
-    }
-    for name, operation in final.operations.items():
-        if operation["status"] != "Completed" or not operation["carried_out_at"]:
+    completed = [o for o in seen.final.operations.values() if o["status"] == "Completed"]
+    deleted = set[str]().union(*(machines(o) for o in completed if o["event_type"] in AT_ONCE))
+    for operation in completed:
+        if not operation["carried_out_at"]:
             continue
         done, over = moment(operation["carried_out_at"]), moment(operation["ended_at"])
-        machines = [machine for event in operation["events"] for machine in event["machines"]]
-        if deleted.isdisjoint(machines) and not any(
-            times.latest(ended) > done and times.earliest(began) <= over
-            for machine in machines
+        if deleted.isdisjoint(machines(operation)) and not any(
+            seen.times.latest(ended) > done and seen.times.earliest(began) <= over
+            for machine in machines(operation)
             for began, ended in asks[machine]
         ):
-            yield f"{name} was carried out at {done} and over at {over}, and no machine had asked"
-
-
-def unannounced(journals: Journals) -> set[str]:
-    """Return the descriptions of what was to happen without notice."""
-    return {
-        one.entry["asked"]["description"]
-        for one in asked(journals, "request")
-        if one.entry["asked"].get("no_notice")
-    }
-
-
-def _ends(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Return when each operation's program ended last."""
-    found: dict[str, float] = {}
-    for run in runs:
-        if run["what"] == "end":
-            found[run["operation"]] = max(run["at"], found.get(run["operation"], 0.0))
-    return found
-
-
-def _starts(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Return when each operation's program first ran."""
-    found: dict[str, float] = {}
-    for run in runs:
-        if run["what"] == "start":
-            found[run["operation"]] = min(run["at"], found.get(run["operation"], run["at"]))
-    return found
+            yield (
+                f"{operation['id']} was carried out at {done} and over at {over}, and no machine "
+                "had asked"
+            )
