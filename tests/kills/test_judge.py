@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kills import evidence, judge, phases
+from kills import judge, phases
 from kills.phases import Kill, Left, Phase
 from replicas import judge as replicas
 from stories import Told, WithoutTimes, stories_beside
@@ -39,8 +39,8 @@ class Run:
     def complaints(self) -> list[str]:
         return judge.judge(self.journals, self.runs, self.final())
 
-    def final(self, scale: float = 600.0) -> evidence.Final:
-        return evidence.Final(
+    def final(self, scale: float = 600.0) -> judge.Final:
+        return judge.Final(
             operations=self.operations,
             maintenances=self.maintenances,
             live=self.live,
