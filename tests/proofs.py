@@ -151,7 +151,7 @@ AREAS: Final = {
     "breaks": Area(
         (
             *(
-                Run(("-m", "kills", "--break", name, "--kills", "60"), {}, seen=True)
+                Run(("-m", "kills", "--break", name, "--kills", "100"), {}, seen=True)
                 for name in BREAKS
             ),
             _storm("--break", "rate", "--seconds", "4", seen=True),

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import patience
 from kills import fleet, journal, program
-from kills.evidence import Final as LastWord
-from kills.evidence import moment
+from kills.judge import Final as LastWord
+from kills.judge import moment
 from kills.processes import Service, Told, let_pass
 
 REAL: Final = 1.0

@@ -3,21 +3,156 @@
 What the service shows at the end, by its two planes, is the accused; the journals are the
 witnesses. Times in the journals are the machine's; the service's are scaled. `Times` compares
 them by bounds that are certain, so a complaint is never a matter of rounding.
+
+A hold or a postponement is only held against what is certain: that it was answered, that the
+operation was Scheduled after that by what a client read, and that nobody had asked for a release
+by then.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import combinations, pairwise
 from json import loads
-from typing import Any
+from typing import Any, NamedTuple
 from typing import Final as Constant
 
-from kills import promises
-from kills.evidence import Entry, Final, Journals, Times, moment
 from trace_judge import Trace
 
 OVER: Constant = frozenset({"Completed", "Failed", "Canceled"})
+AT_ONCE: Constant = frozenset({"Preempt", "Terminate"})
+"""They take all update domains at once, and wait for none."""
+
+Entry = Mapping[str, Any]
+Journals = Mapping[str, list[dict[str, Any]]]
+
+
+class Final(NamedTuple):
+    """What the service shows after its last start, when everything has had its time to end."""
+
+    operations: dict[str, dict[str, Any]]
+    maintenances: dict[int, dict[str, Any]]
+    live: list[dict[str, Any]]
+    documents: dict[str, dict[str, Any]]
+    """The guests' documents by scope."""
+    marks: dict[str, str]
+    """The `mark` of each machine that has that tag."""
+    now: datetime
+    """The service's time, read between these two times of the machine."""
+    read_between: tuple[float, float]
+    scale: float
+    stale_seconds: float = 0.0
+    """Real seconds for which what a replica shows proves nothing about the others."""
+
+
+class Times:
+    """The machine's times as the service's."""
+
+    def __init__(self, final: Final) -> None:
+        self._final = final
+
+    def latest(self, at: float) -> datetime:
+        """Return what the service's clock showed at most."""
+        return self._moved(at - self._final.read_between[0])
+
+    def earliest(self, at: float) -> datetime:
+        """Return what the service's clock showed at least."""
+        return self._moved(at - self._final.read_between[1])
+
+    def _moved(self, seconds: float) -> datetime:
+        return self._final.now + timedelta(seconds=seconds * self._final.scale)
+
+
+def moment(text: str) -> datetime:
+    """Return a time as the API writes it."""
+    return datetime.fromisoformat(text)
+
+
+class Asked(NamedTuple):
+    """A request, from its sending to its answer or the breaking of its connection."""
+
+    client: str
+    sent: float
+    done: float
+    status: int
+    """0 for one that was never answered."""
+    entry: Entry
+
+    @property
+    def operations(self) -> list[dict[str, Any]]:
+        """The operations that it was answered with."""
+        return list(loads(self.entry["said"])["operations"]) if self.status in {200, 201} else []
+
+
+class Evidence:
+    """All that the judges go by.
+
+    Args:
+        journals: What each client wrote down, in its order.
+        runs: What the connector's program wrote down, in its order.
+        final: What the service shows at the end.
+    """
+
+    def __init__(self, journals: Journals, runs: list[dict[str, Any]], final: Final) -> None:
+        self.journals = journals
+        self.runs = runs
+        self.final = final
+        self.times = Times(final)
+        self.starts: dict[str, float] = {}
+        """When each operation's program first ran."""
+        self.ends: dict[str, float] = {}
+        """When it ended last."""
+        for run in runs:
+            name, at = run["operation"], run["at"]
+            if run["what"] == "start":
+                self.starts[name] = min(at, self.starts.get(name, at))
+            elif run["what"] == "end":
+                self.ends[name] = max(at, self.ends.get(name, at))
+        self.unannounced = {
+            one.entry["asked"]["description"]
+            for one in self.asked("request")
+            if one.entry["asked"].get("no_notice")
+        }
+        """The descriptions of what was to happen without notice."""
+
+    def asked(self, *kinds: str) -> Iterator[Asked]:
+        """Yield the requests of these kinds that may have arrived."""
+        for client, entries in self.journals.items():
+            sent = dict.fromkeys(kinds, 0.0)
+            for entry in entries:
+                kind = entry.get("kind")
+                if kind not in kinds:
+                    continue
+                if entry["what"] == "sends":
+                    sent[kind] = entry["at"]
+                else:
+                    yield Asked(client, sent[kind], entry["at"], entry.get("status", 0), entry)
+
+    def noted(self, what: str) -> Iterator[tuple[str, Entry]]:
+        """Yield each client's entries of a kind."""
+        for client, entries in self.journals.items():
+            for entry in entries:
+                if entry["what"] == what:
+                    yield client, entry
+
+    def read(self) -> Iterator[tuple[str, Entry, dict[str, Any]]]:
+        """Yield each event that a client read, with the entry of its document."""
+        for client, entry in self.noted("read"):
+            for event in entry["document"]["Events"]:
+                yield client, entry, event
+
+    def postponed(self) -> Iterator[tuple[str, float, datetime]]:
+        """Yield an event's id, when its postponement was answered, and until when it waits."""
+        for one in self.asked("postpone"):
+            for operation in one.operations:
+                for event in operation["events"]:
+                    yield event["id"], one.done, moment(operation["not_before"])
+
+
+def machines(operation: Mapping[str, Any]) -> set[str]:
+    """Return the machines of an operation."""
+    return {machine for event in operation["events"] for machine in event["machines"]}
 
 
 def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[str]:
@@ -28,19 +163,26 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
         runs: What the connector's program wrote down, in its order.
         final: What the service shows at the end.
     """
-    times = Times(final)
-    trace = _traced(journals, runs, final)
-    _starts(trace, journals, runs, final, times)
+    seen = Evidence(journals, runs, final)
+    trace = _traced(seen)
+    _starts(trace, seen)
     return [
         *trace.complaints,
-        *_requests_are_there(journals, final),
-        *_approvals_are_there(journals, final, times),
-        *promises.judge(journals, runs, final, times),
-        *_runs_are_of_their_operations(runs, final),
-        *_outcomes_are_the_program_s(runs, final),
+        *_requests_are_there(seen),
+        *_approvals_are_there(seen),
+        *_holds_are_kept(seen),
+        *_postponements_are_read(seen),
+        *_cancels_are_kept(seen),
+        *_fleets_are_kept(seen),
+        *_units_take_turns(seen),
+        *_a_domain_is_down_until_it_is_back(seen),
+        *_machines_came_back(seen),
+        *_runs_are_of_their_operations(seen),
+        *_outcomes_are_the_program_s(seen),
         *_everything_ended(final),
-        *_nothing_odd(journals),
-    ]
+        *(f"{name} was answered {odd['status']}: {odd['said'][:300]}"
+          for name, odd in seen.noted("odd")),
+    ]  # fmt: skip
 
 
 class ServiceTrace(Trace):
@@ -69,137 +211,150 @@ class ServiceTrace(Trace):
             )
 
 
-def _traced(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Trace:
-    """Return the documents, runs and ends that the witnesses saw."""
-    trace = ServiceTrace()
-    unannounced = promises.unannounced(journals)
-    taken = {
-        event_id: (operation["id"], event["update_domain"])
-        for event_id, (operation, event) in _events(final).items()
-        if operation["event_type"] not in promises.AT_ONCE
-        and operation["description"] not in unannounced
+def _traced(seen: Evidence) -> Trace:
+    """Return the documents, runs, domains and ends that the witnesses saw."""
+    trace, final = ServiceTrace(), seen.final
+    bound = {
+        operation["id"]: operation
+        for operation in final.operations.values()
+        if operation["event_type"] not in AT_ONCE
+        and operation["description"] not in seen.unannounced
     }
-    for name, entries in journals.items():
-        for entry in entries:
-            if entry["what"] == "read":
-                document = entry["document"]
-                number, events = document["DocumentIncarnation"], str(document["Events"])
-                # In order for each that it asks: replicas may be a moment apart.
-                reader = f"{name} at {entry['replica']}" if entry.get("replica") else name
-                trace.read(reader, entry["scope"], number, events)
-                ids = {event["EventId"] for event in document["Events"]}
-                trace.shown(name, entry["scope"], [taken[one] for one in ids & taken.keys()])
-            for operation, end in entry["ends"].items() if entry["what"] == "ends" else ():
-                trace.ended(operation, tuple(end))
+    taken = {e["id"]: (name, e["update_domain"]) for name, o in bound.items() for e in o["events"]}
+    for name, entry in seen.noted("read"):
+        document = entry["document"]
+        number, events = document["DocumentIncarnation"], str(document["Events"])
+        # In order for each that it asks: replicas may be a moment apart.
+        reader = f"{name} at {entry['replica']}" if entry.get("replica") else name
+        trace.read(reader, entry["scope"], number, events)
+        ids = {event["EventId"] for event in document["Events"]}
+        trace.shown(name, entry["scope"], [taken[one] for one in ids & taken.keys()])
+    for _, entry in seen.noted("ends"):
+        for name, end in entry["ends"].items():
+            trace.ended(name, tuple(end))
     for scope, document in final.documents.items():
         trace.at_last(scope, document["DocumentIncarnation"])
     for operation in final.operations.values():
         if operation["status"] in OVER:
-            trace.ended(operation["id"], _end(operation))
-    for run in runs:
+            end = operation["status"], operation["outcome"], operation["ended_at"]
+            trace.ended(operation["id"], end)
+    for run in seen.runs:
         if run["what"] == "start":
             trace.carried_out(run["operation"], run["machine"], run["attempt"])
+    both = seen.starts.keys() & seen.ends.keys() & bound.keys()
+    for name in sorted(both, key=seen.starts.__getitem__):
+        for event in bound[name]["events"]:
+            span = seen.starts[name], seen.ends[name]
+            trace.down(name, event["scope"], event["update_domain"], *span)
     return trace
 
 
-def _requests_are_there(journals: Journals, final: Final) -> Iterator[str]:
-    for name, entry in _answered(journals, "request", 201):
-        plan = loads(entry["said"])
-        number = plan["maintenance"]["number"]
-        kept = final.maintenances.get(number)
+def _requests_are_there(seen: Evidence) -> Iterator[str]:
+    final = seen.final
+    for one in seen.asked("request"):
+        if one.status != 201:
+            continue
+        number = loads(one.entry["said"])["maintenance"]["number"]
+        kept, wanted = final.maintenances.get(number), one.entry["asked"]["description"]
         if kept is None:
-            yield f"{name} was answered 201 for maintenance {number}, and it is not there"
-        elif kept["description"] != entry["asked"]["description"]:
+            yield f"{one.client} was answered 201 for maintenance {number}, and it is not there"
+        elif kept["description"] != wanted:
             yield (
-                f"maintenance {number} was {entry['asked']['description']!r} when it was answered "
-                f"201, and is {kept['description']!r}"
+                f"maintenance {number} was {wanted!r} when it was answered 201, and is "
+                f"{kept['description']!r}"
             )
-        for operation in plan["operations"]:
-            there = final.operations.get(operation["id"])
+        for operation in one.operations:
+            there, told = final.operations.get(operation["id"]), f"operation {operation['id']}"
             events = {event["id"] for event in operation["events"]}
             if there is None or {event["id"] for event in there["events"]} != events:
-                yield f"{name} was answered 201 with operation {operation['id']}, and it is gone"
+                yield f"{one.client} was answered 201 with {told}, and it is gone"
     asked = [m["description"] for m in final.maintenances.values()]
     for description in sorted(set(asked)):
         if asked.count(description) > 1:
             yield f"{description!r} was asked for once and is there {asked.count(description)} x"
 
 
-def _approvals_are_there(journals: Journals, final: Final, times: Times) -> Iterator[str]:
-    events = _events(final)
-    for name, entry in (
-        *_answered(journals, "approve", 200),
-        *_answered(journals, "vouch", 200),
-    ):
-        for event_id in entry["events"]:
+def _approvals_are_there(seen: Evidence) -> Iterator[str]:
+    events = {
+        event["id"]: (operation, event)
+        for operation in seen.final.operations.values()
+        for event in operation["events"]
+    }
+    for one in seen.asked("approve", "vouch"):
+        for event_id in one.entry["events"] if one.status == 200 else ():
             if event_id not in events:
-                yield f"{name} approved {event_id}, was answered 200, and there is no such event"
+                yield f"{one.client} approved {event_id}, was told 200, and there is no such event"
                 continue
             operation, event = events[event_id]
             left = operation["started_at"] or operation["ended_at"]
             approval = event["approval"]
-            by_then = times.latest(entry["at"])
+            by_then = seen.times.latest(one.done)
+            told = (
+                f"{one.client} approved {event_id} of operation {operation['id']}, was answered "
+                f"200 by {by_then}, and"
+            )
             if approval is None and (left is None or moment(left) > by_then):
-                yield (
-                    f"{name} approved {event_id} of operation {operation['id']}, was answered 200 "
-                    f"by {by_then}, and there is no approval; it left Scheduled at {left}"
-                )
+                yield f"{told} there is no approval; it left Scheduled at {left}"
             elif approval is not None and moment(approval["at"]) > by_then:
-                yield (
-                    f"{name} approved {event_id} of operation {operation['id']}, was answered 200 "
-                    f"by {by_then}, and the approval that is there is of {approval['at']}"
-                )
+                yield f"{told} the approval that is there is of {approval['at']}"
 
 
-def _starts(
-    trace: Trace, journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
-) -> None:
-    notices = _notices(journals)
-    words = _approvals_sent(journals)
-    unannounced = promises.unannounced(journals)
-    for run in runs:
-        operation = final.operations.get(run["operation"])
+def _starts(trace: Trace, seen: Evidence) -> None:
+    notices: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
+    """Of each event each NotBefore that a client was told, and when it had been."""
+    for event_id, told, not_before in seen.postponed():
+        notices[event_id].append((told, not_before))
+    for _, entry, event in seen.read():
+        if event["NotBefore"]:
+            shown = parsedate_to_datetime(event["NotBefore"])
+            notices[event["EventId"]].append((entry["at"], shown))
+    words: dict[str, list[float]] = defaultdict(list)
+    """When approvals of each event were sent, answered or not."""
+    for _, entry in seen.noted("sends"):
+        for event_id in entry["events"] if entry["kind"] in {"approve", "vouch"} else ():
+            words[event_id].append(entry["at"])
+    for run in seen.runs:
+        operation = seen.final.operations.get(run["operation"])
         if run["what"] != "start" or operation is None:
             continue  # a start without an operation is told with the repeated ones
-        if operation["description"] in unannounced:
+        if operation["description"] in seen.unannounced:
             continue
         for event in operation["events"]:
             if any(sent <= run["at"] for sent in words[event["id"]]):
                 continue
-            read = [at for seen, at in notices[event["id"]] if seen <= run["at"]]
+            read = [at for known, at in notices[event["id"]] if known <= run["at"]]
             if not read:
                 # Nobody read of it: then the service's own word is all there is.
                 read = [moment(operation["not_before"])]
             what = f"the program for {run['operation']}"
-            trace.started(what, times.latest(run["at"]), max(read), approved=False)
+            trace.started(what, seen.times.latest(run["at"]), max(read), approved=False)
 
 
-def _runs_are_of_their_operations(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
-    for operation, machine in {
-        (r["operation"], r["machine"]) for r in runs if r["what"] == "start"
-    }:
-        known = final.operations.get(operation)
+def _runs_are_of_their_operations(seen: Evidence) -> Iterator[str]:
+    started = {(r["operation"], r["machine"]) for r in seen.runs if r["what"] == "start"}
+    for operation, machine in started:
+        known = seen.final.operations.get(operation)
         if known is None:
             yield f"the program ran for {operation}, and there is no such operation"
-        elif machine not in _machines(known):
+        elif machine not in machines(known):
             yield f"the program ran for {operation} on {machine}, which it does not concern"
 
 
-def _outcomes_are_the_program_s(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
+def _outcomes_are_the_program_s(seen: Evidence) -> Iterator[str]:
     statuses: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for run in runs:
+    for run in seen.runs:
         if run["what"] == "end":
             statuses[run["operation"]][run["machine"]].add(run["status"])
-    for operation in final.operations.values():
+    for operation in seen.final.operations.values():
         ended = {machine: sorted(found) for machine, found in statuses[operation["id"]].items()}
         if operation["status"] == "Canceled" and ended:
             yield f"{operation['id']} is Canceled, and its program ran"
         if operation["status"] not in {"Completed", "Failed"}:
             continue
-        if set(ended) != set(_machines(operation)):
+        if set(ended) != machines(operation):
             yield (
-                f"{operation['id']} is {operation['status']} for {_machines(operation)}, and its "
-                f"program ended for {sorted(ended)}"
+                f"{operation['id']} is {operation['status']} for {sorted(machines(operation))}, "
+                f"and its program ended for {sorted(ended)}"
             )
         failed = any(status for found in ended.values() for status in found)
         if operation["status"] == "Failed" and operation["carried_out_at"] and not failed:
@@ -219,57 +374,228 @@ def _everything_ended(final: Final) -> Iterator[str]:
             yield f"the document of {scope} still shows {document['Events']}"
 
 
-def _nothing_odd(journals: Journals) -> Iterator[str]:
-    """An answer that is neither what was asked for nor a refusal that had to be expected."""
-    for name, entries in journals.items():
-        for entry in entries:
-            if entry["what"] == "odd":
-                yield f"{name} was answered {entry['status']}: {entry['said'][:300]}"
+# What operators were promised: holds, postponements, cancels, fleets, and turns.
 
 
-def _answered(journals: Journals, kind: str, status: int) -> Iterator[tuple[str, Entry]]:
-    for name, entries in journals.items():
-        for entry in entries:
-            if entry["what"] == "answered" and (entry["kind"], entry["status"]) == (kind, status):
-                yield name, entry
+def _holds_are_kept(seen: Evidence) -> Iterator[str]:
+    releases = list(seen.asked("release"))
+    waiting = _seen_waiting(seen)
+    for hold in seen.asked("hold"):
+        if hold.status != 201:
+            continue
+        place = hold.entry["place"]
+        may_end = [
+            one.sent for one in releases if one.entry["place"] == place and one.done >= hold.sent
+        ]
+        until = min(may_end, default=float("inf"))
+        held = {o["id"] for o in hold.operations}
+        for name, at in seen.starts.items():
+            operation = seen.final.operations.get(name)
+            if operation is None or not (hold.done < at < until) or not covers(place, operation):
+                continue
+            known = any(hold.done <= began and told <= at for began, told in waiting[name])
+            if name in held or known:
+                yield (
+                    f"{hold.client} held {place} and was answered 201; {name}, which had not "
+                    f"started, was carried out {at - hold.done:.3f} s later, unreleased"
+                )
 
 
-def _notices(journals: Journals) -> dict[str, list[tuple[float, datetime]]]:
-    """Return of each event each NotBefore that a client was told, and when it had been."""
-    found: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
-    for event_id, told, not_before in promises.postponed(journals):
-        found[event_id].append((told, not_before))
-    for entries in journals.values():
-        for entry in entries:
-            for event in entry["document"]["Events"] if entry["what"] == "read" else ():
-                if event["NotBefore"]:
-                    at = parsedate_to_datetime(event["NotBefore"])
-                    found[event["EventId"]].append((entry["at"], at))
+def covers(place: Mapping[str, str], operation: Mapping[str, Any]) -> bool:
+    """Tell whether a hold of this place covers an operation."""
+    match place["kind"]:
+        case "everything":
+            return True
+        case "scope":
+            return any(event["scope"] == place["name"] for event in operation["events"])
+        case "host":
+            return place["name"] in operation["hosts"]
+        case _:
+            return any(place["name"] in event["machines"] for event in operation["events"])
+
+
+def _seen_waiting(seen: Evidence) -> dict[str, list[tuple[float, float]]]:
+    """Return when clients were told that operations were Scheduled: asked from, known at."""
+    events: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for _, entry, event in seen.read():
+        if event["EventStatus"] == "Scheduled":
+            true_from = entry["began"] - seen.final.stale_seconds
+            events[event["EventId"]].append((true_from, entry["at"]))
+    for one in seen.asked("request"):
+        for operation in one.operations:
+            if operation["status"] == "Scheduled":
+                found[operation["id"]].append((one.sent, one.done))
+    for operation in seen.final.operations.values():
+        for event in operation["events"]:
+            found[operation["id"]] += events[event["id"]]
     return found
 
 
-def _approvals_sent(journals: Journals) -> dict[str, list[float]]:
-    """Return when approvals of each event were sent, answered or not."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for entries in journals.values():
+def _postponements_are_read(seen: Evidence) -> Iterator[str]:
+    """Whoever asks after the answer reads the later time, or a later one still."""
+    promised: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
+    for event_id, told, not_before in seen.postponed():
+        promised[event_id].append((told, not_before))
+    for client, entry, event in seen.read():
+        shown = event["NotBefore"] and parsedate_to_datetime(event["NotBefore"])
+        for told, not_before in promised[event["EventId"]]:
+            late = told + seen.final.stale_seconds <= entry["began"]
+            if shown and late and shown < not_before:
+                yield (
+                    f"{event['EventId']} was postponed to {not_before}, which was answered "
+                    f"200, and {client} read {shown} after that"
+                )
+
+
+def _cancels_are_kept(seen: Evidence) -> Iterator[str]:
+    final = seen.final
+    for one in seen.asked("cancel"):
+        if one.status != 200:
+            continue
+        reference = one.entry["reference"]
+        told = f"{one.client} cancelled {reference}, was answered 200, and"
+        for name in (o["id"] for o in one.operations if o["status"] == "Canceled"):
+            operation = final.operations.get(name)
+            status = operation["status"] if operation else "not there"
+            if status != "Canceled":
+                yield f"{told} {name} is {status}"
+            if name in seen.starts:
+                yield f"{told} the program ran for {name}"
+        if "." in reference:
+            continue
+        for operation in final.operations.values():
+            later = moment(operation["announced_at"]) > seen.times.latest(one.done)
+            if operation["maintenance"] == int(reference) and later:
+                yield f"{told} {operation['id']} was announced after that"
+
+
+def _fleets_are_kept(seen: Evidence) -> Iterator[str]:
+    marks: dict[str, int] = {}
+    for one in seen.asked("fleet"):
+        if one.status == 200:
+            machine = one.entry["machine"]
+            marks[machine] = max(marks.get(machine, 0), one.entry["mark"])
+    for machine, mark in marks.items():
+        kept = int(seen.final.marks.get(machine, "0"))
+        if kept < mark:
+            yield f"a fleet with mark {mark} of {machine} was answered 200, and it has {kept}"
+
+
+def _units_take_turns(seen: Evidence) -> Iterator[str]:
+    """In a scope, an operation of a unit is announced when the one before it has ended well.
+
+    Or an operator resumed the maintenance. One whose machines have all left its host failed nobody.
+    One that is held gives way: it may be announced after those of later numbers, or be cancelled
+    unannounced while they go.
+    """
+    resumed: dict[int, list[float]] = defaultdict(list)
+    for one in seen.asked("resume"):
+        resumed[one.entry["number"]].append(one.sent)
+    shown = {event["EventId"] for _, _, event in seen.read()}
+    turns: dict[tuple[int, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for operation in seen.final.operations.values():
+        for event in operation["events"] if operation["unit"] is not None else ():
+            turns[operation["maintenance"], event["scope"]].append(operation)
+    for (number, _), its in turns.items():
+        its.sort(key=lambda operation: moment(operation["announced_at"]))
+        for before, after in combinations(its, 2):
+            gave_way = before["status"] == "Canceled" and shown.isdisjoint(
+                event["id"] for event in before["events"]
+            )
+            if not gave_way and not _ended_by(before, after):
+                yield f"{after['id']} was announced before {before['id']} had ended"
+        for before, after in pairwise(its):
+            announced = moment(after["announced_at"])
+            if _ended_by(before, after) and not (
+                before["status"] == "Completed"
+                or "have left host" in before["outcome"]
+                or any(seen.times.earliest(sent) <= announced for sent in resumed[number])
+            ):
+                yield (
+                    f"{after['id']} was announced although {before['id']} is {before['status']}, "
+                    "and nobody had asked to resume"
+                )
+
+
+def _ended_by(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    ended = before["ended_at"]
+    return bool(ended) and moment(ended) <= moment(after["announced_at"])
+
+
+def _a_domain_is_down_until_it_is_back(seen: Evidence) -> Iterator[str]:
+    """Nobody goes down before another domain's machines are back, or its failure acknowledged."""
+    final, ends, struck = seen.final, seen.ends, seen.unannounced
+    acknowledged: dict[str, float] = {}
+    for one in seen.asked("acknowledge"):
+        for name in one.entry["references"]:
+            acknowledged[name] = min(one.sent, acknowledged.get(name, one.sent))
+    for name, operation in final.operations.items():
+        if name not in ends or not operation["ended_at"]:
+            continue
+        over = moment(operation["ended_at"])
+        for late, at in seen.starts.items():
+            other = final.operations.get(late)
+            bound = other and other["event_type"] not in AT_ONCE
+            if not other or not bound or other["description"] in struck or at < ends[name]:
+                continue
+            if not _in_two_domains(operation, other):
+                continue
+            # Requests that share a transaction share its time.
+            had_started = moment(other["started_at"]) <= moment(operation["started_at"])
+            waits_for_none = operation["event_type"] in AT_ONCE
+            if had_started and (waits_for_none or operation["description"] in struck):
+                continue  # it was Started when the other came, without notice or beside it
+            if operation["carried_out_at"] and seen.times.latest(at) < over:
+                yield f"{late} went down before {name} was back"
+            elif (
+                operation["status"] == "Failed"
+                and acknowledged.get(name, at) >= at
+                and not _repaired(operation, seen, at)
+            ):
+                yield f"{late} went down, and nobody had acknowledged the failure of {name}"
+
+
+def _in_two_domains(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    domains = {event["scope"]: event["update_domain"] for event in one["events"]}
+    return any(
+        domains.get(event["scope"], event["update_domain"]) != event["update_domain"]
+        for event in other["events"]
+    )
+
+
+def _repaired(operation: Mapping[str, Any], seen: Evidence, by: float) -> bool:
+    """Tell whether later operations on all machines of a failed one had completed by then."""
+    repaired: set[str] = set()
+    for name, end in seen.ends.items():
+        other = seen.final.operations.get(name)
+        if other and other["status"] == "Completed" and seen.ends[operation["id"]] < end <= by:
+            repaired |= machines(other)
+    return machines(operation) <= repaired
+
+
+def _machines_came_back(seen: Evidence) -> Iterator[str]:
+    """What was over when its machines were back: one of them had asked by then.
+
+    A machine that was deleted meanwhile need not ask.
+    """
+    asks: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for entries in seen.journals.values():
         for entry in entries:
-            if entry["what"] == "sends" and entry["kind"] in {"approve", "vouch"}:
-                for event_id in entry["events"]:
-                    found[event_id].append(entry["at"])
-    return found
-
-
-def _events(final: Final) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    return {
-        event["id"]: (operation, event)
-        for operation in final.operations.values()
-        for event in operation["events"]
-    }
-
-
-def _machines(operation: Mapping[str, Any]) -> list[str]:
-    return sorted(name for event in operation["events"] for name in event["machines"])
-
-
-def _end(operation: Mapping[str, Any]) -> tuple[str, ...]:
-    return operation["status"], operation["outcome"], operation["ended_at"]
+            for began, ended, machine in entry.get("asks", ()):
+                asks[machine].append((began, ended))
+    completed = [o for o in seen.final.operations.values() if o["status"] == "Completed"]
+    deleted = set[str]().union(*(machines(o) for o in completed if o["event_type"] in AT_ONCE))
+    for operation in completed:
+        if not operation["carried_out_at"]:
+            continue
+        done, over = moment(operation["carried_out_at"]), moment(operation["ended_at"])
+        if deleted.isdisjoint(machines(operation)) and not any(
+            seen.times.latest(ended) > done and seen.times.earliest(began) <= over
+            for machine in machines(operation)
+            for began, ended in asks[machine]
+        ):
+            yield (
+                f"{operation['id']} was carried out at {done} and over at {over}, and no machine "
+                "had asked"
+            )

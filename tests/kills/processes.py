@@ -1,11 +1,9 @@
 """The processes of a run: the service, fresh or forked, and its clients."""
 
 import contextlib
-import http.client
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -15,8 +13,10 @@ from typing import Any
 
 import forked
 import patience
+import web
 from kills import journal
 from ports import free_port
+from server.running import Client
 
 TESTS = Path(__file__).resolve().parents[1]
 ANSWER_SECONDS = patience.SECONDS
@@ -243,57 +243,29 @@ class Service:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the operator plane, and return what it answers with 200 or 201."""
-        return _ask(_Unix(str(self.socket)), method, path, body)
-
-    def document(self, machine: str) -> Any:
-        """Return what a machine reads at the guest endpoint."""
-        return _ask(self._guest(), "GET", _endpoint(machine), None)
+        status, text = self.answer(method, path, body)
+        assert status in {200, 201}, f"{method} {path}: {status} {text[:500]!r}"
+        return json.loads(text)
 
     def answer(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
         """Ask the operator plane, and return the status and the text of its answer."""
-        return _answer(_Unix(str(self.socket)), method, path, body)
+        answer = Client(self.socket).ask(method, path, body)
+        return answer.status, answer.body.decode()
+
+    def document(self, machine: str) -> Any:
+        """Return what a machine reads at the guest endpoint."""
+        told = web.ask(self.port, _endpoint(machine))
+        assert told.status == 200, told
+        return json.loads(told.body)
 
     def approve(self, machine: str, *events: str) -> int:
         """Approve events as a guest, and return the status."""
-        body = {"StartRequests": [{"EventId": event} for event in events]}
-        return _answer(self._guest(), "POST", _endpoint(machine), body)[0]
-
-    def _guest(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
-
-
-class _Unix(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=ANSWER_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        body = json.dumps({"StartRequests": [{"EventId": event} for event in events]})
+        return web.ask(self.port, _endpoint(machine), "POST", body).status
 
 
 def _endpoint(machine: str) -> str:
     return f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
-
-
-def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any) -> Any:
-    status, text = _answer(connection, method, path, body)
-    assert status in {200, 201}, f"{method} {path}: {status} {text[:500]!r}"
-    return json.loads(text)
-
-
-def _answer(
-    connection: http.client.HTTPConnection, method: str, path: str, body: Any
-) -> tuple[int, str]:
-    headers = {"Metadata": "true", "Content-Type": "application/json"}
-    data = None if body is None else json.dumps(body)
-    try:
-        connection.request(method, path, body=data, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
 
 
 def let_pass(seconds: float) -> None:

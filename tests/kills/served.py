@@ -4,17 +4,23 @@ A fresh process that is not broken is `forewarn serve` itself, unless it is to b
 starts: then it is one of these, as all are that are forked.
 
     python -m kills.served CONFIG    serves until it is killed
+
+Each break is what a plausible mistake would do, so that the judge can be seen to see it:
+`--break NAME` runs the rounds with one.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
-from kills import broken
 from kills.phases import Start
 
 MARKS = "start.log"
@@ -36,15 +42,13 @@ def mark_start(path: Path) -> None:
     begun: set[Start] = set()
 
     def before(owner: Any, name: str, phase: Start) -> None:
-        whole: Callable[..., Any] = getattr(owner, name)
-
         def marked(*args: Any, **kwargs: Any) -> Any:
             if phase not in begun:  # operators read too, once the service is up
                 begun.add(phase)
                 note(phase)
             return whole(*args, **kwargs)
 
-        setattr(owner, name, marked)
+        whole = instead(owner, name, marked)
 
     before(sqlite, "open_store", Start.OPENING)
     before(sqlite, "_create", Start.MIGRATING)
@@ -54,11 +58,214 @@ def mark_start(path: Path) -> None:
     before(executor.Executor, "run", Start.TAKING_UP)
 
 
+# What may be broken.
+
+VARIABLE: Final = "FOREWARN_KILLS_BREAK"
+
+
+def instead(owner: Any, name: str, broken: Any) -> Any:
+    """Put a broken one in the place of what there is; return the whole one."""
+    whole = getattr(owner, name)  # one that is not there any more breaks nothing
+    setattr(owner, name, broken)
+    return whole
+
+
+def answer_before_commit() -> None:
+    """Answer each job, and tell the guests, when it is decided; the commit follows."""
+    from forewarn.control.changefeed import Reached
+    from forewarn.control.unit_of_work import UnitOfWork
+    from forewarn.control.writer import Waiting, Writer
+    from forewarn.maintenance.model import Refused
+
+    def hasty(self: Writer, batch: Sequence[Waiting]) -> None:
+        follower = self._follower
+        with follower._lock, self._store.write() as transaction:
+            for job, future in batch:
+                unit = UnitOfWork(transaction, follower._world, self._clock.now())
+                try:
+                    result = unit.answer(job)
+                    unit.save()
+                except Exception as error:  # noqa: BLE001 - as the whole one does
+                    future.set_exception(error)
+                    continue
+                if isinstance(result, Refused):
+                    future.set_exception(result)
+                    continue
+                follower.feed.publish(unit.saved, Reached(follower.applied.sequence))
+                future.set_result(result)
+        follower._world.settle()
+
+    instead(Writer, "commit", hasty)
+
+
+def skip_check() -> None:
+    """Carry a task out without a look at what earlier attempts have done."""
+    from forewarn.connectors import command
+    from forewarn.connectors.port import Found, Task
+
+    async def check(_: command.CommandConnector, __: Task) -> Found:
+        return Found.NOT_DONE
+
+    def of(_: command.TaskRuns, __: Task) -> list[command.TaskRun]:
+        return []
+
+    instead(command.CommandConnector, "check", check)
+    instead(command.TaskRuns, "of", of)
+
+
+def forget_fencing() -> None:
+    """Let a task be claimed while another holds it, and take the result of any attempt."""
+    import msgspec
+
+    from forewarn.connectors import command
+    from forewarn.maintenance import commands, model, transitions, world
+
+    def claimable(self: world.World, now: datetime, limit: int) -> list[str]:
+        assert now.tzinfo
+        return [*self.started][:limit]
+
+    def claim(on: transitions.Transitions, operations: Iterable[str], *more: Any) -> Iterable[str]:
+        for name in operations:
+            on.put(msgspec.structs.replace(on.named(name), lease_until=None))
+        return whole_claim(on, operations, *more)
+
+    def claimed(self: transitions.Transitions, operation_id: str, attempt: int) -> model.Operation:
+        assert attempt
+        return self.named(operation_id)
+
+    def make(
+        self: command.TaskRuns, task: Any, subject: str, *, check: bool
+    ) -> tuple[command.TaskRun, int]:
+        self._latest.clear()
+        return whole_make(self, task, subject, check=check)
+
+    whole_claim = instead(commands, "claim_tasks", claim)
+    whole_make = instead(command.TaskRuns, "_make", make)
+    instead(world.World, "claimable", claimable)
+    instead(transitions.Transitions, "claimed", claimed)
+
+
+def forget_holds() -> None:
+    """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
+    from forewarn.control import plane
+    from forewarn.control.unit_of_work import UnitOfWork
+    from forewarn.maintenance import commands
+
+    def release_claims(self: plane.Plane, *executor: str, alone: bool = True) -> "Future[int]":
+        def job(unit: UnitOfWork) -> None:
+            for hold in unit.world.holds_in_order():
+                self._decide(unit, commands.release_hold, hold)
+
+        self.writer.submit(job).result()
+        return whole(self, *executor, alone=alone)
+
+    whole = instead(plane.Plane, "release_claims", release_claims)
+
+
+def forget(verb: str, only: str = "") -> None:
+    """Answer what the plane is asked by this verb, and write it down nowhere.
+
+    Args:
+        verb: The method's name.
+        only: The named argument that must be true; `""` for any call.
+    """
+    from forewarn.control import plane, writer
+    from forewarn.control.unit_of_work import UnitOfWork
+
+    class Forgetful:
+        def __init__(self, inner: writer.Writer) -> None:
+            self._inner = inner
+
+        def submit(self, job: writer.Job, *needs: Any) -> "Future[Any]":
+            def forget(unit: UnitOfWork) -> Any:
+                with unit.world.supposing():
+                    return job(unit)
+
+            return self._inner.submit(forget, *needs)
+
+    def forgetful(self: plane.Plane, *args: Any, **kwargs: Any) -> Any:
+        if only and not kwargs.get(only):
+            return whole(self, *args, **kwargs)
+        inner = self.writer
+        self.writer = Forgetful(inner)  # type: ignore[assignment]  # the break
+        try:
+            return whole(self, *args, **kwargs)
+        finally:
+            self.writer = inner
+
+    whole = instead(plane.Plane, verb, forgetful)
+
+
+def forget_failed_units() -> None:
+    """Have the next unit take its turn after one that failed, without an operator's word."""
+    import msgspec
+
+    from forewarn.maintenance import turns, units
+
+    def failed(unit: units.Unit, _: str) -> units.Unit:
+        return msgspec.structs.replace(unit, state=units.UnitState.SKIPPED)
+
+    instead(turns, "_failed", failed)
+
+
+def forget_domains() -> None:
+    """Let all update domains of a scope be announced, and be down, at once."""
+    from forewarn.maintenance import invariants, transitions
+
+    instead(transitions.Transitions, "_elsewhere", staticmethod(lambda *_: []))
+    instead(invariants, "_check_domains", lambda *_: None)
+
+
+def forget_queue() -> None:
+    """Announce what takes an update domain while another is announced."""
+    from forewarn.maintenance import transitions
+
+    instead(transitions.Transitions, "_ahead", lambda *_: None)
+
+
+def forget_failures() -> None:
+    """Let a failure leave nothing down."""
+    from forewarn.maintenance import transitions
+
+    def await_(self: transitions.Transitions, operation: Any, awaited: tuple[str, ...]) -> None:
+        whole(self, operation, () if operation.status == "Failed" else awaited)
+
+    whole = instead(transitions.Transitions, "_await", await_)
+
+
+def forget_returns() -> None:
+    """Count machines as back that nobody has heard of."""
+    from forewarn.maintenance import commands, transitions
+
+    instead(transitions, "is_back", lambda *_: True)
+    instead(commands, "has_returned", lambda operation, _: bool(operation.awaited))
+
+
+BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
+    {
+        "answer-before-commit": answer_before_commit,
+        "skip-check": skip_check,
+        "forget-fencing": forget_fencing,
+        "forget-hold": forget_holds,
+        "forget-cancel": partial(forget, "cancel"),
+        "forget-postpone": partial(forget, "postpone"),
+        "forget-approval": partial(forget, "approve_for_guests"),
+        "forget-fleet": partial(forget, "apply_fleet", only="again"),
+        "forget-unit": forget_failed_units,
+        "forget-domains": forget_domains,
+        "forget-queue": forget_queue,
+        "forget-failures": forget_failures,
+        "forget-returns": forget_returns,
+    }
+)
+
+
 def serve(config: Path) -> int:
     """Serve as the command line does, with whatever break was asked for."""
     from forewarn.server import run, settings
 
-    broken.apply(os.environ.get(broken.VARIABLE, ""))
+    if name := os.environ.get(VARIABLE, ""):
+        BREAKS[name]()
     mark_start(config.with_name(MARKS))
     return run.serve(settings.load(config, os.environ))
 

@@ -3,86 +3,44 @@
 import copy
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from kills import evidence, judge, phases
+from kills import judge, phases
 from kills.phases import Kill, Left, Phase
 from replicas import judge as replicas
 from stories import Told, WithoutTimes, stories_beside
 
-EVENT = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 REAL = 1000.0
 """The machine's time at NOW; the service's clock runs 600 times as fast."""
 
-
-BACK = (999.17, 999.19, "web-0")
-"""When the machine asked again, and was answered."""
+WHOLE = Path(__file__).with_name("run.yaml")
 
 
 class Run:
-    """A run in which all is well: asked for, read of, approved, carried out."""
+    """A run in which all is well, until a story changes it."""
+
+    operation: dict[str, Any]
+    operations: dict[str, dict[str, Any]]
+    maintenances: dict[int, dict[str, Any]]
+    journals: dict[str, list[dict[str, Any]]]
+    runs: list[dict[str, Any]]
+    live: list[dict[str, Any]]
+    documents: dict[str, dict[str, Any]]
+    marks: dict[str, str]
 
     def __init__(self) -> None:
-        event = {
-            "id": EVENT,
-            "scope": "web",
-            "update_domain": 0,
-            "machines": ["web-0"],
-            "approval": {"at": "2030-01-01T11:50:30Z"},
-        }
-        self.operation: dict[str, Any] = {
-            "id": "1.1",
-            "maintenance": 1,
-            "unit": 0,
-            "event_type": "Reboot",
-            "hosts": ["h0"],
-            "description": "ann asks 1",
-            "announced_at": "2030-01-01T11:50:00Z",
-            "status": "Completed",
-            "outcome": "",
-            "not_before": "2030-01-01T12:05:00Z",
-            "started_at": "2030-01-01T11:50:30Z",
-            "carried_out_at": "2030-01-01T11:51:10Z",
-            "ended_at": "2030-01-01T11:52:00Z",
-            "events": [event],
-        }
-        self.shown = {"EventId": EVENT, "EventStatus": "Scheduled"} | {
-            "NotBefore": "Tue, 01 Jan 2030 12:05:00 GMT"
-        }
-        told = {"id": "1.1", "status": "Scheduled", "events": [event]}
-        plan = {"maintenance": {"number": 1}, "operations": [told]}
-        asked = {"description": "ann asks 1", "no_notice": False}
-        ends = {"1.1": ["Completed", "", "2030-01-01T11:52:00Z"]}
-        self.journals: dict[str, list[dict[str, Any]]] = {
-            "ann": [
-                entry("sends", 998.99, kind="request", asked=asked),
-                answer("request", 999.0, 201, plan, asked=asked),
-                entry("ends", 999.9, ends=ends),
-            ],
-            "guest": [
-                entry("read", 998.98, scope="web", document=document(0)),
-                entry("read", 999.01, scope="web", document=document(1, self.shown)),
-                entry("sends", 999.045, kind="approve", events=[EVENT]),
-                answer("approve", 999.06, 200, {}, events=[EVENT]),
-                entry("read", 999.9, scope="web", document=document(3), asks=[BACK]),
-            ],
-        }
-        self.runs = [ran("start", 999.07), ran("end", 999.1, status=0)]
-        self.maintenances = {1: {"number": 1, "description": "ann asks 1"}}
-        self.operations = {"1.1": self.operation}
-        self.live: list[dict[str, Any]] = []
-        self.documents = {"web": document(3)}
-        self.marks = {"own-ann": "2"}
+        vars(self).update(value_of(WHOLE.read_text(encoding="utf-8")))
 
     def complaints(self) -> list[str]:
         return judge.judge(self.journals, self.runs, self.final())
 
-    def final(self, scale: float = 600.0) -> evidence.Final:
-        return evidence.Final(
+    def final(self, scale: float = 600.0) -> judge.Final:
+        return judge.Final(
             operations=self.operations,
             maintenances=self.maintenances,
             live=self.live,
@@ -96,8 +54,9 @@ class Run:
     def ask(self, kind: str, at: float, status: int, said: Any, **facts: Any) -> None:
         """Let ann ask for something a hundredth of a second before she is answered."""
         self.journals["ann"] += [
-            entry("sends", at - 0.01, kind=kind, **facts),
-            answer(kind, at, status, said, **facts),
+            {"what": "sends", "at": at - 0.01, "kind": kind, **facts},
+            {"what": "answered", "at": at, "kind": kind, "status": status, **facts}
+            | {"said": json.dumps(said)},
         ]
 
     def turn(self, number: int, **more: Any) -> dict[str, Any]:
@@ -111,28 +70,12 @@ class Run:
             **more,
         }
         self.operations[turn["id"]] = turn
-        self.journals["ann"].append(entry("sends", 999.1, kind="vouch", events=[event["id"]]))
-        for what, at in (("start", 999.2), ("end", 999.3)):
-            facts = {"status": 0} if what == "end" else {}
-            self.runs.append(ran(what, at, **facts) | {"operation": turn["id"]})
+        vouched = {"what": "sends", "at": 999.1, "kind": "vouch", "events": [event["id"]]}
+        self.journals["ann"].append(vouched)
+        ran = {"operation": turn["id"], "machine": "web-0", "attempt": 1}
+        self.runs.append({"what": "start", "at": 999.2} | ran)
+        self.runs.append({"what": "end", "at": 999.3, "status": 0} | ran)
         return turn
-
-
-def entry(what: str, at: float, **facts: Any) -> dict[str, Any]:
-    read = {"began": at - 0.005, "asks": []} if what == "read" else {}
-    return {"what": what, "at": at, **read, **facts}
-
-
-def answer(kind: str, at: float, status: int, said: Any, **facts: Any) -> dict[str, Any]:
-    return entry("answered", at, kind=kind, status=status, said=json.dumps(said), **facts)
-
-
-def document(incarnation: int, *events: dict[str, Any]) -> dict[str, Any]:
-    return {"DocumentIncarnation": incarnation, "Events": list(events)}
-
-
-def ran(what: str, at: float, **facts: Any) -> dict[str, Any]:
-    return entry(what, at, operation="1.1", machine="web-0", attempt=1, **facts)
 
 
 class JudgedRun(Told):

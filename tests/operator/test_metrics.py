@@ -14,7 +14,7 @@ from forewarn.server.guest.limits import Reason
 from forewarn.server.operator.connections import OperatorLimit
 from forewarn.store.sqlite import InMemoryStore
 from server.exchange import families, scraped
-from server.running import NOON, Client, Flaky, Running, fleet, request_reboot, settings_in
+from server.running import NOON, Client, Running, fleet, request_reboot, settings_in
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md").read_text()
 COUNTED: Figures = {
@@ -82,18 +82,6 @@ def test_the_service_tells_how_it_is(client: Client) -> None:
     if sys.platform == "linux":
         assert told["process_resident_memory_bytes"] > 10_000_000
         assert told["process_open_fds"] > 3
-
-
-def test_a_scrape_does_without_the_store(tmp_path: Path) -> None:
-    store = Flaky(InMemoryStore())
-    with Running(settings_in(tmp_path), store) as running:
-        running.client().ask("PUT", "/v1/fleet", fleet())
-        store.away = True
-        told = scraped(running.client())
-        store.away = False
-    assert told["forewarn_store_up"] == told["forewarn_ready"] == 0
-    assert told["forewarn_machines"] > 0
-    assert not [name for name in told if name.startswith("forewarn_alerts")]
 
 
 def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import h11
 
 from forewarn.maintenance.model import Changes, Machine
 from forewarn.protocol import codec
-from forewarn.protocol.versions import ScheduledEvent
 from forewarn.server import relay_feed
 from forewarn.server.guest.documents import DocumentCache
 from forewarn.server.relay_feed import GuestRules, HostDocument, RelayRefusal, RelayState
@@ -215,8 +214,3 @@ async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Request |
             return Request(head.method.decode(), head.target.decode(), headers, body)
         else:
             return None
-
-
-def event_of(whole: relay_feed.ScopeDocument) -> ScheduledEvent:
-    (one,) = whole.events
-    return one.event

@@ -18,6 +18,7 @@ from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.relay_feed import HostDocument, RelayState
 from forewarn.server.sockets import HandedOver
+from server.exchange import scraped
 from server.running import Answer, Running, guids, settings_in
 
 LISTENER = Listener(address="127.0.0.1", port=0)
@@ -62,7 +63,7 @@ class Served(Running):
 
     def waiting_relays(self) -> int:
         """How many requests of relays wait."""
-        return int(self._metric("forewarn_relay_waiters"))
+        return int(scraped(self.client())["forewarn_relay_waiters"])
 
     def starts(self) -> bool:
         """Whether anything may start."""
@@ -73,11 +74,6 @@ class Served(Running):
         with self._store.read() as reading:
             tokens = sorted(reading.tokens().values(), key=lambda token: token.created_at)
         return [token.used_at is not None for token in tokens if token.host == host]
-
-    def _metric(self, name: str) -> float:
-        lines = self.client().ask("GET", "/metrics").body.decode().splitlines()
-        (value,) = (line.split()[-1] for line in lines if line.startswith(f"{name} "))
-        return float(value)
 
     def token(self, host: str) -> str:
         answer = self.client().ask("POST", "/v1/relays/tokens", {"host": host})

@@ -12,7 +12,7 @@ from typing import Any
 from typing import Final as Constant
 
 from kills import judge as single
-from kills.evidence import Final, Journals
+from kills.judge import Final, Journals
 
 CLOCKS_SECONDS: Constant = 2.0
 """The most by which replicas' clocks may part. Each follows the database's little by little,

@@ -205,7 +205,7 @@ class Poller:
         self.failures: list[str] = []
         self.longest_seconds = 0.0
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Poller":
         self._thread.start()

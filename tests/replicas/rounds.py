@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from kills import fleet, rounds
 from kills.cluster import NAMES, Cluster
-from kills.outcome import Laps
 from kills.processes import let_pass
+from kills.rounds import Laps
 from replicas import judge
 from replicas.pair import Pair
 

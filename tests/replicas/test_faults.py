@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 import pytest
@@ -32,14 +32,31 @@ LOST_ANSWERS: Final = 4
 pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(180)]
 
 
-def through(proxy: TcpProxy, url: str) -> str:
-    """Return the address of a database by way of a proxy."""
-    return f"postgresql://{OWNER}@127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}"
-
-
 def pair_of(folder: Path, url: str, **more: Any) -> Cluster:
     """Return two replicas, whose program does as it is told."""
     return Cluster(folder, url, 1, stage.TWO, held=True, **more)
+
+
+class Behind(NamedTuple):
+    """Two replicas, not started yet, each with a way of its own to the database."""
+
+    cluster: Cluster
+    one: TcpProxy
+    other: TcpProxy
+
+
+@pytest.fixture
+def behind(
+    tmp_path: Path, database: postgres.Postgres, request: pytest.FixtureRequest
+) -> Iterator[Behind]:
+    url = database.create_database(request.node.name[-60:])
+    with TcpProxy(database.port) as one, TcpProxy(database.port) as other:
+        paths = {
+            name: url.replace(f":{database.port}/", f":{proxy.port}/") + f"?application_name={name}"
+            for name, proxy in zip(stage.TWO, (one, other), strict=True)
+        }
+        with pair_of(tmp_path, url, paths=paths) as cluster:
+            yield Behind(cluster, one, other)
 
 
 def lose_answer(proxy: TcpProxy, *, refuse: bool = False) -> None:
@@ -54,70 +71,57 @@ def starts(cluster: Cluster, operation: str) -> list[dict[str, Any]]:
 
 
 def test_a_change_whose_answer_is_lost_is_answered_as_made_and_is_there_once(
-    tmp_path: Path, database: postgres.Postgres
+    behind: Behind,
 ) -> None:
-    url = database.create_database("lost_answers")
-    with TcpProxy(database.port) as proxy:
-        paths = {"r1": through(proxy, url)}
-        with pair_of(tmp_path, url, paths=paths) as cluster:
-            first, second = stage.prepare(cluster)
-            for machine in stage.MACHINES[:LOST_ANSWERS]:
-                lose_answer(proxy)
-                operation = stage.request(first, machine)
-                event = stage.announced(first, machine)
-                lose_answer(proxy)
-                assert first.approve(machine, event["EventId"]) == OK
-                stage.complete(second, machine, operation)
-                assert len(starts(cluster, operation)) == 1
-            assert proxy.lost == 2 * LOST_ANSWERS
-            assert len(second.ask("GET", "/v1/history")["operations"]) == LOST_ANSWERS
+    cluster, proxy, _ = behind
+    first, second = stage.prepare(cluster)
+    for machine in stage.MACHINES[:LOST_ANSWERS]:
+        lose_answer(proxy)
+        operation = stage.request(first, machine)
+        event = stage.announced(first, machine)
+        lose_answer(proxy)
+        assert first.approve(machine, event["EventId"]) == OK
+        stage.complete(second, machine, operation)
+        assert len(starts(cluster, operation)) == 1
+    assert proxy.lost == 2 * LOST_ANSWERS
+    assert len(second.ask("GET", "/v1/history")["operations"]) == LOST_ANSWERS
 
 
-def test_a_change_whose_outcome_cannot_be_looked_up_is_told_as_not_known(
-    tmp_path: Path, database: postgres.Postgres
-) -> None:
-    url = database.create_database("no_look_up")
-    with TcpProxy(database.port) as one, TcpProxy(database.port) as other:
-        paths = {"r1": through(one, url), "r2": through(other, url)}
-        with pair_of(tmp_path, url, paths=paths) as cluster:
-            first, second = stage.prepare(cluster)
-            operation = stage.request(first, "m0")
-            event = stage.announced(first, "m0")["EventId"]
-            lose_answer(other, refuse=True)
-            body = {"machines": ["m1"], "event_type": "Reboot"}
+def test_a_change_whose_outcome_cannot_be_looked_up_is_told_as_not_known(behind: Behind) -> None:
+    cluster, one, other = behind
+    first, second = stage.prepare(cluster)
+    operation = stage.request(first, "m0")
+    event = stage.announced(first, "m0")["EventId"]
+    lose_answer(other, refuse=True)
+    body = {"machines": ["m1"], "event_type": "Reboot"}
 
-            def approve() -> tuple[int, float]:
-                stage.until(lambda: other.lost)  # or that would be the claim's answer
-                lose_answer(one, refuse=True)
-                return stage.timed(lambda: first.approve("m0", event))
+    def approve() -> int:
+        stage.until(lambda: other.lost)  # or that would be the claim's answer
+        lose_answer(one, refuse=True)
+        return first.approve("m0", event)
 
-            guest, operator = stage.together(
-                approve,
-                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenances", body)),
-            )
-            assert guest[0] == UNAVAILABLE
-            assert operator[0][0] == UNAVAILABLE
-            assert '"unknown-outcome"' in operator[0][1]
-            print(f"not known after {guest[1]:.1f} s and {operator[1]:.1f} s")
-            for proxy in (one, other):
-                assert proxy.lost == 1
-                proxy.heal()
-            cluster.wait_until_ready()
-            assert len(first.ask("GET", "/v1/maintenances")["maintenances"]) == 2
-            assert first.approve("m0", event) == OK
-            stage.complete(second, "m0", operation)
-            assert len(starts(cluster, operation)) == 1
+    status, (asked, told) = stage.together(
+        approve, lambda: second.answer("POST", "/v1/maintenances", body)
+    )
+    assert (status, asked) == (UNAVAILABLE, UNAVAILABLE)
+    assert '"unknown-outcome"' in told
+    for proxy in (one, other):
+        assert proxy.lost == 1
+        proxy.heal()
+    cluster.wait_until_ready()
+    assert len(first.ask("GET", "/v1/maintenances")["maintenances"]) == 2
+    assert first.approve("m0", event) == OK
+    stage.complete(second, "m0", operation)
+    assert len(starts(cluster, operation)) == 1
 
 
 def goes_dark(
-    folder: Path,
-    url: str,
-    path: str,
+    cluster: Cluster,
     darken: Callable[[], None],
     clear: Callable[[], None],
     members: Callable[[], int] | None = None,
 ) -> int:
-    """Let the path of one replica go dark and come back, with the other beside it.
+    """Let the path of the first replica go dark and come back, with the other beside it.
 
     `members` counts the replicas whose names the server holds. It has to notice that one is gone,
     or a restart of it elsewhere would be refused; and that one has to notice that it was forgotten.
@@ -125,48 +129,42 @@ def goes_dark(
     Returns:
         How often what it could not approve meanwhile was carried out in the end.
     """
-    with pair_of(folder, url, paths={"r1": path}) as cluster:
-        first, second = stage.prepare(cluster)
-        operation = stage.request(second, "m0")
-        event = stage.announced(first, "m0")["EventId"]
-        body = {"machines": ["m1"], "event_type": "Reboot"}
-        with stage.reading(first, "m2") as reads:
-            darken()
-            mine, others = stage.together(
-                lambda: stage.timed(lambda: first.approve("m0", event)),
-                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenances", body)),
-            )
-            assert mine[0] == UNAVAILABLE
-            assert others[0][0] == MADE
-            print(f"the dark held up its own for {mine[1]:.1f} s, others for {others[1]:.1f} s")
-            stage.until(lambda: first.answer("GET", "/readyz")[0] == UNAVAILABLE)
-            stage.until(lambda: stage.alerts(first, "store-down"))
-            assert second.answer("GET", "/readyz")[0] == OK
-            assert stage.alerts(second) == []
-            assert stage.asked(first, "m1")["Events"] == []  # from memory
-            if members is not None:
-                stage.until(lambda: members() == 1)
-            clear()
-            cluster.wait_until_ready()
-            if members is not None:
-                stage.until(lambda: members() == 2)
-        assert reads.refused == 0
-        assert stage.complaints({"": reads}) == []
-        print(reads)
-        stage.until(lambda: stage.alerts(first) == [])
-        stage.announced(first, "m1")
-        assert first.approve("m0", event) == OK
-        stage.complete(second, "m0", operation)
-        return len(starts(cluster, operation))
+    first, second = stage.prepare(cluster)
+    operation = stage.request(second, "m0")
+    event = stage.announced(first, "m0")["EventId"]
+    body = {"machines": ["m1"], "event_type": "Reboot"}
+    with stage.reading(first, "m2") as reads:
+        darken()
+        mine, others = stage.together(
+            lambda: stage.timed(lambda: first.approve("m0", event)),
+            lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenances", body)),
+        )
+        assert mine[0] == UNAVAILABLE
+        assert others[0][0] == MADE
+        print(f"the dark held up its own for {mine[1]:.1f} s, others for {others[1]:.1f} s")
+        stage.until(lambda: first.answer("GET", "/readyz")[0] == UNAVAILABLE)
+        stage.until(lambda: stage.alerts(first, "store-down"))
+        assert second.answer("GET", "/readyz")[0] == OK
+        assert stage.alerts(second) == []
+        assert stage.asked(first, "m1")["Events"] == []  # from memory
+        if members is not None:
+            stage.until(lambda: members() == 1)
+        clear()
+        cluster.wait_until_ready()
+        if members is not None:
+            stage.until(lambda: members() == 2)
+    assert reads.refused == 0
+    assert stage.complaints({"": reads}) == []
+    print(reads)
+    stage.until(lambda: stage.alerts(first) == [])
+    stage.announced(first, "m1")
+    assert first.approve("m0", event) == OK
+    stage.complete(second, "m0", operation)
+    return len(starts(cluster, operation))
 
 
-def test_a_replica_whose_database_says_nothing_lets_guests_read_on(
-    tmp_path: Path, database: postgres.Postgres
-) -> None:
-    url = database.create_database("stalled")
-    with TcpProxy(database.port) as proxy:
-        path = through(proxy, url)
-        assert goes_dark(tmp_path, url, path, proxy.stall, proxy.heal) == 1
+def test_a_replica_whose_database_says_nothing_lets_guests_read_on(behind: Behind) -> None:
+    assert goes_dark(behind.cluster, behind.one.stall, behind.one.heal) == 1
 
 
 LISTENING: Final = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN forewarn'"
@@ -216,7 +214,8 @@ def test_a_replica_whose_packets_vanish_lets_guests_read_on(
     def members() -> int:
         return int(apart.sql(LISTENING, "dark"))
 
-    assert goes_dark(tmp_path, url, path, darken, clear, members) == 1
+    with pair_of(tmp_path, url, paths={"r1": path}) as cluster:
+        assert goes_dark(cluster, darken, clear, members) == 1
 
 
 ACKNOWLEDGED_SECONDS: Final = 0.5
@@ -262,43 +261,36 @@ HOLDS_THE_LOCK: Final = (
 
 
 def test_a_replica_that_is_frozen_in_a_transaction_loses_the_lock_and_does_no_harm(
-    tmp_path: Path, database: postgres.Postgres
+    behind: Behind, database: postgres.Postgres
 ) -> None:
-    url = database.create_database("frozen")
-    with TcpProxy(database.port) as proxy:
-        paths = {"r1": f"{through(proxy, url)}?application_name=r1"}
-        with pair_of(tmp_path, url, paths=paths) as cluster:
-            first, second = stage.prepare(cluster)
-            operations = [stage.request(second, machine) for machine in ("m0", "m1", "m2")]
-            events = [stage.announced(first, machine) for machine in ("m0", "m1", "m2")]
-            proxy.delay(0.1)  # so that a transaction takes its time
+    cluster, proxy, _ = behind
+    first, second = stage.prepare(cluster)
+    machines = stage.MACHINES[:3]
+    operations = [stage.request(second, machine) for machine in machines]
+    events = [stage.announced(first, machine) for machine in machines]
+    proxy.delay(0.1)  # so that a transaction takes its time
 
-            def approve() -> int:
-                return first.approve("m0", events[0]["EventId"])
+    def approve() -> int:
+        return first.approve("m0", events[0]["EventId"])
 
-            def freeze() -> tuple[int, float]:
-                stage.until(lambda: database.sql(HOLDS_THE_LOCK) == "1")
-                os.kill(first.pid, signal.SIGSTOP)
-                assert database.sql(HOLDS_THE_LOCK) == "1"
-                try:
-                    return stage.timed(lambda: second.approve("m1", events[1]["EventId"]))
-                finally:
-                    proxy.heal()
-                    os.kill(first.pid, signal.SIGCONT)
+    def freeze() -> int:
+        stage.until(lambda: database.sql(HOLDS_THE_LOCK) == "1")
+        os.kill(first.pid, signal.SIGSTOP)
+        assert database.sql(HOLDS_THE_LOCK) == "1"
+        try:
+            return second.approve("m1", events[1]["EventId"])
+        finally:
+            proxy.heal()
+            os.kill(first.pid, signal.SIGCONT)
 
-            mine, (status, seconds) = stage.together(approve, freeze)
-            assert mine == UNAVAILABLE
-            assert status == OK
-            print(f"the frozen one held up the other for {seconds:.1f} s")
-            cluster.wait_until_ready()
-            assert stage.status(first, operations[0]) == "Scheduled"
-            assert approve() == OK
-            for replica, machine, operation in zip(
-                (second, first), ("m0", "m1"), operations[:2], strict=True
-            ):
-                stage.complete(replica, machine, operation)
-                assert len(starts(cluster, operation)) == 1
-            assert stage.announced(first, "m2") == stage.announced(second, "m2") == events[2]
+    assert stage.together(approve, freeze) == [UNAVAILABLE, OK]
+    cluster.wait_until_ready()
+    assert stage.status(first, operations[0]) == "Scheduled"
+    assert approve() == OK
+    for replica, machine, operation in zip((second, first), machines, operations[:2], strict=False):
+        stage.complete(replica, machine, operation)
+        assert len(starts(cluster, operation)) == 1
+    assert stage.announced(first, "m2") == stage.announced(second, "m2") == events[2]
 
 
 def test_commits_that_no_standby_has_are_not_answered_as_made(tmp_path: Path) -> None:

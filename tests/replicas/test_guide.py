@@ -4,7 +4,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +173,26 @@ def test_the_fleet_with_its_events_is_on_three_replicas_that_take_one_token(move
 
 
 class Guests:
-    """A guest that watches, and one that polls, while replicas come and go."""
+    """A guest that watches, and one that polls; they notice nothing of what happens meanwhile."""
 
-    def __init__(self, moved: Moved, watch: Watch, poller: Poller) -> None:
-        self.moved, self.watch, self.poller = moved, watch, poller
+    def __init__(self, moved: Moved) -> None:
+        self.moved = moved
+        self.watch = Watch(moved.folder, moved.balancer)
+        self.poller = Poller(moved.balancer)
         self._seen = 0
+
+    def __enter__(self) -> "Guests":
+        self.poller.__enter__()
         self._see(1)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.poller.__exit__()
+        complaints = self.watch.complaints()
+        self.watch.close()
+        print(f"{self.poller.answered} polls, the longest took {self.poller.longest_seconds:.2f} s")
+        if error[0] is None:
+            assert (complaints, self.poller.failures) == ("", [])
 
     def reschedule(self, absent: str) -> None:
         """Cancel the reboot of web-0 at a replica that is there, and announce another at another.
@@ -197,24 +210,10 @@ class Guests:
         until(lambda: len(self.watch.changes()) == self._seen, self.watch.complaints)
 
 
-@contextmanager
-def unnoticed(moved: Moved) -> Iterator[Guests]:
-    """Yield guests that notice nothing of whatever happens meanwhile."""
-    watch = Watch(moved.folder, moved.balancer)
-    try:
-        with Poller(moved.balancer) as poller:
-            yield Guests(moved, watch, poller)
-        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
-        assert watch.complaints() == ""
-        assert poller.failures == []
-    finally:
-        watch.close()
-
-
 def test_no_guest_notices_that_a_replica_is_killed_restarted_frozen_or_cut_off(
     moved: Moved,
 ) -> None:
-    with unnoticed(moved) as guests:
+    with Guests(moved) as guests:
         for name, replica in moved.replicas.items():
             others = [other for other in NAMES if other != name]
             for end in (replica.kill, replica.stop):
@@ -259,7 +258,7 @@ def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> 
 
 def test_documents_are_read_while_no_standby_or_no_primary_is_there(moved: Moved) -> None:
     servers = moved.databases.servers
-    with unnoticed(moved) as guests:
+    with Guests(moved) as guests:
         watch, poller = guests.watch, guests.poller
         (event,) = moved.live()
         for standby in servers[1:]:

@@ -1,23 +1,21 @@
 """A browser's token and its link are every replica's, and their end is everywhere."""
 
+import contextlib
 from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 import postgres
+import web
 from kills.cluster import AWAY, Cluster
 from kills.processes import Service
 from page import site
 from ports import free_port
 from replicas import stage
 from tcp_proxy import TcpProxy
-
-PATIENCE: Final = 60.0
 
 pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(300)]
 
@@ -65,29 +63,24 @@ class Site:
         self, name: str, method: str, path: str, cookie: str = "", **form: str
     ) -> tuple[int, str]:
         """Ask a replica as the front does; return the status and the cookie of its answer."""
-        connection = HTTPConnection("127.0.0.1", self.ports[name], timeout=30)
         headers = {
             "Host": self.url.removeprefix("http://"),
             "Content-Type": "application/x-www-form-urlencoded",
             "Origin": self.url,
             "Cookie": cookie,
         }
-        connection.request(method, path, urlencode(form), headers)
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        return answer.status, (answer.getheader("Set-Cookie") or "").partition(";")[0]
+        told = web.ask(self.ports[name], path, method, urlencode(form), headers=headers)
+        return told.status, told.headers.get("set-cookie", "").partition(";")[0]
 
     def until_status(self, status: int, name: str, cookie: str) -> None:
         """Return when a replica answers a browser so."""
 
         def answers() -> bool:
-            try:
+            with contextlib.suppress(*AWAY):
                 return self.ask(name, "GET", "/search?q=1", cookie)[0] == status
-            except AWAY:
-                return False
+            return False
 
-        stage.until(answers, seconds=PATIENCE)
+        stage.until(answers)
 
 
 def of_page(replica: Service) -> list[str]:

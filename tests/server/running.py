@@ -415,6 +415,7 @@ class Flaky(Wrapped):
     """A real store that is away when it is told to be."""
 
     away = False
+    error: Exception = StoreUnavailable("the disk is full: make room")
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
@@ -430,7 +431,7 @@ class Flaky(Wrapped):
 
     def _fail(self) -> None:
         if self.away:
-            raise StoreUnavailable("the disk is full: make room")
+            raise self.error
 
 
 def roles(routes: Iterable[Route]) -> dict[str, AccessRole | None]:

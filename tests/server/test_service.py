@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from patience import eventually
+from server.exchange import Exchanges, scraped
 from server.running import (
     NOON,
     Client,
@@ -44,6 +45,7 @@ from server.running import (
     request_reboot,
     settings_in,
 )
+from stories import stories_beside
 
 
 def quick(folder: Path, **operator: Any) -> settings.Settings:
@@ -70,49 +72,43 @@ def test_threads_that_compute_give_way_to_the_loop_soon() -> None:
         gc.unfreeze()
 
 
-def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_path: Path) -> None:
-    wanted = settings_in(tmp_path)
-    path = tmp_path / "forewarn.db"
-    with Running(wanted, sqlite.open_store(path)) as running:
-        client = running.client()
-        client.ask("PUT", "/v1/fleet", fleet())
-        token = client.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"}).json["token"]
-        request_reboot(client, no_notice=True)
-        request_reboot(client, machines=["Bastion"])
-        eventually(lambda: client.get("/v1/history?maintenance=1")["operations"][0]["attempt"], 1)
-    with Running(quick(tmp_path, listen="127.0.0.1:0"), sqlite.open_store(path)) as running:
-        client = running.client()
-        assert Client(running.opened.operators[1], token).ask("GET", "/v1/clock").status == 200
-        known = running.guests.learned[0]
-        assert [*map(len, (known.scopes, known.machines, known.operations))] == [4, 6, 2]
-        assert len(client.get("/v1/fleet/machines")["machines"]) == 6
-        eventually(
-            lambda: client.get("/v1/history?maintenance=1")["operations"][0]["status"], "Completed"
-        )
-        # History is the store's, and may be ahead of the list in memory by a turn of the loop.
-        eventually(
-            lambda: [e["machines"] for e in client.get("/v1/events")["events"]], [["Bastion"]]
-        )
-        taken_up = client.get("/v1/history?maintenance=1")["operations"][0]
-        assert taken_up["attempt"] == 2
+class Lives(Exchanges):
+    """A story so far, of a service with a fleet: each life over the same folder and port."""
+
+    def __init__(self, folder: Path, lives: ExitStack) -> None:
+        self._folder, self._lives = folder, lives
+        self._begin(settings_in(folder, listen="127.0.0.1:0"))
+        self.carry_out("PUT /v1/fleet $fleet")
+
+    def _begin(self, wanted: settings.Settings) -> None:
+        self._store = Flaky(sqlite.open_store(self._folder / "forewarn.db"))
+        super().__init__(self._lives.enter_context(Running(wanted, self._store)))
+        self.clock = SystemClock()
+
+    def restart(self) -> None:
+        """Stop, and start again: acts are over at once then."""
+        self._lives.close()
+        before = self.bound
+        self._begin(quick(self._folder, listen="127.0.0.1:0"))
+        self.bound |= before
+
+    def learned(self, **counts: str) -> None:
+        known = self.service.guests.learned[0]
+        assert {name: str(len(getattr(known, name))) for name in counts} == counts
+
+    def away(self) -> None:
+        self._store.away = True
+
+    def back(self) -> None:
+        self._store.away = False
 
 
-def test_a_machine_that_asked_before_a_restart_is_awaited_after_it(tmp_path: Path) -> None:
-    path = tmp_path / "forewarn.db"
-    with Running(quick(tmp_path), sqlite.open_store(path)) as running:
-        running.client().ask("PUT", "/v1/fleet", fleet())
-        running.guests.saw("web-0", at=SystemClock().now())
-    with Running(quick(tmp_path), sqlite.open_store(path)) as running:
-        client = running.client()
-        request_reboot(client, no_notice=True)
-
-        def operation() -> Any:
-            return client.get("/v1/history?maintenance=1")["operations"][0]
-
-        eventually(lambda: operation()["carried_out_at"] is not None, True)
-        assert (operation()["status"], operation()["awaited"]) == ("Returning", ["web-0"])
-        running.guests.saw("web-0", at=SystemClock().now() + timedelta(seconds=1))
-        eventually(lambda: operation()["status"], "Completed")
+@pytest.mark.parametrize("rows", stories_beside(__file__, "lives.txt"))
+def test_a_service_survives_restarts_and_a_store_that_is_away(
+    tmp_path: Path, rows: list[tuple[int, str]]
+) -> None:
+    with ExitStack() as lives:
+        assert Lives(tmp_path, lives).play("lives.txt", rows)
 
 
 def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
@@ -122,29 +118,6 @@ def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
             client.ask("PUT", "/v1/fleet", {"machine": [{"name": f"m{number}"}]})
             assert client.ask("GET", f"/v1/fleet/machines/m{number}").status == 200
         assert len(running.guests.learned) == 1 + 50, "what there is at the start comes first"
-
-
-def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path: Path) -> None:
-    store = Flaky(InMemoryStore())
-    with Running(settings_in(tmp_path), store) as running:
-        client = running.client()
-        client.ask("PUT", "/v1/fleet", fleet())
-        request_reboot(client)
-        store.away = True
-        refused = client.ask("POST", "/v1/approvals", {"references": ["1"]})
-        assert (refused.status, refused.error["code"]) == (503, "unavailable")
-        assert refused.headers["Retry-After"] == "1"
-        assert refused.error["message"] == "the disk is full: make room"
-        assert client.ask("GET", "/v1/history").status == 503
-        assert len(client.get("/v1/events")["events"]) == 1
-        assert len(client.get("/v1/fleet/machines")["machines"]) == 6
-        assert client.get("/healthz")["status"] == "alive"
-        not_ready = client.ask("GET", "/readyz")
-        assert not_ready.status == 503
-        assert not_ready.json == {"ready": False, "reasons": ["the disk is full: make room"]}
-        store.away = False
-        assert client.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
-        assert client.get("/readyz")["ready"]
 
 
 def test_a_part_whose_rounds_fail_is_told_by_readiness_and_an_alert(tmp_path: Path) -> None:
@@ -176,15 +149,10 @@ class WriteOnlyAway(Flaky):
             yield transaction
 
 
-def full() -> None:
-    raise StoreUnavailable("the disk is full: make room")
-
-
-def health(client: Client) -> tuple[int, Any, Any]:
+def health(client: Client) -> tuple[int, float, float]:
     """Return what `/readyz`, `forewarn_ready` and `forewarn_store_up` say."""
     ready = client.ask("GET", "/readyz")
-    lines = client.ask("GET", "/metrics").body.decode().splitlines()
-    told = dict(line.split() for line in lines if line.startswith("forewarn_") and "{" not in line)
+    told = scraped(client)
     assert ready.json["ready"] == (ready.json["reasons"] == [])
     return ready.status, told["forewarn_ready"], told["forewarn_store_up"]
 
@@ -196,14 +164,14 @@ def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:
         client = running.client()
         store.trouble = go_on.wait
         try:
-            assert health(client) == (503, "0.0", "0.0")
+            assert health(client) == (503, 0, 0)
             assert client.get("/healthz")["status"] == "alive"
         finally:
             go_on.set()
-        eventually(lambda: health(client), (200, "1.0", "1.0"))
+        eventually(lambda: health(client), (200, 1, 1))
 
 
-def crashes(running: Running, act: Callable[[Running], None], part: str) -> None:
+def check_crash(running: Running, act: Callable[[Running], None], part: str) -> None:
     """Hold that the whole service ends when something is done that ends a part of it."""
 
     def story() -> None:
@@ -227,7 +195,7 @@ def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             running.plane.probe().result()
 
-    crashes(Running(settings_in(tmp_path), store), act, "the writer")
+    check_crash(Running(settings_in(tmp_path), store), act, "the writer")
 
 
 def test_memory_that_cannot_follow_the_store_ends_the_service(tmp_path: Path) -> None:
@@ -242,17 +210,21 @@ def test_memory_that_cannot_follow_the_store_ends_the_service(tmp_path: Path) ->
 
     running = Running(settings_in(tmp_path), InMemoryStore())
     running.guests.learn = fail  # type: ignore[method-assign] # a defect of ours
-    crashes(running, act, "the changefeed")
+    check_crash(running, act, "the changefeed")
+
+
+def test_a_part_that_ends_by_itself_ends_the_service(tmp_path: Path) -> None:
+    def act(running: Running) -> None:
+        running.end_a_part("the ticker")
+
+    check_crash(
+        Running(settings_in(tmp_path), InMemoryStore()), act, "the ticker has ended by itself"
+    )
 
 
 def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:
-    class Broken(Flaky):
-        def _fail(self) -> None:
-            if self.away:
-                message = "secret detail"
-                raise RuntimeError(message)
-
-    store = Broken(InMemoryStore())
+    store = Flaky(InMemoryStore())
+    store.error = RuntimeError("secret detail")
     with Running(settings_in(tmp_path), store) as running:
         store.away = True
         answer = running.client().ask("GET", "/v1/history")
@@ -270,13 +242,6 @@ def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) ->
         assert other.guests.closed
         assert running.client().get("/healthz")["status"] == "alive"
     assert not (tmp_path / "operator.sock").exists()
-
-
-def test_a_part_that_ends_by_itself_brings_the_service_down(tmp_path: Path) -> None:
-    running = Running(settings_in(tmp_path), InMemoryStore())
-    with pytest.raises(Crashed, match="the ticker has ended by itself"), running:
-        running.end_a_part("the ticker")
-    assert running.guests.closed
 
 
 async def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:

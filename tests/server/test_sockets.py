@@ -21,18 +21,14 @@ from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.sockets import HandedOver, SocketUnusable
 
 
-def test_a_socket_that_a_crash_left_behind_is_taken_over(tmp_path: Path) -> None:
+def test_a_socket_that_a_crash_left_behind_is_taken_over_and_one_that_answers_left_alone(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "operator.sock"
     sockets.open_unix(path).close()
     assert path.exists()
-    opened = sockets.open_unix(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    opened.close()
-
-
-def test_a_socket_that_somebody_answers_on_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "operator.sock"
     with sockets.open_unix(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with pytest.raises(SocketUnusable, match="another server answers at"):
             sockets.open_unix(path)
         with socket.socket(socket.AF_UNIX) as still:
