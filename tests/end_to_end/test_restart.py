@@ -48,20 +48,24 @@ class Clients:
         self._service = service
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._machines = (f"m{number}" for number in itertools.count())
+        self._numbers = itertools.count()
         self.faults: list[str] = []
         self.answered = Counter[str]()
         self.approved: dict[str, int] = {}
         """Events whose approval was answered 200, and their maintenances' numbers."""
         for _ in range(3):
-            self._begin("polls", functools.partial(self._ask, next(self._machines)))
+            self._begin("polls", functools.partial(self._ask, self._machine()))
         self._kept = [HTTPConnection("127.0.0.1", service.guest_port, SECONDS) for _ in range(6)]
         for number, kept in enumerate(self._kept):
             kind = ("keeps", "waits")[number % 2]
-            ask = functools.partial(self._keep, kept, path(next(self._machines)), kind)
+            ask = functools.partial(self._keep, kept, path(self._machine()), kind)
             self._begin(kind, ask)
         for _ in range(2):
             self._begin("approves", self._approve)
+
+    def _machine(self) -> str:
+        """Return the name of one that no other client has."""
+        return f"m{next(self._numbers)}"
 
     def _ask(self, machine: str, body: str | None = None) -> Any:
         method = "GET" if body is None else "POST"
@@ -87,7 +91,7 @@ class Clients:
 
     def _approve(self) -> None:
         """Ask for maintenance as an operator, and approve it as its machine."""
-        machine = next(self._machines)
+        machine = self._machine()
         order = {"event_type": "Freeze", "machines": [machine]}
         asked = self._service.operator.ask("POST", "/v1/maintenances", order)
         assert asked.status == 201, asked.body
@@ -109,12 +113,9 @@ class Clients:
 
     def go_on(self) -> None:
         """Return once each kind was answered twice by each of its clients, or has a fault."""
-        before = dict.fromkeys(("polls", "keeps", "approves"), 0) | self.answered
+        enough = {kind: self.answered[kind] + 7 for kind in ("polls", "keeps", "approves")}
         patience.until(
-            lambda: (
-                self.faults
-                or all(self.answered[kind] > count + 6 for kind, count in before.items())
-            )
+            lambda: self.faults or all(self.answered[kind] >= enough[kind] for kind in enough)
         )
 
     def stop(self) -> None:
