@@ -80,7 +80,6 @@ def victims(lab: Lab, victim: str) -> list[int]:
 def test_a_service_that_is_killed_finishes_the_task_after_its_restart(
     lab: Lab, guests: list[Guest]
 ) -> None:
-    assert lab.service is not None
     boots, host = len(guests[0].boots), guests[0].host()
     lab.begin("reboot", "web-0")
     lab.service.kill()

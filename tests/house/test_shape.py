@@ -1,6 +1,8 @@
-"""The house's rules about the shape of files, as far as ruff has none (columns, arguments)."""
+"""Shapes and names of files: sizes (ruff has columns and arguments), words and phrases."""
 
 import re
+from collections import defaultdict
+from pathlib import Path
 
 from house import tree
 
@@ -8,6 +10,24 @@ MAX_MODULE_LINES = 800
 MAX_FUNCTION_LINES = 70
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "core", "base", "manager"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
+RETIRED = re.compile(
+    "answers|asking|attention|bench|callers|carrying|causes|choices|configuration|consent|copies|"
+    "dealing|desk|draft|errands|hands|host_documents|ledger|loading|looking|news_tail|opening|"
+    "pace|parting|prefer|rate|reading|request_headers|retired|roster|runs|sentences|snapshots|"
+    "statements|steering|steps|strangers|tally|telling|terms|timekeeping|trace|view|vitals|"
+    "waiting|watched|words|working_set|writing"
+)
+"""What modules were once called, before the names of docs/architecture.md."""
+
+PHRASES = re.compile(
+    r"\banew\b|of the fleet is called|is no (?:json|number|time|toml)\b|\bwanted is\b"
+    r"|nothing of this is still to come|nothing of maintenance .* has stopped"
+    r"|until when guests could read was not|no state that a watch wrote|say what became of"
+    r"|again, as far as nobody|on azure unmodified|nobody is asked who"
+    r"|after settings that cannot be used|what is wanted",
+    re.IGNORECASE,
+)
+"""What plain English has other words for, as far as a search finds it."""
 
 
 def test_a_module_is_short_enough_to_read() -> None:
@@ -54,3 +74,32 @@ def test_a_room_says_what_is_in_it() -> None:
         if len(docstring) <= 60:
             silent.append(tree.shown(path))
     assert not silent
+
+
+def package() -> list[Path]:
+    return [path for path in tree.python_files("src") if "versions" not in path.parts]
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    places = defaultdict(list)
+    for path in package():
+        for node in tree.definitions(path):
+            if not node.is_function:
+                places[node.name.lstrip("_")].append(f"{tree.shown(path)}:{node.line}")
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_module_has_a_retired_name() -> None:
+    assert not [tree.shown(path) for path in package() if RETIRED.fullmatch(path.stem)]
+
+
+def test_no_file_speaks_in_retired_phrases() -> None:
+    spoken = {".py", ".md", ".toml", ".service"}
+    rooms = (tree.ROOT / "README.md", tree.ROOT / "src", tree.ROOT / "docs")
+    assert not [
+        f"{tree.shown(path)}:{number}: {found[0]}"
+        for path in tree.committed_files()
+        if path.suffix in spoken and any(path.is_relative_to(room) for room in rooms)
+        for number, line in enumerate(tree.lines_of(path), 1)
+        if (found := PHRASES.search(line))
+    ]
