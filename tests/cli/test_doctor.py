@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import patience
 from client.scripted import message, serving
@@ -106,17 +107,7 @@ def test_nobody_answers() -> None:
     assert levels(AGENT, found, *names) == {name: [Level.FAIL] for name in names}
 
 
-def test_an_agent_that_is_well_and_its_peers() -> None:
-    with agent() as address:
-        peers = (f"http://{address}", f"http://127.0.0.1:{free_port()}")
-        found = loaded(status={"listen": address}, peers=peers)
-        assert levels(AGENT, found, "status port", "peers") == {
-            "status port": [Level.OK],
-            "peers": [Level.OK, Level.FAIL],
-        }
-
-
-def test_an_agent_in_trouble_with_an_event_that_stays_held() -> None:
+def test_an_agent_in_trouble_with_an_event_that_stays_held_and_one_that_is_well() -> None:
     event = {
         "event_id": "A",
         "event_type": "Reboot",
@@ -131,12 +122,14 @@ def test_an_agent_in_trouble_with_an_event_that_stays_held() -> None:
     effect = {"effect": "drain", "stuck": True, "undoing": False, "tells": False}
     with agent(trouble="the disk is full", events=[event], standing=[effect]) as address:
         port = address.rpartition(":")[2]
-        pattern = f"http://{{machine}}:{port}"
-        found = loaded(status={"listen": address}, peers=pattern)
-        assert levels(AGENT, found, "status port", "peers") == {
-            "status port": [Level.WARN, Level.WARN, Level.WARN],
-            "peers": [Level.OK],
-        }
+        found = loaded(status={"listen": address}, peers=f"http://{{machine}}:{port}")
+        told = levels(AGENT, found, "status port", "peers")
+        assert told == {"status port": [Level.WARN] * 3, "peers": [Level.OK]}
+    with agent() as address:
+        peers = (f"http://{address}", f"http://127.0.0.1:{free_port()}")
+        found = loaded(status={"listen": address}, peers=peers)
+        told = levels(AGENT, found, "status port", "peers")
+        assert told == {"status port": [Level.OK], "peers": [Level.OK, Level.FAIL]}
 
 
 def test_a_program_that_is_not_there_is_a_warning() -> None:
@@ -167,31 +160,26 @@ def test_a_service_that_is_up(service: of_service.Settings) -> None:
     }
 
 
+def listening(folder: Path, *listeners: Listener) -> of_service.Settings:
+    settings = settings_in(folder)
+    return replace(settings, guest=replace(settings.guest, listener=listeners))
+
+
 def test_a_service_that_is_down(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path)
-    listener = Listener(port=free_port())
-    replace = msgspec.structs.replace
-    settings = replace(settings, guest=replace(settings.guest, listener=(listener,)))
-    assert levels(SERVICE, settings, "operators", "alerts", "guests") == {
-        "operators": [Level.FAIL],
-        "alerts": [Level.FAIL],
-        "guests": [Level.FAIL],
-    }
+    names = ("operators", "alerts", "guests")
+    found = levels(SERVICE, listening(tmp_path, Listener(port=free_port())), *names)
+    assert found == {name: [Level.FAIL] for name in names}
 
 
 def test_a_listener_is_reached_also_where_it_listens_everywhere(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path)
-    replace = msgspec.structs.replace
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
-        listeners = (Listener(address="0.0.0.0", port=port), Listener(port=port))
-        settings = replace(settings, guest=replace(settings.guest, listener=listeners))
+        settings = listening(tmp_path, Listener(address="0.0.0.0", port=port), Listener(port=port))
         assert levels(SERVICE, settings, "guests") == {"guests": [Level.OK, Level.OK]}
 
 
 def test_a_connector_without_its_program_fails(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
-    replace = msgspec.structs.replace
 
     def with_program(*program: str) -> of_service.Settings:
         command = replace(settings.connector.command, program=program)

@@ -124,28 +124,24 @@ def test_it_ends_where_it_was_never_connected_or_is_refused(
     assert failed.value is answers[-1]
 
 
-def test_waiting_goes_on_without_a_stream_until_one_is_free() -> None:
+def test_waiting_goes_on_without_a_stream_and_where_the_service_restarts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     taken = Failed(ExitStatus.REFUSED, "ann already has 8 streams open", {"most": 8})
-    service = Scripted(taken, taken)
+    service = Scripted(taken, taken, AWAY, AWAY, b"id: 4\n\n")
     looks: list[bool] = []
 
     def look() -> follow.Progress:
-        looks.append(len(looks) == 1)
+        looks.append(bool(looks))
         return follow.Progress(looks[-1], "", dict)
 
     follow.wait(service, look, types=(), shown_by="")
     assert looks == [False, True]
+    follow.wait(service, look, types=(), shown_by="")
+    assert service.asked == [""] * 5
+    assert capsys.readouterr().err.count(AWAY.message) == 1
     with pytest.raises(Failed):
         list(follow.events(Scripted(taken)))
-
-
-def test_waiting_goes_on_where_the_service_restarts_after_it_has_answered(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    service = Scripted(AWAY, AWAY, b"id: 4\n\n")
-    follow.wait(service, lambda: follow.Progress(True, "", dict), types=(), shown_by="")
-    assert service.asked == ["", "", ""]
-    assert capsys.readouterr().err.count(AWAY.message) == 1
 
 
 def test_waiting_prints_what_changes_once_and_ends_with_what_an_operator_has_to_know(

@@ -157,10 +157,6 @@ class Running:
         assert self._process is not None
         return self._process.pid
 
-    def limits(self) -> str:
-        """Return the process's limits, as Linux tells them."""
-        return Path(f"/proc/{self.pid}/limits").read_text()
-
     def said(self, event: str = "") -> list[dict[str, Any]]:
         """Return the lines of its log, or those about an event."""
         whole, _, _ = self.log.read_text().rpartition("\n")

@@ -41,26 +41,14 @@ def columns(text: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_machines_and_scopes_are_listed_in_aligned_columns(service: Running) -> None:
-    machines = columns(service.call("fleet", "list").stdout)
-    assert machines[0][:6] == ["MACHINE", "SCOPE", "KIND", "DOMAIN", "HOST", "ADDRESS"]
-    assert [row[:6] for row in machines[1:]] == [
+def test_machines_and_scopes_are_listed_in_pages_and_shown_whole(service: Running) -> None:
+    first = service.call("fleet", "list", "--limit", "2")
+    machines = columns(first.stdout)
+    assert [row[:6] for row in machines] == [
+        ["MACHINE", "SCOPE", "KIND", "DOMAIN", "HOST", "ADDRESS"],
         ["bastion", "bastion", "machine", "0", "-", "-"],
         ["web-0", "web", "availability_set", "0", "h1", "10.0.0.10"],
-        ["web-1", "web", "availability_set", "1", "h2", "-"],
     ]
-    scopes = columns(service.call("fleet", "list", "--scopes").stdout)
-    assert [row[:4] for row in scopes[1:]] == [
-        ["bastion", "machine", "1", "1"],
-        ["web", "availability_set", "2", "2"],
-    ]
-    assert "web-1" not in service.call("fleet", "list", "--host", "h1").stdout
-    assert "bastion" not in service.call("fleet", "list", "--scope", "web").stdout
-
-
-def test_a_list_says_how_to_go_on_and_may_be_read_to_its_end(service: Running) -> None:
-    first = service.call("fleet", "list", "--limit", "2")
-    assert len(first.stdout.splitlines()) == 3
     cursor = re.search(r"--cursor (\S+),", first.stderr)
     assert cursor is not None
     rest = service.call("fleet", "list", "--cursor", cursor[1])
@@ -69,68 +57,53 @@ def test_a_list_says_how_to_go_on_and_may_be_read_to_its_end(service: Running) -
     whole = service.document("fleet", "list", "--limit", "1", "--all")
     assert [machine["name"] for machine in whole["machines"]] == ["bastion", "web-0", "web-1"]
     assert whole["next"] == ""
-
-
-def test_a_machine_and_a_scope_are_shown_whole(service: Running) -> None:
-    machine = service.call("fleet", "show", "WEB-1")
-    assert machine.returncode == 0
-    assert re.search(r"(?m)^tags: +role=leader$", machine.stdout)
-    assert re.search(r"(?m)^last seen: +never$", machine.stdout)
-    scope = service.call("fleet", "show", "web").stdout
-    assert re.search(r"(?m)^update domain 1: +web-1$", scope)
-    assert service.document("fleet", "show", "web")["kind"] == "availability_set"
-    unknown = service.call("fleet", "show", "nobody/else")
+    scopes = columns(service.call("fleet", "list", "--scopes").stdout)
+    assert [row[0] for row in scopes] == ["SCOPE", "bastion", "web"]
+    assert "web-1" not in service.call("fleet", "list", "--host", "h1").stdout
+    machine = service.call("fleet", "show", "WEB-1").stdout
+    assert re.search(r"(?m)^tags: +role=leader$", machine)
+    assert re.search(r"(?m)^last seen: +never$", machine)
+    assert re.search(r"(?m)^update domain 1: +web-1$", service.call("fleet", "show", "web").stdout)
+    unknown = service.call("fleet", "show", "bastoin")
     assert unknown.returncode == ExitStatus.NOT_FOUND
-    assert "'nobody/else'" in unknown.stderr
-    assert "'bastion'" in service.call("fleet", "show", "bastoin").stderr
+    assert "'bastion'" in unknown.stderr
 
 
-def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Path) -> None:
+def test_a_fleet_is_tried_applied_exported_and_pruned(service: Running, folder: Path) -> None:
     more = folder / "more.json"
-    more.write_text(json.dumps({"machine": [{"name": "spare"}]}))
+    more.write_text(json.dumps({"machine": [{"name": "zz", "listener": "blue"}]}))
     tried = service.call("fleet", "apply", str(more), "--dry-run")
-    assert tried.stdout.splitlines()[0] == "1 would be added: spare"
+    assert tried.stdout.splitlines()[0] == "1 would be added: zz"
     assert "3 not in the file, kept ('fleet apply --prune' removes them)" in tried.stdout
-    assert service.call("fleet", "show", "spare").returncode == ExitStatus.NOT_FOUND
-    assert service.call("fleet", "apply", str(more)).stdout.startswith("1 added: spare")
+    assert re.match(r"warning: .*'blue'.*\n$", tried.stderr), "what may not be meant"
+    assert service.call("fleet", "show", "zz").returncode == ExitStatus.NOT_FOUND
+    assert service.call("fleet", "apply", str(more)).stdout.startswith("1 added: zz")
     again = service.call("fleet", "apply", str(more)).stdout
-    assert "1 unchanged" in again
-    assert "nothing changed" in again
-    whole = folder / "whole.toml"
-    whole.write_text(FLEET)
-    pruned = service.call("fleet", "apply", str(whole), "--prune").stdout
-    assert "1 removed: spare" in pruned
-
-
-def test_what_may_not_be_meant_is_warned_of_on_stderr(service: Running) -> None:
-    zz = '[[machine]]\nname = "zz"\nlistener = "blue"\n'
-    for options in (["--dry-run"], ["--dry-run", "--json"], []):
-        warned = service.call("fleet", "apply", "-", *options, stdin=zz)
-        assert warned.returncode == 0
-        assert re.match(r"warning: .*'blue'.*\n$", warned.stderr)
+    assert ("1 unchanged" in again, "nothing changed" in again) == (True, True)
     service.call("hold", "machine", "zz")
     removed = service.call("fleet", "remove", "zz")
     assert removed.stdout == "1 removed: zz\n"
     assert re.match(r"warning: .*zz.*\n$", removed.stderr)
     assert service.call("release", "machine", "zz").returncode == 0
+    service.call("fleet", "apply", str(more))
+    pruned = service.call("fleet", "apply", "-", "--prune", stdin=FLEET).stdout
+    assert "1 removed: zz" in pruned
+    for options in ([], ["--json"]):
+        exported = service.call("fleet", "export", *options)
+        again = service.call("fleet", "apply", "-", "--prune", stdin=exported.stdout).stdout
+        assert again == "3 unchanged\nnothing changed\n"
 
 
 def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> None:
     for file, said in (
         ('[[machine]]\nname = "_x"\n', ["stdin: machine[0].name", "'_x'"]),
-        (
-            '[[machine]]\nname = "x"\nadress = "h"\n',
-            ["stdin: machine[0] 'x'", "'adress'", "'address'"],
-        ),
-        (
-            '{"machine": [{"name": "x", "host": {}}]}',
-            ["stdin: machine[0].host of 'x'"],
-        ),
+        ('[[machine]]\nname = "x"\nadress = "h"\n', ["stdin: machine[0] 'x'", "'address'"]),
+        ('{"machine": [{"name": "x", "host": {}}]}', ["stdin: machine[0].host of 'x'"]),
     ):
         refused = service.call("fleet", "apply", "-", stdin=file)
         assert (refused.returncode, refused.stdout) == (ExitStatus.USAGE, "")
         assert refused.stderr.startswith(f"forewarn: {said[0]}")
-        assert all(part in refused.stderr for part in said), refused.stderr
+        assert said[-1] in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
 
 
@@ -196,12 +169,3 @@ def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(service: Running) ->
     assert status == ExitStatus.UNREACHABLE
     assert b"permission denied" in text
     assert b"sudo" in text
-
-
-def test_an_exported_fleet_changes_nothing_when_it_is_applied(service: Running) -> None:
-    exported = service.call("fleet", "export")
-    assert exported.returncode == 0, exported.stderr
-    assert exported.stdout.startswith("[[availability_set]]")
-    for text in (exported.stdout, service.call("fleet", "export", "--json").stdout):
-        again = service.call("fleet", "apply", "-", "--prune", stdin=text)
-        assert again.stdout == "3 unchanged\nnothing changed\n"

@@ -101,19 +101,16 @@ def test_the_readmes_first_lines_clone_it_show_it_and_test_it(tmp_path: Path) ->
     assert re.search(r"[1-9]\d* passed", printed), printed
 
 
-@pytest.mark.parametrize("page", [INDEX, INSTALL])
-def test_another_page_begins_as_the_readme(page: str) -> None:
-    readme = [line.partition("  #")[0].rstrip() for line in commands(README)[0]]
-    lines = commands(page)[0]
-    assert len(lines) >= 2
-    assert lines == readme[: len(lines)]
-
-
-def test_the_readme_installs_it_as_the_guide_does() -> None:
+def test_other_pages_begin_as_the_readme_which_installs_as_the_guide_does() -> None:
     """The guide's lines are run by test_install.py, and what follows by test_demo.py."""
-    *lines, demo = commands(README)[1]
+    first, (*install, demo), *_ = commands(README)
+    readme = [line.partition("  #")[0].rstrip() for line in first]
+    for page in (INDEX, INSTALL):
+        lines = commands(page)[0]
+        assert len(lines) >= 2
+        assert lines == readme[: len(lines)], page
     assert demo.startswith("forewarn demo --keep")
-    assert [*lines, "forewarn --version"] in commands(INSTALL)
+    assert [*install, "forewarn --version"] in commands(INSTALL)
 
 
 PAGE = tree.ROOT / "docs" / "guides" / "first-fleet.md"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from connectors import hypervisor
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 from forewarn.connectors.libvirt.program import NO_LIBVIRT
@@ -151,18 +150,3 @@ def test_a_tag_sends_what_was_given_and_nothing_else(service: Running, told: Tol
         "domain": "web-0",
         "tag": {"scope": None, "update-domain": "1", "name": "", "address": "::1"},
     }
-
-
-@pytest.mark.skipif(
-    not hypervisor.has_libvirt(), reason=f"{hypervisor.PYTHON} has no libvirt module"
-)
-def test_libvirts_own_test_driver_is_synced_and_tagged(service: Running) -> None:
-    hosts = ("--libvirt", "lab=test:///default", "--python", hypervisor.PYTHON)
-    done = service.call("fleet", "sync", *hosts)
-    assert done.returncode == 0, done.stderr
-    assert service.document("fleet", "show", "test")["host"] == "lab"
-    tagged = service.call("fleet", "tag", "test", "--scope", "web", "--domain", "0", *hosts)
-    assert tagged.returncode == 0, tagged.stderr
-    assert "test on lab" in tagged.stdout
-    missing = service.call("fleet", "tag", "none", "--scope", "web", *hosts)
-    assert missing.returncode == ExitStatus.NOT_FOUND

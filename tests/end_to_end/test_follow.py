@@ -70,29 +70,32 @@ def test_a_follower_misses_nothing_and_has_nothing_twice_while_the_service_is_ki
 
 
 def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
+    out, err = folder / "out", folder / "err"
     with Running(folder) as running:
         running.apply(FLEET)
-        waiting = begun(running, folder, "schedule", "freeze", "m0", "--wait")
-        until(lambda: "Scheduled" in (folder / "out").read_text())
+
+        def waiting(machine: str) -> forked.Forked:
+            process = begun(running, folder, "schedule", "freeze", machine, "--wait")
+            until(lambda: "Scheduled" in out.read_text())
+            return process
 
         def tells_of_changes() -> bool:
             running.call("postpone", "1", "+20m")
-            return (folder / "out").read_text().count("1.1  Scheduled") > 1
+            return out.read_text().count("1.1  Scheduled") > 1
 
+        first = waiting("m0")
         until(tells_of_changes)
         assert running.call("approve", "1").returncode == 0
-        assert waiting.wait(patience.SECONDS) == 0, (folder / "err").read_text()
-        assert "1.1  Completed" in (folder / "out").read_text()
+        assert first.wait(patience.SECONDS) == 0, err.read_text()
+        assert "1.1  Completed" in out.read_text()
         detail = running.document("schedule", "freeze", "m1", "--already-failed", "--wait")
         assert [one["status"] for one in detail["operations"]] == ["Completed"]
-        waiting = begun(running, folder, "schedule", "freeze", "m3", "--wait")
-        until(lambda: "Scheduled" in (folder / "out").read_text())
+        canceled = waiting("m3")
         assert running.call("cancel", "3").returncode == 0
-        assert waiting.wait(patience.SECONDS) == 11
-        assert "3.1" in (folder / "err").read_text()
-        waiting = begun(running, folder, "schedule", "freeze", "m4", "--wait")
-        until(lambda: "Scheduled" in (folder / "out").read_text())
-        waiting.send_signal(signal.SIGINT)
-        assert waiting.wait(patience.SECONDS) == 130
-        assert "forewarn maintenance show 4" in (folder / "err").read_text()
+        assert canceled.wait(patience.SECONDS) == 11
+        assert "3.1" in err.read_text()
+        interrupted = waiting("m4")
+        interrupted.send_signal(signal.SIGINT)
+        assert interrupted.wait(patience.SECONDS) == 130
+        assert "forewarn maintenance show 4" in err.read_text()
         assert running.operation()["status"] == "Scheduled"

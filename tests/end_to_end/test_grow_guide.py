@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,35 +71,28 @@ def test_the_commands_before_compose_make_its_secrets_for_nobody_else(tmp_path: 
     assert made["machines.map"].read_text() == f"{address} {name}\n"
 
 
-def test_compose_names_files_that_there_are_or_that_the_page_makes() -> None:
+def test_composes_replicas_have_settings_files_and_addresses_that_there_are(
+    tmp_path: Path,
+) -> None:
     read = compose()
     made = pages.block(PAGE, "sh", "mkdir -p secrets")
     named = [one["file"] for one in read["secrets"].values()]
     for service in read["services"].values():
         named += [each.partition(":")[0] for each in service.get("volumes", [])]
         named += [service["env_file"]] if "env_file" in service else []
-    for name in named:
-        if name in read["volumes"]:
-            continue
+    for name in set(named) - set(read["volumes"]):
         stem = name.removeprefix("./").removeprefix("secrets/")
         assert stem in made or (PACKAGING / stem).exists(), name
-
-
-@pytest.mark.parametrize("name", REPLICAS)
-def test_composes_replicas_have_settings_that_are_taken(tmp_path: Path, name: str) -> None:
-    service = compose()["services"][name]
-    given = {**service["environment"], "STATE_DIRECTORY": str(tmp_path)}
-    loaded = settings.load(None, given)
-    assert loaded.store.url.startswith("postgresql://forewarn@db/")
-    assert loaded.guest.listener[0].trusted_proxies
-    assert service["hostname"] == name
-    files = (loaded.store.password_file, *loaded.guest.listener[0].proxy_secret_files)
-    assert [Path(each).name for each in files] == service["secrets"]
-
-
-def test_composes_addresses_are_those_of_haproxy() -> None:
-    services = compose()["services"]
-    text = (PACKAGING / "haproxy.cfg").read_text(encoding="utf-8")
+    services = read["services"]
+    for name in REPLICAS:
+        given = {**services[name]["environment"], "STATE_DIRECTORY": str(tmp_path)}
+        loaded = settings.load(None, given)
+        assert loaded.store.url.startswith("postgresql://forewarn@db/")
+        assert loaded.guest.listener[0].trusted_proxies
+        assert services[name]["hostname"] == name
+        files = (loaded.store.password_file, *loaded.guest.listener[0].proxy_secret_files)
+        assert [Path(each).name for each in files] == services[name]["secrets"]
+    text = HAPROXY.read_text(encoding="utf-8")
     servers = dict(re.findall(r"^    server (\w+) ([\d.]+):8170$", text, re.MULTILINE))
     placed = {name: services[name]["networks"]["service"]["ipv4_address"] for name in REPLICAS}
     assert servers == placed
@@ -109,21 +101,19 @@ def test_composes_addresses_are_those_of_haproxy() -> None:
     assert f"bind {networks['guests']['ipv4_address']}:80" in text
 
 
-HEARD: list[dict[str, str]] = []
-"""The headers of what HAProxy has sent on."""
+@needs_haproxy
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(tmp_path: Path) -> None:
+    """By the page's configuration, before one replica of three that is ours."""
+    heard: list[dict[str, str]] = []
 
+    def replica(asked: Asked, _: int) -> bytes:
+        """Answer HAProxy's probe as a replica does, and keep what it signs for a guest."""
+        signed = "x-instance-id" in asked.headers
+        if signed:
+            heard.append(asked.headers)
+        return message(200 if signed else 400)
 
-def replica(heard: Asked, _: int) -> bytes:
-    """Answer HAProxy's probe as a replica does, and keep what it signs for a guest."""
-    signed = "x-instance-id" in heard.headers
-    if signed:
-        HEARD.append(heard.headers)
-    return message(200 if signed else 400)
-
-
-@pytest.fixture
-def proxy(tmp_path: Path) -> Iterator[int]:
-    """HAProxy by the page's configuration, before one replica of three that is ours."""
     (tmp_path / "machines.map").write_text("127.0.0.1 web-0\n")
     with serving(replica) as server:
         port = free_port()
@@ -139,29 +129,19 @@ def proxy(tmp_path: Path) -> Iterator[int]:
         settled = tmp_path / "haproxy.cfg"
         settled.write_text(pages.placed(HAPROXY.read_text(encoding="utf-8"), places))
         command = ["haproxy", "-db", "-q", "-f", str(settled)]
-        given = {**os.environ, "FOREWARN_PROXY_KEY": KEY}
-        with subprocess.Popen(command, env=given) as process:
-            yield port
+        claims = {"X-Instance-ID": "web-1", "X-Instance-ID-Signature": "0"}
+        claims["X-Forwarded-For"] = "1.2.3.4"
+        with subprocess.Popen(command, env=os.environ | {"FOREWARN_PROXY_KEY": KEY}) as process:
+            until(lambda: asked(port, "127.0.0.1", claims) == 200)
+            told = heard[-1]
+            assert told["x-instance-id"] == "web-0"
+            signature = hmac.new(base64.b64decode(KEY), b"web-0", hashlib.sha256).hexdigest()
+            assert told["x-instance-id-signature"] == signature
+            assert told["x-forwarded-for"] == "127.0.0.1"
+            before = len(heard)
+            assert asked(port, "127.0.0.9", claims) == 403  # it is not on the map
+            assert len(heard) == before
             process.kill()
-
-
-@needs_haproxy
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
-def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(proxy: int) -> None:
-    claims = {
-        "X-Instance-ID": "web-1",
-        "X-Instance-ID-Signature": "0",
-        "X-Forwarded-For": "1.2.3.4",
-    }
-    until(lambda: asked(proxy, "127.0.0.1", claims) == 200)
-    expected = hmac.new(base64.b64decode(KEY), b"web-0", hashlib.sha256).hexdigest()
-    told = HEARD[-1]
-    assert told["x-instance-id"] == "web-0"
-    assert told["x-instance-id-signature"] == expected
-    assert told["x-forwarded-for"] == "127.0.0.1"
-    heard = len(HEARD)
-    assert asked(proxy, "127.0.0.9", claims) == 403  # it is not on the map
-    assert len(HEARD) == heard
 
 
 def asked(port: int, source: str, headers: dict[str, str]) -> int:

@@ -1,27 +1,20 @@
-"""The service as a process of its own: its signals, its exit statuses, and what survives them."""
+"""The service as a process of its own: its signals, its exit statuses, and what outlives it."""
 
-import json
 import os
 import pty
 import signal
 import socket
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from end_to_end.running import Running
-from forewarn.clock import SystemClock
-from forewarn.control import service_clock
 from forewarn.server import run
-from forewarn.server import service as of_service
 from forewarn.server.process import BY_SIGNAL
-from forewarn.store import sqlite
 from patience import SECONDS, until
-from server.running import fleet, request_reboot
+from server.running import fleet
 
 
 @pytest.fixture
@@ -114,43 +107,38 @@ def test_a_folder_in_which_any_user_may_replace_the_database_is_told(
     assert [line["mode"] for line in service.said() if "mode" in line] == told
 
 
-HOUR = timedelta(hours=1)
+PROGRAM = """#!{python}
+# A host's program: it has no domain to tell of.
+import os, pathlib, sys
+pathlib.Path({folder!r}, sys.argv[4].removeprefix("x:///")).write_text(str(os.getpid()))
+for line in sys.stdin:
+    print('{{"domains": []}}', flush=True)
+"""
+SETTINGS = """
+[fleet.libvirt]
+sync = true
+python = "{program}"
+uris = {{ h0 = "x:///h0", h1 = "x:///h1" }}
+"""
 
 
-def when(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
 
 
-def an_hour_passes(folder: Path, scale: float) -> None:
-    """Let the clock of a service that does not run go on by an hour, and then at a scale."""
-    now = SystemClock().now()
-    origin = service_clock.ClockScale(scale=scale, origin=now + HOUR, real_origin=now)
-    store = sqlite.open_store(folder / "forewarn.db")
-    with store.write() as transaction:
-        transaction.put_setting(of_service.CLOCK_SETTING, msgspec.json.encode(origin).decode())
-    store.close()
-
-
-@pytest.mark.parametrize("stop", [Running.kill, pytest.param(Running.stop, marks=pytest.mark.soak)])
-def test_a_restart_after_notbefore_passed_gives_the_outage_back_before_anything_starts(
-    service: Running, stop: Any
-) -> None:
-    scale = 300.0  # 15 minutes are 3 s
+@pytest.mark.parametrize("end", [Running.kill, Running.stop], ids=["killed", "stopped"])
+def test_no_program_outlives_its_service(folder: Path, end: Callable[[Running], object]) -> None:
+    program = folder / "python"
+    program.write_text(PROGRAM.format(python=sys.executable, folder=str(folder)))
+    program.chmod(0o755)
+    service = Running(folder, more=SETTINGS.format(program=program))
     service.start()
-    service.operator.ask("PUT", "/v1/fleet", fleet())
-    promised = when(request_reboot(service.operator)["operations"][0]["not_before"])
-    stop(service)
-    an_hour_passes(service.folder, scale)
-    text = service.settings.read_text()
-    service.settings.write_text(text.replace("[clock]\n", f"[clock]\nscale = {scale}\n"))
-    service.start()
-    moved = when(service.operation()["not_before"]) - promised
-    assert moved >= HOUR
-    (told,) = (line for line in service.said() if line["event"].startswith("guests could not"))
-    assert told["operations"] == 1
-    assert told["seconds"] >= HOUR.total_seconds()
-    status, document = service.ask("web-0")
-    assert status == 200
-    assert json.loads(document)["DocumentIncarnation"] >= 2
-    found = until(lambda: one if (one := service.operation())["started_at"] else None)
-    assert when(found["started_at"]) >= when(found["not_before"]) >= promised + moved
+    until(lambda: len(service.said("a host is watched")) == 2, service.log.read_text)
+    pids = [int((folder / host).read_text()) for host in ("h0", "h1")]
+    assert all(map(alive, pids))
+    end(service)
+    until(lambda: not any(map(alive, pids)), lambda: pids)

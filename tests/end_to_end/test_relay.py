@@ -21,6 +21,7 @@ from patience import until
 from ports import free_port
 from relays.process import Relay
 
+PLANE = free_port()
 EVENTS = "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
 FLEET = """
 [[machine]]
@@ -84,45 +85,36 @@ class HostRelay(Relay):
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[tuple[Running, int]]:
-    port = free_port()
-    running = Running(tmp_path, clock=f'[relay]\nlisten = "127.0.0.1:{port}"')
-    running.start()
-    try:
+def service(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, clock=f'[relay]\nlisten = "127.0.0.1:{PLANE}"') as running:
         running.apply(FLEET)
-        yield running, port
-    finally:
-        running.kill()
+        yield running
 
 
 @pytest.fixture
-def relay(service: tuple[Running, int], tmp_path: Path) -> Iterator[HostRelay]:
-    made = service[0].operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
-    running = HostRelay(tmp_path / "h1", service[1], made.json["token"])
+def relay(service: Running, tmp_path: Path) -> Iterator[HostRelay]:
+    made = service.operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
+    running = HostRelay(tmp_path / "h1", PLANE, made.json["token"])
     yield running
     running.end()
 
 
-def reboot(service: Running) -> None:
-    body = {"event_type": "Reboot", "machines": ["web-0"]}
-    assert service.operator.ask("POST", "/v1/maintenances", body).status == 201
-
-
 def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_framework(
-    service: tuple[Running, int], relay: HostRelay
+    service: Running, relay: HostRelay
 ) -> None:
     relay.start()
     relay.wait_until_ready()
     assert relay.events() == []
     listed = rf"(?m)^h1 .*  present  {TIME} +{re.escape(__version__)} +1 +{TIME} "
-    hosts = functools.partial(service[0].call, "host", "list")
+    hosts = functools.partial(service.call, "host", "list")
     until(lambda: re.search(listed, hosts().stdout), lambda: hosts().stdout)
-    reboot(service[0])
+    body = {"event_type": "Reboot", "machines": ["web-0"]}
+    assert service.operator.ask("POST", "/v1/maintenances", body).status == 201
     (event,) = until(relay.events, relay.said)
     assert event["Resources"] == ["web-0"]
     approval = {"StartRequests": [{"EventId": event["EventId"]}]}
     assert relay.ask("POST", approval) == (200, None)
-    assert service[0].operation()["events"][0]["approval"]["by"] == "web-0"
+    assert service.operation()["events"][0]["approval"]["by"] == "web-0"
     never = {"StartRequests": [{"EventId": "A" * 36}]}
     assert relay.ask("POST", never)[0] == 400
     assert relay.ask(path=EVENTS.replace("web-0", "db-0"))[0] == 403
@@ -132,21 +124,16 @@ def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_fra
     assert relay.end() == 0
 
 
-def test_a_restart_refuses_nobody_where_systemd_has_the_socket(
-    service: tuple[Running, int], relay: HostRelay
-) -> None:
-    assert service[0].operator is not None
+@pytest.mark.usefixtures("service")
+def test_a_restart_refuses_nobody_where_systemd_has_the_socket(relay: HostRelay) -> None:
     with socket.create_server(("127.0.0.1", relay.port), backlog=1024) as listening:
         number = fcntl.fcntl(listening, fcntl.F_DUPFD, FIRST_FILE)
         try:
-            start = ("bash", "-c", HAND_OVER, "hand-over", str(number))
-            relay.within = start
-            relay.start(files=(number,))
-            assert relay.ask()[0] == 200  # it waits in the queue until the relay is ready
+            relay.within = ("bash", "-c", HAND_OVER, "hand-over", str(number))
             for _ in range(3):
-                assert relay.end() == 0
                 relay.start(files=(number,))
-                assert relay.ask()[0] == 200
+                assert relay.ask()[0] == 200  # it waits in the queue until the relay is ready
+                assert relay.end() == 0
         finally:
             os.close(number)
 

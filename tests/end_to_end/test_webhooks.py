@@ -1,6 +1,5 @@
-"""Webhooks of a service that is a process of its own: the guide's receiver, and kills."""
+"""Webhooks of a service that is a process: the guide's receiver, and the example for chats."""
 
-import random
 import re
 import subprocess
 import sys
@@ -13,11 +12,9 @@ import pytest
 
 import patience
 from end_to_end.running import Running
-from forewarn.maintenance import news
-from forewarn.store import sqlite
 from house.tree import ROOT
 from ports import free_port
-from server.receiver import Received, answer, receiving
+from server.receiver import receiving
 
 GUIDE = ROOT / "docs" / "guides" / "webhooks.md"
 FLEET = """
@@ -25,7 +22,6 @@ FLEET = """
 name = "web"
 machines = [{ name = "web-0", address = "10.0.0.1" }, { name = "web-1", address = "10.0.0.2" }]
 """
-ROUNDS = 4
 
 
 @pytest.fixture
@@ -70,59 +66,6 @@ def test_the_receiver_of_the_guide_verifies_what_it_gets(service: Running, tmp_p
         "operation 1.1 operation.canceled",
         "maintenance 1 maintenance.finished",
     ]
-
-
-def expected(database: Path) -> list[str]:
-    """Return the numbers of all news after the fleet was applied."""
-    store = sqlite.open_store(database)
-    try:
-        with store.read() as reading:
-            found = reading.news_after(1, 10_000)
-    finally:
-        store.close()
-    return [told.id for record in found for told in news.numbered(record.sequence, record.items)]
-
-
-def numbers(received: list[Received]) -> list[str]:
-    return [one.json["id"] for one in received]
-
-
-def test_a_service_that_is_killed_delivers_everything_in_order_and_repeats_only_the_last(
-    tmp_path: Path,
-) -> None:
-    chance = random.Random(7)
-    service = Running(tmp_path, clock="scale = 60")  # the turn of the killed one is soon over
-    service.start()
-    service.apply(FLEET)
-    with receiving() as receiver:
-        body = {"name": "ours", "url": receiver.url()}
-        assert service.operator.ask("POST", "/v1/webhooks", body).status == 201
-        for turn in range(ROUNDS):
-            if turn == ROUNDS - 2:
-                receiver.answers["/hook"] = answer(503)
-            before = len(receiver.got())
-            for _ in range(chance.randint(1, 6)):
-                schedule_and_cancel(service, chance.choice(["web-0", "web-1"]))
-            receiver.awaited(before + 1)
-            service.kill()
-            receiver.answers.clear()
-            service.start()
-        number = schedule_and_cancel(service, "web-0")
-        last = ("maintenance.finished", number)
-        patience.until(
-            lambda: any(
-                (one.json["type"], one.json["data"].get("maintenance")) == last
-                for one in receiver.got()
-            ),
-            receiver.got,
-        )
-        assert service.stop() == 0
-        received = receiver.got()
-    assert list(dict.fromkeys(numbers(received))) == expected(tmp_path / "forewarn.db")
-    places = [tuple(map(int, number.split("-"))) for number in numbers(received)]
-    assert places == sorted(places)
-    bodies = {one.id: one.body for one in received}
-    assert all(bodies[one.id] == one.body for one in received)
 
 
 CHAT = ROOT / "docs" / "examples" / "chat.py"

@@ -9,8 +9,7 @@ leaves running; two run at once, or HOSTS_AT_ONCE.
     lab       The network, the hosts h1 and h2, the service, the fleet, the command line.
     host      A host with its relay: virsh against it, its power, its libvirtd, its cable, and
               its boot id.
-    system_host A host whose libvirtd is root's: AREA=hosts-root.
-    ssh_host    Such a host that is reached by SSH alone.
+    system_host Hosts whose libvirtd is root's, one of them reached by SSH alone: AREA=hosts-root.
     site        What a test of root has to itself: /etc, and the user of the service's unit.
     guest     A guest: where it runs, and all of its polls, by which a test judges.
     init.sh   The only program of the guests.

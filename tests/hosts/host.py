@@ -57,7 +57,7 @@ class Host:
         self.boot_id_file = self.folder / "boot_id"
         self.reboot_file = self.folder / "reboot"
         self.reboots = 0
-        self._changes = threading.Lock()
+        self._changes = threading.RLock()
         self.relay: Path | None = None
         """The settings of the relay that runs while the host has power; None for none."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,9 +96,9 @@ class Host:
     def power_on(self) -> None:
         """Boot it, and wait until its libvirtd answers."""
         with self._changes:
-            self._power_on()
+            self._boot()
 
-    def _power_on(self) -> None:
+    def _boot(self) -> None:
         # A boot begins with an empty /run. A guest's status of the last boot names a process id,
         # which in the new namespace may be libvirtd's own: it would end itself.
         shutil.rmtree(self.folder / "run")
@@ -164,26 +164,23 @@ class Host:
     def power_off(self) -> None:
         """Cut its power: every process on it ends in this instant."""
         with self._changes:
-            self._power_off()
-
-    def _power_off(self) -> None:
-        if self._process is None:
-            return
-        try:
-            os.kill(self.init(), signal.SIGKILL)
-        except (OSError, ValueError):  # it has no first process: it did not come up
-            self._process.kill()
-        self._process.wait(START_SECONDS)
-        self._process = None
-        if self._relaying is not None:
-            self._relaying.wait(START_SECONDS)
-            self._relaying = None
+            if self._process is None:
+                return
+            try:
+                os.kill(self.init(), signal.SIGKILL)
+            except (OSError, ValueError):  # it has no first process: it did not come up
+                self._process.kill()
+            self._process.wait(START_SECONDS)
+            self._process = None
+            if self._relaying is not None:
+                self._relaying.wait(START_SECONDS)
+                self._relaying = None
 
     def reboot(self) -> None:
         """Cut its power and boot it again: none of its guests runs then."""
         with self._changes:
-            self._power_off()
-            self._power_on()
+            self.power_off()
+            self.power_on()
             self.reboots += 1
 
     def init(self) -> int:

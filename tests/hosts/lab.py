@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -107,12 +108,8 @@ def missing_of_root() -> str:
 
 
 def _absent(programs: Iterable[str]) -> str:
-    return ", ".join(name for name in programs if not _found(name))
-
-
-def _found(program: str) -> bool:
-    folders = [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin", "/usr/lib/polkit-1"]
-    return any(os.access(Path(folder) / program, os.X_OK) for folder in folders)
+    path = f"{image.search_path()}:/usr/lib/polkit-1"
+    return ", ".join(name for name in programs if shutil.which(name, path=path) is None)
 
 
 class Lab:
@@ -130,7 +127,7 @@ class Lab:
         self.folder = folder
         self.hosts: dict[str, Host] = {}
         self.guests: dict[str, Guest] = {}
-        self.service: Running | None = None
+        self._service: Running | None = None
         self._numbers: dict[str, int] = {}
         """Of every guest that there was: its addresses and taps stay."""
         self._ended = threading.Event()
@@ -142,6 +139,12 @@ class Lab:
         if has_relays:
             process.certify(folder, SERVICE)
         self._watcher.start()
+
+    @property
+    def service(self) -> Running:
+        """The service that `serve` has started."""
+        assert self._service is not None
+        return self._service
 
     def host(self, name: str) -> Host:
         """Return a host by its name; make and boot it if there is none."""
@@ -182,7 +185,7 @@ class Lab:
             settings: From `[connector]` on.
             as_the_unit: As its user and with its capabilities, which takes root.
         """
-        assert self.service is None, "it runs: stop it first"
+        assert self._service is None, "it runs: stop it first"
         folder = self.folder / "service"
         folder.mkdir(exist_ok=True)
         running = Running(folder)
@@ -195,7 +198,7 @@ class Lab:
             for path in (folder, *folder.iterdir()):
                 os.chown(path, site.USER_ID, site.USER_ID)
         running.start(*(site.as_the_unit(site.READS_ALL) if as_the_unit else ()))
-        self.service = running
+        self._service = running
         os.environ["FOREWARN_CONFIG"] = str(running.settings)
         os.environ.pop("FOREWARN_OPERATOR", None)
         if self._has_relays:
@@ -220,7 +223,6 @@ class Lab:
 
         They are one availability set, with an update domain for each guest; `more` is of each.
         """
-        assert self.service is not None
         machines = [
             {
                 "name": guest.name,
@@ -244,7 +246,6 @@ class Lab:
 
         It runs in this process: one of its own takes half a second of processor to start.
         """
-        assert self.service is not None
         with (
             contextlib.redirect_stdout(io.StringIO()) as out,
             contextlib.redirect_stderr(io.StringIO()) as err,
@@ -279,7 +280,6 @@ class Lab:
 
     def operations(self) -> list[dict[str, Any]]:
         """Return all operations that the service knows, the oldest first."""
-        assert self.service is not None
         found: list[dict[str, Any]] = self.service.operator.get("/v1/history")["operations"]
         return found[::-1]
 
@@ -313,7 +313,6 @@ class Lab:
 
     def _known(self) -> set[str]:
         """Return the guests that the service has heard, or that are not of its fleet."""
-        assert self.service is not None
         machines = self.service.operator.get("/v1/fleet/machines")["machines"]
         silent = {machine["name"] for machine in machines if machine["last_seen"] is None}
         return set(self.guests) - silent
@@ -325,7 +324,7 @@ class Lab:
     def report(self) -> str:
         """Return what a failed test wants to read: of the service, the hosts and the guests."""
         parts = [f"operations: {json.dumps(self.operations(), indent=1)}"]
-        if self.service is not None:
+        if self._service is not None:
             parts.append(f"service: {self.service.log.read_text()[-3000:]}")
         parts += [f"{name}: {host.log()}" for name, host in self.hosts.items()]
         parts += [f"{guest.name}: {guest.said()[-1000:]}" for guest in self.guests.values()]
@@ -333,7 +332,7 @@ class Lab:
 
     def close(self) -> None:
         """End everything."""
-        if self.service is not None:
+        if self._service is not None:
             self.service.stop()
         self._ended.set()
         self._watcher.join()

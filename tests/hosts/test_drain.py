@@ -13,7 +13,6 @@ FOLDER = "<filesystem type='mount'><source dir='{path}'/><target dir='share'/></
 
 
 def wait_until(lab: Lab, host: str, wanted: str) -> None:
-    assert lab.service is not None
     operator = lab.service.operator
     until(lambda: operator.get(f"/v1/hosts/{host}")["host"]["status"] == wanted, lab.report)
 

@@ -41,13 +41,11 @@ def machine(lab: Lab, guest: Guest) -> dict[str, Any]:
 
 
 def alerts(lab: Lab) -> list[tuple[str, str]]:
-    assert lab.service is not None
     found = lab.service.operator.get("/v1/alerts")["items"]
     return [(alert["kind"], alert["about"]) for alert in found]
 
 
 def log(lab: Lab) -> str:
-    assert lab.service is not None
     return lab.service.log.read_text()
 
 

@@ -67,36 +67,23 @@ def test_a_task_that_is_killed_at_any_moment_is_carried_out(lab: Lab, guests: li
 
 
 def victims(lab: Lab, victim: str) -> list[int]:
-    if victim == "program":
-        return programs(lab)
-    return [int(begun.read_text()) for begun in lab.runners() if is_alive(begun)]
-
-
-def programs(lab: Lab) -> list[int]:
-    """Return the processes of the programs that runners watch."""
+    """Return the runners of tasks, or the programs that they watch."""
     found = []
     for begun in lab.runners():
         with contextlib.suppress(OSError, ValueError):
             runner = int(begun.read_text())
             children = Path(f"/proc/{runner}/task/{runner}/children").read_text()
-            found += [int(child) for child in children.split()]
+            found += [runner] if victim == "runner" else map(int, children.split())
     return found
-
-
-def is_alive(begun: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return (Path("/proc") / begun.read_text().strip()).exists()
-    return False
 
 
 def test_a_service_that_is_killed_finishes_the_task_after_its_restart(
     lab: Lab, guests: list[Guest]
 ) -> None:
-    assert lab.service is not None
     boots, host = len(guests[0].boots), guests[0].host()
     lab.begin("reboot", "web-0")
     lab.service.kill()
-    for pid in programs(lab):
+    for pid in victims(lab, "program"):
         os.kill(pid, signal.SIGKILL)
     lab.service.start()
     operation = lab.ended()[-1]

@@ -23,7 +23,6 @@ def test_a_guest_polls_the_relay_of_its_host_once_a_second(lab: Lab, guest: Gues
     documents = [each.document for each in guest.polls if each.document]
     assert documents[-1] == {"DocumentIncarnation": 0, "Events": []}
     assert len(guest.boots) == 1
-    assert lab.service is not None
     metrics = lab.service.operator.ask("GET", "/metrics").body.decode()
     assert "forewarn_guest_connections_accepted_total 0.0" in metrics
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hosts import site, ssh_host
+from hosts import site, system_host
 from hosts.guest import BRIDGED, Guest
 from hosts.lab import Lab
 from recipes import pages
@@ -32,9 +32,9 @@ def lab(as_root: None) -> Iterator[Lab]:
         folder = Path(name)
         folder.chmod(0o711)
         (home / ".ssh").mkdir(mode=0o700)
-        ssh_host.generate(home / ".ssh" / "id_ed25519")
+        system_host.generate(home / ".ssh" / "id_ed25519")
         (home / ".ssh" / "config").write_text("StrictHostKeyChecking accept-new\n")
-        made = Lab(folder, ssh_host.SshHost)
+        made = Lab(folder, system_host.SshHost)
         try:
             with Path("/etc/hosts").open("a") as file:
                 file.writelines(f"{host.address} {host.name}\n" for host in map(made.host, NAMES))
@@ -87,7 +87,7 @@ def as_the_unit(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_hosts_keys_that_were_saved_are_those_that_the_hosts_have(lab: Lab, name: str) -> None:
     home = Path("~root").expanduser()
-    own = as_operator(home, f"ssh root@{name} ssh-keygen -lf /etc/ssh/{ssh_host.KEY}.pub")
+    own = as_operator(home, f"ssh root@{name} ssh-keygen -lf /etc/ssh/{system_host.KEY}.pub")
     saved = as_operator(home, f"ssh-keygen -lF {name} -f /etc/ssh/ssh_known_hosts")
     assert own.split()[1] in saved
 

@@ -32,24 +32,16 @@ def test_two_parts_of_the_smoke_test_may_need_a_second_try(
     assert [line for line in told if line.startswith("FLAKY")] == [f"FLAKY {p} 7" for p in parts]
 
 
-def test_a_part_that_fails_twice_fails_the_smoke_test(tmp_path: Path) -> None:
+def test_what_fails_twice_is_no_break_or_skips_everything_has_failed(tmp_path: Path) -> None:
     parts = {"broken": part("raise SystemExit(3)"), "sound": part("")}
     assert proofs.smoke(parts, 7, tmp_path) == 1
-
-
-def test_a_break_that_nobody_sees_fails_its_area(tmp_path: Path) -> None:
-    def broken(source: str) -> proofs.Outcome:
-        return proofs.carry_out("x", [part(source)._replace(seen=True)], 7, tmp_path)
-
-    assert not broken("raise SystemExit(1)").failed
-    assert broken("").failed
-
-
-def test_an_area_that_skips_everything_has_failed(tmp_path: Path) -> None:
-    for said, failed in (("18 skipped", True), ("17 skipped, 1 passed", False)):
-        printed = f"print('== {said} in 1.0s ==')"
-        ended = proofs.carry_out("area", [proofs.Run(("-c", printed), {})], 1, tmp_path)
-        assert (ended.failed, ended.said) == (failed, said)
+    for run, failed in (
+        (part("raise SystemExit(1)")._replace(seen=True), False),
+        (part("")._replace(seen=True), True),
+        (part("print('== 18 skipped in 1.0s ==')"), True),
+        (part("print('== 17 skipped, 1 passed in 1.0s ==')"), False),
+    ):
+        assert proofs.carry_out("area", [run], 7, tmp_path).failed == failed, run
 
 
 def test_the_page_of_proofs_keeps_the_last_lines_of_each_area() -> None:
@@ -70,17 +62,11 @@ def test_what_is_proven_is_there() -> None:
     assert [path for path in (*named, *covered) if not (tree.ROOT / path).exists()] == []
 
 
-def test_the_gate_names_tests_that_are_there() -> None:
+def test_the_gate_names_tests_and_contributing_the_areas_that_are_there() -> None:
     begins = [begin.partition("::")[0].rstrip("/") for begin in proofs.MUST_RUN]
     assert begins
     assert [begin for begin in begins if not list(tree.ROOT.glob(f"{begin}*"))] == []
-
-
-def test_contributing_has_a_row_for_each_area() -> None:
     page = (tree.ROOT / "CONTRIBUTING.md").read_text("utf-8")
     rows = "\n".join(line for line in page.splitlines() if line.startswith("| `"))
     assert [area for area in proofs.AREAS if f"`{area}`" not in rows] == []
-
-
-def test_the_gates_script_is_one_that_bash_can_read() -> None:
     subprocess.run(["bash", "-n", str(tree.ROOT / ".ci" / "run")], check=True)

@@ -60,7 +60,6 @@ class Definition(NamedTuple):
     line: int
     last_line: int
     is_function: bool
-    positional: frozenset[str]
 
 
 def definitions(path: Path) -> tuple[Definition, ...]:
@@ -82,23 +81,14 @@ def _outline(path: Path) -> tuple[str, tuple[Definition, ...]]:
     while rest:
         node = rest.pop()
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(_definition(node))
+            last = node.end_lineno or node.lineno
+            kind = not isinstance(node, ast.ClassDef)
+            found.append(Definition(node.name, node.lineno, last, kind))
         for block in ("body", "orelse", "finalbody", "handlers", "cases"):
             within = getattr(node, block, ())
             if isinstance(within, list):  # a lambda's body is an expression
                 rest.extend(within)
     return ast.get_docstring(syntax) or "", tuple(found)
-
-
-def _definition(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Definition:
-    takes = [] if isinstance(node, ast.ClassDef) else node.args.posonlyargs + node.args.args
-    return Definition(
-        node.name,
-        node.lineno,
-        node.end_lineno or node.lineno,
-        not isinstance(node, ast.ClassDef),
-        frozenset(each.arg for each in takes),
-    )
 
 
 def shown(path: Path) -> str:

@@ -1,6 +1,7 @@
 """A pair of PostgreSQL servers on two machines that a switch can stop, set up as the page says."""
 
 import contextlib
+import itertools
 import os
 import pwd
 import shutil
@@ -8,8 +9,9 @@ import signal
 import stat
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+
+import psycopg
 
 import forked
 import patience
@@ -304,16 +306,15 @@ PAUSE = 0.003
 class Writer:
     """Writes numbers, each once, and keeps those that were acknowledged.
 
-    A psql is fed line by line; where its connection ends the number under way is given up, for
-    nobody knows what became of it, and another psql goes on with the next.
+    Where its connection ends the number under way is given up, for nobody knows what became of it,
+    and another connection goes on with the next.
     """
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        self._number = 0
+        self._numbers = itertools.count(1)
         self._ending = threading.Event()
         self.acknowledged: list[int] = []
-        self.sessions = 0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -322,37 +323,12 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ending.is_set():
-            self.sessions += 1
-            for number in self._session():
-                self.acknowledged.append(number)
-                self._ending.wait(PAUSE)
-            self._ending.wait(PAUSE)
-
-    def _session(self) -> Iterator[int]:
-        """Write until the connection ends; yield each number that was acknowledged."""
-        psql = subprocess.Popen(
-            [BIN / "psql", "-XAtqw", "-v", "ON_ERROR_STOP=1", "-d", self._conninfo],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert psql.stdin is not None
-        assert psql.stdout is not None
-        try:
-            while not self._ending.is_set():
-                self._number += 1
-                psql.stdin.write(f"INSERT INTO written VALUES ({self._number}) RETURNING n;\n")
-                psql.stdin.flush()
-                if psql.stdout.readline() != f"{self._number}\n":
-                    return
-                yield self._number
-        except BrokenPipeError:
-            return
-        finally:
-            psql.kill()
-            psql.wait()
-            psql.stdout.close()
-            with contextlib.suppress(BrokenPipeError):
-                psql.stdin.close()
+        while not self._ending.wait(PAUSE):
+            with (
+                contextlib.suppress(psycopg.Error),
+                psycopg.connect(self._conninfo, autocommit=True) as connection,
+            ):
+                while not self._ending.wait(PAUSE):
+                    number = next(self._numbers)
+                    connection.execute("INSERT INTO written VALUES (%s)", [number])
+                    self.acknowledged.append(number)

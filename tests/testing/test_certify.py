@@ -16,6 +16,7 @@ import yaml
 
 import forked
 import patience
+from client.scripted import message, serving
 from end_to_end import installed
 from end_to_end.test_command_line import AS_NOBODY
 from forewarn.cli import main
@@ -86,30 +87,16 @@ def test_an_ordinary_user_makes_a_namespace_in_a_user_namespace() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
-def test_an_isolated_handler_reaches_the_ports_that_were_asked_for(tmp_path: Path) -> None:
+def test_an_isolated_handler_reaches_the_ports_that_were_asked_for() -> None:
     try:
         isolated = handler_process.isolation()
     except handler_process.CannotIsolate as error:
         pytest.skip(str(error))
-    (tmp_path / "index.html").write_text("the host's own\n")
-    served = subprocess.Popen(
-        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert served.stdout is not None
-        port = int(served.stdout.readline().split(" port ")[1].split()[0])
+    with serving(lambda *_: message(200, b"the host's own")) as server:
         ask = f"""import os, urllib.request as u
-print(u.urlopen('http://127.0.0.1:{port}/').read(), os.environ["FOREWARN_ENDPOINT"])"""
-        handler = Handler((sys.executable, "-c", ask), isolated=isolated, ports=(port,))
+print(u.urlopen('{server.url}').read(), os.environ["FOREWARN_ENDPOINT"])"""
+        handler = Handler((sys.executable, "-c", ask), isolated=isolated, ports=(server.port,))
         [result] = certify.run(handler, [SCENARIOS["approve"]])
-    finally:
-        served.kill()
-        served.wait()
-        assert served.stdout is not None
-        served.stdout.close()
     assert "the host's own" in result.output
     assert certify.ADDRESS in result.output
 

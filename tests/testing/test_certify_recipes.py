@@ -137,18 +137,25 @@ def test_a_recipe_passes(tmp_path: Path, page: str) -> None:
 
 
 WORKER = """
-# Ends at SIGTERM as its drain program says, and when its scenario is over.
+# Does at its signal what the page says, until its scenario is over.
+TRAP
+echo $$ >"$FOREWARN_FOLDER/worker.pid"
+while [ -e "$FOREWARN_FOLDER" ]; do
+    sleep 1 &
+    wait $!
+done
+"""
+LEAVES = """
 leave() {
     rm -f "$FOREWARN_FOLDER/worker.pid"
     "$FOREWARN_DRAIN" && exit 0
     echo $$ >"$FOREWARN_FOLDER/worker.pid"
 }
 trap leave TERM
-echo $$ >"$FOREWARN_FOLDER/worker.pid"
-while [ -e "$FOREWARN_FOLDER" ]; do
-    sleep 1 &
-    wait $!
-done
+"""
+SAVES = """
+save() { "$FOREWARN_DRAIN" && echo >"$FOREWARN_FOLDER/new" && mv "$FOREWARN_FOLDER/new" "$1"; }
+trap 'save "$FOREWARN_FOLDER/checkpoint.json"' USR1
 """
 START_WORKER = """
 [ ! -e "$FOREWARN_FOLDER/worker.pid" ] || exit 0
@@ -158,32 +165,25 @@ while [ ! -e "$FOREWARN_FOLDER/worker.pid" ]; do sleep 0.05; done
 """
 
 
+def started(folder: Path, trap: str) -> Path:
+    """Return what starts a worker."""
+    worker = place(folder, "worker", WORKER.replace("TRAP", trap))
+    return place(folder, "start-worker", START_WORKER.replace("{worker}", str(worker)))
+
+
 @SOAK
 def test_a_process_with_a_pid_file_is_ended(tmp_path: Path) -> None:
-    worker = place(tmp_path, "worker", WORKER)
-    starter = place(tmp_path, "start-worker", START_WORKER.replace("{worker}", str(worker)))
+    starter = started(tmp_path, LEAVES)
     rules = pages.block("draining", "toml", "pid_file")
     here = {"/usr/local/bin/start-worker": str(starter), "/run/": "@FOLDER@/"}
     command = by_the_agent(tmp_path, pages.placed(rules, here))
     assert not judged(f"{starter}; {command}", *BY_THE_AGENT, *NOT_REPEATED)
 
 
-COMPUTATION = """
-save() { "$FOREWARN_DRAIN" && echo >"$FOREWARN_FOLDER/new" && mv "$FOREWARN_FOLDER/new" "$1"; }
-trap 'save "$FOREWARN_FOLDER/checkpoint.json"' USR1
-echo $$ >"$FOREWARN_FOLDER/worker.pid"
-while [ -e "$FOREWARN_FOLDER" ]; do
-    sleep 1 &
-    wait $!
-done
-"""
-
-
 @SOAK
 def test_a_checkpoint_is_written(tmp_path: Path) -> None:
     place(tmp_path, "systemctl", SYSTEMCTL)
-    worker = place(tmp_path, "worker", COMPUTATION)
-    starter = place(tmp_path, "start-worker", START_WORKER.replace("{worker}", str(worker)))
+    starter = started(tmp_path, SAVES)
     places = {"/srv/computation": "@FOLDER@"}
     command = by_the_agent(tmp_path, pages.placed(pages.block("checkpoint", "toml"), places))
     path = f"PATH={tmp_path}:$PATH"

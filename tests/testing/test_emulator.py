@@ -58,16 +58,18 @@ def test_the_clock_stands_until_it_is_told(emulator: Emulator, web: EmulatedMach
     event = emulator.schedule("Reboot", "web-0")
     with forewarn.Client(web.endpoint) as client:
         (read,) = client.events()
-    assert (read.event_id, read.event_type, read.status) == (event.event_id, "Reboot", "Scheduled")
-    assert (read.not_before, read.concerns_me) == (NOON + timedelta(minutes=15), True)
-    emulator.advance("14m59s")
-    assert event.status == "Scheduled"
-    assert emulator.now == NOON + timedelta(seconds=899)
-    emulator.advance(1)
-    assert event.status == "Started"
-    assert event.start_cause == "notice-over"
-    with forewarn.Client(web.endpoint) as client:
-        assert client.events()[0].started
+        told = (read.event_id, read.event_type, read.status)
+        assert told == (event.event_id, "Reboot", "Scheduled")
+        assert (read.not_before, read.concerns_me) == (NOON + timedelta(minutes=15), True)
+        emulator.advance("14m59s")
+        assert (event.status, emulator.now) == ("Scheduled", NOON + timedelta(seconds=899))
+        emulator.advance(1)
+        assert (event.status, event.start_cause) == ("Started", "notice-over")
+        emulator.finish()
+        assert event.status == "Returning"
+        assert [each.started for each in client.events()] == [True]
+        assert event.status == "Completed"
+        assert client.events() == ()
 
 
 def test_an_approval_starts_the_event_and_is_kept(emulator: Emulator, web: EmulatedMachine) -> None:
@@ -75,23 +77,8 @@ def test_an_approval_starts_the_event_and_is_kept(emulator: Emulator, web: Emula
     with forewarn.Client(web.endpoint) as client:
         client.approve(event.event_id)
     assert (event.status, event.start_cause, event.approved_by) == ("Started", "approved", "web-0")
-    assert [(a.event_id, a.by, a.at) for a in emulator.approvals] == [
-        (event.event_id, "web-0", NOON)
-    ]
-
-
-def test_what_is_finished_shows_once_more_to_a_machine_that_asked(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    event = emulator.schedule("Reboot", "web-0")
-    with forewarn.Client(web.endpoint) as client:
-        client.document()
-        emulator.advance("15m")
-        emulator.finish()
-        assert event.status == "Returning"
-        assert [each.started for each in client.events()] == [True]
-        assert event.status == "Completed"
-        assert client.events() == ()
+    kept = [(each.event_id, each.by, each.at) for each in emulator.approvals]
+    assert kept == [(event.event_id, "web-0", NOON)]
 
 
 def test_maintenance_ends_by_itself_and_waits_for_no_machine_that_never_asked(
@@ -173,28 +160,16 @@ def test_who_waits_is_refused_when_the_emulator_stops() -> None:
     assert stopped.value.code is ErrorCode.UNAVAILABLE
 
 
-def test_a_handler_that_asks_again_has_decided_about_its_event(
+def test_a_handler_that_asks_again_has_decided_and_a_fault_shows_it_no_event(
     emulator: Emulator, web: EmulatedMachine
 ) -> None:
     decided: list[str] = []
-
-    def decline(_: forewarn.Client, change: forewarn.Change) -> None:
-        decided.append(change.event.event_id)
-
-    with Handler(web, decline):
-        event = emulator.schedule("Reboot", "web-0")
+    emulator.faults("status")
+    event = emulator.schedule("Reboot", "web-0")
+    with Handler(web, lambda _, change: decided.append(change.event.event_id)):
         emulator.until_asked("WEB-0", times=2, seconds=patience.SECONDS)
         assert decided == [event.event_id]
         assert event.approved_by == ""
-
-
-def test_answers_with_a_fault_do_not_show_a_handler_its_event(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    emulator.schedule("Reboot", "web-0")
-    emulator.faults("status")
-    with Handler(web):
-        emulator.until_asked("web-0", times=1, seconds=patience.SECONDS)
     assert [each.status for each in asked(emulator)][:2] == [503, 200]
 
 
@@ -409,20 +384,17 @@ def test_a_delayed_request_whose_client_has_gone_is_never_read(emulator: Emulato
     assert [exchange.was_read for exchange in emulator.requests] == [False, True]
 
 
-def test_machines_are_in_the_order_of_the_fleet(emulator: Emulator) -> None:
+def test_machines_are_in_the_order_of_the_fleet_and_need_no_listener(
+    emulator: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = ["web-1", "batch-10", "batch-2"]
     emulator.fleet({"machine": [{"name": name} for name in names]})
     machines = emulator.fleet({"machine": [{"name": "a"}]})
     assert [machine.name for machine in machines] == [*names, "a"]
     get(emulator)
     assert emulator.requests[-1].machine == "web-1"
-
-
-def test_an_address_of_the_real_fleet_needs_no_listener(
-    emulator: Emulator, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine = emulator.machine("web-0", address="10.0.0.10", listener="blue")
-    assert get(machine).status_code == 200
+    of_the_real_fleet = emulator.machine("web-0", address="10.0.0.10", listener="blue")
+    assert get(of_the_real_fleet).status_code == 200
     assert capsys.readouterr() == ("", "")
 
 

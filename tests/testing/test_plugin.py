@@ -1,9 +1,7 @@
 """The pytest plugin: a fixture for tests of handlers, and nothing for other runs."""
 
-import json
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -118,44 +116,31 @@ def test_tests_that_use_the_plugin_end_as_they_should(tmp_path: Path) -> None:
     assert "test_capital.py" in warned.split("UserWarning")[0]
 
 
-EXTRA = {"httptools", "prometheus_client", "structlog"}
-"""What the extra `testing` brings."""
-
 LOADED = """
-import json, sys
+import sys
 from forewarn.testing import Emulator
 with Emulator() as emulator:
     emulator.machine("web-0")
-print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+print(*{name.partition(".")[0] for name in sys.modules})
 """
+EXTRA = {"httptools", "prometheus_client", "structlog"}
+"""What the extra `testing` brings."""
+OURS = {"forewarn", "click", "h11", "msgspec", "rich"}
+BESIDE = {
+    *("markdown_it", "mdurl", "pygments", "typing_extensions"),  # come with rich
+    "greenlet",  # used by structlog where it is, as the tests' browser brings it
+    *("sitecustomize", "distutils_precedence"),  # what a Python may load at its start
+}
 
 
 def test_the_extra_has_all_that_an_emulator_loads() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = project["optional-dependencies"]["testing"]
     assert {re.split("[>=]", each)[0].replace("-", "_") for each in named} == EXTRA
-    shown = subprocess.run(
-        [sys.executable, "-c", LOADED],
-        capture_output=True,
-        text=True,
-        timeout=patience.SECONDS,
-        check=True,
-    ).stdout
-    ours = {distribution.replace("-", "_") for distribution in ("click", "h11", "msgspec", "rich")}
+    loaded = forked.completed([sys.executable, "-c", LOADED], timeout=patience.SECONDS).stdout
     installed = {name for name, found in metadata.packages_distributions().items() if found}
-    used = {name for name in json.loads(shown) if name in installed and not name.startswith("_")}
-    assert used >= EXTRA
-    assert used - EXTRA - ours <= {"forewarn", *BY_RICH, *BY_STRUCTLOG, *BY_START}
-
-
-BY_RICH = {"markdown_it", "mdurl", "pygments", "typing_extensions"}
-"""What comes with rich, and so with Forewarn itself: structlog uses rich where it is."""
-
-BY_STRUCTLOG = {"greenlet"}
-"""What it uses where it is: the tests' browser brings it."""
-
-BY_START = {"sitecustomize", "distutils_precedence"}
-"""What a Python may load at its start."""
+    used = {name for name in loaded.split() if name in installed and not name.startswith("_")}
+    assert EXTRA <= used <= EXTRA | OURS | BESIDE
 
 
 def test_what_is_missing_is_said_in_one_line() -> None:
