@@ -28,7 +28,6 @@ from forewarn.maintenance import fleet_file, host_drain
 from forewarn.maintenance.model import (
     Changes,
     Drain,
-    HoldKind,
     HostFacts,
     HostState,
     Machine,
@@ -273,53 +272,6 @@ def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
         assert site.where(*ON_H1) == ["h1"] * 3
 
     site.play(story)
-
-
-async def test_two_hosts_that_are_drained_at_once_do_not_count_on_the_same_memory(
-    site: Site,
-) -> None:
-    survey = await site.hosts.survey()
-    replace = msgspec.structs.replace
-    hosts = {name: replace(facts, free_memory_mib=0) for name, facts in survey.hosts.items()}
-    hosts["h3"] = replace(hosts["h3"], free_memory_mib=3 * 1024)
-    look = replace(survey, hosts=hosts)
-    first = done(site.plane.drain_host(drain_of("h1"), look))
-    assert {guest.to_host for guest in first.guests} == {"h3"}
-    with pytest.raises(Refused) as refused:
-        done(site.plane.drain_host(drain_of("h2"), look))
-    assert refused.value.code is ErrorCode.NOT_ELIGIBLE
-
-
-async def test_tasks_name_the_hosts_that_are_closed_and_no_longer_a_target_that_was_closed_since(
-    site: Site,
-) -> None:
-    await site.drain("h1")
-    await site.settle()
-    planned = {operation.to_host for operation in site.live()}
-    assert planned == {"h2", "h3"}
-    await site.drain("h3")
-    await site.until(HostState.EMPTY)
-    assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
-    assert "h3" not in {task.to_host for task in site.connector.tasks}
-    assert site.where(*ON_H1) == ["h2"] * 3
-
-
-async def test_no_machine_moves_to_a_host_that_is_held_until_that_is_released(site: Site) -> None:
-    await site.drain("h1")
-    await site.settle()
-    assert {operation.to_host for operation in site.live()} == {"h2", "h3"}
-    done(site.plane.hold(HoldKind.HOST, "h3", reason="", by="ann"))
-    for _ in range(60):
-        site.approve()
-        await site.settle()
-        site.clock.advance(20 * SECOND)
-    assert any(operation.to_host == "h3" for operation in site.live())
-    assert all(operation.unstarted for operation in site.live())
-    assert set(site.where(*ON_H1)) == {"h1", "h2"}
-    assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
-    done(site.plane.release(HoldKind.HOST, "h3"))
-    await site.until(HostState.EMPTY)
-    assert "h3" in site.where(*ON_H1)
 
 
 async def test_a_host_that_stays_empty_is_looked_at_until_it_is_opened(site: Site) -> None:

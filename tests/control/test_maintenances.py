@@ -15,8 +15,8 @@ from control.unit_site import REBOOT, ManualChecks, UnitSite, asked_for, played
 from forewarn.control import maintenances
 from forewarn.control.maintenances import UnitTargets
 from forewarn.control.plane import Stepped
-from forewarn.maintenance import fleet_file, host_drain, planner
-from forewarn.maintenance.model import Changes, DrainOptions, HoldKind, HostState, Policy, Refused
+from forewarn.maintenance import fleet_file, planner
+from forewarn.maintenance.model import Changes, DrainOptions, HostState, Policy, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
@@ -57,23 +57,6 @@ async def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain(site: UnitS
     assert set(site.states().values()) == {DONE}
 
 
-async def test_a_drain_that_is_retried_by_itself_takes_its_unit_with_it(site: UnitSite) -> None:
-    site.reboot_fails = True
-    site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
-    await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
-    site.reboot_fails = False
-    (failed,) = [name for name, state in site.states().items() if state is FAILED]
-    done(site.plane.order_drain(failed, host_drain.retry))
-    await site.reach(lambda: site.states()[failed] is DONE, rounds=1000)
-    assert site.maintenance().state is MaintenanceState.HALTED
-    with pytest.raises(Refused) as refusal:  # or the host would be rebooted once more
-        site.order(MaintenanceOrder.RETRY, failed)
-    assert refusal.value.code is ErrorCode.CONFLICT
-    site.order(MaintenanceOrder.RESUME)
-    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-    assert sorted(site.reboots[1:]) == ["h2", "h3"]
-
-
 async def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another(
     site: UnitSite,
 ) -> None:
@@ -88,20 +71,6 @@ async def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_anot
         "h2": HostState.EMPTY,
     }
     assert site.reboots == []
-
-
-async def test_a_host_is_not_drained_while_all_hosts_for_its_machines_are_held(
-    site: UnitSite,
-) -> None:
-    for name in ("h2", "h3"):
-        done(site.plane.hold(HoldKind.HOST, name, reason="", by="ann"))
-    site.begin(UnitTargets(hosts=("h1",)), drained=("h1",))
-    await site.reach(lambda: "held" in site.unit("h1").reason, rounds=1000)
-    assert "h1" not in site.drains()
-    for name in ("h2", "h3"):
-        done(site.plane.release(HoldKind.HOST, name))
-    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-    assert site.reboots == ["h1"]
 
 
 def test_a_request_is_the_same_however_its_machines_are_written() -> None:
