@@ -1,9 +1,10 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
+from forewarn.maintenance.model import Changes, Operation, Policy, Queueing, Sighting
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Store, Transaction
@@ -35,12 +36,12 @@ def put(plane: Plane, changes: Changes) -> None:
 
 
 class Counting(Wrapped):
-    """A real store that counts commits and can be away."""
+    """A real store that counts commits, and can be away, or blind to what was seen."""
 
     def __init__(self, inner: Store | None = None) -> None:
         super().__init__(inner or InMemoryStore())
         self.commits = 0
-        self.away = False
+        self.away = self.blind = False
         self.refused = 0
 
     @contextmanager
@@ -51,6 +52,11 @@ class Counting(Wrapped):
         with super().write() as transaction:
             yield transaction
         self.commits += 1
+
+    def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
+        if self.blind:
+            raise StoreUnavailable("the disk is full")
+        super().see(seen, at)
 
     def names(self) -> set[str]:
         with self.read() as reading:
