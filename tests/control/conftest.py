@@ -1,7 +1,7 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
@@ -61,6 +61,33 @@ class Counting(Wrapped):
     def names(self) -> set[str]:
         with self.read() as reading:
             return {scope.name for scope in reading.scopes().values()}
+
+
+class Slow(Plane):
+    """Keeps what it was asked; answers can be held back, as a slow disk holds them."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.looks: list[Collection[str]] = []
+        self.questions = 0
+        self.hold_back = False
+        self.held: list[tuple[Future[Any], Any]] = []
+
+    def record_returns(self, operations: Collection[str]) -> "Future[Any]":
+        self.looks.append(operations)
+        return self._late(super().record_returns(operations))
+
+    def next_wakeup(self) -> "Future[datetime | None]":
+        self.questions += 1
+        future = super().next_wakeup()
+        return future if future.result(patience.SECONDS) is not None else self._late(future)
+
+    def _late(self, future: "Future[Any]") -> "Future[Any]":
+        if not self.hold_back:
+            return future
+        late: Future[Any] = Future()
+        self.held.append((late, future.result(patience.SECONDS)))
+        return late
 
 
 class House:

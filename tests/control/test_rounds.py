@@ -14,7 +14,7 @@ import patience
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
 from control.scripted import Scripted
-from control.test_maintenances import UnitSite, UnitTargets, played
+from control.site import Site, UnitTargets, played
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.executor import LEASE, RENEW_EVERY, Executor
@@ -59,7 +59,7 @@ def test_a_maintenance_whose_time_zone_is_gone_halts_and_stops_no_other() -> Non
         policy = msgspec.structs.replace(known.policy, zone="Mars/Olympus")
         unit.world.maintenances[number] = msgspec.structs.replace(known, policy=policy)
 
-    async def story(site: UnitSite) -> None:
+    async def story(site: Site) -> None:
         begun = site.begin(UnitTargets(machines=("db",)))
         done(site.plane.order(moved_to_mars, begun.number))
         site.begin(UnitTargets(machines=("web-0",)))
@@ -77,12 +77,12 @@ def test_a_maintenance_that_fails_in_each_step_stops_no_other_and_is_an_alert() 
                 raise ArithmeticError("no")
             return super()._step(each, survey)
 
-    class BrokenSite(UnitSite):
+    class BrokenSite(Site):
         def _wire(self) -> None:
             super()._wire()
             self.maintenances = Broken(self.plane, self.clock, self.hosts.survey, self.checks)
 
-    async def story(site: UnitSite) -> None:
+    async def story(site: Site) -> None:
         site.begin(UnitTargets(machines=("db", "cache")))
         site.begin(UnitTargets(machines=("web-0",)))
         await site.reach(site.is_in(MaintenanceState.DONE, number=2))
