@@ -38,35 +38,30 @@ def test_every_kind_of_scope_becomes_a_group_with_its_machines() -> None:
             machine=[{"name": "bastion", "priority": "low", "automatically_approve": ["Reboot"]}],
         )
     )
-    web, batch, shop, bastion = groups
-    assert (web.scope.name, web.scope.kind, web.scope.update_domains) == (
-        "web",
-        ScopeKind.AVAILABILITY_SET,
-        5,
-    )
-    assert (web.scope.priority, web.scope.terminate_notice_minutes) == (None, None)
-    assert (web.where, web.members[0].where) == (
-        "availability_set[0]",
-        "availability_set[0].machines[0]",
-    )
-    assert (batch.scope.kind, batch.scope.update_domains) == (ScopeKind.SCALE_SET, 2)
-    assert (batch.scope.priority, batch.scope.terminate_notice_minutes) == (Priority.LOW, None)
-    assert batch.scope.automatically_approve == (EventType.REDEPLOY,)
-    assert batch.where == "scale_set[0]"
-    assert (batch.members[0].name, batch.members[0].where) == (
-        "batch_7",
-        "scale_set[0].machines[0]",
-    )
-    assert shop.scope.kind is ScopeKind.CLOUD_SERVICE
-    assert [(m.name, m.role, m.where) for m in shop.members] == [
-        ("Front_IN_0", "Front", "cloud_service[0].roles[0].instances[0]"),
-        ("Front_IN_1", "Front", "cloud_service[0].roles[0].instances[1]"),
+    scopes = [group.scope for group in groups]
+    assert [(one.name, one.kind, one.update_domains, one.priority) for one in scopes] == [
+        ("web", ScopeKind.AVAILABILITY_SET, 5, None),
+        ("batch", ScopeKind.SCALE_SET, 2, Priority.LOW),
+        ("shop", ScopeKind.CLOUD_SERVICE, 5, None),
+        ("bastion", ScopeKind.MACHINE, 1, Priority.LOW),
     ]
-    assert shop.where == "cloud_service[0]"
-    assert (bastion.scope.kind, bastion.scope.update_domains) == (ScopeKind.MACHINE, 1)
-    assert (bastion.scope.priority, bastion.scope.terminate_notice_minutes) == (Priority.LOW, None)
-    assert bastion.scope.automatically_approve == (EventType.REBOOT,)
-    assert bastion.where == bastion.members[0].where == "machine[0]"
+    assert {one.terminate_notice_minutes for one in scopes} == {None}
+    approved = [one.automatically_approve for one in scopes]
+    assert approved == [(), (EventType.REDEPLOY,), (), (EventType.REBOOT,)]
+    assert [
+        (group.where, [(m.name, m.role, m.where) for m in group.members]) for group in groups
+    ] == [
+        ("availability_set[0]", [("web-0", "", "availability_set[0].machines[0]")]),
+        ("scale_set[0]", [("batch_7", "", "scale_set[0].machines[0]")]),
+        (
+            "cloud_service[0]",
+            [
+                (f"Front_IN_{n}", "Front", f"cloud_service[0].roles[0].instances[{n}]")
+                for n in range(2)
+            ],
+        ),
+        ("machine[0]", [("bastion", "", "machine[0]")]),
+    ]
 
 
 @pytest.mark.parametrize(
