@@ -1,5 +1,6 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
+import asyncio
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
@@ -12,12 +13,13 @@ import pytest
 import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Operation, Policy, Queueing, Sighting
+from forewarn.maintenance.model import Changes, HostFacts, Operation, Policy, Queueing, Sighting
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Store, Transaction
@@ -177,6 +179,48 @@ class Busy(House):
         self.release()
         self.writer.close()
         super().close()
+
+
+class Scripted:
+    """A connector that does what the test tells it, and writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.asked: list[tuple[str, str, int]] = []
+        self.outcomes: dict[str, asyncio.Future[Any]] = {}
+        self.earlier: Outcome | Found = Found.NOT_DONE
+        self.swept: list[Collection[str]] = []
+        self.at_once = 0
+        """How many are being performed."""
+        self.may_forget = asyncio.Event()
+        self.may_forget.set()
+
+    async def perform(self, act: Task) -> Any:
+        self.tasks.append(act)
+        self.asked.append(("perform", act.operation, act.attempt))
+        self.outcomes[act.operation] = asyncio.get_running_loop().create_future()
+        self.at_once += 1
+        try:
+            return await self.outcomes[act.operation]
+        finally:
+            self.at_once -= 1
+
+    async def check(self, act: Task) -> Outcome | Found:
+        self.asked.append(("check", act.operation, act.attempt))
+        return self.earlier
+
+    async def forget(self, act: Task) -> None:
+        self.asked.append(("forget", act.operation, act.attempt))
+        await self.may_forget.wait()
+
+    async def sweep(self, live: Collection[str]) -> None:
+        self.swept.append(live)
+
+    async def survey(self) -> dict[str, HostFacts]:
+        return {}
+
+    async def reboot_host(self, host: str) -> Outcome:
+        raise NotImplementedError
 
 
 @pytest.fixture

@@ -17,13 +17,12 @@ from forewarn.control.maintenances import UnitTargets
 from forewarn.control.plane import Stepped
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Changes, DrainOptions, HostState, Policy, Refused
-from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import CheckProgress, MaintenanceState, TurnOrder, UnitState
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
@@ -153,19 +152,11 @@ def by_name(site: Site) -> None:
     site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
 
 
-def by_scope(site: Site) -> None:
-    """Where nobody names a policy."""
-    three = [{"name": f"batch-{n}", "update_domain": n} for n in range(3)]
-    fleet = {"availability_set": [{"name": "batch", "update_domains": 3, "machines": three}]}
-    done(site.plane.apply_fleet(msgspec.convert(fleet, fleet_file.Fleet)))
-    done(site.plane.request(Request(event_type=EventType.REBOOT, scope="batch")))
-
-
 def checked(site: Site) -> None:
     site.begin(DB_AND_CACHE, **CHECKED)
 
 
-@pytest.mark.parametrize("begin", [by_name, by_scope, checked])
+@pytest.mark.parametrize("begin", [by_name, checked])
 def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
     begin: Callable[[Site], None],
 ) -> None:

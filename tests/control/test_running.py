@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 import patience
 from builders import MINUTE, NOW, SECOND
-from control.conftest import Counting, House, done
-from control.scripted import Scripted
+from control.conftest import Counting, House, Scripted, done
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
 from forewarn.control.executor import RENEW_EVERY, Executor

@@ -16,8 +16,7 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
-from control.conftest import Busy, Slow, done
-from control.scripted import Scripted
+from control.conftest import Busy, Scripted, Slow, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
