@@ -36,9 +36,6 @@ NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 
-SCALE_SETS = ({"priority": "low"}, *({"terminate_notice_minutes": m} for m in (None, 5, 15)))
-"""How machines of a scale set may go: only a regular one has a notice of deletions."""
-
 FLEET = msgspec.convert(
     {
         "availability_set": [
@@ -177,16 +174,11 @@ def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
 class Bench:
     """A fleet in memory: causes go in, and every invariant is checked after each."""
 
-    def __init__(
-        self,
-        wanted: fleet_file.Fleet = FLEET,
-        now: datetime = NOW,
-        queue: Queueing = Queueing.ANNOUNCEMENT,
-    ) -> None:
+    def __init__(self, wanted: fleet_file.Fleet = FLEET, now: datetime = NOW) -> None:
         self.now = now
         self.mint = mint("a")
         self.numbers = itertools.count(1)
-        self.policy = Policy(queue=queue)
+        self.policy = Policy()
         self.sightings: dict[str, Sighting] = {}
         first = fleet_file.apply(World(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
@@ -232,10 +224,6 @@ class Bench:
     def maintenance(self, number: int = 1) -> Maintenance:
         return self.snapshot.maintenances[number]
 
-    def unit(self, name: str, number: int = 1) -> Unit:
-        (found,) = (unit for unit in self.maintenance(number).units if unit.name == name)
-        return found
-
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Decision:
         request = planner.Request(event_type=event_type, machines=machines, **more)
         return self.decide(commands.request_maintenance, request=request, number=next(self.numbers))
@@ -273,9 +261,6 @@ class Bench:
     def release(self, kind: HoldKind, name: str = "") -> Decision:
         hold = Hold(kind=kind, name=name, reason="", by="bob", at=self.now)
         return self.decide(commands.release_hold, hold)
-
-    def postpone(self, *operations: str, to: datetime) -> Decision:
-        return self.decide(commands.postpone_operations, operations=operations, asked=to)
 
     def let_pass(self, time: timedelta) -> Decision:
         self.now += time

@@ -86,9 +86,20 @@ class Told:
     be refused, and may name facts; `refused_saying` and `refused_without` are about its words.
     """
 
+    beginning = NOW
+
     def go_to(self, elapsed: timedelta) -> None:
         """Let time pass until then."""
         raise NotImplementedError
+
+    def compare(self, found: object, told: dict[str, str], **facts: Any) -> None:
+        """Compare facts with how a line tells them; a time that is told as `yes` may be any."""
+        for name, expected in told.items():
+            fact = facts[name] if name in facts else getattr(found, name)
+            if isinstance(fact, datetime) and expected not in {"", "yes"}:
+                assert fact - self.beginning == elapsed(expected), (name, found)
+            else:
+                assert said(fact) == expected, (name, found)
 
     def play(self, name: str, rows: Rows) -> int:
         """Carry the rows of a story out; return how many they are."""
@@ -115,6 +126,18 @@ class Told:
         assert told.issuperset(refused[1:]), told
         assert says in refusal.value.message
         assert unsaid not in refusal.value.message
+
+
+def said(fact: object) -> str:
+    """Return a fact as a line tells it; a time that is not compared is `yes`."""
+    match fact:
+        case datetime() | True:
+            return "yes"
+        case None | False:
+            return ""
+        case tuple():
+            return ",".join(map(str, fact))
+    return str(fact)
 
 
 def elapsed(told: str) -> timedelta:

@@ -1,9 +1,11 @@
 """A control plane on a database in memory, at a time that stands still until it is told."""
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,12 +13,13 @@ import pytest
 import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
+from forewarn.maintenance.model import Changes, HostFacts, Operation, Policy, Queueing, Sighting
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Store, Transaction
@@ -35,12 +38,12 @@ def put(plane: Plane, changes: Changes) -> None:
 
 
 class Counting(Wrapped):
-    """A real store that counts commits and can be away."""
+    """A real store that counts commits, and can be away, or blind to what was seen."""
 
     def __init__(self, inner: Store | None = None) -> None:
         super().__init__(inner or InMemoryStore())
         self.commits = 0
-        self.away = False
+        self.away = self.blind = False
         self.refused = 0
 
     @contextmanager
@@ -52,9 +55,41 @@ class Counting(Wrapped):
             yield transaction
         self.commits += 1
 
+    def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
+        if self.blind:
+            raise StoreUnavailable("the disk is full")
+        super().see(seen, at)
+
     def names(self) -> set[str]:
         with self.read() as reading:
             return {scope.name for scope in reading.scopes().values()}
+
+
+class Slow(Plane):
+    """Keeps what it was asked; answers can be held back, as a slow disk holds them."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.looks: list[Collection[str]] = []
+        self.questions = 0
+        self.hold_back = False
+        self.held: list[tuple[Future[Any], Any]] = []
+
+    def record_returns(self, operations: Collection[str]) -> "Future[Any]":
+        self.looks.append(operations)
+        return self._late(super().record_returns(operations))
+
+    def next_wakeup(self) -> "Future[datetime | None]":
+        self.questions += 1
+        future = super().next_wakeup()
+        return future if future.result(patience.SECONDS) is not None else self._late(future)
+
+    def _late(self, future: "Future[Any]") -> "Future[Any]":
+        if not self.hold_back:
+            return future
+        late: Future[Any] = Future()
+        self.held.append((late, future.result(patience.SECONDS)))
+        return late
 
 
 class House:
@@ -144,6 +179,48 @@ class Busy(House):
         self.release()
         self.writer.close()
         super().close()
+
+
+class Scripted:
+    """A connector that does what the test tells it, and writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.asked: list[tuple[str, str, int]] = []
+        self.outcomes: dict[str, asyncio.Future[Any]] = {}
+        self.earlier: Outcome | Found = Found.NOT_DONE
+        self.swept: list[Collection[str]] = []
+        self.at_once = 0
+        """How many are being performed."""
+        self.may_forget = asyncio.Event()
+        self.may_forget.set()
+
+    async def perform(self, act: Task) -> Any:
+        self.tasks.append(act)
+        self.asked.append(("perform", act.operation, act.attempt))
+        self.outcomes[act.operation] = asyncio.get_running_loop().create_future()
+        self.at_once += 1
+        try:
+            return await self.outcomes[act.operation]
+        finally:
+            self.at_once -= 1
+
+    async def check(self, act: Task) -> Outcome | Found:
+        self.asked.append(("check", act.operation, act.attempt))
+        return self.earlier
+
+    async def forget(self, act: Task) -> None:
+        self.asked.append(("forget", act.operation, act.attempt))
+        await self.may_forget.wait()
+
+    async def sweep(self, live: Collection[str]) -> None:
+        self.swept.append(live)
+
+    async def survey(self) -> dict[str, HostFacts]:
+        return {}
+
+    async def reboot_host(self, host: str) -> Outcome:
+        raise NotImplementedError
 
 
 @pytest.fixture

@@ -1,243 +1,27 @@
 """Drains by the control plane: to their end, through a kill after each commit, and refused."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 import pytest
 
 import patience
-from builders import NOW, SECOND, mint
-from control.conftest import Counting, done
-from forewarn.clock import ManualClock
-from forewarn.connectors.port import Outcome, Task
-from forewarn.connectors.simulated import SimulatedConnector
+from builders import NOW, SECOND
+from control.conftest import done
+from control.site import FLEET, ON_H1, Site, drain_of
 from forewarn.control import host_drains as driver
 from forewarn.control import relay_watch
-from forewarn.control.changefeed import Changefeed
-from forewarn.control.executor import Executor
-from forewarn.control.host_drains import HostDrains
-from forewarn.control.outbox import everything, state_of
-from forewarn.control.plane import Plane, Retention
-from forewarn.control.ticker import Ticker
-from forewarn.control.writer import Writer
-from forewarn.maintenance import fleet_file, host_drain
+from forewarn.maintenance import host_drain
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
-    HoldKind,
-    HostFacts,
     HostState,
-    Machine,
-    Operation,
     Policy,
     Refused,
     Stay,
 )
 from forewarn.maintenance.relays import Relay, new_token
-from forewarn.store.port import StoreUnavailable
-from forewarn.store.sql import Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus
-
-FLEET = msgspec.convert(
-    {
-        "availability_set": [
-            {
-                "name": "web",
-                "update_domains": 2,
-                "machines": [
-                    {"name": "web-0", "host": "h1", "update_domain": 0},
-                    {"name": "web-1", "host": "h1", "update_domain": 1},
-                    {"name": "web-2", "host": "h2", "update_domain": 1},
-                ],
-            }
-        ],
-        "machine": [{"name": "db", "host": "h1"}, {"name": "cache", "host": "h3"}],
-    },
-    fleet_file.Fleet,
-)
-ON_H1 = ("db", "web-0", "web-1")
-
-
-class Mortal(Counting):
-    """A store that takes no more writes after so many commits: its service is dead by then."""
-
-    last_commit: int | None = None
-
-    @property
-    def dead(self) -> bool:
-        return self.last_commit is not None and self.commits >= self.last_commit
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        if self.dead:
-            raise StoreUnavailable("killed")
-        with super().write() as transaction:
-            yield transaction
-
-
-class Rebooted(SimulatedConnector):
-    """Counts reboots, and checks that no machine of the fleet is on a host that is rebooted."""
-
-    def __init__(self, site: "Site") -> None:
-        super().__init__(site.clock, {}, site.machines)
-        self._site = site
-        self.silent = ""
-        self.survey_fails = False
-        self.survey_hangs = False
-        self.hanging = asyncio.Event()
-        self.surveys = 0
-        self.tasks: list[Task] = []
-
-    async def perform(self, task: Task) -> Outcome:
-        self.tasks.append(task)
-        outcome = await super().perform(task)
-        failing = task.machines[0] in self._site.failing
-        return Outcome(succeeded=False, message="no memory") if failing else outcome
-
-    async def survey(self) -> dict[str, HostFacts]:
-        self.surveys += 1
-        if self.survey_fails:
-            raise RuntimeError("no library")
-        if self.survey_hangs:
-            await self.hanging.wait()
-        return await super().survey()
-
-    async def reboot_host(self, host: str) -> Outcome:
-        if self._site.store.dead:
-            raise RuntimeError("nobody is left to run the command")
-        facts = (await self.survey())[host]
-        assert not any(guest.running for guest in facts.guests)
-        self._site.reboots.append(host)
-        if self._site.reboot_fails:
-            return Outcome(succeeded=False, message="permission denied")
-        if self._site.reboot_hangs:
-            await asyncio.Event().wait()
-        return await super().reboot_host(host)
-
-
-class Site:
-    """A service without sockets, whose processes can be killed and started again."""
-
-    rules = Policy()
-
-    def __init__(self, of: fleet_file.Fleet = FLEET) -> None:
-        self.store = Mortal()
-        self.clock = ManualClock(NOW)
-        self.reboots: list[str] = []
-        self.failing: set[str] = set()
-        self.reboot_fails = False
-        self.reboot_hangs = False
-        self.host_back = Policy().host_back
-        self.kills = 0
-        self.connector = Rebooted(self)
-        self._mint = mint("b")
-        self._tasks: list[asyncio.Task[None]] = []
-        self._wire()
-        done(self.plane.apply_fleet(of))
-
-    def machines(self) -> list[Machine]:
-        with self.store.read() as reading:
-            return [*reading.machines().values()]
-
-    def _wire(self) -> None:
-        self.feed = Changefeed()
-        self.plane = Plane(Writer(self.store, self.clock, self.feed), self._mint, self.rules)
-        self.hosts = HostDrains(
-            self.plane, self.connector, self.clock, self.machines, self.host_back
-        )
-        self.ticker = Ticker(self.plane, self.clock, Retention())
-        self.executor = Executor(self.plane, self.connector, self.clock, "here")
-
-    def start(self) -> None:
-        self._wire()
-        done(self.plane.release_claims())
-        with self.store.read() as reading:
-            self.hosts.learn(everything(state_of(reading)))
-        parts = (self.ticker, self.executor, self.hosts)
-        for part in parts:
-            self.feed.subscribe(part.learn)
-            self._tasks.append(asyncio.create_task(part.run()))
-
-    def driving(self) -> "asyncio.Task[None]":
-        """The task that drives the drains."""
-        return self._tasks[-1]
-
-    async def kill(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-
-    def play(self, story: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            self.start()
-            try:
-                await story()
-            finally:
-                await self.kill()
-
-        asyncio.run(asyncio.wait_for(run(), patience.SECONDS))
-
-    async def settle(self) -> None:
-        await patience.settled()
-        if self.store.dead:
-            await self.kill()
-            self.store.last_commit = None
-            self.kills += 1
-            self.start()
-            await self.settle()
-
-    async def until(self, *states: HostState, host: str = "h1", rounds: int = 120) -> None:
-        """Approve whatever is announced, and let time pass, until a host is in a state."""
-        for _ in range(rounds):
-            await self.settle()
-            if self.state(host) in states:
-                return
-            self.approve()
-            await self.settle()
-            self.clock.advance(20 * SECOND)
-        raise AssertionError(f"{host} is {self.drains()[host]}")
-
-    def approve(self) -> None:
-        for operation in self.live():
-            if operation.pending:
-                try:
-                    done(self.plane.approve_for_guests([operation.id], by="test"))
-                except StoreUnavailable:
-                    return
-
-    def live(self) -> list[Operation]:
-        with self.store.read() as reading:
-            return [o for o in reading.live_operations().values() if not o.status.over]
-
-    def operations(self) -> list[Operation]:
-        with self.store.read() as reading:
-            latest = reading.latest_maintenances(None, 1000)
-            return [*reading.operations([f"{one.number}.1" for one in latest]).values()]
-
-    def drains(self) -> dict[str, Drain]:
-        with self.store.read() as reading:
-            return reading.drains()
-
-    def state(self, host: str = "h1") -> HostState:
-        return self.drains()[host].state
-
-    def where(self, *names: str) -> list[str]:
-        known = {machine.name: machine.host for machine in self.machines()}
-        return [known[name] for name in names]
-
-    async def drain(self, name: str, **more: Any) -> Drain:
-        wanted = drain_of(name, **more)
-        return done(self.plane.drain_host(wanted, await self.hosts.survey()))
-
-
-def drain_of(name: str, **more: Any) -> Drain:
-    common = {"state": HostState.UP, "requested_at": NOW, "changed_at": NOW, "requested_by": "ann"}
-    return Drain(host=name, **(common | more))
 
 
 @pytest.fixture
@@ -273,53 +57,6 @@ def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
         assert site.where(*ON_H1) == ["h1"] * 3
 
     site.play(story)
-
-
-async def test_two_hosts_that_are_drained_at_once_do_not_count_on_the_same_memory(
-    site: Site,
-) -> None:
-    survey = await site.hosts.survey()
-    replace = msgspec.structs.replace
-    hosts = {name: replace(facts, free_memory_mib=0) for name, facts in survey.hosts.items()}
-    hosts["h3"] = replace(hosts["h3"], free_memory_mib=3 * 1024)
-    look = replace(survey, hosts=hosts)
-    first = done(site.plane.drain_host(drain_of("h1"), look))
-    assert {guest.to_host for guest in first.guests} == {"h3"}
-    with pytest.raises(Refused) as refused:
-        done(site.plane.drain_host(drain_of("h2"), look))
-    assert refused.value.code is ErrorCode.NOT_ELIGIBLE
-
-
-async def test_tasks_name_the_hosts_that_are_closed_and_no_longer_a_target_that_was_closed_since(
-    site: Site,
-) -> None:
-    await site.drain("h1")
-    await site.settle()
-    planned = {operation.to_host for operation in site.live()}
-    assert planned == {"h2", "h3"}
-    await site.drain("h3")
-    await site.until(HostState.EMPTY)
-    assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
-    assert "h3" not in {task.to_host for task in site.connector.tasks}
-    assert site.where(*ON_H1) == ["h2"] * 3
-
-
-async def test_no_machine_moves_to_a_host_that_is_held_until_that_is_released(site: Site) -> None:
-    await site.drain("h1")
-    await site.settle()
-    assert {operation.to_host for operation in site.live()} == {"h2", "h3"}
-    done(site.plane.hold(HoldKind.HOST, "h3", reason="", by="ann"))
-    for _ in range(60):
-        site.approve()
-        await site.settle()
-        site.clock.advance(20 * SECOND)
-    assert any(operation.to_host == "h3" for operation in site.live())
-    assert all(operation.unstarted for operation in site.live())
-    assert set(site.where(*ON_H1)) == {"h1", "h2"}
-    assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
-    done(site.plane.release(HoldKind.HOST, "h3"))
-    await site.until(HostState.EMPTY)
-    assert "h3" in site.where(*ON_H1)
 
 
 async def test_a_host_that_stays_empty_is_looked_at_until_it_is_opened(site: Site) -> None:

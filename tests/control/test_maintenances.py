@@ -11,30 +11,29 @@ import pytest
 
 from builders import NOW, SECOND
 from control.conftest import done, put
-from control.unit_site import REBOOT, ManualChecks, UnitSite, asked_for, played
+from control.site import REBOOT, ManualChecks, Site, asked_for, played
 from forewarn.control import maintenances
 from forewarn.control.maintenances import UnitTargets
 from forewarn.control.plane import Stepped
-from forewarn.maintenance import fleet_file, host_drain, planner
-from forewarn.maintenance.model import Changes, DrainOptions, HoldKind, HostState, Policy, Refused
-from forewarn.maintenance.planner import Request
+from forewarn.maintenance import fleet_file, planner
+from forewarn.maintenance.model import Changes, DrainOptions, HostState, Policy, Refused
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import CheckProgress, MaintenanceState, TurnOrder, UnitState
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
 
 
 @pytest.fixture
-def site() -> UnitSite:
-    return UnitSite()
+def site() -> Site:
+    return Site()
 
 
-async def test_hosts_that_can_be_drained_are_drained_and_rebooted(site: UnitSite) -> None:
+async def test_hosts_that_can_be_drained_are_drained_and_rebooted(site: Site) -> None:
     site.begin(UnitTargets(all_hosts=True), drained=("h1", "h2", "h3"))
     await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
     assert sorted(site.reboots) == ["h1", "h2", "h3"]
@@ -43,7 +42,7 @@ async def test_hosts_that_can_be_drained_are_drained_and_rebooted(site: UnitSite
     assert site.where("web-0", "web-2", "cache") == ["h1", "h2", "h3"]
 
 
-async def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain(site: UnitSite) -> None:
+async def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain(site: Site) -> None:
     site.failing = {"cache"}  # which is on h3
     site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
     await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
@@ -57,25 +56,8 @@ async def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain(site: UnitS
     assert set(site.states().values()) == {DONE}
 
 
-async def test_a_drain_that_is_retried_by_itself_takes_its_unit_with_it(site: UnitSite) -> None:
-    site.reboot_fails = True
-    site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
-    await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
-    site.reboot_fails = False
-    (failed,) = [name for name, state in site.states().items() if state is FAILED]
-    done(site.plane.order_drain(failed, host_drain.retry))
-    await site.reach(lambda: site.states()[failed] is DONE, rounds=1000)
-    assert site.maintenance().state is MaintenanceState.HALTED
-    with pytest.raises(Refused) as refusal:  # or the host would be rebooted once more
-        site.order(MaintenanceOrder.RETRY, failed)
-    assert refusal.value.code is ErrorCode.CONFLICT
-    site.order(MaintenanceOrder.RESUME)
-    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-    assert sorted(site.reboots[1:]) == ["h2", "h3"]
-
-
 async def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another(
-    site: UnitSite,
+    site: Site,
 ) -> None:
     asked = asked_for(
         UnitTargets(hosts=("h1", "h2")), draining=DrainOptions(), order=TurnOrder.LISTED
@@ -90,20 +72,6 @@ async def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_anot
     assert site.reboots == []
 
 
-async def test_a_host_is_not_drained_while_all_hosts_for_its_machines_are_held(
-    site: UnitSite,
-) -> None:
-    for name in ("h2", "h3"):
-        done(site.plane.hold(HoldKind.HOST, name, reason="", by="ann"))
-    site.begin(UnitTargets(hosts=("h1",)), drained=("h1",))
-    await site.reach(lambda: "held" in site.unit("h1").reason, rounds=1000)
-    assert "h1" not in site.drains()
-    for name in ("h2", "h3"):
-        done(site.plane.release(HoldKind.HOST, name))
-    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-    assert site.reboots == ["h1"]
-
-
 def test_a_request_is_the_same_however_its_machines_are_written() -> None:
     keyed = msgspec.structs.replace(REBOOT, idempotency_key="k")
     same = UnitTargets(machines=("Cache", "db", "cache"))
@@ -111,7 +79,7 @@ def test_a_request_is_the_same_however_its_machines_are_written() -> None:
     assert len(digests) == 1
 
 
-def test_machines_are_named_by_their_tags(site: UnitSite) -> None:
+def test_machines_are_named_by_their_tags(site: Site) -> None:
     tagged = {"machine": [{"name": "db", "host": "h1", "tags": {"role": "leader"}}]}
     done(site.plane.apply_fleet(msgspec.convert(tagged, fleet_file.Fleet)))
     begun = site.begin(UnitTargets(tags=(("role", "leader"),), machines=("cache",)))
@@ -130,16 +98,16 @@ def test_a_check_that_raises_has_failed() -> None:
         async def run(self, run: CheckRun) -> CheckResult:
             raise OSError("no disk")
 
-    async def story(site: UnitSite) -> None:
+    async def story(site: Site) -> None:
         site.begin(DB_AND_CACHE, **CHECKED)
         await site.reach(site.is_in(MaintenanceState.HALTED))
 
-    site = UnitSite()
+    site = Site()
     site.checks = Broken()
     assert "no disk" in played(story, site).maintenance().reason
 
 
-def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over(site: UnitSite) -> None:
+def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over(site: Site) -> None:
     def step(replica: str) -> Stepped:
         margin = timedelta(seconds=30)
         order = site.plane.order
@@ -176,34 +144,26 @@ def test_one_that_drains_hosts_takes_no_other_notice_than_theirs() -> None:
         {"approval_until": NOW + YEARS},
     ):
         with pytest.raises(Refused) as refused:
-            UnitSite().begin(**given)
+            Site().begin(**given)
         assert refused.value.code is ErrorCode.INVALID
 
 
-def by_name(site: UnitSite) -> None:
+def by_name(site: Site) -> None:
     site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
 
 
-def by_scope(site: UnitSite) -> None:
-    """Where nobody names a policy."""
-    three = [{"name": f"batch-{n}", "update_domain": n} for n in range(3)]
-    fleet = {"availability_set": [{"name": "batch", "update_domains": 3, "machines": three}]}
-    done(site.plane.apply_fleet(msgspec.convert(fleet, fleet_file.Fleet)))
-    done(site.plane.request(Request(event_type=EventType.REBOOT, scope="batch")))
-
-
-def checked(site: UnitSite) -> None:
+def checked(site: Site) -> None:
     site.begin(DB_AND_CACHE, **CHECKED)
 
 
-@pytest.mark.parametrize("begin", [by_name, by_scope, checked])
+@pytest.mark.parametrize("begin", [by_name, checked])
 def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
-    begin: Callable[[UnitSite], None],
+    begin: Callable[[Site], None],
 ) -> None:
     for kill_at in itertools.count(1):
-        site = UnitSite()
+        site = Site()
 
-        async def story(site: UnitSite, kill_at: int = kill_at) -> None:
+        async def story(site: Site, kill_at: int = kill_at) -> None:
             begin(site)
             site.store.last_commit = site.store.commits + kill_at
             await site.reach(site.is_in(MaintenanceState.DONE))
@@ -221,7 +181,7 @@ def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
             return
 
 
-class Farm(UnitSite):
+class Farm(Site):
     """Hosts that are drained."""
 
     def __init__(self, of: fleet_file.Fleet) -> None:
@@ -236,7 +196,7 @@ class Farm(UnitSite):
     def roll(self, *, approving: bool = False, **policy: Any) -> PlannedTurns:
         """Plan the drain and reboot of all, carry it out to its end, and return the plan."""
 
-        async def story(site: UnitSite) -> None:
+        async def story(site: Site) -> None:
             site.begin(UnitTargets(hosts=self.names), drained=self.names, **policy)
             await self.reach(self.ended, approving=approving, rounds=3000)
 
@@ -255,7 +215,7 @@ def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -
     alone = [{"name": name, "host": f"h{1 + int(name[-1])}"} for name in names]
     farm = Farm(msgspec.convert({"machine": alone}, fleet_file.Fleet))
 
-    async def story(_: UnitSite) -> None:
+    async def story(_: Site) -> None:
         await farm.drain("h1", reboot=True)
         await farm.reach(lambda: "h1" not in farm.where(*farm.home), approving=False)
         begun = farm.begin(UnitTargets(hosts=("h2", "h3")), drained=farm.names, at_once="2")
@@ -270,7 +230,7 @@ def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -
     assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
 
 
-def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: UnitSite) -> None:
+def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: Site) -> None:
     site.plane.policy = Policy(user_initiated_limit=1)
     asked = asked_for(UnitTargets(machines=("cache",)))
     of_user = msgspec.structs.replace(asked.request, source=EventSource.USER)

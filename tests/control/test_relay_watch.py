@@ -217,9 +217,7 @@ class RelayStory(Told):
     def operation(self, name: str, status: str, **times: str) -> None:
         with self.shared.read() as reading:
             found = reading.operations([name])[name]
-        assert found.status == status
-        for each, expected in times.items():
-            assert elapsed_at(getattr(found, each)) == elapsed(expected), each
+        self.compare(found, {"status": status, **times})
 
     def void(self, *hosts: str) -> None:
         assert self.replicas["a"].void == [*hosts]

@@ -1,6 +1,5 @@
 """Replicas' rows: replicas.txt, and what one replica alone shows and loses."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -8,7 +7,7 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
-from builders import FLEET, MINUTE, NOW, SECOND, mint
+from builders import FLEET, NOW, SECOND, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import Heartbeat
@@ -17,12 +16,11 @@ from forewarn.control.plane import Plane
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ServiceClock
 from forewarn.control.writer import ThreadWriter, Writer
-from forewarn.maintenance.model import Policy, Sighting, unseen
+from forewarn.maintenance.model import Sighting
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.world import NOTHING
 from forewarn.store.port import JUMP, Replica, StoreUnavailable
 from forewarn.store.sql import Transaction
-from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.shared import SharedStore
 from stories import Told, elapsed, elapsed_at, on_a_loop, stories_beside
@@ -249,61 +247,3 @@ def test_a_transaction_whose_time_has_jumped_decides_nothing() -> None:
     with pytest.raises(ClockJumped):
         plane.advance().result()
     writer.close()
-
-
-class Blind(InMemoryStore):
-    """A store that takes nothing that was seen of machines while its disk is full."""
-
-    is_full = True
-
-    def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
-        if self.is_full:
-            raise StoreUnavailable("the disk is full")
-        super().see(seen, at)
-
-
-def test_an_outage_counts_once_though_what_was_seen_cannot_be_written() -> None:
-    clock, store, feed = ManualClock(NOW), Blind(), Changefeed()
-    watch = ServiceClock(clock)
-    plane = Plane(Writer(store, watch, feed), mint("b"), Policy())
-    plane.apply_fleet(FLEET).result()
-    plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
-    sightings = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
-    sightings.hear("web-0")
-    own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
-    follower = Follower(store, feed, clock)
-    replicas = Replicas(store, own, follower, watch, clock, sightings=sightings)
-    heartbeat = Heartbeat(plane, watch, clock, replicas)
-    watch.open()
-    clock.advance(MINUTE)
-    watch.beat()
-    for _ in range(3):
-        asyncio.run(heartbeat._save())
-    assert watch.owed == timedelta(0)
-    with store.read() as reading:
-        assert reading.operations(["1.1"])["1.1"].not_before == NOW + 16 * MINUTE
-        assert not reading.sightings()
-    store.is_full = False
-    asyncio.run(heartbeat._save())
-    with store.read() as reading:
-        assert [*reading.sightings()] == ["web-0"]
-
-
-def test_alone_with_the_store_a_replica_shows_itself() -> None:
-    clock = ManualClock(NOW)
-    store = InMemoryStore()
-    own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
-    follower = Follower(store, Changefeed(), clock)
-    alone = Replicas(
-        store,
-        own,
-        follower,
-        ServiceClock(clock),
-        clock,
-        sightings=SharedSightings(unseen),
-    )
-    clock.advance(MINUTE)
-    asyncio.run(alone.beat(serving=True))
-    assert [(row.name, row.beat_at) for row in alone.all()] == [("only", NOW + MINUTE)]
-    with store.read() as reading:
-        assert reading.replicas() == {}

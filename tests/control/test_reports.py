@@ -18,7 +18,7 @@ from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import EventStatus, EventType
 
 FINE = Outcome(succeeded=True, message="fine")
 LEASE = timedelta(seconds=60)
@@ -55,34 +55,6 @@ def busy() -> Iterator[Fleet]:
     built.close()
 
 
-def test_what_ends_together_shares_one_commit_and_each_has_its_own_answer(busy: Fleet) -> None:
-    busy.ask(EventType.REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
-    acts = busy.claim()
-    before = busy.store.commits
-    busy.hold()
-    fine = busy.finish(acts["1.1"])
-    stale = busy.plane.finish("1.2", 7, FINE)
-    nothing = busy.plane.finish("9.9", 1, FINE)
-    doubted = busy.plane.report_unknown("1.2", 1, "lost")
-    again = busy.finish(acts["1.1"])
-    failed = busy.finish(acts["1.3"], Outcome(succeeded=False, message="no power"))
-    busy.release()
-    assert [(o.id, o.status) for o in fine.result(patience.SECONDS)] == [
-        ("1.1", EventStatus.COMPLETED)
-    ]
-    assert [o.outcome_unknown for o in doubted.result(patience.SECONDS)] == ["lost"]
-    assert failed.result(patience.SECONDS)[0].outcome == "no power"
-    for refused, code in (
-        (stale, ErrorCode.STALE),
-        (nothing, ErrorCode.NOT_FOUND),
-        (again, ErrorCode.STALE),
-    ):
-        with pytest.raises(Refused) as refusal:
-            refused.result(patience.SECONDS)
-        assert refusal.value.code is code
-    assert busy.store.commits == before + 2
-
-
 def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: Fleet) -> None:
     busy.ask(EventType.PREEMPT, "batch_0", "batch_1")
     busy.clock.advance(MINUTE)
@@ -100,24 +72,6 @@ def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: Fleet) ->
         left = {name: (t.scope, t.incarnation) for name, t in reading.tombstones().items()}
         assert left == {"batch_0": ("batch", last), "batch_1": ("batch", last)}
         assert last > 0
-
-
-def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> None:
-    busy.ask(EventType.REBOOT, "web-0", no_notice=True)
-    (older,) = busy.claim().values()
-    busy.clock.advance(2 * LEASE)
-    (newer,) = busy.claim().values()
-    busy.hold()
-    late = busy.finish(older, Outcome(succeeded=False, message="I was first"))
-    own = busy.finish(newer)
-    twice = busy.finish(newer, Outcome(succeeded=False))
-    busy.release()
-    assert own.result(patience.SECONDS)[0].outcome == "fine"
-    for refused in (late, twice):
-        with pytest.raises(Refused) as refusal:
-            refused.result(patience.SECONDS)
-        assert refusal.value.code is ErrorCode.STALE
-    assert busy.operation("1.1").status is EventStatus.COMPLETED
 
 
 def test_each_approval_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:

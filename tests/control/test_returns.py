@@ -1,20 +1,19 @@
 """The watch for machines that are back, on a real loop beside the writer's own thread."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 import patience
 from builders import FLEET, NOW, SECOND, mint
-from control.conftest import Busy, Counting, done
+from control.conftest import Busy, Counting, Slow, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.plane import Operations, Plane, Retention
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.ticker import LOOK_EVERY, ReturnWatch, Ticker
 from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, Sighting
@@ -22,25 +21,6 @@ from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 
 COMPLETED, FAILED, RETURNING = EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.RETURNING
-
-
-class Slow(Plane):
-    """Counts what is asked about returns; an answer can be held back, as a slow disk holds it."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.looks: list[Collection[str]] = []
-        self.hold_back = False
-        self.held: list[tuple[Future[Operations], Operations]] = []
-
-    def record_returns(self, operations: Collection[str]) -> "Future[Operations]":
-        self.looks.append(operations)
-        future = super().record_returns(operations)
-        if not self.hold_back:
-            return future
-        late: Future[Operations] = Future()
-        self.held.append((late, future.result(patience.SECONDS)))
-        return late
 
 
 class Room(Busy):

@@ -12,11 +12,11 @@ import pytest
 
 import patience
 from builders import MINUTE, NOW, SECOND
-from control.conftest import House, done
-from control.scripted import Scripted
-from control.test_maintenances import UnitSite, UnitTargets, played
+from control.conftest import House, Scripted, done
+from control.site import Site, UnitTargets, played
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
+from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.executor import LEASE, RENEW_EVERY, Executor
 from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Operations, Plane, Retention, Stepped
@@ -59,7 +59,7 @@ def test_a_maintenance_whose_time_zone_is_gone_halts_and_stops_no_other() -> Non
         policy = msgspec.structs.replace(known.policy, zone="Mars/Olympus")
         unit.world.maintenances[number] = msgspec.structs.replace(known, policy=policy)
 
-    async def story(site: UnitSite) -> None:
+    async def story(site: Site) -> None:
         begun = site.begin(UnitTargets(machines=("db",)))
         done(site.plane.order(moved_to_mars, begun.number))
         site.begin(UnitTargets(machines=("web-0",)))
@@ -77,12 +77,12 @@ def test_a_maintenance_that_fails_in_each_step_stops_no_other_and_is_an_alert() 
                 raise ArithmeticError("no")
             return super()._step(each, survey)
 
-    class BrokenSite(UnitSite):
+    class BrokenSite(Site):
         def _wire(self) -> None:
             super()._wire()
             self.maintenances = Broken(self.plane, self.clock, self.hosts.survey, self.checks)
 
-    async def story(site: UnitSite) -> None:
+    async def story(site: Site) -> None:
         site.begin(UnitTargets(machines=("db", "cache")))
         site.begin(UnitTargets(machines=("web-0",)))
         await site.reach(site.is_in(MaintenanceState.DONE, number=2))
@@ -146,33 +146,24 @@ class Forgetful(Plane):
     asked = 0
 
     def record_returns(self, operations: Any) -> "Future[Operations]":
-        if self.broken in operations:
-            failed: Future[Operations] = Future()
-            failed.set_exception(ArithmeticError("no"))
-            return failed
-        return super().record_returns(operations)
+        return self._failed() if self.broken in operations else super().record_returns(operations)
 
     def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
         if self.broken == operation:
             self.asked += 1
-            failed: Future[Operations] = Future()
-            failed.set_exception(self.error)
-            return failed
+            return self._failed()
         return super().finish(operation, attempt, outcome)
 
+    def _failed(self) -> "Future[Operations]":
+        failed: Future[Operations] = Future()
+        failed.set_exception(self.error)
+        return failed
 
-class Rebooting:
-    """Succeeds at once."""
 
-    async def perform(self, task: Any) -> Outcome:
-        del task
-        return Outcome(succeeded=True)
-
-    async def sweep(self, started: Any) -> None:
-        del started
-
-    async def forget(self, task: Any) -> None:
-        del task
+def executor_of(house: House, plane: Plane) -> Executor:
+    """One whose connector succeeds at once."""
+    connector = SimulatedConnector(house.clock, {REBOOT: timedelta(0)})
+    return Executor(plane, connector, house.clock, "here")
 
 
 @pytest.mark.parametrize("error", [Forgetful.error, Refused(ErrorCode.INVALID, "has a NUL")])
@@ -183,7 +174,7 @@ async def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(
     plane.error = error
     house.ask(REBOOT, "web-0", no_notice=True)
     house.ask(REBOOT, "bastion", no_notice=True)
-    executor = Executor(plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
+    executor = executor_of(house, plane)
     async with running(house, executor):
         await let_pass(house, SECOND, FAILING)
         assert house.operation("2.1").status is EventStatus.COMPLETED
@@ -205,7 +196,7 @@ async def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_conne
     whole = house.operation("1.1")
     broken = msgspec.structs.replace(whole, held_at=NOW)  # no rule leads to this
     house.put(Changes(operations=(broken,)))
-    executor = Executor(house.plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
+    executor = executor_of(house, house.plane)
     async with running(house, executor):
         await let_pass(house, SECOND, FAILING)
         assert house.operation("2.1").status is EventStatus.COMPLETED

@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 import patience
 from builders import MINUTE, NOW, SECOND
-from control.conftest import Counting, House, done
-from control.scripted import Scripted
+from control.conftest import Counting, House, Scripted, done
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
 from forewarn.control.executor import RENEW_EVERY, Executor
@@ -24,7 +23,7 @@ from forewarn.maintenance.model import Changes, HoldKind, Verdict
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 from store.shared import lost_tail
-from stories import Told, elapsed, elapsed_at, listed, stories_beside
+from stories import Told, elapsed, listed, stories_beside
 
 REBOOT = EventType.REBOOT
 FOUND = {"unknown": Found.UNKNOWN, "not-done": Found.NOT_DONE}
@@ -158,15 +157,9 @@ class RunningStory(Told):
         self, name: str, status: str, because: str = "", doubt: str = "", **told: str
     ) -> None:
         found = self.house.operation(name)
-        assert found.status == status
         assert because in found.outcome
         assert doubt in found.outcome_unknown
-        for field, expected in told.items():
-            fact: Any = getattr(found, field)
-            if expected and field in {"started_at", "lease_until"}:
-                assert elapsed_at(fact) == elapsed(expected), field
-            else:
-                assert ("" if fact is None else str(fact)) == expected, field
+        self.compare(found, {"status": status, **told})
 
     def no_operation(self, name: str) -> None:
         with self.house.store.read() as reading:

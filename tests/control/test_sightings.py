@@ -1,7 +1,8 @@
-"""What machines tell one replica counts at the others."""
+"""What machines tell one replica counts at the others: sightings.txt, and what counts rows."""
 
-from datetime import timedelta
+import pytest
 
+from builders import SECOND
 from forewarn.control.replicas import BEATS, SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.store.port import Replica
@@ -10,8 +11,11 @@ from forewarn.vocabulary import AgentStatus
 from store.conformance import save
 from store.conformance_outbox import WITH_MACHINES
 from store.values import NOW
+from stories import Told, stories_beside
 
-SECOND = timedelta(seconds=1)
+
+def seen(seconds: float, agent: AgentStatus | None = None) -> Sighting:
+    return Sighting(asked_at=NOW + seconds * SECOND, version="2020-07-01", agent=agent)
 
 
 class Seeing:
@@ -24,11 +28,10 @@ class Seeing:
         self._row = Replica(name=name, process="", version="", started_at=NOW, beat_at=NOW)
 
     def sees(self, machine: str, seconds: float, agent: AgentStatus | None = None) -> None:
-        at = NOW + seconds * SECOND
         known = self.seen.get(machine)
         word = agent is not None and (known is None or known.agent is not agent)
         agent = agent or (known.agent if known else None)
-        self.seen[machine] = Sighting(asked_at=at, version="2020-07-01", agent=agent)
+        self.seen[machine] = seen(seconds, agent)
         if known is None or word:
             self.sightings.hear(machine)
 
@@ -47,13 +50,46 @@ def pair() -> tuple[Seeing, Seeing]:
     return Seeing("r1", store), Seeing("r2", store)
 
 
-def test_a_machine_that_asks_one_replica_is_known_to_listen_at_the_other() -> None:
-    one, two = pair()
-    one.sees("web-0", 1)
-    assert two.sightings("web-0") is None
-    one.beat()
-    two.beat()
-    assert two.sightings("web-0") == one.sightings("web-0") == one.seen["web-0"]
+class SightingStory(Told):
+    """Two replicas, by their names."""
+
+    def __init__(self) -> None:
+        self.replicas = dict(zip(("r1", "r2"), pair(), strict=True))
+
+    def sees(self, name: str, machine: str, at: str, *agent: str) -> None:
+        self.replicas[name].sees(machine, int(at), *map(AgentStatus, agent))
+
+    def relays(self, name: str, machine: str, at: str, *agent: str) -> None:
+        """The relay of its host tells of a machine."""
+        told = seen(int(at), *map(AgentStatus, agent))
+        self.replicas[name].sightings.relay(machine, told)
+
+    def beat(self, name: str, rows: str = "") -> None:
+        count = self.replicas[name].beat()
+        assert rows in {"", str(count)}
+
+    def fail(self, name: str) -> None:
+        """Beat, and nothing is written."""
+        sightings = self.replicas[name].sightings
+        sightings.keep(sightings.news())
+
+    def removed(self, name: str, machine: str) -> None:
+        self.replicas[name].sightings.learn(Changes(removed_machines=(machine,)))
+
+    def forget(self, name: str, machine: str) -> None:
+        del self.replicas[name].seen[machine]
+
+    def knows(self, name: str, machine: str, at: str, *agent: str) -> None:
+        told = seen(int(at), *map(AgentStatus, agent))
+        assert self.replicas[name].sightings(machine) == told
+
+    def knows_nothing(self, name: str, machine: str) -> None:
+        assert self.replicas[name].sightings(machine) is None
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "sightings.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert SightingStory().play("sightings.txt", rows)
 
 
 def test_a_machine_that_asks_all_the_time_is_written_again_and_again_but_not_at_each_beat() -> None:
@@ -94,79 +130,3 @@ def test_a_machine_that_is_awaited_is_written_as_soon_as_it_asks_again() -> None
     news = [*one.sightings.news()]
     assert "m150" in news
     assert len(news) <= 1 + 200 // BEATS + 1  # of the others, those whose turn it is
-
-
-def test_what_an_agent_says_anew_is_written_at_the_next_beat() -> None:
-    one, two = pair()
-    one.sees("web-0", 1)
-    one.beat()
-    one.sees("web-0", 2, AgentStatus.HELD)
-    assert one.beat() == 1
-    two.beat()
-    seen = two.sightings("web-0")
-    assert seen is not None
-    assert seen.agent is AgentStatus.HELD
-
-
-def test_the_later_request_counts_wherever_it_was_made() -> None:
-    one, two = pair()
-    one.sees("web-0", 1, AgentStatus.PREPARING)
-    one.beat()
-    two.sees("web-0", 5)
-    two.beat()
-    seen = two.sightings("web-0")
-    assert seen == Sighting(
-        asked_at=NOW + 5 * SECOND, version="2020-07-01", agent=AgentStatus.PREPARING
-    )
-    one.beat()
-    assert one.sightings("web-0") == seen
-
-
-def test_what_could_not_be_written_is_news_again() -> None:
-    one, _ = pair()
-    one.sees("web-0", 1)
-    one.sightings.keep(one.sightings.news())
-    assert one.beat() == 1
-    assert one.beat() == 0
-
-
-def test_a_machine_that_left_the_fleet_is_forgotten() -> None:
-    one, two = pair()
-    one.sees("web-0", 1)
-    one.beat()
-    two.beat()
-    two.sightings.learn(Changes(removed_machines=("web-0",)))
-    assert two.sightings("web-0") is None
-
-
-def test_what_a_machine_told_the_relay_of_its_host_counts_here_and_at_the_other_replica() -> None:
-    one, two = pair()
-    one.sightings.relay("web-0", seen(1, AgentStatus.PREPARING))
-    assert one.sightings("web-0") == seen(1, AgentStatus.PREPARING)
-    assert one.beat() == 1
-    two.beat()
-    assert two.sightings("web-0") == seen(1, AgentStatus.PREPARING)
-    one.sightings.relay("web-0", seen(2))  # it asks again, and its agent says nothing new
-    assert one.beat() <= 1
-    one.sightings.relay("web-0", seen(3, AgentStatus.READY))
-    one.beat()
-    two.beat()
-    assert two.sightings("web-0") == seen(3, AgentStatus.READY)
-
-
-def test_a_machine_that_moves_from_the_service_to_a_relay_keeps_what_it_said_last() -> None:
-    one, _ = pair()
-    one.sees("web-0", 5, AgentStatus.HELD)
-    one.sightings.relay("web-0", seen(3, AgentStatus.PREPARING))
-    assert one.sightings("web-0") == seen(5, AgentStatus.HELD)
-    one.sightings.relay("web-0", seen(6))
-    found = one.sightings("web-0")
-    assert found is not None
-    assert found.asked_at == NOW + 6 * SECOND
-    one.sightings.learn(Changes(removed_machines=("web-0",)))
-    one.seen.clear()
-    assert one.sightings("web-0") is None
-
-
-def seen(seconds: float, agent: AgentStatus | None = None) -> Sighting:
-    return Sighting(asked_at=NOW + seconds * SECOND, version="2020-07-01", agent=agent)

@@ -6,7 +6,6 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +16,7 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
-from control.conftest import Busy, done
-from control.scripted import Scripted
+from control.conftest import Busy, Scripted, Slow, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
@@ -37,26 +35,6 @@ from forewarn.vocabulary import EventStatus, EventType
 
 STALL = 2 * SECOND
 """Short of an outage by itself."""
-
-
-class Slow(Plane):
-    """A plane whose answer that nothing is due can be held back, as a slow disk holds it."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.hold_back = False
-        self.questions = 0
-        self.held: list[tuple[Future[Any], datetime | None]] = []
-
-    def next_wakeup(self) -> "Future[datetime | None]":
-        self.questions += 1
-        future = super().next_wakeup()
-        answer = future.result(patience.SECONDS)
-        if not self.hold_back or answer is not None:
-            return future
-        late: Future[Any] = Future()
-        self.held.append((late, answer))
-        return late
 
 
 class Room(Busy):

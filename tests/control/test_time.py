@@ -52,8 +52,10 @@ class Start:
         )
         own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
         follower = Follower(house.store, house.feed, house.clock)
-        replicas = Replicas(house.store, own, follower, self.watch, house.clock, sightings=seen)
-        self.heartbeat = Heartbeat(self.plane, self.watch, house.clock, replicas)
+        self.replicas = Replicas(
+            house.store, own, follower, self.watch, house.clock, sightings=seen
+        )
+        self.heartbeat = Heartbeat(self.plane, self.watch, house.clock, self.replicas)
         on_a_loop(self.heartbeat.begin())
 
     def asks(self, machine: str) -> None:
@@ -293,6 +295,33 @@ def test_while_the_store_is_away_what_is_owed_stays_owed(house: House) -> None:
     start.beat()
     assert start.watch.owed == timedelta(0)
     assert start.not_before() == NOW + 16 * MINUTE
+
+
+def test_an_outage_counts_once_though_what_was_seen_cannot_be_written(start: Start) -> None:
+    store = start.house.store
+    start.sightings["web-0"] = Sighting(asked_at=NOW, version="2020-07-01")
+    start.seen.hear("web-0")
+    start.clock.advance(MINUTE)
+    start.watch.beat()
+    store.blind = True
+    for _ in range(3):
+        on_a_loop(start.heartbeat._save())
+    assert start.watch.owed == timedelta(0)
+    assert start.not_before() == NOW + 16 * MINUTE
+    for blind, seen in ((True, []), (False, ["web-0"])):
+        store.blind = blind
+        on_a_loop(start.heartbeat._save())
+        with store.read() as reading:
+            assert [*reading.sightings()] == seen
+
+
+def test_alone_with_the_store_a_replica_shows_itself(start: Start) -> None:
+    start.clock.advance(MINUTE)
+    on_a_loop(start.replicas.beat(serving=True))
+    found = [(row.name, row.beat_at) for row in start.replicas.all()]
+    assert found == [("only", NOW + MINUTE)]
+    with start.house.store.read() as reading:
+        assert reading.replicas() == {}
 
 
 async def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:

@@ -18,11 +18,11 @@ SIZES = (5, 20, 60, 200, 1000)
 """The most machines of a seed's fleet, by the seed."""
 
 
-def play(seed: int, steps: int, **given: Any) -> Town:
+def play(seed: int, steps: int, kind: type[Town] = Town, **given: Any) -> Any:
     """Play one seed to its end and return what is left of it."""
     chance = Random(seed)
     with testing.capture_logs():  # what the service logs of its clocks is no news here
-        town = Town(chance, chance.choice(SIZES), **given)
+        town = kind(chance, chance.choice(SIZES), **given)
         try:
             while town.steps < steps:
                 town.step()

@@ -3,11 +3,9 @@
 import functools
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from random import Random
 from typing import Any
 
 import pytest
-from structlog import testing
 
 from forewarn.control import relay_watch
 from forewarn.maintenance import relays
@@ -121,16 +119,7 @@ class TownWithRelays(Town):
 @functools.cache
 def play(seed: int) -> TownWithRelays:
     """Play a seed, once for all the tests that look at it."""
-    chance = Random(seed)
-    with testing.capture_logs():
-        town = TownWithRelays(chance, chance.choice(run.SIZES))
-        try:
-            while town.steps < STEPS:
-                town.step()
-            town.settle()
-        except Exception as error:
-            error.add_note(f"seed {seed}, at step {town.steps}")
-            raise
+    town: TownWithRelays = run.play(seed, STEPS, TownWithRelays)
     return town
 
 

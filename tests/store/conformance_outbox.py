@@ -120,31 +120,6 @@ class Outbox:
         assert sorted(p.sequence for p in made) == list(range(1, 81))
         assert seen == list(range(1, len(seen) + 1))
 
-    def test_a_change_is_there_with_what_it_tells_of(self, store: Store) -> None:
-        stop = threading.Event()
-        torn: list[tuple[int, int]] = []
-
-        def watch() -> None:
-            while not stop.is_set():
-                with store.read() as reading:
-                    found = reading.scopes().get("web", WEB).incarnation
-                    position = reading.position().sequence
-                if found != position:
-                    torn.append((found, position))
-
-        watching = threading.Thread(target=watch)
-        watching.start()
-        try:
-            for number in range(1, 40):
-                with store.write() as transaction:
-                    scope = msgspec.structs.replace(WEB, incarnation=number)
-                    transaction.save(Changes(scopes=(scope,)))
-                    append(transaction, f"t{number}")
-        finally:
-            stop.set()
-            watching.join()
-        assert torn == []
-
     def test_old_changes_are_trimmed_in_order_but_never_the_last(self, store: Store) -> None:
         for number in range(5):
             append_alone(store, f"t{number}", NOW + number * MINUTE)

@@ -86,7 +86,7 @@ class Together:
     def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB, BATCH)))
         stop = threading.Event()
-        torn: list[tuple[int, int]] = []
+        torn: list[tuple[int, int, int]] = []
 
         def watch() -> int:
             looks = 0
@@ -94,9 +94,10 @@ class Together:
                 with store.read() as reading:
                     web = reading.scopes()["web"].incarnation
                     batch = reading.scopes()["batch"].incarnation
+                    change = reading.position().sequence
                 looks += 1
-                if web != batch:
-                    torn.append((web, batch))
+                if not web == batch == change:
+                    torn.append((web, batch, change))
             return looks
 
         with ThreadPoolExecutor(4) as threads:
@@ -106,6 +107,7 @@ class Together:
                 with store.write() as transaction:
                     for scope in both:
                         transaction.save(Changes(scopes=(scope,)))
+                    transaction.append(new_change(f"t{number}"))
             stop.set()
             assert sum(w.result() for w in watching) > 0
         assert torn == []

@@ -149,15 +149,7 @@ class BenchStory(Told):
         assert elapsed_at(self.bench.scope(scope).asked_at) == elapsed(at)
 
     def operation(self, name: str, status: str, **told: str) -> None:
-        found = self.bench.operation(name)
-        assert found.status == status
-        for field, expected in told.items():
-            fact: Any = getattr(found, field)
-            if isinstance(fact, datetime):
-                assert elapsed_at(fact) == elapsed(expected), field
-                continue
-            shown = ",".join(fact) if isinstance(fact, tuple) else str(fact)
-            assert {"None": "none", "True": "yes"}.get(shown, shown) == expected, field
+        self.compare(self.bench.operation(name), {"status": status, **told})
 
 
 setattr(BenchStory, "pass", BenchStory.pass_)

@@ -8,12 +8,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import SCALE_SETS, Snapshot
+from builders import Snapshot
 from forewarn.cli.fleet import as_toml
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, Queueing
 from forewarn.vocabulary import EventType, Priority
 
+SCALE_SETS = ({"priority": "low"}, *({"terminate_notice_minutes": m} for m in (None, 5, 15)))
 WORDS = st.text("aZ9é \"'\\#{}", max_size=6)
 TYPES = st.sampled_from([(), (EventType.REBOOT,), (EventType.REBOOT, EventType.REDEPLOY)])
 ENTRY: dict[str, Any] = {

@@ -1,6 +1,5 @@
 """Each state of a drain by itself: drains.txt, and what becomes of its requests and its command."""
 
-import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,6 +29,7 @@ from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 from house import tree
 from stories import Told, elapsed, listed, stories_beside
+from unit.maintenance.test_lifecycle import drawn
 
 BEFORE = NOW - 2 * MINUTE
 HOST_BACK = 30 * MINUTE
@@ -330,14 +330,11 @@ def test_every_transition_leads_to_a_state_that_is_left_again() -> None:
 
 
 def test_the_guide_draws_the_table_and_nothing_else() -> None:
-    page = (tree.ROOT / "docs" / "guides" / "hosts.md").read_text(encoding="utf-8")
-    (drawing,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
-    drawn = re.findall(r"^ +(\w+) --> (\w+) : (\w+)$", drawing, re.MULTILINE)
+    page = "guides/hosts.md"
     table = {
         (before.value, after.value, trigger.value)
         for (before, trigger), after in host_drain.TRANSITIONS.items()
     }
-    assert len(drawn) == len(drawing.splitlines())
-    assert set(drawn) == table
-    for state in HostState:
-        assert f"| `{state.value}` |" in page
+    assert drawn(0, page) == table
+    text = (tree.ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [state for state in HostState if f"| `{state.value}` |" not in text] == []

@@ -74,6 +74,16 @@ class HostStory(Told):
         """The answer to a survey that was asked for before."""
         self._compare(self.surveyed(host, self.begun[begun], *domains), **expected)
 
+    def differ(self, before: str, after: str, follows: str) -> None:
+        """Two surveys of a host that was not watched before: what follows from the second."""
+        self.unwatched()
+        for one in (before, after):
+            names = [] if one == "nothing" else [one]
+            found = self.surveyed("h1", self.observed.begin(), *names)
+        assert [type(action).__name__.lower() for action in found] == (
+            [] if follows == "nothing" else [follows]
+        )
+
     def crash(self, **expected: str) -> None:
         """g1 runs on h1, fails there, and all hosts are asked; its crash is recorded."""
         self.surveyed("h1", self.observed.begin(), "g1")
@@ -145,55 +155,6 @@ def domain(told: str) -> Domain:
 @pytest.mark.parametrize("rows", stories_beside(__file__, "host_observations.txt"))
 def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     assert HostStory().play("host_observations.txt", rows)
-
-
-@pytest.mark.parametrize(
-    ("reason", "asked"),
-    [
-        *((reason, True) for reason in ("failed", "crashed", "daemon", "unknown")),
-        *((reason, False) for reason in ("shutdown", "destroyed", "migrated", "saved")),
-    ],
-)
-def test_a_crash_while_the_host_did_not_answer_is_found_when_it_does(
-    reason: str, asked: bool
-) -> None:
-    told = HostStory()
-    told.lose("h1")
-    told.survey("h1", f"g1:off:{reason}", asks="all" if asked else "", watched="yes")
-    assert told.raised == []
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "follows"),
-    [
-        ("", "g1", None),
-        ("", "g1:off:failed", None),
-        ("g1", "", None),
-        ("g1", "g1", None),
-        ("g1", "g1@2", Remark),
-        ("g1:paused", "g1@2", Remark),
-        ("g1:off:shutdown", "g1@2", None),
-        ("g1", "g1:paused", None),
-        ("g1", "g1:off:failed", Survey),
-        ("g1:paused", "g1:off:failed", Survey),
-        ("g1:handover", "g1:off:failed", Survey),
-        ("g1", "g1:off:crashed", Survey),
-        ("g1", "g1:off:daemon", Survey),
-        ("g1", "g1:crashed", Survey),
-        ("g1:off:failed", "g1:off:failed", None),
-        ("g1:off:shutdown", "g1:off:failed", None),
-        ("g1", "g1:off:unknown", None),
-        *(
-            ("g1", f"g1:off:{reason}", None)
-            for reason in ("shutdown", "destroyed", "migrated", "saved", "from-snapshot")
-        ),
-    ],
-)
-def test_two_surveys_differ_in_a_domain(before: str, after: str, follows: type | None) -> None:
-    told = HostStory()
-    for one in (before, after):
-        found = told.surveyed("h1", told.observed.begin(), *filter(None, [one]))
-    assert [type(action) for action in found] == ([follows] if follows else [])
 
 
 class Counted(dict[str, Machine]):

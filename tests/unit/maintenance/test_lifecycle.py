@@ -51,9 +51,9 @@ def test_no_way_leads_back_or_out_of_an_end() -> None:
         assert after.over or order.index(after) > order.index(before)
 
 
-def drawn(index: int) -> set[tuple[str, str, str | None]]:
+def drawn(index: int, of: str = "lifecycle.md") -> set[tuple[str, str, str | None]]:
     """Return the arrows of a diagram of the page: from, to, by."""
-    page = (tree.ROOT / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+    page = (tree.ROOT / "docs" / of).read_text(encoding="utf-8")
     drawings = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
     arrows = set()
     for line in drawings[index].strip().splitlines():

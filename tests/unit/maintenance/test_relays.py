@@ -12,6 +12,7 @@ from builders import MINUTE, NOW, SECOND
 from forewarn.maintenance import relays
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayTerms, new_token
+from forewarn.vocabulary import AccessRole
 
 TERMS = RelayTerms(
     replica="a",
@@ -203,3 +204,16 @@ def test_a_token_that_is_used_first_voids_the_older_ones_of_its_host() -> None:
     known = [token("a", 0, used=True), token("b", 1), token("c", 2)]
     found = [[each.digest for each in relays.use(known, used)] for used in known]
     assert found == [[], ["a"], ["a", "b"]]
+
+
+@pytest.mark.parametrize(("seconds", "expired"), [(1, False), (0, True), (-1, True)])
+def test_a_token_has_expired_from_its_last_instant_on(seconds: int, *, expired: bool) -> None:
+    token = Token(
+        name="ann",
+        role=AccessRole.VIEWER,
+        digest="",
+        created_by="root",
+        created_at=NOW - SECOND,
+        expires_at=NOW + seconds * SECOND,
+    )
+    assert token.expired(NOW) is expired

@@ -137,18 +137,15 @@ def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
     assert second.retry_at is not None
 
 
-def test_a_single_unit_waits_for_nothing() -> None:
-    takes = hosts(1)
-    plan = planned(made(takes), takes)
-    assert (plan.first, plan.waits_for, plan.window) == (("h0",), None, None)
-
-
-@pytest.mark.parametrize("at_once", ["1", "2"])
-def test_a_plan_tells_how_many_go_at_once(at_once: str) -> None:
-    takes = hosts(3)
-    plan = planned(made(takes, at_once=at_once), takes)
-    assert len(plan.first) == int(at_once)
-    assert plan.waits_for is Obstacle.AT_ONCE
+def test_a_plan_tells_how_many_go_at_once_and_what_the_others_wait_for() -> None:
+    for count, at_once, waits_for in (
+        (3, 1, Obstacle.AT_ONCE),
+        (3, 2, Obstacle.AT_ONCE),
+        (1, 1, None),
+    ):
+        takes = hosts(count)
+        plan = planned(made(takes, at_once=str(at_once)), takes)
+        assert (len(plan.first), plan.waits_for, plan.window) == (at_once, waits_for, None)
 
 
 def test_a_plan_knows_what_is_held() -> None:
@@ -238,12 +235,3 @@ def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
     assert plan.machines == 10_000
     assert plan.first
     assert (plan.earliest is None) == drain  # that would be 20,000 moves: it is not foreseen
-
-
-def test_the_tightest_order_lets_more_units_go_at_once_than_the_given_one() -> None:
-    takes = large(Random(2), 300)
-    first = {
-        order: len(planned(made(takes, at_once="100%", order=order), takes).first)
-        for order in TurnOrder
-    }
-    assert first[TurnOrder.TIGHTEST] > first[TurnOrder.LISTED]
