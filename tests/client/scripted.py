@@ -78,7 +78,8 @@ class Talk:
 
     def reset(self) -> None:
         """Close so that the client gets a reset."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        with contextlib.suppress(OSError):  # the server's end has closed it
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1" + 7 * b"\0")
         self.connection.close()
 
 
