@@ -294,7 +294,8 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
     """Return the settings file that is used if no option names one; None if there is no file.
 
     The first of: the file that the variable names, `$XDG_CONFIG_HOME/forewarn/NAME`,
-    `/etc/forewarn/NAME`.
+    `/etc/forewarn/NAME`. A file in a folder that this user may not read counts as found, so that
+    its reader says so, and no other file is taken instead.
     """
     if named := environment.get(variable):
         return Path(named)
@@ -306,7 +307,7 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
 def _is_there(file: Path) -> bool:
     try:
         return file.is_file()
-    except OSError:  # such as a folder that this user may not read: a reader says so
+    except OSError:
         return True
 
 

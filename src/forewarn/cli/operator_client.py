@@ -398,8 +398,8 @@ def own_address(settings: "settings.Settings") -> str:
 def settings_in_use(*, of_service: bool = True) -> "settings.Settings":
     """Return the settings that the service has if no option names a file.
 
-    Where they are not `of_service`, a file that nobody named and this user may not read is not
-    needed: the environment has all that concerns a client.
+    A client with an address of its own passes `of_service=False`: it needs no file that nobody
+    named and this user may not read, for the environment has all that concerns it.
     """
     from forewarn.server import settings
     from forewarn.settings import SettingsError
