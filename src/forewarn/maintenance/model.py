@@ -368,8 +368,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     lease_until: datetime | None = None
     """When the latest claim, by `executor`, expires."""
     outcome_unknown: str = ""
-    """Why nobody knows its outcome: it stays Started until an operator resolves it; `""` otherwise.
-    """
+    """Why nobody knows its outcome: it is Started until an operator resolves it; else `""`."""
     repeat_after: int = 0
     """The attempt after which an operator ordered a repetition: what that attempt or an earlier one
     left unknown is done again without asking."""
@@ -390,6 +389,8 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     @property
     def approved(self) -> bool:
         """True if every event that guests see is approved or, where they see none, every event."""
+        if len(self.events) == 1:  # most have one, and each decision asks a few times
+            return self.events[0].approval is not None
         seen = [event for event in self.events if not event.silent]
         return all(event.approval is not None for event in seen or self.events)
 
@@ -411,7 +412,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     @property
     def machines(self) -> tuple[str, ...]:
         """The names of all its machines, event by event."""
-        if len(self.events) == 1:  # most have one, and each decision asks a few times
+        if len(self.events) == 1:
             return self.events[0].machines
         return tuple(name for event in self.events for name in event.machines)
 
@@ -541,8 +542,7 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     announced: int = 0
     """The number of operations that it has had: the last one's ordinal."""
     idempotency_key: str = ""
-    """The idempotency key of its request: a request with the same key refers to this maintenance.
-    """
+    """The idempotency key of its request: another with it refers to this maintenance."""
     request_digest: str = ""
     """Digest of its request, to detect another request with the same key (`planner.digest`); `""`
     without a key."""
@@ -745,7 +745,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     def __bool__(self) -> bool:
         """Return True if anything changed."""
-        return any(getattr(self, field) for field in self.__struct_fields__)
+        return any(msgspec.structs.astuple(self))
 
 
 def listed(names: Collection[str], most: int = 5) -> str:

@@ -664,8 +664,8 @@ class Transitions:
     def decision(self, about: Iterable[str]) -> Decision:
         """Return the result, the answer being the operations `about` (ids)."""
         self._go_on()
-        self._publish()
         before = self.world.since(self._mark)
+        self._publish(before)
         return Decision(
             before=before,
             changes=self.world.changes(before),
@@ -674,25 +674,30 @@ class Transitions:
             step=self.step,
         )
 
-    def _publish(self) -> None:
-        """Raise the incarnation of the scopes whose visible events changed, and of no other."""
+    def _publish(self, earlier: dict[Name, Any]) -> None:
+        """Raise the incarnation of the scopes whose visible events changed, and of no other.
+
+        These are added to the earlier values of what the decision has changed.
+        """
         incarnations: dict[str, int] = {}
-        for (kind, name), before in self.world.since(self._mark).items():
+        for (kind, name), before in earlier.items():
             if kind != "operations":
                 continue
             after = self.operations[name]
-            if (before and before.shown) == after.shown:
+            shown = before and before.shown
+            if shown == after.shown:
                 continue
             for event in (*after.events, *(before.events if before is not None else ())):
                 if not event.silent and event.scope not in incarnations:
                     incarnations[event.scope] = self.scopes[event.scope].incarnation + 1
-            if before is None or before.shown is None:
+            if shown is None:
                 events = tuple(
                     event if event.silent else replace(event, published=incarnations[event.scope])
                     for event in after.events
                 )
                 self.operations[name] = replace(after, events=events)
         for scope, incarnation in incarnations.items():
+            earlier.setdefault(("scopes", scope), self.scopes[scope])
             self.scopes[scope] = replace(self.scopes[scope], incarnation=incarnation)
 
     def _start_if_free(self, operation: model.Operation) -> None:
