@@ -31,10 +31,10 @@ from forewarn.maintenance import (
     units,
 )
 from forewarn.maintenance.footprints import UnitsInWorld
-from forewarn.maintenance.model import HostState, Maintenance, Operation
+from forewarn.maintenance.model import HostState, Machine, Maintenance, Operation
 from forewarn.maintenance.transitions import Transitions
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.units import MaintenanceState, UnitState
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import EventStatus
 from simulation import run
@@ -236,6 +236,14 @@ def never_over(self: UnitsInWorld, maintenance: Maintenance) -> Maintenance:
     return msgspec.structs.replace(maintenance, units=tuple(after))
 
 
+def only_there(self: UnitsInWorld, unit: Unit) -> list[Machine]:
+    """A host whose machines have left takes nothing."""
+    return machines(self, msgspec.structs.replace(unit, drain=False))
+
+
+machines = UnitsInWorld.machines
+
+
 def by_itself(maintenance: Maintenance, *given: Any, **named: Any) -> Maintenance:
     """A maintenance that is halted goes on when one of its units has ended."""
     after = follow(maintenance, *given, **named)
@@ -301,6 +309,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "units' approval": (turns, "not_before", by_notice_alone, "without the approval", 2),
     "units' growth": (UnitsInWorld, "grown", never_over, "was done and is", 1),
     "units' obstacles": (UnitsInWorld, "occupied", always(""), "waits for|although", 4),
+    "units' homes": (UnitsInWorld, "machines", only_there, "has another domain of", 26),
     "units' recall": (Transitions, "recall", always(None), "has not started, and", 4),
     "halts": (turns, "follow", by_itself, "without an order", 3),
     "windows": (Operation, "closed", always(False), "after its window closed", 14),
