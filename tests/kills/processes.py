@@ -130,8 +130,6 @@ class Service:
         self.port = free_port()
         self.pid = 0
         self._from = 0
-        self.collisions = 0
-        """Starts that met the lock of the killed process, still held by a child about to exec."""
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
         self._variables = {
@@ -183,23 +181,14 @@ class Service:
             assert not _is_over(self.pid), self.said()
             let_pass(POLL_SECONDS)
 
-    def wait_until_at(self, phase: str, seconds: float) -> bool:
-        """Return when a start has come to a phase, or whether it has not in this time."""
+    def wait_until_at(self, phase: str, seconds: float) -> None:
+        """Return when a start has come to a phase, or has not in this time."""
         follower = journal.Follower(self.marks)
         until = time.monotonic() + seconds
         while time.monotonic() < until and not _is_over(self.pid):
             if any(m["pid"] == self.pid and m["phase"] == phase for m in follower.news()):
-                return True
+                return
             let_pass(POLL_SECONDS / 4)
-        return False
-
-    def came_to(self, pid: int, before: float) -> str:
-        """Return the phase that a start of this process was in at a time; `""` before the first."""
-        found = ""
-        for mark in journal.read(self.marks):
-            if mark["pid"] == pid and mark["at"] <= before:
-                found = mark["phase"]
-        return found
 
     def _heard(self) -> list[bytes]:
         """Return what the log says since the last start."""

@@ -16,12 +16,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from kills.phases import Start
+
+class Start(StrEnum):
+    """Of a start of the service; each begins where `mark_start` marks it."""
+
+    OPENING = "opening the store"
+    MIGRATING = "migrating the store"
+    RECOVERING = "recovering what the last life left"
+    FILLING = "filling memory"
+    BINDING = "opening the sockets"
+    TAKING_UP = "sockets open, taking acts up again"
+
 
 MARKS = "start.log"
 """Beside the settings: how far each start has come, a JSON object a line."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kills import judge, phases
-from kills.phases import Kill, Left, Phase
+from kills import judge
+from kills.rounds import Kill, in_request
 from replicas import judge as replicas
 from stories import Told, WithoutTimes, stories_beside
 
@@ -172,33 +172,13 @@ def test_an_approval_is_as_old_as_its_answer_as_far_as_replicas_clocks_agree(
     assert any("the approval that is there" in each for each in complaints) is told
 
 
-def test_a_kill_is_counted_once_in_each_phase_of_its_acts() -> None:
-    left = {
-        "1.1": Left("Started", claimed=False, machines=1),
-        "2.1": Left("Started", claimed=True, machines=1),
-        "3.1": Left("Started", claimed=True, machines=2),
-        "4.1": Left("Started", claimed=True, machines=1),
-        "5.1": Left("Completed", claimed=False, machines=1),
-        "6.1": Left("Failed", claimed=False, machines=1),
-        "7.1": Left("Scheduled", claimed=False, machines=1),
-        "8.1": Left("Canceled", claimed=False, machines=1),
-        "9.1": Left("Returning", claimed=False, machines=1),
-        "10.1": Left("Queued", claimed=False, machines=1),
-    }
-    runs = [
-        {"what": what, "operation": operation}
-        for what, operation in (("start", "3.1"), ("end", "3.1"), ("start", "4.1"), ("end", "4.1"))
-    ]
-    assert phases.of_kill(left, {"6.1"}, runs) == dict.fromkeys(Phase, 1)
-
-
 def test_a_kill_falls_in_a_request_that_had_begun_and_was_never_answered() -> None:
-    kill = Kill(before=10.0, after=10.1, aim="", fresh=True, phases={})
+    kill = Kill(before=10.0, after=10.1, aim="", fresh=True)
     broken = {"what": "unanswered", "first": 9.9, "at": 10.2}
-    assert phases.in_request(kill, [[], [broken]])
+    assert in_request(kill, [[], [broken]])
     for other in (
         broken | {"first": 10.05},
         broken | {"at": 9.95},
         broken | {"what": "answered"},
     ):
-        assert not phases.in_request(kill, [[copy.deepcopy(other)]])
+        assert not in_request(kill, [[copy.deepcopy(other)]])
