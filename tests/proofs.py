@@ -103,10 +103,10 @@ AREAS: Final = {
         (*CONTROL, "tests/replicas", "tests/kills"),
     ),
     "relay": Area(
-        (_tests("-n", "2", "--dist", "loadfile", "tests/relays", RELAY_CUT_SECONDS="60"),),
+        (_tests("tests/relays"),),
         ("src/forewarn/relay", "src/forewarn/server/relay", "src/forewarn/control", "tests/relays"),
     ),
-    "hosts": Area((_run("-m", "hosts"),), LIBVIRT),
+    "hosts": Area((_run("-m", "hosts", HOSTS_CUT_SECONDS="60"),), (*LIBVIRT, "src/forewarn/relay")),
     "hosts-root": Area((_run("-m", "hosts", FOREWARN_HOSTS_ROOT="1"),), LIBVIRT),
     "vm": Area((_tests("tests/machines"),), (*AGENT, "packaging", "tests/machines")),
     "kills": Area(

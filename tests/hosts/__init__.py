@@ -12,6 +12,7 @@ leaves running; two run at once, or HOSTS_AT_ONCE.
     system_host Hosts whose libvirtd is root's, one of them reached by SSH alone: AREA=hosts-root.
     site        What a test of root has to itself: /etc, and the user of the service's unit.
     guest     A guest: where it runs, and all of its polls, by which a test judges.
+    story     The verbs of the stories: event_types.txt, faults.txt, fleet.txt, drain.txt.
     init.sh   The only program of the guests.
     agent_image  A disk with the agent itself, for a guest that runs it.
     reaper    The first process of a namespace, which reaps.

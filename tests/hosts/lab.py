@@ -218,10 +218,11 @@ class Lab:
         )
         host.start_relay()
 
-    def fleet(self, guests: Sequence[Guest], **more: str) -> None:
+    def fleet(self, guests: Sequence[Guest], *, alone: bool = False, **more: str) -> None:
         """Tell the service of guests, and wait until each has polled.
 
-        They are one availability set, with an update domain for each guest; `more` is of each.
+        They are one availability set, with an update domain for each guest, unless each is to be
+        alone; `more` is of each.
         """
         machines = [
             {
@@ -229,14 +230,16 @@ class Lab:
                 "host": guest.host(),
                 "address": guest.address,
                 "vm_id": guest.vm_id,
-                "update_domain": number,
+                **({} if alone else {"update_domain": number}),
                 **more,
             }
             for number, guest in enumerate(guests)
         ]
         told = {"name": "web", "update_domains": len(machines), "machines": machines}
         path = self.folder / "fleet.json"
-        path.write_text(json.dumps({"availability_set": [told]}))
+        path.write_text(
+            json.dumps({"machine": machines} if alone else {"availability_set": [told]})
+        )
         self.forewarn("fleet", "apply", str(path))
         for guest in guests:
             guest.wait_for_polls()

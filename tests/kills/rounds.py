@@ -96,52 +96,38 @@ def in_request(kill: Kill, journals: Iterable[Iterable[Mapping[str, Any]]]) -> b
     )
 
 
-class Outcome:
-    """What the rounds came to.
+class Outcome(NamedTuple):
+    """What rounds of kills came to."""
 
-    Args:
-        kills: All of them.
-        journals: What each client wrote down.
-        runs: What the connector's program wrote down.
-        final: What the service shows at the end.
-    """
+    complaints: list[str]
+    report: str
+    """The counts, for people."""
 
-    def __init__(
-        self,
-        kills: list[Kill],
-        journals: Mapping[str, list[dict[str, Any]]],
-        runs: list[dict[str, Any]],
-        final: judge.Final,
-    ) -> None:
-        self.kills = kills
-        self._entries = [entry for each in journals.values() for entry in each]
-        self._runs = runs
-        self._final = final
-        self._serving = [kill for kill in kills if not kill.aim.startswith("start")]
-        self._in_request = sum(in_request(kill, journals.values()) for kill in self._serving)
-        self.complaints = judge.judge(journals, runs, final)
-        aimed = self._in_request >= LEAST_IN_REQUESTS * len(self._serving)
-        if len(self._serving) >= MANY and not aimed:
-            self.complaints.append(
-                f"only {self._in_request} of {len(self._serving)} kills fell in a request"
-            )
 
-    def report(self) -> str:
-        """Return the counts, for people."""
-        unanswered = sum(entry["what"] == "unanswered" for entry in self._entries)
-        starts = sum(run["what"] == "start" for run in self._runs)
-        fresh = sum(kill.fresh for kill in self.kills)
-        aims = Counter(kill.aim for kill in self.kills)
-        return (
-            f"{len(self.kills)} kills, {fresh} of fresh processes, the others of forked ones\n"
-            f"{self._in_request} of {len(self._serving)} that fell while it served fell between a "
-            f"request's first byte and its answer\n"
-            f"aimed: {counted(aims)}\n"
-            f"answered: {counted(answered(self._entries))}\n"
-            f"never answered: {unanswered} requests\n"
-            f"operations: {counted(Counter(o['status'] for o in self._final.operations.values()))};"
-            f" the program ran {starts} times"
-        )
+def judged(
+    kills: list[Kill],
+    journals: Mapping[str, list[dict[str, Any]]],
+    runs: list[dict[str, Any]],
+    final: judge.Final,
+) -> Outcome:
+    """Judge by what each client and the connector's program wrote down what the service shows."""
+    complaints = judge.judge(journals, runs, final)
+    serving = [kill for kill in kills if not kill.aim.startswith("start")]
+    hits = sum(in_request(kill, journals.values()) for kill in serving)
+    if len(serving) >= MANY and hits < LEAST_IN_REQUESTS * len(serving):
+        complaints.append(f"only {hits} of {len(serving)} kills fell in a request")
+    entries = [entry for each in journals.values() for entry in each]
+    starts = sum(run["what"] == "start" for run in runs)
+    ends = Counter(operation["status"] for operation in final.operations.values())
+    return Outcome(
+        complaints,
+        f"{len(kills)} kills, {sum(kill.fresh for kill in kills)} of fresh processes\n"
+        f"{hits} of {len(serving)} that fell while it served fell between a request's first byte "
+        f"and its answer\n"
+        f"aimed: {counted(Counter(kill.aim for kill in kills))}\n"
+        f"answered: {counted(answered(entries))}\n"
+        f"operations: {counted(ends)}; the program ran {starts} times",
+    )
 
 
 def answered(entries: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -292,4 +278,4 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Ou
             rounds.kill_once(fresh=rounds.fresh < fresh)
         (final,) = cluster.settle()
         rounds.stop()
-        return Outcome(rounds.kills, cluster.journals(), cluster.runs(), final)
+        return judged(rounds.kills, cluster.journals(), cluster.runs(), final)

@@ -22,7 +22,9 @@ PATIENCE_SECONDS = 300
 MEMORY_MIB = 768
 NAME = "web-0"
 
+SCRIPTS = Path(__file__).with_name("files").glob("*.sh")
 FILES = {
+    **{f"/usr/local/bin/{path.stem}": path.read_text(encoding="utf-8") for path in SCRIPTS},
     "/etc/fstab": "",
     "/etc/hostname": f"{NAME}\n",
     "/etc/machine-id": "3f2a9c6e1b7d4f0895acde0137642b8f\n",

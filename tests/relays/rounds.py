@@ -11,9 +11,10 @@ from typing import Final
 
 from kills import fleet
 from kills.cluster import NAMES, Cluster
+from kills.rounds import Outcome
 from ports import free_port
 from relays.process import Relay
-from replicas.rounds import Outcome, Rounds
+from replicas.rounds import Rounds
 
 HOSTS: Final = ("h0", "h1", "h2")
 """Three, as there are update domains: a host has no more than one of each scope."""

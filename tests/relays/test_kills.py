@@ -29,5 +29,5 @@ def test_relays_and_replicas_that_are_killed_lose_nothing_and_show_nothing_backw
 ) -> None:
     print(f"SEED={SEED} repeats the choices")
     outcome = rounds.run(tmp_path, database.create_database("kills"), SEED, ROUNDS)
-    print(outcome.report())
+    print(outcome.report)
     assert outcome.complaints == []

@@ -8,12 +8,12 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from kills import fleet
 from kills.cluster import IN_REQUEST, NAMES, Cluster
 from kills.processes import let_pass
-from kills.rounds import answered, counted
+from kills.rounds import Outcome, answered, counted
 from replicas import judge
 from replicas.pair import Pair
 
@@ -33,29 +33,6 @@ MOST_LATE_SECONDS: Final = 0.5
 """The longest wait between the loss of the primary and the promotion of its standby."""
 
 HIT: Final = "kills in the midst of a request"
-
-
-class Outcome(NamedTuple):
-    """What the rounds came to."""
-
-    complaints: list[str]
-    done: Counter[str]
-    answered: Counter[str]
-    noted: Counter[str]
-    """What the clients wrote down, by its kind."""
-    taken_over: int
-    """Operations whose task was claimed more than once."""
-    stale_seconds: float
-
-    def report(self) -> str:
-        """Return the counts, for people."""
-        return (
-            f"{counted(self.done)}\n"
-            f"{self.noted['read']} documents noted; answered: {counted(self.answered)}; "
-            f"{self.noted['away']} x 503\n"
-            f"{self.taken_over} operations were claimed more than once\n"
-            f"what others had read replaced was read for {self.stale_seconds:.2f} s at the most"
-        )
 
 
 class Rounds:
@@ -134,14 +111,15 @@ class Rounds:
         if self.done["replicas killed"] >= MANY and not self.done[HIT]:
             complaints.append("no kill fell in a request")
         entries = [entry for each in journals.values() for entry in each]
+        noted = Counter(entry["what"] for entry in entries)
         history = cluster.ask("GET", "/v1/history?limit=1000")["operations"]
+        taken_over = sum(operation.get("attempt", 0) > 1 for operation in history)
         return Outcome(
-            complaints=complaints,
-            done=self.done,
-            answered=answered(entries),
-            noted=Counter(entry["what"] for entry in entries),
-            taken_over=sum(operation.get("attempt", 0) > 1 for operation in history),
-            stale_seconds=judge.longest_stale(journals),
+            complaints,
+            f"{counted(self.done)}\n"
+            f"{noted['read']} documents noted; answered: {counted(answered(entries))}; "
+            f"{noted['away']} x 503\n"
+            f"{taken_over} operations were claimed more than once",
         )
 
 
