@@ -60,18 +60,6 @@ listen = "{plane}"
 tls_certificate = "{folder}/relay.crt"
 tls_key = "{folder}/relay.key"
 """
-RELAY = """
-[upstream]
-urls = ["https://{plane}"]
-token_file = "{token}"
-ca_file = "{folder}/relay.crt"
-[state]
-folder = "{state}"
-[status]
-listen = "off"
-[log]
-format = "json"
-"""
 LOSSES: list[str] = []
 """A line for each guest that lost polls, in labs that are closed; the run's summary shows them."""
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
@@ -214,7 +202,7 @@ class Lab:
         self.forewarn("relay", "token", host.name, "--output", str(token))
         host.relay = state / "relay.toml"
         host.relay.write_text(
-            RELAY.format(plane=PLANE, token=token, folder=self.folder, state=state)
+            process.settings(state, f"https://{PLANE}", trusts=self.folder / "relay.crt")
         )
         host.start_relay()
 

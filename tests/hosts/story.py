@@ -13,6 +13,7 @@ import subprocess
 import time
 from typing import Any, Final
 
+from hosts import agent_image
 from hosts.guest import Guest
 from hosts.host import until
 from hosts.lab import Lab
@@ -33,6 +34,7 @@ class HostStory(Told):
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self._made = False
+        self._boot_ids: dict[str, set[str]] = {}
         self._migrating: list[subprocess.Popen[bytes]] = []
 
     def play(self, name: str, rows: Rows) -> int:
@@ -57,7 +59,8 @@ class HostStory(Told):
         """Let the service carry maintenance out by libvirt, by these settings."""
         lines = [f"{name} = {value}" for name, value in settings.items()]
         if migration:
-            lines += ["[connector.libvirt.migration]", f"bandwidth_mib = {migration}"]
+            limit = "unsafe = true" if migration == "unsafe" else f"bandwidth_mib = {migration}"
+            lines += ["[connector.libvirt.migration]", limit]
         limits = {name: f"memory_mib = {memory}" for name in self.lab.hosts if memory}
         self.lab.serve(self.lab.libvirt("\n".join(lines), **limits) + SYNC * bool(sync))
 
@@ -76,6 +79,14 @@ class HostStory(Told):
             devices=devices,
         )
         (made.define if "off" in how else made.start)(host)
+
+    def agent(self, name: str, host: str) -> None:
+        """A guest that runs the agent."""
+        folder = self.lab.folder
+        disks = agent_image.disks(agent_image.make(folder), agent_image.state(folder, name))
+        memory = agent_image.MEMORY_MIB
+        terms = {"memory_mib": memory, "devices": disks, "arguments": "fw.agent=yes"}
+        self.lab.start({name: host}, **terms)
 
     def fleet(self, *names: str) -> None:
         self.lab.fleet([self[name] for name in names])
@@ -190,6 +201,19 @@ class HostStory(Told):
         """Wait until a guest has booted so often, and polled well in its last boot."""
         self[name].wait_for_boots(int(number))
 
+    def acted(self, name: str, what: str, times: str, boot: str = "") -> None:
+        """Wait until a guest's agent has said this so often, of one of the guest's boots."""
+        said = f"{what} {self[name].boots[int(boot) - 1]}" if boot else what
+        until(lambda: self[name].said().count(said) >= int(times), self[name].said)
+        assert not boot or self[name].said().count(said) == int(times)
+
+    def incarnation(self, name: str, number: str) -> None:
+        documents = [poll.document for poll in self[name].polls if poll.document]
+        assert documents[-1] == {"DocumentIncarnation": int(number), "Events": []}
+
+    def metric(self, line: str) -> None:
+        assert line in self.lab.service.operator.ask("GET", "/metrics").body.decode()
+
     def off(self, name: str) -> None:
         until(lambda: self[name].state() == "off", self[name].said)
 
@@ -287,6 +311,11 @@ class HostStory(Told):
 
     def reboot(self, host: str) -> None:
         self.lab.hosts[host].reboot()
+
+    def boot_ids(self, host: str, number: str) -> None:
+        """A host has had so many boot ids so far."""
+        self._boot_ids.setdefault(host, set()).add(self.lab.hosts[host].boot_id)
+        assert len(self._boot_ids[host]) == int(number)
 
     def reboots(self, host: str, number: str) -> None:
         """A host was rebooted so often in all."""

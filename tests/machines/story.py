@@ -5,19 +5,16 @@ its service, what no command in it can.
 """
 
 import json
-from pathlib import Path
 
-from machines.machine import Machine
+from machines.machine import FILES_HERE, Machine
 from machines.site import UNITS, Site
 from recipes import pages
 from stories import Told
 
-HERE = Path(__file__).parent / "files"
-
 
 def text_of(name: str) -> str:
     """Return a file of this folder's, or a packaged unit."""
-    own = HERE / name
+    own = FILES_HERE / name
     return (own if own.exists() else UNITS / name).read_text(encoding="utf-8")
 
 

@@ -1,25 +1,19 @@
 """packaging/forewarn-agent.service under a real systemd, with a real journald: agent.txt."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from machines.site import Site
 from machines.story import MachineStory, text_of
 from stories import Rows, stories_beside
 
+RULES = text_of("agent.toml")
+
 pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
-def story(folder: Path) -> Iterator[MachineStory]:
-    made = Site(folder, text_of("agent.toml"))
-    try:
-        made.machine.run("systemctl", "start", "web", "forewarn-agent")
-        yield MachineStory(made.machine, made)
-    finally:
-        made.close()
+def story(site: Site) -> MachineStory:
+    return MachineStory(site.machine, site)
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "agent.txt"))

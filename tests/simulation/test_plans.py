@@ -18,10 +18,10 @@ from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import UnitState
 from forewarn.vocabulary import EventType
 
-PLANNED = (2, 3, 5, 6, 8)
+PLANNED = range(2, 9)
 """In 2 and 3 hosts are drained; in 3 and 5 a host has several update domains of a scope."""
 
-MORE = (1, 4, 7, *range(9, 201))
+MORE = (1, *range(9, 201))
 """For a proof."""
 
 ROUND = timedelta(seconds=1)
