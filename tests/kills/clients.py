@@ -460,16 +460,11 @@ class Guest:
         self._answered: set[str] = set()
         self._last: tuple[int, bytes, int] | None = None
         self._noted = 0.0
-        self._asks: list[tuple[float, float, str]] = []
-        """The machines that asked since that was noted last: from when, until it was over."""
 
     def turn(self) -> None:
         machine = self._chance.choice(self._machines)
         began = time.time()
-        try:
-            status, body = self._wire.ask("read", self._head("GET", machine))
-        finally:
-            self._asks.append((began, time.time(), machine))
+        status, body = self._wire.ask("read", self._head("GET", machine))
         if status == FORBIDDEN and machine in self._mortal:
             return  # it was preempted or deleted, or is not yet back
         if status != 200:
@@ -484,10 +479,8 @@ class Guest:
                 scope=self._scope,
                 document=document,
                 began=began,
-                asks=self._asks,
                 replica=self._wire.at,
             )
-            self._asks = []
         wanted = [event["EventId"] for event in document["Events"] if self._approve(event)]
         if wanted:
             self._post(machine, wanted)
@@ -505,21 +498,13 @@ class Guest:
 
     def _post(self, machine: str, events: list[str]) -> None:
         body = {"StartRequests": [{"EventId": event} for event in events]}
-        began = time.time()
-        try:
-            status, said = self._wire.ask(
-                "approve", self._head("POST", machine), body, events=events, machine=machine
-            )
-        finally:  # a machine that approves has asked, whether or not it was answered
-            self._asks.append((began, time.time(), machine))
+        status, said = self._wire.ask(
+            "approve", self._head("POST", machine), body, events=events, machine=machine
+        )
         if status == 200:
             self._answered.update(events)
         elif status != FORBIDDEN or machine not in self._mortal:
             self._odd(status, said, machine)
-
-    def close(self) -> None:
-        """Note who asked last."""
-        self._wire.journal.write("asked", asks=self._asks)
 
     def _odd(self, status: int, said: bytes, machine: str) -> None:
         self._wire.journal.write("odd", status=status, said=said.decode(), machine=machine)
@@ -546,8 +531,6 @@ def main(cast: dict[str, Any]) -> None:
             wire.pause(0.004)
         else:
             wire.pause(chance.uniform(*cast["pause"]))
-    if isinstance(client, Guest):
-        client.close()
     wire.say(ended=True)
 
 

@@ -305,7 +305,6 @@ def last_word(service: Service, scale: float) -> LastWord:
     """Return what the service shows by its two planes."""
     before = time.time()
     live = service.ask("GET", "/v1/events")
-    after = time.time()
     return LastWord(
         operations={o["id"]: o for o in _pages(service.ask, "history", "operations")},
         maintenances={m["number"]: m for m in _pages(service.ask, "maintenances", "maintenances")},
@@ -319,7 +318,7 @@ def last_word(service: Service, scale: float) -> LastWord:
             for name in (f"own-{operator}" for operator in fleet.OPERATORS)
         },
         now=moment(live["now"]),
-        read_between=(before, after),
+        read_from=before,
         scale=scale,
     )
 

@@ -207,18 +207,6 @@ def forget(verb: str, only: str = "") -> None:
     whole = instead(plane.Plane, verb, forgetful)
 
 
-def forget_failed_units() -> None:
-    """Have the next unit take its turn after one that failed, without an operator's word."""
-    import msgspec
-
-    from forewarn.maintenance import turns, units
-
-    def failed(unit: units.Unit, _: str) -> units.Unit:
-        return msgspec.structs.replace(unit, state=units.UnitState.SKIPPED)
-
-    instead(turns, "_failed", failed)
-
-
 def forget_domains() -> None:
     """Let all update domains of a scope be announced, and be down, at once."""
     from forewarn.maintenance import invariants, transitions
@@ -234,24 +222,6 @@ def forget_queue() -> None:
     instead(transitions.Transitions, "_ahead", lambda *_: None)
 
 
-def forget_failures() -> None:
-    """Let a failure leave nothing down."""
-    from forewarn.maintenance import transitions
-
-    def await_(self: transitions.Transitions, operation: Any, awaited: tuple[str, ...]) -> None:
-        whole(self, operation, () if operation.status == "Failed" else awaited)
-
-    whole = instead(transitions.Transitions, "_await", await_)
-
-
-def forget_returns() -> None:
-    """Count machines as back that nobody has heard of."""
-    from forewarn.maintenance import commands, transitions
-
-    instead(transitions, "is_back", lambda *_: True)
-    instead(commands, "has_returned", lambda operation, _: bool(operation.awaited))
-
-
 BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
     {
         "answer-before-commit": answer_before_commit,
@@ -262,11 +232,8 @@ BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
         "forget-postpone": partial(forget, "postpone"),
         "forget-approval": partial(forget, "approve_for_guests"),
         "forget-fleet": partial(forget, "apply_fleet", only="again"),
-        "forget-unit": forget_failed_units,
         "forget-domains": forget_domains,
         "forget-queue": forget_queue,
-        "forget-failures": forget_failures,
-        "forget-returns": forget_returns,
     }
 )
 

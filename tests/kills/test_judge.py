@@ -47,7 +47,7 @@ class Run:
             documents=self.documents,
             marks=self.marks,
             now=NOW,
-            read_between=(REAL - 0.001, REAL),
+            read_from=REAL - 0.001,
             scale=scale,
         )
 
@@ -116,11 +116,6 @@ class JudgedRun(Told):
         """The guest never approved."""
         self.delete("journals/guest 2 4")
 
-    def fail(self, _: str) -> None:
-        self.run.operation |= {"status": "Failed", "carried_out_at": None}
-        self.run.runs[1]["status"] = 1
-        self.run.journals["ann"][2]["ends"]["1.1"][0] = "Failed"
-
     def ask(self, told: str) -> None:
         kind, at, status, facts = told.split(maxsplit=3)
         self.run.ask(kind, float(at), int(status), **value_of(facts))
@@ -140,9 +135,6 @@ class JudgedRun(Told):
     def complains(self, words: str) -> None:
         complaints = self.run.complaints()
         assert any(words in complaint for complaint in complaints), complaints
-
-    def silent(self, words: str) -> None:
-        assert not [complaint for complaint in self.run.complaints() if words in complaint]
 
 
 def step_in(at: Any, step: str) -> Any:

@@ -36,10 +36,7 @@ def judge(journals: Journals, runs: list[dict[str, Any]], finals: Sequence[Final
 
 def _widened(final: Final) -> Final:
     """Allow for what replicas' clocks differ by: the time that is told here is one's alone."""
-    began, ended = final.read_between
-    return final._replace(
-        read_between=(began - CLOCKS_SECONDS, ended + CLOCKS_SECONDS), stale_seconds=STALE_SECONDS
-    )
+    return final._replace(read_from=final.read_from - CLOCKS_SECONDS, stale_seconds=STALE_SECONDS)
 
 
 def _replicas_agree(finals: Sequence[Final]) -> Iterator[str]:

@@ -239,6 +239,11 @@ def only_there(self: UnitsInWorld, unit: Unit) -> list[Machine]:
 machines = UnitsInWorld.machines
 
 
+def left_out(unit: Unit, reason: str) -> Unit:
+    """The next unit has its turn after one that failed, without an operator's word."""
+    return msgspec.structs.replace(unit, state=UnitState.SKIPPED, reason=reason)
+
+
 def by_itself(maintenance: Maintenance, *given: Any, **named: Any) -> Maintenance:
     """A maintenance that is halted goes on when one of its units has ended."""
     after = follow(maintenance, *given, **named)
@@ -304,6 +309,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "units' approval": (turns, "not_before", by_notice_alone, "without the approval", 2),
     "units' growth": (UnitsInWorld, "grown", never_over, "was done and is", 1),
     "units' obstacles": (UnitsInWorld, "occupied", always(""), "waits for|although", 4),
+    "units' failures": (turns, "_failed", left_out, "is skipped unordered, and", 1),
     "units' homes": (UnitsInWorld, "machines", only_there, "has another domain of", 26),
     "units' recall": (Transitions, "recall", always(None), "has not started, and", 4),
     "halts": (turns, "follow", by_itself, "without an order", 3),
