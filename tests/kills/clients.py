@@ -226,7 +226,6 @@ KINDS = {
     "vouch": 2.5,
     "postpone": 3.0,
     "hold": 1.5,
-    "resume": 1.0,
     "acknowledge": 1.5,
     "fleet": 1.0,
     "history": 4.0,
@@ -255,7 +254,6 @@ class Operator:
         self._name = cast["name"]
         self._chance = chance
         self._known: dict[str, dict[str, Any]] = {}
-        self._stopped: set[int] = set()
         self._failed: set[str] = set()
         self._holds: list[tuple[float, dict[str, str]]] = []
         self._number = 0
@@ -358,15 +356,6 @@ class Operator:
         self._say("release", f"DELETE /v1/holds?{urlencode(place)}", None, place=place)
         self._holds = [one for one in self._holds if one[1] != place]
 
-    def _resume(self) -> None:
-        if not self._stopped:
-            self._history()
-            return
-        number = self._chance.choice(sorted(self._stopped))
-        self._stopped.discard(number)
-        where = f"POST /v1/maintenances/{number}/orders"
-        self._say("resume", where, {"order": "resume"}, number=number)
-
     def _acknowledge(self) -> None:
         if not self._failed:
             self._history()
@@ -396,9 +385,7 @@ class Operator:
         self._failed.update(o["id"] for o in failed if not o["acknowledged_by"])
         self._failed.difference_update(o["id"] for o in failed if o["acknowledged_by"])
         for operation in over:
-            known = self._known.pop(operation["id"], None)
-            if known and operation["unit"] is not None and operation["status"] != "Completed":
-                self._stopped.add(operation["maintenance"])
+            self._known.pop(operation["id"], None)
         self._learn(o for o in operations if o["status"] == "Scheduled")
 
     def _drain(self) -> None:

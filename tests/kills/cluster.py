@@ -30,7 +30,7 @@ AIM_SECONDS: Final = 0.6
 
 IN_REQUEST: Final = (
     *("read", "approve", "approve", "request", "request", "cancel", "vouch", "postpone"),
-    *("hold", "release", "resume", "fleet", "history"),
+    *("hold", "release", "fleet", "history"),
 )
 """The aims that a client takes itself: it kills in the midst of its own request of that kind."""
 

@@ -14,7 +14,6 @@ from typing import Any
 import forked
 import patience
 import web
-from kills import journal
 from ports import free_port
 from server.running import Client
 
@@ -126,7 +125,6 @@ class Service:
         self.database = folder / "forewarn.db"
         self.socket = folder / "operator.sock"
         self.log = folder / "service.log"
-        self.marks = folder / "start.log"
         self.port = free_port()
         self.pid = 0
         self._from = 0
@@ -140,18 +138,16 @@ class Service:
         self._whole = not broken
         self._process: forked.Process | None = None
 
-    def start(self, *, fresh: bool, marked: bool = False) -> None:
+    def start(self, *, fresh: bool) -> None:
         """Begin to start; `wait_until_ready` returns when it serves.
 
         Args:
             fresh: Whether it is a process of its own from the first import on, not forked.
-            marked: Whether it marks how far it has come; a forked one does in any case.
         """
         assert not self.pid
         self._from = self.log.stat().st_size if self.log.exists() else 0
         fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self._variables)
-        whole = fresh and self._whole and not marked
-        serve = ["forewarn", "serve", "--config"] if whole else ["kills.served"]
+        serve = ["forewarn", "serve", "--config"] if self._whole else ["kills.served"]
         command = ["-m", *serve, str(self._config)]
         given = environment(**self._variables)
         with self.log.open("ab") as log:
@@ -180,15 +176,6 @@ class Service:
             assert time.monotonic() < until, self.said()
             assert not _is_over(self.pid), self.said()
             let_pass(POLL_SECONDS)
-
-    def wait_until_at(self, phase: str, seconds: float) -> None:
-        """Return when a start has come to a phase, or has not in this time."""
-        follower = journal.Follower(self.marks)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not _is_over(self.pid):
-            if any(m["pid"] == self.pid and m["phase"] == phase for m in follower.news()):
-                return
-            let_pass(POLL_SECONDS / 4)
 
     def _heard(self) -> list[bytes]:
         """Return what the log says since the last start."""

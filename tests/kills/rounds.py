@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from kills import judge
 from kills.cluster import AIM_SECONDS, AT_ANSWER, IN_REQUEST, Cluster
 from kills.processes import POLL_SECONDS, let_pass
-from kills.served import Start
 
 SCALE: Final = 600.0
 """Fifteen minutes' notice is a second and a half."""
@@ -23,16 +22,12 @@ SCALE: Final = 600.0
 OF_STARTS: Final = 0.18
 """How many of all kills fall in a start, after one that fell in serving."""
 
-START_DELAYS: Final = (0.0, 0.0, 0.0, 0.001, 0.003, 0.008)
-"""How long after a phase of a start has begun: they take from one to thirty milliseconds."""
-
-START_SECONDS: Final = 10.0
-"""How long a start may take to come to a phase: a fresh one has everything to import first."""
+STARTS_TAKE: Final = {False: 0.25, True: 2.0}
+"""The seconds within which a forked start is killed, and one of a fresh process: it has everything
+to import first."""
 
 OF_MIGRATIONS: Final = 40
 """Of so many kills one falls in the first start of all, which makes the store."""
-
-_AGAIN: Final = [phase for phase in Start if phase is not Start.MIGRATING]
 
 IN_REQUEST_SHARE: Final = 0.75
 """How many of the kills aim at a request."""
@@ -112,7 +107,7 @@ def judged(
 ) -> Outcome:
     """Judge by what each client and the connector's program wrote down what the service shows."""
     complaints = judge.judge(journals, runs, final)
-    serving = [kill for kill in kills if not kill.aim.startswith("start")]
+    serving = [kill for kill in kills if kill.aim != "start"]
     hits = sum(in_request(kill, journals.values()) for kill in serving)
     if len(serving) >= MANY and hits < LEAST_IN_REQUESTS * len(serving):
         complaints.append(f"only {hits} of {len(serving)} kills fell in a request")
@@ -162,10 +157,10 @@ class Rounds:
 
         Args:
             fresh: Whether the starts that are killed are started anew, not forked.
-            migrations: How many starts are killed while they make or migrate the store.
+            migrations: How many of the first starts are killed, which make the store.
         """
         for _ in range(migrations):
-            self._kill_start(fresh=fresh, phase=Start.MIGRATING)
+            self._kill_start(fresh=fresh)
         self._start(fresh=True)
         self.cluster.prepare()
 
@@ -187,7 +182,7 @@ class Rounds:
         status = self._service.reap()
         assert status == -9, f"the service ended by itself: {status}\n{self._service.said()}"
         while chance.random() < OF_STARTS:
-            self._kill_start(fresh=fresh, phase=chance.choice(_AGAIN))
+            self._kill_start(fresh=fresh)
         self._start(fresh=fresh)
 
     def stop(self) -> None:
@@ -212,17 +207,15 @@ class Rounds:
                 return
         raise AssertionError(self._service.said())
 
-    def _kill_start(self, *, fresh: bool, phase: Start) -> None:
-        """Start, and kill when that has come to a phase."""
-        self._service.start(fresh=fresh, marked=True)
-        self._service.wait_until_at(phase, START_SECONDS)
-        if delay := self._chance.choice(START_DELAYS):
-            let_pass(delay)
+    def _kill_start(self, *, fresh: bool) -> None:
+        """Start, and kill that at any moment."""
+        self._service.start(fresh=fresh)
+        let_pass(self._chance.uniform(0, STARTS_TAKE[fresh]))
         before, after = self._now()
         status = self._service.reap()
         if status != BAD_STORE:  # it met the lock of the killed process
             assert status == -9, f"a start ended by itself: {status}\n{self._service.said()}"
-            self.kills.append(Kill(before, after, f"start: {phase}", fresh))
+            self.kills.append(Kill(before, after, "start", fresh))
 
     def _by_client(self, kind: str, delay: float | None = None) -> tuple[float, float]:
         """Let a client kill within its next request of this kind."""

@@ -1,7 +1,4 @@
-"""The service as most rounds run it: it marks how far its start has come, or is broken on purpose.
-
-A fresh process that is not broken is `forewarn serve` itself, unless it is to be killed while it
-starts: then it is one of these, as all are that are forked.
+"""The service, broken on purpose.
 
     python -m kills.served CONFIG    serves until it is killed
 
@@ -9,67 +6,15 @@ Each break is what a plausible mistake would do, so that the judge can be seen t
 `--break NAME` runs the rounds with one.
 """
 
-import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-
-
-class Start(StrEnum):
-    """Of a start of the service; each begins where `mark_start` marks it."""
-
-    OPENING = "opening the store"
-    MIGRATING = "migrating the store"
-    RECOVERING = "recovering what the last life left"
-    FILLING = "filling memory"
-    BINDING = "opening the sockets"
-    TAKING_UP = "sockets open, taking acts up again"
-
-
-MARKS = "start.log"
-"""Beside the settings: how far each start has come, a JSON object a line."""
-
-
-def mark_start(path: Path) -> None:
-    """Write down when each phase of a start begins; nothing else of the service changes."""
-    from forewarn.control import executor, heartbeat
-    from forewarn.server.operator import plane, routing
-    from forewarn.store import sqlite
-
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def note(phase: Start) -> None:
-        entry = {"pid": os.getpid(), "phase": phase, "at": time.time()}
-        os.write(file, json.dumps(entry).encode() + b"\n")
-
-    begun: set[Start] = set()
-
-    def before(owner: Any, name: str, phase: Start) -> None:
-        def marked(*args: Any, **kwargs: Any) -> Any:
-            if phase not in begun:  # operators read too, once the service is up
-                begun.add(phase)
-                note(phase)
-            return whole(*args, **kwargs)
-
-        whole = instead(owner, name, marked)
-
-    before(sqlite, "open_store", Start.OPENING)
-    before(sqlite, "_create", Start.MIGRATING)
-    before(heartbeat.Heartbeat, "begin", Start.RECOVERING)
-    before(routing.Backend, "read", Start.FILLING)
-    before(plane.OperatorPlane, "open", Start.BINDING)
-    before(executor.Executor, "run", Start.TAKING_UP)
-
-
-# What may be broken.
 
 VARIABLE: Final = "FOREWARN_KILLS_BREAK"
 
@@ -239,12 +184,10 @@ BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
 
 
 def serve(config: Path) -> int:
-    """Serve as the command line does, with whatever break was asked for."""
+    """Serve as the command line does, with the break that is asked for."""
     from forewarn.server import run, settings
 
-    if name := os.environ.get(VARIABLE, ""):
-        BREAKS[name]()
-    mark_start(config.with_name(MARKS))
+    BREAKS[os.environ[VARIABLE]]()
     return run.serve(settings.load(config, os.environ))
 
 
