@@ -168,22 +168,14 @@ class Service:
         Raises:
             AssertionError: It does not serve in time; the log says why.
         """
-        until = time.monotonic() + patience.SECONDS
         wanted = f'"pid": {self.pid},'.encode()
-        heard: list[bytes] = []
-        while not any(b'"event": "ready"' in line and wanted in line for line in heard):
-            heard = self._heard()
-            assert time.monotonic() < until, self.said()
-            assert not _is_over(self.pid), self.said()
-            let_pass(POLL_SECONDS)
 
-    def _heard(self) -> list[bytes]:
-        """Return what the log says since the last start."""
-        if not self.log.exists():
-            return []
-        with self.log.open("rb") as log:
-            log.seek(self._from)
-            return log.read().splitlines()
+        def ready() -> bool:
+            assert self.runs, self.said()
+            heard = self.log.read_bytes()[self._from :].splitlines()
+            return any(b'"event": "ready"' in line and wanted in line for line in heard)
+
+        patience.until(ready, self.said, every=POLL_SECONDS)
 
     def said(self) -> str:
         return self.log.read_text()[-4000:] if self.log.exists() else ""
@@ -195,7 +187,7 @@ class Service:
     @property
     def runs(self) -> bool:
         """Whether the process is there."""
-        return not _is_over(self.pid)
+        return self._process is not None and self._process.poll() is None
 
     def reap(self) -> int:
         """Wait until it has ended, and return its exit status."""
@@ -247,15 +239,6 @@ def _endpoint(machine: str) -> str:
 def let_pass(seconds: float) -> None:
     """Let real time pass: what a kill comes in the midst of is real."""
     select.select([], [], [], seconds)
-
-
-def _is_over(pid: int) -> bool:
-    """Whether a process has ended, reaped or not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return True
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def _settings(port: int, scale: float, program: list[str], check: Sequence[str]) -> str:
