@@ -40,7 +40,7 @@ AT_ANSWER: Final = 1.0
 DELAYS: Final = {"read": (0.0, 0.0001, 0.0002), "history": (0.0, 0.0005, 0.001, 0.002)}
 """How long after a request's first byte: less than its answer takes, in seconds."""
 
-DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004, AT_ANSWER)
+DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004, AT_ANSWER, AT_ANSWER)
 """What is decided and committed takes milliseconds: before, in the midst, at once after."""
 
 SQLITE: Final = '[store]\npath = "forewarn.db"\n'
@@ -197,8 +197,8 @@ class Cluster:
         ]
         if delay is None:
             delay = chance.choice(DELAYS.get(kind, DELAYS_OF_WRITES))
-        # One in eight is cut off: half of it is sent, and the rest never is.
-        part = chance.choice([1.0] * 7 + [0.5])
+        # One in sixteen is cut off: half of it is sent, and the rest never is.
+        part = chance.choice([1.0] * 15 + [0.5])
         for name in chance.sample(able, min(2, len(able))):
             client = self.clients[name]
             client.tell(do="kill", kind=kind, pids=self.pids_for(name), delay=delay, part=part)
