@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -66,107 +67,29 @@ class Area(NamedTuple):
     """The paths whose changes make the last proof old."""
 
 
-def _run(*arguments: str, **environment: str) -> Run:
-    return Run(arguments, environment)
+ALL: Final = ("-m", "pytest", "-m", "soak or not soak")
+VARIABLE: Final = re.compile(r"[A-Z_]+=")
 
 
-def _tests(*arguments: str, **environment: str) -> Run:
-    """Tests, also those that are marked `soak`."""
-    return Run(("-m", "pytest", "-m", "soak or not soak", *arguments), environment)
+def run_of(told: str) -> Run:
+    """Return the run that a line of proofs.toml tells."""
+    words = told.split()
+    seen = words[0] == "!"
+    rest = words[seen:]
+    environment = dict(word.split("=", 1) for word in rest if VARIABLE.match(word))
+    first, *more = [word for word in rest if not VARIABLE.match(word)]
+    if first == "tests":
+        return Run((*ALL, *more), environment)
+    if first == "storm":
+        return Run(("-m", "attacks", *more), {"PYTHONPATH": "tests:benchmarks"}, seen)
+    return Run((first, *more), environment, seen)
 
 
-def _storm(*arguments: str, seen: bool = False) -> Run:
-    """Attacks, which take their networks from the benchmarks."""
-    return Run(("-m", "attacks", *arguments), {"PYTHONPATH": "tests:benchmarks"}, seen)
-
-
-CONTROL: Final = ("src/forewarn/control", "src/forewarn/maintenance", "src/forewarn/store")
-LIBVIRT: Final = ("src/forewarn/connectors", "tests/hosts")
-AGENT: Final = ("src/forewarn/agent", "src/forewarn/client")
-INSTALLED: Final = ("container", "fresh_debian", "install")
-BREAKS: Final = (
-    *("answer-before-commit", "skip-check", "forget-fencing", "forget-hold", "forget-cancel"),
-    *("forget-postpone", "forget-approval", "forget-fleet", "forget-unit", "forget-domains"),
-)
-
-SMOKE: Final = {
-    "replicas": _tests("tests/replicas/test_kills.py", REPLICA_ROUNDS="2", REPLICA_PROMOTIONS="1"),
-    "guest": _run("-m", "hosts", "tests/hosts/test_lab.py"),
-    "relay": _tests("tests/relays/test_kills.py", RELAY_ROUNDS="2"),
-    "agent": _tests("tests/end_to_end/test_random_kills.py", AGENT_KILLS="3"),
-    "service": _tests("tests/kills/test_kills.py"),
-}
-
+TOLD_AREAS: Final = tomllib.loads((ROOT / "tests" / "proofs.toml").read_text("utf-8"))
+SMOKE: Final = {name: run_of(told) for name, told in TOLD_AREAS["smoke"].items()}
 AREAS: Final = {
-    "replicas": Area(
-        (_tests("-n", "2", "--dist", "loadfile", "tests/replicas"),),
-        (*CONTROL, "tests/replicas", "tests/kills"),
-    ),
-    "relay": Area(
-        (_tests("-n", "2", "--dist", "loadfile", "tests/relays", RELAY_CUT_SECONDS="60"),),
-        ("src/forewarn/relay", "src/forewarn/server/relay", "src/forewarn/control", "tests/relays"),
-    ),
-    "hosts": Area((_run("-m", "hosts"),), LIBVIRT),
-    "hosts-root": Area((_run("-m", "hosts", FOREWARN_HOSTS_ROOT="1"),), LIBVIRT),
-    "vm": Area((_tests("tests/machines"),), (*AGENT, "packaging", "tests/machines")),
-    "kills": Area(
-        (
-            _run("-m", "kills"),
-            _tests("tests/end_to_end/test_random_kills.py", AGENT_KILLS="20"),
-        ),
-        (*CONTROL, "src/forewarn/agent", "src/forewarn/connectors", "tests/kills"),
-    ),
-    "storm": Area((_storm(),), ("src/forewarn/server", "tests/attacks")),
-    "simulation": Area(
-        (_run("-m", "simulation.run", "--seeds", "200", "--steps", "1200"),),
-        (*CONTROL, "tests/simulation"),
-    ),
-    "soak": Area(
-        (
-            Run(
-                (
-                    *("-m", "pytest", "-n", "4", "--dist", "loadfile", "-m", "soak"),
-                    *(f"--ignore=tests/end_to_end/test_{name}.py" for name in INSTALLED),
-                    *("--ignore=tests/recipes", "--ignore=tests/simulation"),
-                    "--ignore=tests/testing/test_certify_recipes.py",
-                ),
-                {},
-            ),
-        ),
-        ("src/forewarn",),
-    ),
-    "install": Area(
-        (_tests(*(f"tests/end_to_end/test_{name}.py" for name in INSTALLED)),),
-        ("packaging", "pyproject.toml", "requirements", "src/forewarn/cli"),
-    ),
-    "recipes": Area(
-        (
-            _tests(
-                *("-n", "4", "--dist", "loadfile"),
-                *("tests/recipes", "tests/testing/test_certify_recipes.py"),
-            ),
-        ),
-        ("docs/guides", "docs/examples", *AGENT, "tests/recipes"),
-    ),
-    "breaks": Area(
-        (
-            *(
-                Run(("-m", "kills", "--break", name, "--kills", "100"), {}, seen=True)
-                for name in BREAKS
-            ),
-            _storm("--break", "rate", "--seconds", "4", seen=True),
-            _tests("-n", "2", "tests/simulation", "tests/testing/test_certified_handlers.py"),
-        ),
-        ("tests/kills", "tests/attacks", "tests/simulation", "src/forewarn/testing"),
-    ),
-    "mutants": Area(
-        (_run("-m", "mutation", "--sample", "4"),),
-        ("src/forewarn/maintenance", "src/forewarn/protocol", *AGENT),
-    ),
-    "page": Area(
-        (_tests("-n", "2", "--dist", "loadfile", "tests/page"),), ("src/forewarn/server",)
-    ),
-    "bench": Area((_run("benchmarks", "--quick"),), ("benchmarks", "src/forewarn")),
+    name: Area(tuple(map(run_of, area["runs"])), tuple(area["covers"]))
+    for name, area in TOLD_AREAS["area"].items()
 }
 
 

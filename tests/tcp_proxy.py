@@ -56,11 +56,6 @@ class TcpProxy:
         for link in links:
             link.close()
 
-    def turn(self, target: int) -> None:
-        """Close all connections, and pass new ones on to another server."""
-        self._target = target
-        self.cut()
-
     def refuse(self) -> None:
         """Close all connections, and new ones too, until `heal`."""
         self.refuse_new()

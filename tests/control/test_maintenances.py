@@ -4,7 +4,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +18,6 @@ from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Changes, DrainOptions, HostState, Policy, Refused
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import CheckProgress, MaintenanceState, TurnOrder, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
@@ -181,52 +179,28 @@ def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
             return
 
 
-class Farm(Site):
-    """Hosts that are drained."""
-
-    def __init__(self, of: fleet_file.Fleet) -> None:
-        super().__init__(of)
-        self.home = {machine.name: machine.host for machine in self.machines()}
-        self.names = tuple(sorted(set(self.home.values())))
-        self.number = 1
-        """Of the maintenance that is followed."""
-        self.together: dict[frozenset[str], None] = {}
-        """The units that were seen under way together, in the order of that."""
-
-    def roll(self, *, approving: bool = False, **policy: Any) -> PlannedTurns:
-        """Plan the drain and reboot of all, carry it out to its end, and return the plan."""
-
-        async def story(site: Site) -> None:
-            site.begin(UnitTargets(hosts=self.names), drained=self.names, **policy)
-            await self.reach(self.ended, approving=approving, rounds=3000)
-
-        plan = self.plan(UnitTargets(hosts=self.names), drained=self.names, **policy)
-        played(story, self)
-        return plan
-
-    def ended(self) -> bool:
-        names = (name for name, state in self.states(self.number).items() if state is RUNNING)
-        self.together[frozenset(names)] = None
-        return self.maintenance(self.number).state is not MaintenanceState.RUNNING
-
-
 def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -> None:
     names = [f"{scope}-{n}" for scope in ("web", "db") for n in range(3)]
     alone = [{"name": name, "host": f"h{1 + int(name[-1])}"} for name in names]
-    farm = Farm(msgspec.convert({"machine": alone}, fleet_file.Fleet))
+    farm = Site(msgspec.convert({"machine": alone}, fleet_file.Fleet))
+    home = {machine.name: machine.host for machine in farm.machines()}
+    hosts = tuple(sorted(set(home.values())))
 
     async def story(_: Site) -> None:
         await farm.drain("h1", reboot=True)
-        await farm.reach(lambda: "h1" not in farm.where(*farm.home), approving=False)
-        begun = farm.begin(UnitTargets(hosts=("h2", "h3")), drained=farm.names, at_once="2")
-        farm.number = begun.number
+        await farm.reach(lambda: "h1" not in farm.where(*home), approving=False)
+        begun = farm.begin(UnitTargets(hosts=("h2", "h3")), drained=hosts, at_once="2").number
         await farm.settle()
-        assert set(farm.states(farm.number).values()) == {WAITING}
-        assert "of host h1" in farm.unit("h2", farm.number).reason
-        await farm.reach(farm.ended, approving=False, rounds=1000)
+        assert set(farm.states(begun).values()) == {WAITING}
+        assert "of host h1" in farm.unit("h2", begun).reason
+
+        def over() -> bool:
+            return farm.maintenance(begun).state is not MaintenanceState.RUNNING
+
+        await farm.reach(over, approving=False, rounds=1000)
 
     played(story, farm)
-    assert farm.where(*farm.home) == [*farm.home.values()]
+    assert farm.where(*home) == [*home.values()]
     assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
 
 

@@ -20,7 +20,7 @@ from end_to_end.running import Running
 from forewarn.protocol.instance import INSTANCE_VERSIONS
 from forewarn.testing import Emulator
 from ports import free_port
-from relays.process import Relay, until
+from relays.process import Relay, settings, until
 
 CONNECTOR: Final = "reboot_seconds = 3600"
 OWN: Final = re.compile(
@@ -54,23 +54,6 @@ roles = [ { name = "FrontEnd", instances = [ { host = "h1" } ] } ]
 name = "bastion"
 host = "h1"
 """
-
-RELAY: Final = """
-[upstream]
-urls = ["http://127.0.0.1:{plane}"]
-token_file = "{folder}/token"
-[state]
-folder = "{folder}"
-[status]
-listen = "off"
-[[guest.listener]]
-address = "127.0.0.1"
-port = {port}
-default_vm = "bastion"
-[log]
-format = "json"
-"""
-
 
 PATH: Final = "/vm/web-0/metadata/scheduledevents"
 QUERY: Final = "?api-version=2020-07-01"
@@ -209,7 +192,9 @@ class Three:
         called = self.service.call("relay", "token", "h1", "--output", str(own / "token"))
         assert called.returncode == 0, called.stderr
         relayed = free_port()
-        self.relay = Relay(own, "h1", RELAY.format(plane=plane, folder=own, port=relayed))
+        listener = f'address = "127.0.0.1"\nport = {relayed}\ndefault_vm = "bastion"'
+        own_settings = settings(own, f"http://127.0.0.1:{plane}", listener=listener)
+        self.relay = Relay(own, "h1", own_settings)
         self.relay.start()
         self.relay.wait_until_ready()
         maintenance = {"event_type": "Reboot", "machines": ["web-0"]}

@@ -27,23 +27,8 @@ DISK_MIB = 192
 STATE_MIB = 8
 MEMORY_MIB = 256
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-ACTION = """#!/bin/sh
-# What a rule runs: a line on the guest's console, with the boot that it ran in.
-echo "$1 $(cat /proc/sys/kernel/random/boot_id)" >/dev/console
-"""
-RULES = """
-[state]
-folder = "/state"
-[[rule]]
-name = "all"
-match = { types = ["Freeze", "Reboot", "Redeploy"] }
-prepare = [ { command = { run = ["/bin/action", "DRAIN"], undo = ["/bin/action", "UNDO"] } } ]
-approve = "when-prepared"
-"""
-RUN = f"""#!/bin/sh
-export PYTHONHOME=/python PYTHONPATH=/source PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH=/python/lib
-exec /python/bin/{VERSION} -P -m forewarn.agent --config /etc/agent.toml
-"""
+FILES = Path(__file__).with_name("agent")
+"""What a rule runs, the agent's settings, and what runs the agent."""
 
 
 def make(folder: Path) -> Path:
@@ -70,7 +55,9 @@ def make(folder: Path) -> Path:
     assert busybox is not None
     for name in ("busybox", "sh", "cat"):
         shutil.copy(busybox, tree / "bin" / name)
-    for path, text in {"bin/action": ACTION, "bin/agent": RUN, "etc/agent.toml": RULES}.items():
+    made = {"action": "bin/action", "run": "bin/agent", "agent.toml": "etc/agent.toml"}
+    for name, path in made.items():
+        text = (FILES / name).read_text().replace("{VERSION}", VERSION)
         (tree / path).write_text(text)
         (tree / path).chmod(0o755)
     return image.formatted(folder / "agent.ext4", DISK_MIB, tree)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.host import IDS, Host, until
+from trace_judge import Trace
 
 NETWORK = "10.99.0"
 LINE = re.compile(r"POLL (\S+) (\d+) (.*)")
@@ -33,42 +34,7 @@ QEMU before 9.0 loses writes of an emulated guest in a live migration: the quick
 dirty bitmap, 64 pages at a time, does not tell the processor's TLB (its commit "physmem: Fix
 migration dirty bitmap coherency with TCG memory access"). It is not taken for such a block.
 """
-DOMAIN = """
-<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
-  <name>{name}</name>
-  <uuid>{vm_id}</uuid>
-  <memory unit='MiB'>{memory_mib}</memory>
-  <vcpu>1</vcpu>
-  <os>
-    <type arch='x86_64' machine='q35'>hvm</type>
-    <kernel>{kernel}</kernel>
-    <initrd>{initramfs}</initrd>
-    <cmdline>{arguments}</cmdline>
-  </os>
-  <features><acpi/><tcg><tb-cache unit='MiB'>32</tb-cache></tcg></features>
-  <cpu mode='custom' match='exact'><model>qemu64</model></cpu>
-  <on_poweroff>destroy</on_poweroff>
-  <devices>
-    <interface type='{kind}'>
-      {wire}
-      <mac address='{mac}'/>
-      <model type='virtio'/>
-      <rom enabled='no'/>
-    </interface>
-    <serial type='file'><source path='{console}' append='on'/></serial>
-    <memballoon model='none'/>
-    {devices}
-  </devices>
-  <qemu:commandline>
-    <qemu:arg value='-object'/>
-    <qemu:arg value='memory-backend-ram,id=odd,size={memory_bytes}'/>
-    <qemu:arg value='-machine'/>
-    <qemu:arg value='memory-backend=odd'/>
-    <qemu:arg value='-m'/>
-    <qemu:arg value='size={memory_bytes}B'/>
-  </qemu:commandline>
-</domain>
-"""
+DOMAIN = Path(__file__).with_name("domain.xml").read_text()
 
 
 @dataclass(frozen=True)
@@ -226,6 +192,18 @@ class Guest:
         """
         how = ("--live", "--persistent", "--undefinesource", "--unsafe")
         self.hosts[self.host()].virsh("migrate", *how, self.name, self.hosts[to].uri)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events that it read last."""
+        return next(poll.events for poll in reversed(self.polls) if not poll.error)
+
+    def complaints(self) -> list[str]:
+        """Return what no guest may read: a number that goes back, or one of two contents."""
+        trace = Trace()
+        for poll in self.polls:
+            if document := poll.document:
+                trace.read(self.name, "", document["DocumentIncarnation"], document["Events"])
+        return trace.complaints
 
     def failed_polls(self, since: float = 0) -> list[Poll]:
         """Return its polls that failed, from a time on."""

@@ -135,6 +135,13 @@ class Host:
                 [*inside, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
+    def kill_relay(self) -> None:
+        """Take its relay away, and nothing else."""
+        assert self._relaying is not None
+        relay = self._process_of(Path(sys.executable).name, "forewarn.relay.run")
+        os.kill(relay, signal.SIGKILL)
+        self._relaying.wait(START_SECONDS)
+
     def _environment(self) -> dict[str, str]:
         own = {
             "HOME": self.folder,

@@ -60,18 +60,6 @@ listen = "{plane}"
 tls_certificate = "{folder}/relay.crt"
 tls_key = "{folder}/relay.key"
 """
-RELAY = """
-[upstream]
-urls = ["https://{plane}"]
-token_file = "{token}"
-ca_file = "{folder}/relay.crt"
-[state]
-folder = "{state}"
-[status]
-listen = "off"
-[log]
-format = "json"
-"""
 LOSSES: list[str] = []
 """A line for each guest that lost polls, in labs that are closed; the run's summary shows them."""
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
@@ -214,14 +202,15 @@ class Lab:
         self.forewarn("relay", "token", host.name, "--output", str(token))
         host.relay = state / "relay.toml"
         host.relay.write_text(
-            RELAY.format(plane=PLANE, token=token, folder=self.folder, state=state)
+            process.settings(state, f"https://{PLANE}", trusts=self.folder / "relay.crt")
         )
         host.start_relay()
 
-    def fleet(self, guests: Sequence[Guest], **more: str) -> None:
+    def fleet(self, guests: Sequence[Guest], *, alone: bool = False, **more: str) -> None:
         """Tell the service of guests, and wait until each has polled.
 
-        They are one availability set, with an update domain for each guest; `more` is of each.
+        They are one availability set, with an update domain for each guest, unless each is to be
+        alone; `more` is of each.
         """
         machines = [
             {
@@ -229,14 +218,16 @@ class Lab:
                 "host": guest.host(),
                 "address": guest.address,
                 "vm_id": guest.vm_id,
-                "update_domain": number,
+                **({} if alone else {"update_domain": number}),
                 **more,
             }
             for number, guest in enumerate(guests)
         ]
         told = {"name": "web", "update_domains": len(machines), "machines": machines}
         path = self.folder / "fleet.json"
-        path.write_text(json.dumps({"availability_set": [told]}))
+        path.write_text(
+            json.dumps({"machine": machines} if alone else {"availability_set": [told]})
+        )
         self.forewarn("fleet", "apply", str(path))
         for guest in guests:
             guest.wait_for_polls()

@@ -1,7 +1,7 @@
 """With root: guests behind their hosts' NAT, as guided: libvirt's own networks, equal on both.
 
-So a guest that moves finds the same router there, and the address 169.254.169.254 on it. At first
-each host has a proxy that signs, then a relay; both are started here, by hand.
+So a guest that moves finds the same router there, and the address 169.254.169.254 on it. Each host
+has a proxy that signs, which is started here, by hand.
 """
 
 import shlex
@@ -16,11 +16,9 @@ from end_to_end import nginx
 from hosts import lab as labs
 from hosts.guest import FILTER, Guest
 from hosts.host import until
-from hosts.lab import ENDPOINT, RELAY, RELAYS, Lab
+from hosts.lab import ENDPOINT, Lab
 from hosts.system_host import SystemHost
 from recipes import pages
-from relays import process
-from relays.process import Relay
 
 PAGE = "libvirt"
 PRODUCTION = "production"
@@ -29,7 +27,6 @@ SIGNING = "proxies"
 NETWORK = "192.168.122"
 BRIDGE = "<source bridge='virbr0'/>" + FILTER
 SERVICE = "192.0.2.10"
-PLANE = f"{SERVICE}:8173"
 HOSTS = {"h1": "192.0.2.7", "h2": "192.0.2.8"}
 PEER = f"{NETWORK}.50"
 ASK = """
@@ -55,7 +52,6 @@ def lab(as_root: None) -> Iterator[Lab]:
     """Two hosts with the pages' networks and rules, and the service where they ask."""
     with labs.made(kind=SystemHost, has_relays=False) as made:
         run(f"ip address add {SERVICE}/24 dev switch")
-        process.certify(made.folder, SERVICE)
         secret = made.folder / "proxy.secret"
         secret.write_text("the secret of the proxies\n")
         secret.chmod(0o600)
@@ -63,8 +59,7 @@ def lab(as_root: None) -> Iterator[Lab]:
         listener = pages.placed(listener, {"/etc/forewarn/proxy.secret": str(secret)})
         for name in HOSTS:
             made.host(name)
-        own = RELAYS.format(plane=PLANE, folder=made.folder)
-        made.serve(listener + own + made.libvirt())
+        made.serve(listener + made.libvirt())
         for name in HOSTS:
             prepare(made, name)
         yield made
@@ -172,50 +167,3 @@ def test_a_neighbour_speaks_for_nobody_and_does_not_reach_the_service_under_its_
     assert "timed out" in ask(service, seconds=3)
     run("ip netns exec h1 nft delete table ip forewarn_proxy")
     assert ask(service).isdecimal(), "by NAT it would come from the proxy's address"
-
-
-@pytest.fixture(scope="module")
-def relays(
-    lab: Lab, guests: list[Guest], proxies: list[subprocess.Popen[bytes]]
-) -> Iterator[dict[str, Relay]]:
-    """A relay on each host in the place of its proxy, which knows guests by their addresses."""
-    for each in proxies:
-        each.terminate()
-        each.wait()
-    made = {}
-    for name in HOSTS:
-        folder = lab.folder / f"relay-{name}"
-        folder.mkdir(mode=0o700)
-        token = folder / "token"
-        lab.forewarn("relay", "token", name, "--output", str(token))
-        text = RELAY.format(plane=PLANE, token=token, folder=lab.folder, state=folder)
-        made[name] = Relay(folder, name, text, ["ip", "netns", "exec", name])
-        made[name].start()
-    for each in made.values():
-        each.wait_until_ready()
-    lab.fleet(guests)
-    yield made
-    for each in made.values():
-        each.end()
-
-
-def test_a_guest_that_moves_live_is_answered_by_the_relay_of_its_new_host(
-    lab: Lab, guests: list[Guest], relays: dict[str, Relay]
-) -> None:
-    assert set(relays) == set(HOSTS)
-    move(lab, guests[0])
-    assert guests[0].host() == "h1"
-
-
-def test_guests_read_on_while_the_service_is_away(
-    lab: Lab, guests: list[Guest], relays: dict[str, Relay]
-) -> None:
-    start = time.monotonic()
-    lab.service.stop()
-    for guest in guests:
-        guest.wait_for_polls(3)
-    lab.service.start()
-    for guest in guests:
-        guest.wait_for_polls(2)
-        assert not guest.refused_polls(start), relays
-    assert len(guests[1].boots) == 1

@@ -23,9 +23,7 @@ def main() -> int:
         folder = asked.keep or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
         outcome = rounds.run(folder, asked.seed, asked.kills, asked.fresh, asked.broken)
-    if asked.keep:
-        print("\n".join(map(str, outcome.kills)))
-    print(outcome.report())
+    print(outcome.report)
     wrong = outcome.complaints
     for sentence in wrong:
         print(f"- {sentence}")

@@ -226,7 +226,6 @@ KINDS = {
     "vouch": 2.5,
     "postpone": 3.0,
     "hold": 1.5,
-    "resume": 1.0,
     "acknowledge": 1.5,
     "fleet": 1.0,
     "history": 4.0,
@@ -255,7 +254,6 @@ class Operator:
         self._name = cast["name"]
         self._chance = chance
         self._known: dict[str, dict[str, Any]] = {}
-        self._stopped: set[int] = set()
         self._failed: set[str] = set()
         self._holds: list[tuple[float, dict[str, str]]] = []
         self._number = 0
@@ -358,15 +356,6 @@ class Operator:
         self._say("release", f"DELETE /v1/holds?{urlencode(place)}", None, place=place)
         self._holds = [one for one in self._holds if one[1] != place]
 
-    def _resume(self) -> None:
-        if not self._stopped:
-            self._history()
-            return
-        number = self._chance.choice(sorted(self._stopped))
-        self._stopped.discard(number)
-        where = f"POST /v1/maintenances/{number}/orders"
-        self._say("resume", where, {"order": "resume"}, number=number)
-
     def _acknowledge(self) -> None:
         if not self._failed:
             self._history()
@@ -396,9 +385,7 @@ class Operator:
         self._failed.update(o["id"] for o in failed if not o["acknowledged_by"])
         self._failed.difference_update(o["id"] for o in failed if o["acknowledged_by"])
         for operation in over:
-            known = self._known.pop(operation["id"], None)
-            if known and operation["unit"] is not None and operation["status"] != "Completed":
-                self._stopped.add(operation["maintenance"])
+            self._known.pop(operation["id"], None)
         self._learn(o for o in operations if o["status"] == "Scheduled")
 
     def _drain(self) -> None:
@@ -460,16 +447,11 @@ class Guest:
         self._answered: set[str] = set()
         self._last: tuple[int, bytes, int] | None = None
         self._noted = 0.0
-        self._asks: list[tuple[float, float, str]] = []
-        """The machines that asked since that was noted last: from when, until it was over."""
 
     def turn(self) -> None:
         machine = self._chance.choice(self._machines)
         began = time.time()
-        try:
-            status, body = self._wire.ask("read", self._head("GET", machine))
-        finally:
-            self._asks.append((began, time.time(), machine))
+        status, body = self._wire.ask("read", self._head("GET", machine))
         if status == FORBIDDEN and machine in self._mortal:
             return  # it was preempted or deleted, or is not yet back
         if status != 200:
@@ -484,10 +466,8 @@ class Guest:
                 scope=self._scope,
                 document=document,
                 began=began,
-                asks=self._asks,
                 replica=self._wire.at,
             )
-            self._asks = []
         wanted = [event["EventId"] for event in document["Events"] if self._approve(event)]
         if wanted:
             self._post(machine, wanted)
@@ -505,21 +485,13 @@ class Guest:
 
     def _post(self, machine: str, events: list[str]) -> None:
         body = {"StartRequests": [{"EventId": event} for event in events]}
-        began = time.time()
-        try:
-            status, said = self._wire.ask(
-                "approve", self._head("POST", machine), body, events=events, machine=machine
-            )
-        finally:  # a machine that approves has asked, whether or not it was answered
-            self._asks.append((began, time.time(), machine))
+        status, said = self._wire.ask(
+            "approve", self._head("POST", machine), body, events=events, machine=machine
+        )
         if status == 200:
             self._answered.update(events)
         elif status != FORBIDDEN or machine not in self._mortal:
             self._odd(status, said, machine)
-
-    def close(self) -> None:
-        """Note who asked last."""
-        self._wire.journal.write("asked", asks=self._asks)
 
     def _odd(self, status: int, said: bytes, machine: str) -> None:
         self._wire.journal.write("odd", status=status, said=said.decode(), machine=machine)
@@ -546,8 +518,6 @@ def main(cast: dict[str, Any]) -> None:
             wire.pause(0.004)
         else:
             wire.pause(chance.uniform(*cast["pause"]))
-    if isinstance(client, Guest):
-        client.close()
     wire.say(ended=True)
 
 

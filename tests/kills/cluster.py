@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import random
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -26,6 +27,21 @@ AWAY: Final = (OSError, AssertionError, TimeoutError)
 
 AIM_SECONDS: Final = 0.6
 """How long an aim may wait for its moment; then the kill comes as it comes."""
+
+IN_REQUEST: Final = (
+    *("read", "approve", "approve", "request", "request", "cancel", "vouch", "postpone"),
+    *("hold", "release", "fleet", "history"),
+)
+"""The aims that a client takes itself: it kills in the midst of its own request of that kind."""
+
+AT_ANSWER: Final = 1.0
+"""A delay that no answer takes: the kill comes with the answer's first byte."""
+
+DELAYS: Final = {"read": (0.0, 0.0001, 0.0002), "history": (0.0, 0.0005, 0.001, 0.002)}
+"""How long after a request's first byte: less than its answer takes, in seconds."""
+
+DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004, AT_ANSWER, AT_ANSWER)
+"""What is decided and committed takes milliseconds: before, in the midst, at once after."""
 
 SQLITE: Final = '[store]\npath = "forewarn.db"\n'
 
@@ -154,24 +170,39 @@ class Cluster:
             return [self.relays[host].pid]
         return [replica.pid for replica in self.replicas.values()]
 
-    def kill_by_client(
-        self, able: Sequence[str], kind: str, delay: float, part: float = 1.0
+    def kill_in_request(
+        self,
+        chance: random.Random,
+        kind: str,
+        hosts: Sequence[str] = (),
+        delay: float | None = None,
     ) -> dict[str, Any] | None:
-        """Let one of these clients kill whom it asks within its next request of this kind.
+        """Let a client kill whom it asks within its next request of this kind.
 
         Args:
-            able: Clients that ask so.
-            kind: Of request.
+            chance: What chooses the client.
+            kind: Of request; guests alone read and approve.
+            hosts: Whose guests may, where they ask relays.
             delay: How long after its first byte, in seconds; an answer that comes before ends it.
-            part: How much of the request is sent by then; the rest never is.
 
         Returns:
-            When and at which of its places it killed; None if none of them did.
+            When and at which of its places it killed; None if it did not.
         """
-        for name in able:
+        guests = kind in {"read", "approve"}
+        able = [
+            name
+            for name in self.clients
+            if name.startswith("guest") == guests
+            and (not hosts or name.rpartition(" at ")[2] in hosts)
+        ]
+        if delay is None:
+            delay = chance.choice(DELAYS.get(kind, DELAYS_OF_WRITES))
+        # One in sixteen is cut off: half of it is sent, and the rest never is.
+        part = chance.choice([1.0] * 15 + [0.5])
+        for name in chance.sample(able, min(2, len(able))):
             client = self.clients[name]
             client.tell(do="kill", kind=kind, pids=self.pids_for(name), delay=delay, part=part)
-            said = client.hear(AIM_SECONDS / len(able))
+            said = client.hear(AIM_SECONDS / 2)
             if said is None:
                 client.tell(do="drop")
                 said = client.hear()
@@ -274,7 +305,6 @@ def last_word(service: Service, scale: float) -> LastWord:
     """Return what the service shows by its two planes."""
     before = time.time()
     live = service.ask("GET", "/v1/events")
-    after = time.time()
     return LastWord(
         operations={o["id"]: o for o in _pages(service.ask, "history", "operations")},
         maintenances={m["number"]: m for m in _pages(service.ask, "maintenances", "maintenances")},
@@ -288,7 +318,7 @@ def last_word(service: Service, scale: float) -> LastWord:
             for name in (f"own-{operator}" for operator in fleet.OPERATORS)
         },
         now=moment(live["now"]),
-        read_between=(before, after),
+        read_from=before,
         scale=scale,
     )
 

@@ -1,8 +1,11 @@
 """Judges a run by what its clients and the connector's program wrote down, never by the store.
 
 What the service shows at the end, by its two planes, is the accused; the journals are the
-witnesses. Times in the journals are the machine's; the service's are scaled. `Times` compares
-them by bounds that are certain, so a complaint is never a matter of rounding.
+witnesses. Times in the journals are the machine's; the service's are scaled. `Final.latest` has
+a bound that is certain, so a complaint is never a matter of rounding.
+
+The rules' own turns, of units and of domains that are down until they are back, are judged where
+time is simulated (tests/simulation) and by the service itself at each decision.
 
 A hold or a postponement is only held against what is certain: that it was answered, that the
 operation was Scheduled after that by what a client read, and that nobody had asked for a release
@@ -13,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from itertools import combinations, pairwise
 from json import loads
 from typing import Any, NamedTuple
 from typing import Final as Constant
@@ -39,29 +41,16 @@ class Final(NamedTuple):
     marks: dict[str, str]
     """The `mark` of each machine that has that tag."""
     now: datetime
-    """The service's time, read between these two times of the machine."""
-    read_between: tuple[float, float]
+    """The service's time."""
+    read_from: float
+    """The machine's time just before that was asked for."""
     scale: float
     stale_seconds: float = 0.0
     """Real seconds for which what a replica shows proves nothing about the others."""
 
-
-class Times:
-    """The machine's times as the service's."""
-
-    def __init__(self, final: Final) -> None:
-        self._final = final
-
     def latest(self, at: float) -> datetime:
-        """Return what the service's clock showed at most."""
-        return self._moved(at - self._final.read_between[0])
-
-    def earliest(self, at: float) -> datetime:
-        """Return what the service's clock showed at least."""
-        return self._moved(at - self._final.read_between[1])
-
-    def _moved(self, seconds: float) -> datetime:
-        return self._final.now + timedelta(seconds=seconds * self._final.scale)
+        """Return what the service's clock showed at most at a time of the machine's."""
+        return self.now + timedelta(seconds=(at - self.read_from) * self.scale)
 
 
 def moment(text: str) -> datetime:
@@ -98,7 +87,6 @@ class Evidence:
         self.journals = journals
         self.runs = runs
         self.final = final
-        self.times = Times(final)
         self.starts: dict[str, float] = {}
         """When each operation's program first ran."""
         self.ends: dict[str, float] = {}
@@ -174,9 +162,6 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
         *_postponements_are_read(seen),
         *_cancels_are_kept(seen),
         *_fleets_are_kept(seen),
-        *_units_take_turns(seen),
-        *_a_domain_is_down_until_it_is_back(seen),
-        *_machines_came_back(seen),
         *_runs_are_of_their_operations(seen),
         *_outcomes_are_the_program_s(seen),
         *_everything_ended(final),
@@ -288,7 +273,7 @@ def _approvals_are_there(seen: Evidence) -> Iterator[str]:
             operation, event = events[event_id]
             left = operation["started_at"] or operation["ended_at"]
             approval = event["approval"]
-            by_then = seen.times.latest(one.done)
+            by_then = seen.final.latest(one.done)
             told = (
                 f"{one.client} approved {event_id} of operation {operation['id']}, was answered "
                 f"200 by {by_then}, and"
@@ -327,7 +312,7 @@ def _starts(trace: Trace, seen: Evidence) -> None:
                 # Nobody read of it: then the service's own word is all there is.
                 read = [moment(operation["not_before"])]
             what = f"the program for {run['operation']}"
-            trace.started(what, seen.times.latest(run["at"]), max(read), approved=False)
+            trace.started(what, seen.final.latest(run["at"]), max(read), approved=False)
 
 
 def _runs_are_of_their_operations(seen: Evidence) -> Iterator[str]:
@@ -374,7 +359,7 @@ def _everything_ended(final: Final) -> Iterator[str]:
             yield f"the document of {scope} still shows {document['Events']}"
 
 
-# What operators were promised: holds, postponements, cancels, fleets, and turns.
+# What operators were promised: holds, postponements, cancels and fleets.
 
 
 def _holds_are_kept(seen: Evidence) -> Iterator[str]:
@@ -465,7 +450,7 @@ def _cancels_are_kept(seen: Evidence) -> Iterator[str]:
         if "." in reference:
             continue
         for operation in final.operations.values():
-            later = moment(operation["announced_at"]) > seen.times.latest(one.done)
+            later = moment(operation["announced_at"]) > seen.final.latest(one.done)
             if operation["maintenance"] == int(reference) and later:
                 yield f"{told} {operation['id']} was announced after that"
 
@@ -480,122 +465,3 @@ def _fleets_are_kept(seen: Evidence) -> Iterator[str]:
         kept = int(seen.final.marks.get(machine, "0"))
         if kept < mark:
             yield f"a fleet with mark {mark} of {machine} was answered 200, and it has {kept}"
-
-
-def _units_take_turns(seen: Evidence) -> Iterator[str]:
-    """In a scope, an operation of a unit is announced when the one before it has ended well.
-
-    Or an operator resumed the maintenance. One whose machines have all left its host failed nobody.
-    One that is held gives way: it may be announced after those of later numbers, or be cancelled
-    unannounced while they go.
-    """
-    resumed: dict[int, list[float]] = defaultdict(list)
-    for one in seen.asked("resume"):
-        resumed[one.entry["number"]].append(one.sent)
-    shown = {event["EventId"] for _, _, event in seen.read()}
-    turns: dict[tuple[int, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for operation in seen.final.operations.values():
-        for event in operation["events"] if operation["unit"] is not None else ():
-            turns[operation["maintenance"], event["scope"]].append(operation)
-    for (number, _), its in turns.items():
-        its.sort(key=lambda operation: moment(operation["announced_at"]))
-        for before, after in combinations(its, 2):
-            gave_way = before["status"] == "Canceled" and shown.isdisjoint(
-                event["id"] for event in before["events"]
-            )
-            if not gave_way and not _ended_by(before, after):
-                yield f"{after['id']} was announced before {before['id']} had ended"
-        for before, after in pairwise(its):
-            announced = moment(after["announced_at"])
-            if _ended_by(before, after) and not (
-                before["status"] == "Completed"
-                or "have left host" in before["outcome"]
-                or any(seen.times.earliest(sent) <= announced for sent in resumed[number])
-            ):
-                yield (
-                    f"{after['id']} was announced although {before['id']} is {before['status']}, "
-                    "and nobody had asked to resume"
-                )
-
-
-def _ended_by(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    ended = before["ended_at"]
-    return bool(ended) and moment(ended) <= moment(after["announced_at"])
-
-
-def _a_domain_is_down_until_it_is_back(seen: Evidence) -> Iterator[str]:
-    """Nobody goes down before another domain's machines are back, or its failure acknowledged."""
-    final, ends, struck = seen.final, seen.ends, seen.unannounced
-    acknowledged: dict[str, float] = {}
-    for one in seen.asked("acknowledge"):
-        for name in one.entry["references"]:
-            acknowledged[name] = min(one.sent, acknowledged.get(name, one.sent))
-    for name, operation in final.operations.items():
-        if name not in ends or not operation["ended_at"]:
-            continue
-        over = moment(operation["ended_at"])
-        for late, at in seen.starts.items():
-            other = final.operations.get(late)
-            bound = other and other["event_type"] not in AT_ONCE
-            if not other or not bound or other["description"] in struck or at < ends[name]:
-                continue
-            if not _in_two_domains(operation, other):
-                continue
-            # Requests that share a transaction share its time.
-            had_started = moment(other["started_at"]) <= moment(operation["started_at"])
-            waits_for_none = operation["event_type"] in AT_ONCE
-            if had_started and (waits_for_none or operation["description"] in struck):
-                continue  # it was Started when the other came, without notice or beside it
-            if operation["carried_out_at"] and seen.times.latest(at) < over:
-                yield f"{late} went down before {name} was back"
-            elif (
-                operation["status"] == "Failed"
-                and acknowledged.get(name, at) >= at
-                and not _repaired(operation, seen, at)
-            ):
-                yield f"{late} went down, and nobody had acknowledged the failure of {name}"
-
-
-def _in_two_domains(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    domains = {event["scope"]: event["update_domain"] for event in one["events"]}
-    return any(
-        domains.get(event["scope"], event["update_domain"]) != event["update_domain"]
-        for event in other["events"]
-    )
-
-
-def _repaired(operation: Mapping[str, Any], seen: Evidence, by: float) -> bool:
-    """Tell whether later operations on all machines of a failed one had completed by then."""
-    repaired: set[str] = set()
-    for name, end in seen.ends.items():
-        other = seen.final.operations.get(name)
-        if other and other["status"] == "Completed" and seen.ends[operation["id"]] < end <= by:
-            repaired |= machines(other)
-    return machines(operation) <= repaired
-
-
-def _machines_came_back(seen: Evidence) -> Iterator[str]:
-    """What was over when its machines were back: one of them had asked by then.
-
-    A machine that was deleted meanwhile need not ask.
-    """
-    asks: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for entries in seen.journals.values():
-        for entry in entries:
-            for began, ended, machine in entry.get("asks", ()):
-                asks[machine].append((began, ended))
-    completed = [o for o in seen.final.operations.values() if o["status"] == "Completed"]
-    deleted = set[str]().union(*(machines(o) for o in completed if o["event_type"] in AT_ONCE))
-    for operation in completed:
-        if not operation["carried_out_at"]:
-            continue
-        done, over = moment(operation["carried_out_at"]), moment(operation["ended_at"])
-        if deleted.isdisjoint(machines(operation)) and not any(
-            seen.times.latest(ended) > done and seen.times.earliest(began) <= over
-            for machine in machines(operation)
-            for began, ended in asks[machine]
-        ):
-            yield (
-                f"{operation['id']} was carried out at {done} and over at {over}, and no machine "
-                "had asked"
-            )

@@ -14,7 +14,6 @@ from typing import Any
 import forked
 import patience
 import web
-from kills import journal
 from ports import free_port
 from server.running import Client
 
@@ -126,12 +125,9 @@ class Service:
         self.database = folder / "forewarn.db"
         self.socket = folder / "operator.sock"
         self.log = folder / "service.log"
-        self.marks = folder / "start.log"
         self.port = free_port()
         self.pid = 0
         self._from = 0
-        self.collisions = 0
-        """Starts that met the lock of the killed process, still held by a child about to exec."""
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
         self._variables = {
@@ -142,18 +138,16 @@ class Service:
         self._whole = not broken
         self._process: forked.Process | None = None
 
-    def start(self, *, fresh: bool, marked: bool = False) -> None:
+    def start(self, *, fresh: bool) -> None:
         """Begin to start; `wait_until_ready` returns when it serves.
 
         Args:
             fresh: Whether it is a process of its own from the first import on, not forked.
-            marked: Whether it marks how far it has come; a forked one does in any case.
         """
         assert not self.pid
         self._from = self.log.stat().st_size if self.log.exists() else 0
         fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self._variables)
-        whole = fresh and self._whole and not marked
-        serve = ["forewarn", "serve", "--config"] if whole else ["kills.served"]
+        serve = ["forewarn", "serve", "--config"] if self._whole else ["kills.served"]
         command = ["-m", *serve, str(self._config)]
         given = environment(**self._variables)
         with self.log.open("ab") as log:
@@ -174,40 +168,14 @@ class Service:
         Raises:
             AssertionError: It does not serve in time; the log says why.
         """
-        until = time.monotonic() + patience.SECONDS
         wanted = f'"pid": {self.pid},'.encode()
-        heard: list[bytes] = []
-        while not any(b'"event": "ready"' in line and wanted in line for line in heard):
-            heard = self._heard()
-            assert time.monotonic() < until, self.said()
-            assert not _is_over(self.pid), self.said()
-            let_pass(POLL_SECONDS)
 
-    def wait_until_at(self, phase: str, seconds: float) -> bool:
-        """Return when a start has come to a phase, or whether it has not in this time."""
-        follower = journal.Follower(self.marks)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not _is_over(self.pid):
-            if any(m["pid"] == self.pid and m["phase"] == phase for m in follower.news()):
-                return True
-            let_pass(POLL_SECONDS / 4)
-        return False
+        def ready() -> bool:
+            assert self.runs, self.said()
+            heard = self.log.read_bytes()[self._from :].splitlines()
+            return any(b'"event": "ready"' in line and wanted in line for line in heard)
 
-    def came_to(self, pid: int, before: float) -> str:
-        """Return the phase that a start of this process was in at a time; `""` before the first."""
-        found = ""
-        for mark in journal.read(self.marks):
-            if mark["pid"] == pid and mark["at"] <= before:
-                found = mark["phase"]
-        return found
-
-    def _heard(self) -> list[bytes]:
-        """Return what the log says since the last start."""
-        if not self.log.exists():
-            return []
-        with self.log.open("rb") as log:
-            log.seek(self._from)
-            return log.read().splitlines()
+        patience.until(ready, self.said, every=POLL_SECONDS)
 
     def said(self) -> str:
         return self.log.read_text()[-4000:] if self.log.exists() else ""
@@ -219,7 +187,7 @@ class Service:
     @property
     def runs(self) -> bool:
         """Whether the process is there."""
-        return not _is_over(self.pid)
+        return self._process is not None and self._process.poll() is None
 
     def reap(self) -> int:
         """Wait until it has ended, and return its exit status."""
@@ -271,15 +239,6 @@ def _endpoint(machine: str) -> str:
 def let_pass(seconds: float) -> None:
     """Let real time pass: what a kill comes in the midst of is real."""
     select.select([], [], [], seconds)
-
-
-def _is_over(pid: int) -> bool:
-    """Whether a process has ended, reaped or not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return True
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def _settings(port: int, scale: float, program: list[str], check: Sequence[str]) -> str:

@@ -1,7 +1,4 @@
-"""The service as most rounds run it: it marks how far its start has come, or is broken on purpose.
-
-A fresh process that is not broken is `forewarn serve` itself, unless it is to be killed while it
-starts: then it is one of these, as all are that are forked.
+"""The service, broken on purpose.
 
     python -m kills.served CONFIG    serves until it is killed
 
@@ -9,10 +6,8 @@ Each break is what a plausible mistake would do, so that the judge can be seen t
 `--break NAME` runs the rounds with one.
 """
 
-import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -20,45 +15,6 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-
-from kills.phases import Start
-
-MARKS = "start.log"
-"""Beside the settings: how far each start has come, a JSON object a line."""
-
-
-def mark_start(path: Path) -> None:
-    """Write down when each phase of a start begins; nothing else of the service changes."""
-    from forewarn.control import executor, heartbeat
-    from forewarn.server.operator import plane, routing
-    from forewarn.store import sqlite
-
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def note(phase: Start) -> None:
-        entry = {"pid": os.getpid(), "phase": phase, "at": time.time()}
-        os.write(file, json.dumps(entry).encode() + b"\n")
-
-    begun: set[Start] = set()
-
-    def before(owner: Any, name: str, phase: Start) -> None:
-        def marked(*args: Any, **kwargs: Any) -> Any:
-            if phase not in begun:  # operators read too, once the service is up
-                begun.add(phase)
-                note(phase)
-            return whole(*args, **kwargs)
-
-        whole = instead(owner, name, marked)
-
-    before(sqlite, "open_store", Start.OPENING)
-    before(sqlite, "_create", Start.MIGRATING)
-    before(heartbeat.Heartbeat, "begin", Start.RECOVERING)
-    before(routing.Backend, "read", Start.FILLING)
-    before(plane.OperatorPlane, "open", Start.BINDING)
-    before(executor.Executor, "run", Start.TAKING_UP)
-
-
-# What may be broken.
 
 VARIABLE: Final = "FOREWARN_KILLS_BREAK"
 
@@ -196,18 +152,6 @@ def forget(verb: str, only: str = "") -> None:
     whole = instead(plane.Plane, verb, forgetful)
 
 
-def forget_failed_units() -> None:
-    """Have the next unit take its turn after one that failed, without an operator's word."""
-    import msgspec
-
-    from forewarn.maintenance import turns, units
-
-    def failed(unit: units.Unit, _: str) -> units.Unit:
-        return msgspec.structs.replace(unit, state=units.UnitState.SKIPPED)
-
-    instead(turns, "_failed", failed)
-
-
 def forget_domains() -> None:
     """Let all update domains of a scope be announced, and be down, at once."""
     from forewarn.maintenance import invariants, transitions
@@ -223,24 +167,6 @@ def forget_queue() -> None:
     instead(transitions.Transitions, "_ahead", lambda *_: None)
 
 
-def forget_failures() -> None:
-    """Let a failure leave nothing down."""
-    from forewarn.maintenance import transitions
-
-    def await_(self: transitions.Transitions, operation: Any, awaited: tuple[str, ...]) -> None:
-        whole(self, operation, () if operation.status == "Failed" else awaited)
-
-    whole = instead(transitions.Transitions, "_await", await_)
-
-
-def forget_returns() -> None:
-    """Count machines as back that nobody has heard of."""
-    from forewarn.maintenance import commands, transitions
-
-    instead(transitions, "is_back", lambda *_: True)
-    instead(commands, "has_returned", lambda operation, _: bool(operation.awaited))
-
-
 BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
     {
         "answer-before-commit": answer_before_commit,
@@ -251,22 +177,17 @@ BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
         "forget-postpone": partial(forget, "postpone"),
         "forget-approval": partial(forget, "approve_for_guests"),
         "forget-fleet": partial(forget, "apply_fleet", only="again"),
-        "forget-unit": forget_failed_units,
         "forget-domains": forget_domains,
         "forget-queue": forget_queue,
-        "forget-failures": forget_failures,
-        "forget-returns": forget_returns,
     }
 )
 
 
 def serve(config: Path) -> int:
-    """Serve as the command line does, with whatever break was asked for."""
+    """Serve as the command line does, with the break that is asked for."""
     from forewarn.server import run, settings
 
-    if name := os.environ.get(VARIABLE, ""):
-        BREAKS[name]()
-    mark_start(config.with_name(MARKS))
+    BREAKS[os.environ[VARIABLE]]()
     return run.serve(settings.load(config, os.environ))
 
 

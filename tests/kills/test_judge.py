@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kills import judge, phases
-from kills.phases import Kill, Left, Phase
+from kills import judge
+from kills.rounds import Kill, in_request
 from replicas import judge as replicas
 from stories import Told, WithoutTimes, stories_beside
 
@@ -47,7 +47,7 @@ class Run:
             documents=self.documents,
             marks=self.marks,
             now=NOW,
-            read_between=(REAL - 0.001, REAL),
+            read_from=REAL - 0.001,
             scale=scale,
         )
 
@@ -116,11 +116,6 @@ class JudgedRun(Told):
         """The guest never approved."""
         self.delete("journals/guest 2 4")
 
-    def fail(self, _: str) -> None:
-        self.run.operation |= {"status": "Failed", "carried_out_at": None}
-        self.run.runs[1]["status"] = 1
-        self.run.journals["ann"][2]["ends"]["1.1"][0] = "Failed"
-
     def ask(self, told: str) -> None:
         kind, at, status, facts = told.split(maxsplit=3)
         self.run.ask(kind, float(at), int(status), **value_of(facts))
@@ -140,9 +135,6 @@ class JudgedRun(Told):
     def complains(self, words: str) -> None:
         complaints = self.run.complaints()
         assert any(words in complaint for complaint in complaints), complaints
-
-    def silent(self, words: str) -> None:
-        assert not [complaint for complaint in self.run.complaints() if words in complaint]
 
 
 def step_in(at: Any, step: str) -> Any:
@@ -172,33 +164,13 @@ def test_an_approval_is_as_old_as_its_answer_as_far_as_replicas_clocks_agree(
     assert any("the approval that is there" in each for each in complaints) is told
 
 
-def test_a_kill_is_counted_once_in_each_phase_of_its_acts() -> None:
-    left = {
-        "1.1": Left("Started", claimed=False, machines=1),
-        "2.1": Left("Started", claimed=True, machines=1),
-        "3.1": Left("Started", claimed=True, machines=2),
-        "4.1": Left("Started", claimed=True, machines=1),
-        "5.1": Left("Completed", claimed=False, machines=1),
-        "6.1": Left("Failed", claimed=False, machines=1),
-        "7.1": Left("Scheduled", claimed=False, machines=1),
-        "8.1": Left("Canceled", claimed=False, machines=1),
-        "9.1": Left("Returning", claimed=False, machines=1),
-        "10.1": Left("Queued", claimed=False, machines=1),
-    }
-    runs = [
-        {"what": what, "operation": operation}
-        for what, operation in (("start", "3.1"), ("end", "3.1"), ("start", "4.1"), ("end", "4.1"))
-    ]
-    assert phases.of_kill(left, {"6.1"}, runs) == dict.fromkeys(Phase, 1)
-
-
 def test_a_kill_falls_in_a_request_that_had_begun_and_was_never_answered() -> None:
-    kill = Kill(before=10.0, after=10.1, aim="", fresh=True, phases={})
+    kill = Kill(before=10.0, after=10.1, aim="", fresh=True)
     broken = {"what": "unanswered", "first": 9.9, "at": 10.2}
-    assert phases.in_request(kill, [[], [broken]])
+    assert in_request(kill, [[], [broken]])
     for other in (
         broken | {"first": 10.05},
         broken | {"at": 9.95},
         broken | {"what": "answered"},
     ):
-        assert not phases.in_request(kill, [[copy.deepcopy(other)]])
+        assert not in_request(kill, [[copy.deepcopy(other)]])

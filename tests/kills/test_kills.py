@@ -19,5 +19,5 @@ def test_nothing_that_was_answered_is_lost_and_no_act_is_repeated() -> None:
     print(f"SEED={SEED} repeats the choices")
     with tempfile.TemporaryDirectory(prefix="fw-") as folder:  # a socket's path is short
         outcome = rounds.run(Path(folder), SEED, KILLS, fresh=KILLS)
-    print(outcome.report())
+    print(outcome.report)
     assert outcome.complaints == []

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from machines import image
+from machines.site import Site
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,3 +22,15 @@ def folder() -> Iterator[Path]:
     """A folder of this module's own, whose path is short enough for a unix socket."""
     with tempfile.TemporaryDirectory(prefix="fw-") as made:
         yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A machine whose agent has the RULES of the module."""
+    made = Site(folder, request.module.RULES)
+    try:
+        made.machine.run("systemctl", "enable", "--now", "forewarn-agent")
+        made.machine.run("sync")
+        yield made
+    finally:
+        made.close()

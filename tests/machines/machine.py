@@ -22,7 +22,10 @@ PATIENCE_SECONDS = 300
 MEMORY_MIB = 768
 NAME = "web-0"
 
+FILES_HERE = Path(__file__).with_name("files")
+SCRIPTS = FILES_HERE.glob("*.sh")
 FILES = {
+    **{f"/usr/local/bin/{path.stem}": path.read_text(encoding="utf-8") for path in SCRIPTS},
     "/etc/fstab": "",
     "/etc/hostname": f"{NAME}\n",
     "/etc/machine-id": "3f2a9c6e1b7d4f0895acde0137642b8f\n",
@@ -31,17 +34,7 @@ Environment=LD_LIBRARY_PATH={image.PYTHON}/lib
 ExecStart={image.PYTHON}/bin/python3 {image.SOURCE}/tests/machines/inside.py %i
 """,
 }
-MASKED = """
-    dbus.service dbus.socket dev-hugepages.mount dev-mqueue.mount getty.target ldconfig.service
-    modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service
-    modprobe@efi_pstore.service modprobe@fuse.service modprobe@loop.service
-    proc-sys-fs-binfmt_misc.automount sys-kernel-config.mount sys-kernel-debug.mount
-    sys-kernel-tracing.mount systemd-binfmt.service systemd-hwdb-update.service
-    systemd-logind.service systemd-modules-load.service systemd-pstore.service
-    systemd-random-seed.service systemd-sysctl.service systemd-sysusers.service
-    systemd-timesyncd.service systemd-udev-trigger.service systemd-udevd.service
-    systemd-update-utmp-runlevel.service systemd-update-utmp.service
-"""
+MASKED = (FILES_HERE / "masked.txt").read_text(encoding="utf-8")
 """What a boot can do without: a machine whose processor is emulated spends seconds on each."""
 KERNEL = (
     "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "

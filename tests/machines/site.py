@@ -14,13 +14,6 @@ from recipes.power import Power
 
 UNITS = ROOT / "packaging"
 LOG = "/var/log/actions.log"
-ACTION = f"""#!/bin/sh
-# Leaves a line for its begin and one for its end, each synced, with the boot that it ran in.
-boot=$(cat /proc/sys/kernel/random/boot_id)
-echo "$1 begins $boot" >>{LOG} && sync {LOG}
-sleep 0.3
-echo "$1 ends $boot" >>{LOG} && sync {LOG}
-"""
 WEB = """[Service]
 ExecStart=/bin/sleep infinity
 """
@@ -57,7 +50,6 @@ class Site:
                 UNITS / "forewarn-agent.service"
             ).read_text(),
             "/etc/systemd/system/web.service": WEB,
-            "/usr/local/bin/action": ACTION,
             LOG: "",
         }
         with contextlib.ExitStack() as opened:

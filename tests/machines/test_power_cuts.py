@@ -9,8 +9,6 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -95,17 +93,6 @@ class Lives:
             self.words += 1
             machine.run("systemctl", "reload", "forewarn-agent")
             machine.until(f"! {STATUS}/status | grep -q {STUCK}")
-
-
-@pytest.fixture(scope="module")
-def site(folder: Path) -> Iterator[Site]:
-    made = Site(folder, RULES)
-    try:
-        made.machine.run("systemctl", "enable", "--now", "forewarn-agent")
-        made.machine.run("sync")
-        yield made
-    finally:
-        made.close()
 
 
 def test_power_cuts_at_any_instant_leave_the_machine_as_it_should_be(site: Site) -> None:

@@ -1,8 +1,5 @@
 """Announced reboots that really happen: prepared for, approved, and undone once after them."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from machines.site import STATUS, Site, command
@@ -22,16 +19,6 @@ prepare = [
 ]
 approve = "when-prepared"
 """
-
-
-@pytest.fixture(scope="module")
-def site(folder: Path) -> Iterator[Site]:
-    made = Site(folder, RULES)
-    try:
-        made.machine.run("systemctl", "enable", "--now", "forewarn-agent")
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize("how", ["systemctl", "cut"])

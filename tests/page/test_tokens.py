@@ -19,12 +19,15 @@ from forewarn.clock import ManualClock
 from forewarn.control import accounts
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused
+from forewarn.server import settings
 from forewarn.server.operator.administration import PAGE_TOKEN_LASTS
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
+from patience import eventually
 from server.running import NOON, Client, Flaky, Running, settings_in
+from store.shared import SharedStore
 from store.wrapped import Wrapped
 
 
@@ -160,6 +163,42 @@ def test_where_the_services_clock_runs_faster_a_token_lasts_as_long_for_its_brow
         made = running.client().ask("POST", "/v1/tokens/page", {}).json["account"]
     ends, began = (datetime.fromisoformat(made[name]) for name in ("expires_at", "created_at"))
     assert ends - began == 60 * PAGE_TOKEN_LASTS
+
+
+def test_a_token_is_good_at_every_replica_outlives_the_one_that_made_it_and_ends_everywhere(
+    tmp_path: Path,
+) -> None:
+    store = SharedStore()
+
+    def replica(name: str) -> Running:
+        (tmp_path / name).mkdir()
+        wanted = settings_in(tmp_path / name, listen="127.0.0.1:0")
+        return Running(replace(wanted, replica=settings.ReplicaSettings(name=name)), store)
+
+    with replica("two") as left:
+        second = Door(left, ManualClock(NOON))
+        with replica("one") as lost:
+            first = Door(lost, ManualClock(NOON))
+            key = key_of(first.root)
+            answer = first.post("/login", token=key)
+            cookie = as_of(second, (answer.getheader("Set-Cookie") or "").partition(";")[0])
+            eventually(lambda: second.lets_in(cookie), True)
+            assert second.post("/login", token=key).status == 401  # a link is good once
+            other = second.cookie()
+            eventually(lambda: first.lets_in(as_of(first, other)), True)
+            assert second.post("/logout", other).status == 303
+            eventually(lambda: first.lets_in(as_of(first, other)), False)
+        with streaming(second, cookie) as stream:
+            (name,) = second.tokens()
+            assert second.root.ask("DELETE", f"/v1/tokens?name={name}").status == 200
+            second.root.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
+            stream.read()  # to its end
+        assert not second.lets_in(cookie)
+
+
+def as_of(door: Door, cookie: str) -> str:
+    """Return another replica's cookie as of this one's port: behind one address both have one."""
+    return f"forewarn-{urlsplit(door.url).port}={cookie.partition('=')[2]}"
 
 
 def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:

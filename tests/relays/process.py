@@ -1,5 +1,6 @@
 """A relay as a process of its own."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -25,6 +26,24 @@ def certify(folder: Path, address: str) -> tuple[Path, Path]:
     )
     key.chmod(0o600)
     return certificate, key
+
+
+def settings(folder: Path, *urls: str, trusts: Path | None = None, listener: str = "") -> str:
+    """Return the settings of a relay that has its token and its state in a folder.
+
+    Args:
+        folder: Of its own, with a file `token`.
+        urls: Where it asks.
+        trusts: The certificate that it trusts.
+        listener: Where it answers guests, other than 169.254.169.254: lines of the setting.
+    """
+    trust = f'ca_file = "{trusts}"\n' if trusts else ""
+    guests = f"[[guest.listener]]\n{listener}\n" if listener else ""
+    return (
+        f'[upstream]\nurls = {json.dumps(urls)}\ntoken_file = "{folder}/token"\n{trust}'
+        f'[state]\nfolder = "{folder}"\n[status]\nlisten = "off"\n'
+        f'{guests}[log]\nformat = "json"\n'
+    )
 
 
 class Relay:

@@ -1,12 +1,9 @@
 """Judges replicas: what a single service promises, and that they are one service.
 
 Who asks the same replica never reads backwards; who asks another may read, for a moment, what
-another has shown before. How long that moment was is told, and nobody is blamed for it: on a busy
-machine it is the machine's.
+another has shown before. Nobody is blamed for how long: on a busy machine it is the machine's.
 """
 
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 from typing import Final as Constant
@@ -39,10 +36,7 @@ def judge(journals: Journals, runs: list[dict[str, Any]], finals: Sequence[Final
 
 def _widened(final: Final) -> Final:
     """Allow for what replicas' clocks differ by: the time that is told here is one's alone."""
-    began, ended = final.read_between
-    return final._replace(
-        read_between=(began - CLOCKS_SECONDS, ended + CLOCKS_SECONDS), stale_seconds=STALE_SECONDS
-    )
+    return final._replace(read_from=final.read_from - CLOCKS_SECONDS, stale_seconds=STALE_SECONDS)
 
 
 def _replicas_agree(finals: Sequence[Final]) -> Iterator[str]:
@@ -59,25 +53,3 @@ def _replicas_agree(finals: Sequence[Final]) -> Iterator[str]:
                         f"replicas 1 and {number} show {name} {key} differently: {one.get(key)} "
                         f"and {two.get(key)}"
                     )
-
-
-def longest_stale(journals: Journals) -> float:
-    """Return the longest time, in seconds, for which guests read what others had read replaced."""
-    read: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
-    for entries in journals.values():
-        for entry in entries:
-            if entry["what"] == "read":
-                number = entry["document"]["DocumentIncarnation"]
-                read[entry["scope"]].append((entry["at"], entry["began"], number))
-    longest = 0.0
-    for entries in read.values():
-        numbers: list[int] = []
-        known: list[float] = []
-        for at, _, number in sorted(entries):
-            if not numbers or number > numbers[-1]:
-                numbers.append(number)
-                known.append(at)
-        for _, began, number in entries:
-            if (place := bisect_right(numbers, number)) < len(numbers):
-                longest = max(longest, began - known[place])
-    return longest

@@ -8,19 +8,19 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from kills import fleet, rounds
-from kills.cluster import NAMES, Cluster
+from kills import fleet
+from kills.cluster import IN_REQUEST, NAMES, Cluster
 from kills.processes import let_pass
-from kills.rounds import Laps
+from kills.rounds import Outcome, answered, counted
 from replicas import judge
 from replicas.pair import Pair
 
 TWO: Final = 0.25
 """How many of the rounds kill two replicas of three."""
 
-IN_REQUEST: Final = 0.6
+IN_REQUEST_SHARE: Final = 0.6
 """How many of the kills a client makes itself, in the midst of its request."""
 
 MANY: Final = 30
@@ -35,32 +35,6 @@ MOST_LATE_SECONDS: Final = 0.5
 HIT: Final = "kills in the midst of a request"
 
 
-class Outcome(NamedTuple):
-    """What the rounds came to."""
-
-    complaints: list[str]
-    done: Counter[str]
-    answered: Counter[str]
-    noted: Counter[str]
-    """What the clients wrote down, by its kind."""
-    taken_over: int
-    """Operations whose task was claimed more than once."""
-    stale_seconds: float
-    laps: Laps
-
-    def report(self) -> str:
-        """Return the counts, for people."""
-        answers = ", ".join(f"{n} x {what}" for what, n in sorted(self.answered.items()))
-        return (
-            f"{', '.join(f'{n} {what}' for what, n in self.done.items())}\n"
-            f"{self.noted['read']} documents noted; answered: {answers}; "
-            f"{self.noted['away']} x 503\n"
-            f"{self.taken_over} operations were claimed more than once\n"
-            f"what others had read replaced was read for {self.stale_seconds:.2f} s at the most\n"
-            f"time: {self.laps}"
-        )
-
-
 class Rounds:
     """A cluster under load, and what has happened to it."""
 
@@ -68,13 +42,11 @@ class Rounds:
         self.done: Counter[str] = Counter()
         self._cluster = cluster
         self._chance = chance
-        self._laps = Laps()
 
     def begin(self, hosts: Sequence[str] = fleet.HOSTS) -> None:
         """Start everything; let load come."""
         self._cluster.start()
         self._cluster.prepare(hosts)
-        self._laps.end("start")
 
     def kill(self, names: Sequence[str], hosts: Sequence[str] = ()) -> None:
         """Kill replicas and the relays of hosts at the same moment, and start them again.
@@ -83,7 +55,7 @@ class Rounds:
         """
         cluster, chance = self._cluster, self._chance
         let_pass(chance.uniform(0.1, 0.6))
-        if chance.random() < IN_REQUEST and (hit := self._in_request(hosts)):
+        if chance.random() < IN_REQUEST_SHARE and (hit := self._in_request(hosts)):
             self.done[HIT] += 1
             names = names if hit in hosts else sorted({hit, *names[1:]})
         victims = [cluster.replicas[name] for name in names]
@@ -108,7 +80,6 @@ class Rounds:
         for each in (*victims, *relays):
             each.wait_until_ready()
         cluster.resolve()
-        self._laps.end("kills")
 
     def promote(self, pair: Pair) -> None:
         """Lose the primary, and promote its standby."""
@@ -117,26 +88,16 @@ class Rounds:
         pair.add_standby()
         self._cluster.wait_until_ready()
         self.done["promotions"] += 1
-        self._laps.end("promotions")
 
     def _in_request(self, hosts: Sequence[str]) -> str:
         """Let a client kill whom it asks, in the midst of a request; return which, or `""`."""
-        cluster, chance = self._cluster, self._chance
-        kinds = rounds.IN_REQUEST
+        cluster = self._cluster
+        kinds = IN_REQUEST
         if hosts:
             kinds = ("read", "approve")
         elif cluster.relays:  # guests would kill these
             kinds = tuple(kind for kind in kinds if kind not in {"read", "approve"})
-        kind = chance.choice(kinds)
-        guests = kind in {"read", "approve"}
-        able = [
-            name
-            for name in cluster.clients
-            if name.startswith("guest") == guests
-            and (not hosts or name.rpartition(" at ")[2] in hosts)
-        ]
-        delay = chance.choice(rounds.DELAYS.get(kind, rounds.DELAYS_OF_WRITES))
-        said = cluster.kill_by_client(chance.sample(able, min(2, len(able))), kind, delay)
+        said = cluster.kill_in_request(self._chance, self._chance.choice(kinds), hosts)
         if said is None:
             return ""
         return hosts[0] if hosts else NAMES[said["place"]]
@@ -149,18 +110,16 @@ class Rounds:
         complaints = judge.judge(journals, cluster.runs(), finals)
         if self.done["replicas killed"] >= MANY and not self.done[HIT]:
             complaints.append("no kill fell in a request")
-        self._laps.end("settle and judge")
         entries = [entry for each in journals.values() for entry in each]
-        answered = (f"{e['kind']} {e['status']}" for e in entries if e["what"] == "answered")
+        noted = Counter(entry["what"] for entry in entries)
         history = cluster.ask("GET", "/v1/history?limit=1000")["operations"]
+        taken_over = sum(operation.get("attempt", 0) > 1 for operation in history)
         return Outcome(
-            complaints=complaints,
-            done=self.done,
-            answered=Counter(answered),
-            noted=Counter(entry["what"] for entry in entries),
-            taken_over=sum(operation.get("attempt", 0) > 1 for operation in history),
-            stale_seconds=judge.longest_stale(journals),
-            laps=self._laps,
+            complaints,
+            f"{counted(self.done)}\n"
+            f"{noted['read']} documents noted; answered: {counted(answered(entries))}; "
+            f"{noted['away']} x 503\n"
+            f"{taken_over} operations were claimed more than once",
         )
 
 

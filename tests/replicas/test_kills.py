@@ -23,5 +23,5 @@ def test_replicas_that_are_killed_and_lose_their_primary_lose_nothing_and_do_not
 ) -> None:
     print(f"SEED={SEED} repeats the choices")
     outcome = rounds.run(tmp_path, SEED, ROUNDS, PROMOTIONS)
-    print(outcome.report())
+    print(outcome.report)
     assert outcome.complaints == []

@@ -1,8 +1,6 @@
 """Plays seeds, says how fast, and prints the line that replays one that fails."""
 
 import argparse
-import cProfile
-import pstats
 import sys
 import time
 import traceback
@@ -18,11 +16,11 @@ SIZES = (5, 20, 60, 200, 1000)
 """The most machines of a seed's fleet, by the seed."""
 
 
-def play(seed: int, steps: int, kind: type[Town] = Town, **given: Any) -> Any:
+def play(seed: int, steps: int, kind: type[Town] = Town) -> Any:
     """Play one seed to its end and return what is left of it."""
     chance = Random(seed)
     with testing.capture_logs():  # what the service logs of its clocks is no news here
-        town = kind(chance, chance.choice(SIZES), **given)
+        town = kind(chance, chance.choice(SIZES))
         try:
             while town.steps < steps:
                 town.step()
@@ -48,7 +46,6 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--steps", type=int, default=3000, help="of each seed")
-    parser.add_argument("--profile", action="store_true", help="say where the time goes")
     parser.add_argument("--counts", action="store_true", help="say how often each thing happened")
     wanted = parser.parse_args()
     seeds = (
@@ -57,9 +54,6 @@ def main() -> int:
     counts: Counter[str] = Counter()
     steps = starts = ends = 0
     failed: list[int] = []
-    profile = cProfile.Profile()
-    if wanted.profile:
-        profile.enable()
     began, worked = time.perf_counter(), time.process_time()
     for seed in seeds:
         try:
@@ -73,9 +67,6 @@ def main() -> int:
         ends += town.judge.ends
         counts += town.counts
     took, worked = time.perf_counter() - began, time.process_time() - worked
-    if wanted.profile:
-        profile.disable()
-        pstats.Stats(profile).sort_stats("tottime").print_stats(35)
     if wanted.counts:
         say("; ".join(f"{what} {count}" for what, count in sorted(counts.items())))
     say(

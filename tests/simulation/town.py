@@ -65,28 +65,19 @@ class Town:
     Args:
         chance: Where every choice comes from.
         size: The most machines.
-        writer: Makes the writer from the memory, the clock and the judge.
-        mint: Gives a new GUID at each call; they count up if it is left out.
     """
 
-    def __init__(
-        self,
-        chance: Random,
-        size: int,
-        writer: type[JudgedWriter] | Callable[..., JudgedWriter] = JudgedWriter,
-        mint: Callable[[], str] | None = None,
-    ) -> None:
+    def __init__(self, chance: Random, size: int) -> None:
         self.chance = chance
         self.clocks = Clocks(START)
         self.memory = Model()
         queue = chance.choice([Queueing.ANNOUNCEMENT, Queueing.ANNOUNCEMENT, Queueing.START])
         self.sightings: dict[str, Sighting] = {}
         self.judge = Judge(self.memory, self.clocks, queue, self.sightings)
-        self.writer = writer(self.memory, self.clocks.now, self.judge.see)
+        self.writer = JudgedWriter(self.memory, self.clocks.now, self.judge.see)
         self.news = NewsJudge(self.memory)
         self.writer.hear = self.news.hear
         numbers = itertools.count(1)
-        mint = mint or (lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000")
         self.policy = Policy(
             enablement=chance.choice(
                 [Enablement.ALWAYS, Enablement.ALWAYS, Enablement.FIRST_REQUEST]
@@ -97,7 +88,7 @@ class Town:
         )
         self.plane = Plane(
             self.writer,
-            mint,
+            lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000",
             self.policy,
             may_start=self.clocks.may_start,
             listening=self.clocks.listening,

@@ -158,6 +158,10 @@ class TurnJudge:
             if before.state is after.state or self._goes_on(before, after):
                 continue
             unordered = new.number not in self._ordered
+            if before.state is UnitState.RUNNING and after.state is UnitState.SKIPPED:
+                its = seen.operation(f"{new.number}.{before.operation}")
+                if unordered and its is not None and its.status is EventStatus.FAILED:
+                    raise Wrong(f"{after.name} is skipped unordered, and {its.id} has failed")
             was_empty = (new.number, after.name) in self._empty
             if before.state is UnitState.DONE or (was_empty and unordered):
                 more.append(after)

@@ -1,7 +1,6 @@
 """A writer over a store in memory that answers at once, and can die just before the commit."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -26,10 +25,6 @@ class Answered:
         self._answer = answer
         self.error = error
 
-    @property
-    def crashed(self) -> bool:
-        return isinstance(self.error, Crashed)
-
     def result(self) -> Any:
         if self.error is not None:
             raise self.error
@@ -40,14 +35,6 @@ class Answered:
 
     def add_done_callback(self, tell: Callable[["Answered"], object]) -> None:
         tell(self)
-
-    @classmethod
-    def of(cls, future: "Future[Any]") -> "Answered":
-        """What a future that is done was answered with."""
-        error = future.exception(timeout=0)
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        return cls(None if error else future.result(), error)
 
 
 class Crashed(Exception):  # noqa: N818 - what happened, not a mistake
