@@ -151,26 +151,6 @@ def test_a_handler_that_asks_somebody_else_is_told_of_namespaces() -> None:
     assert all(word in result.message for word in ("FOREWARN_ENDPOINT", "--namespace"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--", "/no/such/handler"], ["/no/such/handler"]),
-        *(
-            (["--", "true", argument], ["{drain}", "{undrain}", "{folder}"])
-            for argument in ("{drian}", "{port}", "--drain={Drain}")
-        ),
-        (["--only", "aprove", "--", "true"], ["aprove"]),
-        ([], []),
-    ],
-)
-def test_a_wrong_command_line_is_refused_before_anything_runs(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: list[str]
-) -> None:
-    assert main.execute(["certify", *arguments]) == ExitStatus.USAGE
-    told = capsys.readouterr().err
-    assert all(word in told for word in said), told
-
-
 def test_braces_that_are_no_placeholders_are_left_alone() -> None:
     command = ("sh", "-c", "f() { true; }; echo ${drained} {printed}", "{undrain}", "{folder}/x")
     assert handler_process.unknown_placeholder(command) == ""
