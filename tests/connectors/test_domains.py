@@ -99,12 +99,6 @@ def test_a_list_has_each_domain_with_its_tag_and_addresses(tmp_path: Path) -> No
     assert found["web-0"]["state"] == "running"
 
 
-@real
-def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    uri = f"qemu+unix:///session?socket={tmp_path}/none"
-    assert uri in run("list", "test:///default", uri)["error"]
-
-
 def test_a_python_without_the_library_says_so(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
@@ -113,49 +107,31 @@ def test_a_python_without_the_library_says_so(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (NO_LIBVIRT, b"")
 
 
-@real
-def test_a_tag_is_written_and_what_is_not_given_stays(tmp_path: Path) -> None:
-    uri = node(tmp_path, {"name": "web-0", "metadata": TAG})
-    tag = {"scope": None, "update-domain": "1", "name": None, "address": "10.0.0.10"}
-    told = run("tag", given=json.dumps({"uris": [uri], "domain": "web-0", "tag": tag}))
-    assert told["uuid"] == UUID[:-1] + "0"
-    assert told["tag"] == {
-        "scope": "web",
-        "update-domain": "1",
-        "name": "",
-        "address": "10.0.0.10",
-    }
+def tagged(*uris: str, domain: str = "web-0", **tag: str | None) -> dict[str, Any]:
+    """Return what the program says of a tag that it is to write."""
+    fields = {name.replace("_", "-"): value for name, value in tag.items()}
+    return run("tag", given=json.dumps({"uris": uris, "domain": domain, "tag": fields}))
 
 
 @real
-def test_a_tag_is_written_where_the_domain_is_defined_and_read_again(tmp_path: Path) -> None:
-    uri = node(tmp_path, {"name": "web-0"})
-    asked = {"uris": [uri], "domain": "web-0", "tag": {"scope": "web"}}
-    assert run("tag", given=json.dumps(asked))["tag"]["scope"] == "web"
-
-
-@real
-def test_a_domain_that_does_not_exist_has_no_tag_written(tmp_path: Path) -> None:
-    uri = node(tmp_path, {"name": "web-0"})
-    asked = {"uris": [uri], "domain": "web-7", "tag": {"scope": "web"}}
-    assert "web-7" in run("tag", given=json.dumps(asked))["error"]
-
-
-@real
-def test_a_name_of_two_domains_needs_a_uuid(tmp_path: Path) -> None:
+def test_a_tag_is_written_where_the_domain_is_defined_and_what_is_not_given_stays(
+    tmp_path: Path,
+) -> None:
+    uri = node(tmp_path, {"name": "web-0", "metadata": TAG}, {"name": "plain"})
+    told = tagged(uri, scope=None, update_domain="1", name=None, address="10.0.0.10")
+    expected = {"scope": "web", "update-domain": "1", "name": "", "address": "10.0.0.10"}
+    assert (told["uuid"], told["tag"]) == (UUID[:-1] + "0", expected)
+    assert tagged(uri, domain="plain", scope="web")["tag"]["scope"] == "web"
+    assert "web-7" in tagged(uri, domain="web-7", scope="web")["error"]
     (tmp_path / "other").mkdir()
-    uris = [
-        node(tmp_path, {"name": "web-0"}),
-        node(tmp_path / "other", {"name": "web-0", "uuid": UUID}),
-    ]
-    asked = {"uris": uris, "domain": "web-0", "tag": {"scope": "web"}}
-    assert UUID in run("tag", given=json.dumps(asked))["error"]
-    told = run("tag", given=json.dumps({**asked, "domain": UUID}))
+    uris = (uri, node(tmp_path / "other", {"name": "web-0", "uuid": UUID}))
+    assert UUID in tagged(*uris, scope="web")["error"], "a name of two domains needs a uuid"
+    told = tagged(*uris, domain=UUID, scope="web")
     assert (told["uuid"], told["tag"]["scope"]) == (UUID, "web")
 
 
 @real
-def test_each_survey_has_the_states_of_all_domains_as_they_are() -> None:
+def test_each_survey_has_the_states_of_all_domains_and_the_tags_that_are_asked_for() -> None:
     with hypervisor.surveying() as host:
         (found,) = host.states()
         expected = {"uuid": UUID, "name": "test", "state": "running", "reason": "", "run": 1}
@@ -170,21 +146,13 @@ def test_each_survey_has_the_states_of_all_domains_as_they_are() -> None:
             host.does(statement)
             (found,) = host.states()
             assert (found["state"], found["reason"], found["run"]) == (state, reason, run)
+        tag = '<machine scope="web"/>'
+        host.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
+        assert [host.states(*asked)[0]["tagged"] for asked in ((), (UUID,))] == [False, True]
         host.does("domain.destroy()")
         host.does("domain.undefine()")
         assert host.states() == []
         assert host.hangs_up() == 0
-
-
-@real
-def test_a_survey_reads_the_tags_that_it_is_asked_for() -> None:
-    with hypervisor.surveying() as host:
-        tag = '<machine scope="web"/>'
-        host.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
-        assert [[each["tagged"] for each in host.states(*uuids)] for uuids in ((), (UUID,))] == [
-            [False],
-            [True],
-        ]
 
 
 @real
@@ -193,6 +161,8 @@ def test_a_host_that_does_not_answer_says_why_in_each_survey(tmp_path: Path) -> 
         for _ in range(2):
             assert str(tmp_path) in host.says()["error"]
         assert host.hangs_up() == 0
+    uri = f"qemu+unix:///session?socket={tmp_path}/none"
+    assert uri in run("list", "test:///default", uri)["error"]
 
 
 @real
@@ -226,35 +196,18 @@ def test_a_program_that_hangs_at_a_host_ends_with_its_caller(tmp_path: Path) -> 
                 connection.close()
 
 
-@pytest.mark.parametrize(
-    ("numbers", "active", "state"),
-    [
-        ((1, 1), True, (DomainState.RUNNING, False)),
-        ((3, 1), True, (DomainState.PAUSED, False)),
-        ((3, 2), True, (DomainState.PAUSED, True)),
-        ((3, 11), True, (DomainState.PAUSED, True)),
-        ((3, 12), True, (DomainState.PAUSED, True)),
-        ((7, 1), True, (DomainState.PAUSED, False)),
-        ((7, 2), True, (DomainState.PAUSED, False)),
-        ((6, 1), True, (DomainState.CRASHED, False)),
-        ((5, 3), True, (DomainState.CRASHED, False)),
-        ((5, 6), False, (DomainState.OFF, False)),
-    ],
-)
-def test_a_state_has_a_name(
-    numbers: tuple[int, int], *, active: bool, state: tuple[DomainState, bool]
-) -> None:
-    assert facts.state_of(*numbers, active=active) == state
-
-
-@pytest.mark.parametrize(
-    ("numbers", "reason"),
-    [((5, 6), "failed"), ((5, 1), "shutdown"), ((5, 99), "unknown"), ((6, 1), "crashed")],
-)
-def test_the_reason_of_a_domain_that_is_off_has_a_name(
-    numbers: tuple[int, int], reason: str
-) -> None:
-    assert facts.off_reason(*numbers) == reason
+def test_a_state_and_the_reason_of_a_domain_that_is_off_have_names() -> None:
+    for state, handed_over, *all_numbers in (
+        (DomainState.RUNNING, False, (1, 1)),
+        (DomainState.PAUSED, False, (3, 1), (7, 1), (7, 2)),
+        (DomainState.PAUSED, True, (3, 2), (3, 11), (3, 12)),
+        (DomainState.CRASHED, False, (6, 1), (5, 3)),
+    ):
+        for numbers in all_numbers:
+            assert facts.state_of(*numbers, active=True) == (state, handed_over), numbers
+    assert facts.state_of(5, 6, active=False) == (DomainState.OFF, False)
+    reasons = [facts.off_reason(*numbers) for numbers in ((5, 6), (5, 1), (5, 99), (6, 1))]
+    assert reasons == ["failed", "shutdown", "unknown", "crashed"]
 
 
 def test_a_filter_counts_as_enforcing_if_it_leads_to_one_that_does() -> None:

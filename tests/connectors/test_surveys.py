@@ -39,104 +39,88 @@ for line in sys.stdin:
 """
 
 
+class Kept:
+    """Surveys whose programs end with the story."""
+
+    def __init__(self, surveys: LibvirtSurveys) -> None:
+        self.surveys = surveys
+        self.survey = surveys.survey
+
+    async def why(self, host: str) -> str:
+        """Return why a host does not answer."""
+        with pytest.raises(Unanswered) as unanswered:
+            await self.survey(host)
+        return str(unanswered.value)
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            try:
+                await story()
+            finally:
+                await self.surveys.close()
+
+        asyncio.run(run())
+
+
+CLOCK = ManualClock(NOW)
+
+
 @pytest.fixture
-def surveys(tmp_path: Path) -> LibvirtSurveys:
+def kept(tmp_path: Path) -> Kept:
     python = tmp_path / "python"
     python.write_text(PYTHON.format(python=sys.executable, folder=str(tmp_path)))
     python.chmod(0o755)
     names = ("answers", "is-away", "hangs", "says-nonsense", "3", "12")
     uris = {name: f"x:///{name}" for name in names}
-    return LibvirtSurveys(uris, str(python), os.environ, ManualClock(NOW))
+    return Kept(LibvirtSurveys(uris, str(python), os.environ, CLOCK))
 
 
-def play(surveys: LibvirtSurveys, story: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        try:
-            await story()
-        finally:
-            await surveys.close()
-
-    asyncio.run(run())
+async def test_a_program_is_kept_from_one_survey_to_the_next(kept: Kept) -> None:
+    (first,) = await kept.survey("answers")
+    (second,) = await kept.survey("answers", ["A", "B"])
+    assert (first.name, second.name) == ("states", "states A B")
+    assert first.uuid == second.uuid
+    assert await kept.why("is-away") == await kept.why("is-away")
 
 
-async def why(surveys: LibvirtSurveys, host: str) -> str:
-    with pytest.raises(Unanswered) as unanswered:
-        await surveys.survey(host)
-    return str(unanswered.value)
+async def test_a_program_that_ends_is_started_again(kept: Kept) -> None:
+    for _ in range(2):
+        assert "3" in await kept.why("3")
+        assert "no module libvirt" in await kept.why("12")
 
 
-def test_a_program_is_kept_from_one_survey_to_the_next(surveys: LibvirtSurveys) -> None:
-    async def story() -> None:
-        (first,) = await surveys.survey("answers")
-        (second,) = await surveys.survey("answers", ["A", "B"])
-        assert (first.name, second.name) == ("states", "states A B")
-        assert first.uuid == second.uuid
-        assert await why(surveys, "is-away") == await why(surveys, "is-away")
-
-    play(surveys, story)
-
-
-@pytest.mark.parametrize(("host", "text"), [("3", "3"), ("12", "no module libvirt")])
-def test_a_program_that_ends_is_started_again(
-    surveys: LibvirtSurveys, host: str, text: str
+async def test_a_program_that_is_killed_between_two_surveys_is_a_host_that_was_lost(
+    kept: Kept,
 ) -> None:
-    async def story() -> None:
-        for _ in range(2):
-            assert text in await why(surveys, host)
-
-    play(surveys, story)
-
-
-def test_a_program_that_is_killed_between_two_surveys_is_a_host_that_was_lost(
-    surveys: LibvirtSurveys,
-) -> None:
-    async def story() -> None:
-        (found,) = await surveys.survey("answers")
-        os.kill(int(found.uuid), 9)
-        await patience.reached(lambda: surveys._running["answers"].returncode is not None)
-        assert "-9" in await why(surveys, "answers")
-        (again,) = await surveys.survey("answers")
-        assert again.uuid != found.uuid
-
-    play(surveys, story)
+    (found,) = await kept.survey("answers")
+    os.kill(int(found.uuid), 9)
+    await patience.reached(lambda: kept.surveys._running["answers"].returncode is not None)
+    assert "-9" in await kept.why("answers")
+    (again,) = await kept.survey("answers")
+    assert again.uuid != found.uuid
 
 
-def test_an_answer_that_cannot_be_read_is_a_host_that_does_not_answer(
-    surveys: LibvirtSurveys,
-) -> None:
-    async def story() -> None:
-        assert "invalid" in await why(surveys, "says-nonsense")
-        assert not surveys._running
-
-    play(surveys, story)
-
-
-def test_a_python_that_cannot_be_run_is_a_host_that_does_not_answer() -> None:
-    surveys = LibvirtSurveys({"h0": "x:///"}, "/nonexistent/python", {}, ManualClock(NOW))
-
-    async def story() -> None:
-        assert "/nonexistent/python" in await why(surveys, "h0")
-
-    play(surveys, story)
+async def test_what_cannot_be_read_or_run_is_a_host_that_does_not_answer(kept: Kept) -> None:
+    assert "invalid" in await kept.why("says-nonsense")
+    assert not kept.surveys._running
+    nowhere = Kept(LibvirtSurveys({"h0": "x:///"}, "/nonexistent/python", {}, CLOCK))
+    assert "/nonexistent/python" in await nowhere.why("h0")
 
 
 @pytest.mark.parametrize("how", ["late", "closed"])
-def test_a_program_that_hangs_is_killed_with_all_that_it_began(
-    surveys: LibvirtSurveys, tmp_path: Path, how: str
+async def test_a_program_that_hangs_is_killed_with_all_that_it_began(
+    kept: Kept, tmp_path: Path, how: str
 ) -> None:
-    async def story() -> None:
-        asked = asyncio.create_task(why(surveys, "hangs"))
-        pids = tmp_path / "pids"
-        both = await patience.reached(lambda: pids.exists() and pids.read_text().split())
-        assert await surveys.survey("answers"), "no other host waits for it"
-        if how == "late":
-            surveys._clock.advance(timedelta(seconds=ANSWER_SECONDS))  # type: ignore[attr-defined]
-        else:
-            await surveys.close()
-        assert await asked
-        await patience.reached(lambda: not any(map(alive, both)))
-
-    play(surveys, story)
+    asked = asyncio.create_task(kept.why("hangs"))
+    pids = tmp_path / "pids"
+    both = await patience.reached(lambda: pids.exists() and pids.read_text().split())
+    assert await kept.survey("answers"), "no other host waits for it"
+    if how == "late":
+        CLOCK.advance(timedelta(seconds=ANSWER_SECONDS))
+    else:
+        await kept.surveys.close()
+    assert await asked
+    await patience.reached(lambda: not any(map(alive, both)))
 
 
 def alive(pid: str) -> bool:
@@ -151,10 +135,10 @@ def alive(pid: str) -> bool:
 )
 def test_libvirts_own_test_driver_is_surveyed() -> None:
     uris = {"lab": "test:///default"}
-    surveys = LibvirtSurveys(uris, hypervisor.PYTHON, os.environ, ManualClock(NOW))
+    kept = Kept(LibvirtSurveys(uris, hypervisor.PYTHON, os.environ, CLOCK))
 
     async def story() -> None:
-        (found,) = await surveys.survey("lab")
+        (found,) = await kept.survey("lab")
         assert (found.name, found.state, found.run) == ("test", "running", 1)
 
-    play(surveys, story)
+    kept.play(story)
