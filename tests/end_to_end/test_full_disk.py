@@ -1,12 +1,11 @@
-"""A disk that is full under a running agent or service: nothing is done that is not written.
+"""A disk that is full under a service, or at a start: nothing is done that is not written.
 
 A limit on the size of the files that the process writes (RLIMIT_FSIZE) stands for the full disk: it
 wants no privilege, is set and lifted while the process runs, and the kernel refuses the write as
-it does on a full disk, with EFBIG in the place of ENOSPC. The agent's log goes through a pipe.
+it does on a full disk, with EFBIG in the place of ENOSPC. A running agent has `agents.txt`.
 """
 
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,14 +15,9 @@ from typing import Any
 import pytest
 
 import forked
-from end_to_end.agents import COMMAND_LINE, DONE, Agent, Endpoint, event, until
+from end_to_end.agents import COMMAND_LINE, Agent, until
 from end_to_end.running import Running
 from server.running import fleet, request_reboot
-
-FULL = "cannot write"
-
-ROOM_BYTES = 512
-"""Room for what the actions write, and for no page of the journal."""
 
 
 @pytest.fixture
@@ -34,48 +28,6 @@ def agent(agents: Callable[..., Agent]) -> Agent:
 def limit(pid: int, size: int = resource.RLIM_INFINITY) -> None:
     """Let no file of a process grow beyond a size; without one, any may."""
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
-def said_to_be_full(agent: Agent) -> None:
-    """Wait until everybody can see it who may look."""
-    agent.until(lambda: agent.page("/healthz")[0] == 503)
-    assert FULL in agent.page("/healthz")[1]
-    agent.until(lambda: FULL in agent.status()["trouble"])
-    agent.until(lambda: FULL in agent.said.read_text())
-
-
-def started_and_filled(agent: Agent) -> int:
-    """Return the process of an agent whose journal cannot grow any more."""
-    agent.start(piped=True)
-    # It asks after its first record: a disk that is full before that is one that it starts on.
-    agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-    assert agent.process is not None
-    limit(agent.process.pid, ROOM_BYTES)
-    return agent.process.pid
-
-
-def test_nothing_is_begun_that_cannot_be_written(cloud: Endpoint, agent: Agent) -> None:
-    pid = started_and_filled(agent)
-    cloud.show(event())
-    said_to_be_full(agent)
-    assert (agent.done, cloud.approved) == ([], [])
-    limit(pid)
-    agent.expect(*DONE)
-    agent.until(lambda: agent.phase() == "Approved")
-    agent.until(lambda: agent.page("/healthz") == (200, "ok\n"))
-    agent.until(lambda: agent.status()["trouble"] == "")
-
-
-def test_an_agent_that_is_told_to_end_ends_although_it_cannot_write(
-    cloud: Endpoint, agent: Agent
-) -> None:
-    started_and_filled(agent)
-    cloud.show(event())
-    said_to_be_full(agent)
-    assert agent.kill(signal.SIGTERM) == 6
-    agent.until(lambda: "forewarn: cannot write" in agent.said.read_text())
-    agent.start()
-    agent.expect(*DONE)
 
 
 @pytest.fixture
