@@ -275,23 +275,6 @@ def test_sudo_makes_the_namespace_where_it_asks_for_no_password() -> None:
     assert ended.stdout.startswith("sudo -n ")
 
 
-SUDO = r"""
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-int main(int argc, char **argv) {
-    int status = argc;
-    if (setgid(0) || setuid(0)) return 1;
-    pid_t pid = fork();
-    if (pid == 0) { execvp(argv[2], argv + 2); _exit(127); }
-    while (waitpid(pid, &status, 0) != pid) {}
-    if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
-    signal(WTERMSIG(status), SIG_DFL);
-    return kill(getpid(), WTERMSIG(status));
-}
-"""
-"""As the real one with PAM: root's own process waits for the command, and no user may signal it."""
-
 UNDER_SUDO = """
 import sys
 from pathlib import Path
@@ -321,8 +304,8 @@ for end in (handler.terminate, handler.kill):
 def test_a_handler_under_sudo_is_stopped_and_killed_by_its_user() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sudo, own = Path(folder, "sudo"), Path(folder, "own")
-        sudo.with_suffix(".c").write_text(SUDO)
-        subprocess.run(["cc", "-o", sudo, sudo.with_suffix(".c")], check=True)
+        source = Path(__file__).with_name("stand_ins") / "sudo.c"
+        subprocess.run(["cc", "-o", sudo, source], check=True)
         for place, mode in ((sudo.parent, 0o755), (sudo, 0o4755), (own, 0o777)):
             own.mkdir(exist_ok=True)
             place.chmod(mode)
