@@ -14,9 +14,9 @@ from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 
 
-@pytest.fixture
-def service(folder: Path) -> Iterator[Running]:
-    with Running(folder) as running:
+@pytest.fixture(scope="module")
+def service(shared_folder: Path) -> Iterator[Running]:
+    with Running(shared_folder) as running:
         running.apply('[[machine]]\nname = "bastion"\n')
         yield running
 

@@ -5,7 +5,6 @@ gives the answer that the field needs. What differs by nature is taken out of th
 time, and ids. All three have one guest plane, for which tests/fuzz has any bytes.
 """
 
-import itertools
 import json
 import re
 import socket
@@ -214,8 +213,9 @@ def test_what_the_field_sends_is_answered_as_it_needs_by_all(
 
 def read_alike(three: Three, target: str) -> None:
     versions = VERSIONS if "scheduled" in target else (*INSTANCE_VERSIONS, "")
-    for version, form in itertools.product(versions, ("", "&format=text")):
-        asked = f"{target}?api-version={version}{form}"
+    as_text = [f"{version}&format=text" for version in (*versions[-3:-1], "")]
+    for version in (*versions, *as_text):
+        asked = f"{target}?api-version={version}"
         service, *others = three.ask(get(target=asked).encode())
         assert others == [service] * 2, asked
     service, *others = three.ask(get(target=target).replace("GET", "PUT", 1).encode())

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the recipes are for Linux"),
 ]
 SOAK = pytest.mark.soak
-FEW = {"approve", "drain-fails", "two-events"}
+FEW = {"drain-fails", "two-events"}
 """What examples do by `make test`; all scenarios, and the recipes, are the soak's."""
 
 EXAMPLES = ROOT / "docs" / "examples"
