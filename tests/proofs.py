@@ -155,7 +155,7 @@ AREAS: Final = {
                 for name in BREAKS
             ),
             _storm("--break", "rate", "--seconds", "4", seen=True),
-            _tests("-n", "2", "tests/simulation", "tests/testing/test_certified_handlers.py"),
+            _tests("-n", "2", "tests/simulation", "tests/testing/test_certify.py"),
         ),
         ("tests/kills", "tests/attacks", "tests/simulation", "src/forewarn/testing"),
     ),
