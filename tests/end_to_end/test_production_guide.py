@@ -64,7 +64,7 @@ def test_the_service_may_open_as_many_files_as_the_page_says(
     import resource  # noqa: PLC0415 - POSIX only
 
     plane = f'[relay]\nlisten = "127.0.0.1:0"\nconnections = {relays}' if relays else ""
-    service = Running(folder, clock=plane)
+    service = Running(folder, more=plane)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < hard:
         pytest.skip("this session may open fewer files")
