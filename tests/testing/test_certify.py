@@ -258,14 +258,10 @@ def refused(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[s
 
 
 @needs_other_users
-def test_who_may_make_no_namespace_is_told_what_to_do() -> None:
+def test_who_may_make_no_namespace_is_told_what_to_do_unless_sudo_asks_for_no_password() -> None:
     ended = refused("-m", "forewarn", "certify", "--namespace", "--", "true", PATH="/usr/bin:/bin")
     assert ended.returncode == ExitStatus.REFUSED, ended.stderr
     assert "apparmor_restrict_unprivileged_userns" in ended.stderr
-
-
-@needs_other_users
-def test_sudo_makes_the_namespace_where_it_asks_for_no_password() -> None:
     asked = "from forewarn.testing import handler_process; print(*handler_process.isolation())"
     with tempfile.TemporaryDirectory() as folder:
         sudo = Path(folder, "sudo")
