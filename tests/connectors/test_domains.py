@@ -24,6 +24,7 @@ from forewarn.connectors.libvirt.facts import DomainState
 from forewarn.connectors.libvirt.program import NO_LIBVIRT
 from forewarn.connectors.libvirt.surveys import ANSWER_SECONDS, LibvirtSurveys
 from forewarn.connectors.port import Unanswered
+from leftovers import alive
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 """That of the test driver's domain."""
@@ -344,14 +345,7 @@ async def test_a_program_that_hangs_is_killed_with_all_that_it_began(
     else:
         await kept.surveys.close()
     assert await asked
-    await patience.reached(lambda: not any(map(alive, both)))
-
-
-def alive(pid: str) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
-    except OSError:
-        return False
+    await patience.reached(lambda: not any(map(alive, map(int, both))))
 
 
 @real

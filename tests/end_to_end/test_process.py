@@ -18,6 +18,7 @@ from end_to_end.agents import COMMAND_LINE, Agent
 from end_to_end.running import Running
 from forewarn.server import run
 from forewarn.server.process import BY_SIGNAL
+from leftovers import alive
 from patience import SECONDS, until
 from server.running import fleet, request_reboot
 
@@ -125,14 +126,6 @@ sync = true
 python = "{program}"
 uris = {{ h0 = "x:///h0", h1 = "x:///h1" }}
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
 
 
 @pytest.mark.parametrize("end", [Running.kill, Running.stop], ids=["killed", "stopped"])
