@@ -36,3 +36,12 @@ def check_nothing_left() -> Iterator[None]:
         thread.join(patience.SECONDS)
         assert not thread.is_alive(), thread
     assert open_files() <= files
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended may not have been reaped yet."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return "Z" not in told.rpartition(")")[2].split()[:1]

@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -204,23 +204,15 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-Ask = Callable[..., tuple[int, set[str]]]
-
-
-@pytest.fixture
-def ask(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    del nowhere
-
-    def asked(*argv: str) -> tuple[int, set[str]]:
+def test_it_looks_at_what_has_settings(
+    nowhere: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(*argv: str) -> tuple[int, set[str]]:
         capsys.readouterr()
         ended = main.execute(["doctor", "--json", *argv])
         printed = capsys.readouterr().out
         return ended, {one["part"] for one in json.loads(printed)["findings"]} if printed else set()
 
-    return asked
-
-
-def test_it_looks_at_what_has_settings(ask: Ask, nowhere: Path, tmp_path: Path) -> None:
     (nowhere / "agent.toml").write_text(f'status.listen = "127.0.0.1:{free_port()}"\n')
     assert ask() == (ExitStatus.UNSOUND, {"agent"})
     (nowhere / "forewarn.toml").write_text(f"guest.listener = [{{ port = {free_port()} }}]\n")

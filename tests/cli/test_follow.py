@@ -35,10 +35,10 @@ def test_a_line_has_the_time_the_type_the_subject_and_the_facts() -> None:
     assert "web-19" not in shown
 
 
-@pytest.mark.parametrize("kind", NewsType)
-def test_every_type_has_a_line_whatever_its_facts(kind: NewsType) -> None:
-    assert str(kind) in lined(NewsData(), kind)
-    assert "3 done" in lined(NewsData(units={"done": 3}), kind)
+def test_every_type_has_a_line_whatever_its_facts() -> None:
+    for kind in NewsType:
+        assert str(kind) in lined(NewsData(), kind)
+        assert "3 done" in lined(NewsData(units={"done": 3}), kind)
 
 
 def test_escapes_of_a_name_are_not_printed() -> None:
@@ -61,14 +61,13 @@ EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, len(PIECES)])
-def test_events_are_read_however_the_stream_is_cut_into_pieces(size: int) -> None:
-    parser = EventParser()
-    found: list[StreamEvent] = []
-    for at in range(0, len(PIECES), size):
-        found += parser.feed(PIECES[at : at + size])
-    assert found == EVENTS
-    assert parser.last_id == "12"
+def test_events_are_read_however_the_stream_is_cut_into_pieces() -> None:
+    for size in (1, 2, 7, len(PIECES)):
+        parser = EventParser()
+        found: list[StreamEvent] = []
+        for at in range(0, len(PIECES), size):
+            found += parser.feed(PIECES[at : at + size])
+        assert (found, parser.last_id) == (EVENTS, "12"), size
 
 
 def test_a_place_without_an_event_counts_for_the_next_connection() -> None:

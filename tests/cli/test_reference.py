@@ -50,12 +50,12 @@ def test_each_command_has_its_heading_and_each_heading_its_command() -> None:
     assert headings == set(commands())
 
 
-@pytest.mark.parametrize("group", ["", "fleet", "maintenance", "page", "agent"])
 def test_no_commands_first_sentence_is_cut_off_in_the_list(
-    group: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main.execute([*group.split(), "--help"]) == ExitStatus.OK
-    assert "..." not in capsys.readouterr().out.replace("[ARGS]...", "")
+    for group in ("", "fleet", "maintenance", "page", "agent"):
+        assert main.execute([*group.split(), "--help"]) == ExitStatus.OK
+        assert "..." not in capsys.readouterr().out.replace("[ARGS]...", ""), group
 
 
 def test_the_help_has_each_command_once_in_a_group_with_an_example(
@@ -93,17 +93,15 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     assert completed("forewarn", "history", "--type", "R") == ["reboot", "redeploy"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_shells_complete_files_where_a_command_takes_one() -> None:
+    complete = ShellComplete(main.FOREWARN, {}, main.NAME, main.COMPLETE)
+    for words in (
         *(["fleet", "apply"], ["restore-check"], ["store", "copy"], ["serve", "--config"]),
         *(["fleet", "sync", "--python"], ["certify", "--"], ["emulator", "--"]),
         ["events", "--operator"],
-    ],
-)
-def test_shells_complete_files_where_a_command_takes_one(words: list[str]) -> None:
-    complete = ShellComplete(main.FOREWARN, {}, main.NAME, main.COMPLETE)
-    assert [found.type for found in complete.get_completions(words, "fl")] == ["file"]
+    ):
+        found = complete.get_completions(words, "fl")
+        assert [each.type for each in found] == ["file"], words
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -167,16 +165,11 @@ print(json.dumps([status, sorted({name.partition(".")[0] for name in sys.modules
 """
 
 
-def modules_after(*arguments: str) -> set[str]:
-    looked = subprocess.run(
-        [sys.executable, "-c", LOOK, *arguments], capture_output=True, text=True, check=True
-    )
-    status, modules = json.loads(looked.stdout.splitlines()[-1])
-    assert status == 0, looked.stderr
-    return set(modules)
-
-
 def test_help_loads_nothing_heavy() -> None:
-    assert not modules_after("--help") & HEAVY
-    assert not modules_after("schedule", "--help") & HEAVY
-    assert not modules_after("--version") & HEAVY
+    for arguments in (["--help"], ["schedule", "--help"], ["--version"]):
+        looked = subprocess.run(
+            [sys.executable, "-c", LOOK, *arguments], capture_output=True, text=True, check=True
+        )
+        status, modules = json.loads(looked.stdout.splitlines()[-1])
+        assert status == 0, looked.stderr
+        assert not HEAVY & set(modules), arguments

@@ -26,7 +26,7 @@ from forewarn.maintenance.world import World
 from forewarn.store import postgresql, schema, sqlite
 from forewarn.store.port import HistoryQuery
 from forewarn.store.queries import Reading
-from forewarn.store.sql import Store, Transaction
+from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventStatus, EventType
 from store.conformance_outbox import append_alone, replica
 from store.engines import NEEDS_POSTGRESQL, server
@@ -73,12 +73,17 @@ def restored(path: Path | str, *options: str) -> int:
     return main.execute(["restore-check", str(path), *options])
 
 
-def incarnations(path: Path) -> dict[str, int]:
-    store = sqlite.open_store(path)
-    with store.read() as reading:
-        found = {key: scope.incarnation for key, scope in reading.scopes().items()}
-    store.close()
-    return found
+@contextlib.contextmanager
+def read(place: Path | str) -> Iterator[Reading]:
+    """Read a file of SQLite, or a database of PostgreSQL by its URL."""
+    store = postgresql.open_store(place) if isinstance(place, str) else sqlite.open_store(place)
+    with contextlib.closing(store), store.read() as reading:
+        yield reading
+
+
+def incarnations(place: Path | str) -> dict[str, int]:
+    with read(place) as reading:
+        return {key: scope.incarnation for key, scope in reading.scopes().items()}
 
 
 # What is copied to PostgreSQL.
@@ -90,29 +95,13 @@ def url() -> Iterator[str]:
     server().drop_database("copied")
 
 
-def everything(reading: Reading) -> dict[str, object]:
-    return {
-        "scopes": reading.scopes(),
-        "machines": reading.machines(),
-        "live": reading.live_operations(),
-        "history": reading.history(HistoryQuery()),
-        "maintenances": reading.latest_maintenances(None, 100),
-        "holds": reading.holds(),
-        "tombstones": reading.tombstones(),
-        "drains": reading.drains(),
-        "setting": reading.setting("a"),
-        "position": reading.position(),
-        "changes": reading.changes_after(0, 100),
-        "news": reading.news_after(0, 100),
-        "replicas": reading.replicas(),
-    }
-
-
-def looked_at(store: Store) -> dict[str, object]:
-    with store.read() as reading:
-        found = everything(reading)
-    store.close()
-    return found
+def everything(place: Path | str) -> list[object]:
+    with read(place) as reading:
+        kept = (reading.machines(), reading.live_operations(), reading.history(HistoryQuery()))
+        over = (reading.latest_maintenances(None, 100), reading.tombstones())
+        apart = (reading.holds(), reading.drains(), reading.setting("a"), reading.replicas())
+        told = (reading.position(), reading.changes_after(0, 100), reading.news_after(0, 100))
+        return [reading.scopes(), *kept, *over, *apart, *told]
 
 
 @NEEDS_POSTGRESQL
@@ -126,8 +115,7 @@ def test_everything_is_copied_and_goes_on_with_its_numbers(
     assert told["live_operations"] == 1
     assert told["rows"] > 20
     assert {line.partition(":")[0] for line in shown.err.splitlines()} <= set(schema.TABLES)
-    before = looked_at(sqlite.open_store(full))
-    assert looked_at(postgresql.open_store(url)) == before
+    assert everything(url) == everything(full)
     copied = postgresql.open_store(url)
     with copied.write() as transaction:
         number = transaction.next_maintenance_number()
@@ -141,30 +129,24 @@ def test_everything_is_copied_and_goes_on_with_its_numbers(
 
 
 @NEEDS_POSTGRESQL
-def test_a_database_that_is_not_empty_is_left_as_it_is(
+def test_a_copy_that_fails_half_way_leaves_nothing_and_one_that_is_not_empty_is_left_as_it_is(
     full: Path, url: str, capsys: Capture
 ) -> None:
-    store = postgresql.open_store(url)
-    with store.write() as transaction:
-        transaction.put_setting("x", "y")
-    assert main.execute(["store", "copy", str(full), url]) == ExitStatus.UNAVAILABLE
-    assert "not empty" in capsys.readouterr().err
-    with store.read() as reading:
-        assert reading.scopes() == {}
-        assert reading.setting("x") == "y"
-    store.close()
-
-
-@NEEDS_POSTGRESQL
-def test_a_copy_that_fails_half_way_leaves_nothing(full: Path, url: str) -> None:
+    copied = ["store", "copy", str(full), url]
     postgresql.open_store(url).close()
-    server().sql("ALTER TABLE operations ADD CHECK (id <> '7.2')", "copied")
-    assert main.execute(["store", "copy", str(full), url]) != ExitStatus.OK
-    store = postgresql.open_store(url)
-    with store.read() as reading:
+    server().sql("ALTER TABLE operations ADD CONSTRAINT hard CHECK (id <> '7.2')", "copied")
+    assert main.execute(copied) != ExitStatus.OK
+    with read(url) as reading:
         assert reading.scopes() == reading.drains() == {}
         assert reading.position().sequence == 0
-    store.close()
+    server().sql("ALTER TABLE operations DROP CONSTRAINT hard", "copied")
+    store = postgresql.open_store(url)
+    with contextlib.closing(store), store.write() as transaction:
+        transaction.put_setting("x", "y")
+    assert main.execute(copied) == ExitStatus.UNAVAILABLE
+    assert "not empty" in capsys.readouterr().err
+    with read(url) as reading:
+        assert (reading.scopes(), reading.setting("x")) == ({}, "y")
 
 
 @NEEDS_POSTGRESQL
@@ -187,24 +169,14 @@ def test_nothing_is_copied_while_a_service_runs_on_either_side(
 
 
 @NEEDS_POSTGRESQL
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        (["{file}", "{file}2"], ExitStatus.USAGE),
-        (["{file}2", "{url}"], ExitStatus.NOT_FOUND),
-        (["{file}", "postgresql://postgres@127.0.0.1:1/x"], ExitStatus.UNAVAILABLE),
-    ],
-)
-def test_what_cannot_be_copied_is_told_in_one_line(
-    full: Path,
-    url: str,
-    words: list[str],
-    status: ExitStatus,
-    capsys: Capture,
-) -> None:
-    given = [word.format(file=full, url=url) for word in words]
-    assert main.execute(["store", "copy", *given]) == status
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_what_cannot_be_copied_is_told_in_one_line(full: Path, url: str, capsys: Capture) -> None:
+    for source, target, status in (
+        (str(full), f"{full}2", ExitStatus.USAGE),
+        (f"{full}2", url, ExitStatus.NOT_FOUND),
+        (str(full), "postgresql://postgres@127.0.0.1:1/x", ExitStatus.UNAVAILABLE),
+    ):
+        assert main.execute(["store", "copy", source, target]) == status
+        assert len(capsys.readouterr().err.splitlines()) == 1, target
 
 
 @NEEDS_POSTGRESQL
@@ -215,13 +187,7 @@ def test_the_incarnations_of_a_restored_postgresql_are_raised(
     capsys.readouterr()
     assert main.execute(["restore-check", url, "--by", "7", "--json"]) == ExitStatus.OK
     assert json.loads(capsys.readouterr().out) == {"scopes": 5, "raised_by": 7, "highest": 8}
-    raised = looked_at(postgresql.open_store(url))["scopes"]
-    before = looked_at(sqlite.open_store(full))["scopes"]
-    assert isinstance(before, dict)
-    assert raised == {
-        key: msgspec.structs.replace(scope, incarnation=scope.incarnation + 7)
-        for key, scope in before.items()
-    }
+    assert incarnations(url) == {key: n + 7 for key, n in incarnations(full).items()}
 
 
 # What a restored SQLite holds.
@@ -256,10 +222,8 @@ def test_numbers_that_were_given_after_the_backup_are_not_given_again(database: 
     assert units.units
     assert restored(database) == ExitStatus.OK
     assert operations(machines=("web-1",)) == ["1003.1"]
-    store = sqlite.open_store(database)
-    with store.read() as reading:
+    with read(database) as reading:
         assert reading.open_maintenances()[2].announced == units.announced + 1000
-    store.close()
 
 
 def crashed(database: Path) -> None:
@@ -368,9 +332,7 @@ def test_numbers_that_json_clients_cannot_read_are_refused(
     assert ("smaller --by" in said, str(2**53) in said) == (True, True)
     assert incarnations(database)["batch"] == 0
     assert restored(database, "--by", "9") == ExitStatus.OK
-    store = sqlite.open_store(database)
-    with store.read() as reading:
+    with read(database) as reading:
         state = World(outbox.state_of(reading))
-        highest = max(tombstones.highest(state), *(s.incarnation for s in state.scopes.values()))
-    store.close()
+    highest = max(tombstones.highest(state), *(s.incarnation for s in state.scopes.values()))
     assert highest == 2**53 - 1

@@ -1,21 +1,30 @@
-"""Domains for the fleet, by the program for libvirt's hosts, beside libvirt's driver for tests."""
+"""Libvirt's hosts: domains by the program, beside libvirt's driver for tests, and surveys."""
 
+import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import patience
+from builders import NOW
 from connectors import hypervisor
+from forewarn.clock import ManualClock
 from forewarn.connectors.libvirt import facts
 from forewarn.connectors.libvirt.connector import PROGRAM
 from forewarn.connectors.libvirt.facts import DomainState
 from forewarn.connectors.libvirt.program import NO_LIBVIRT
+from forewarn.connectors.libvirt.surveys import ANSWER_SECONDS, LibvirtSurveys
+from forewarn.connectors.port import Unanswered
+from leftovers import alive
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 """That of the test driver's domain."""
@@ -99,12 +108,6 @@ def test_a_list_has_each_domain_with_its_tag_and_addresses(tmp_path: Path) -> No
     assert found["web-0"]["state"] == "running"
 
 
-@real
-def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    uri = f"qemu+unix:///session?socket={tmp_path}/none"
-    assert uri in run("list", "test:///default", uri)["error"]
-
-
 def test_a_python_without_the_library_says_so(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
@@ -113,49 +116,31 @@ def test_a_python_without_the_library_says_so(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (NO_LIBVIRT, b"")
 
 
-@real
-def test_a_tag_is_written_and_what_is_not_given_stays(tmp_path: Path) -> None:
-    uri = node(tmp_path, {"name": "web-0", "metadata": TAG})
-    tag = {"scope": None, "update-domain": "1", "name": None, "address": "10.0.0.10"}
-    told = run("tag", given=json.dumps({"uris": [uri], "domain": "web-0", "tag": tag}))
-    assert told["uuid"] == UUID[:-1] + "0"
-    assert told["tag"] == {
-        "scope": "web",
-        "update-domain": "1",
-        "name": "",
-        "address": "10.0.0.10",
-    }
+def tagged(*uris: str, domain: str = "web-0", **tag: str | None) -> dict[str, Any]:
+    """Return what the program says of a tag that it is to write."""
+    fields = {name.replace("_", "-"): value for name, value in tag.items()}
+    return run("tag", given=json.dumps({"uris": uris, "domain": domain, "tag": fields}))
 
 
 @real
-def test_a_tag_is_written_where_the_domain_is_defined_and_read_again(tmp_path: Path) -> None:
-    uri = node(tmp_path, {"name": "web-0"})
-    asked = {"uris": [uri], "domain": "web-0", "tag": {"scope": "web"}}
-    assert run("tag", given=json.dumps(asked))["tag"]["scope"] == "web"
-
-
-@real
-def test_a_domain_that_does_not_exist_has_no_tag_written(tmp_path: Path) -> None:
-    uri = node(tmp_path, {"name": "web-0"})
-    asked = {"uris": [uri], "domain": "web-7", "tag": {"scope": "web"}}
-    assert "web-7" in run("tag", given=json.dumps(asked))["error"]
-
-
-@real
-def test_a_name_of_two_domains_needs_a_uuid(tmp_path: Path) -> None:
+def test_a_tag_is_written_where_the_domain_is_defined_and_what_is_not_given_stays(
+    tmp_path: Path,
+) -> None:
+    uri = node(tmp_path, {"name": "web-0", "metadata": TAG}, {"name": "plain"})
+    told = tagged(uri, scope=None, update_domain="1", name=None, address="10.0.0.10")
+    expected = {"scope": "web", "update-domain": "1", "name": "", "address": "10.0.0.10"}
+    assert (told["uuid"], told["tag"]) == (UUID[:-1] + "0", expected)
+    assert tagged(uri, domain="plain", scope="web")["tag"]["scope"] == "web"
+    assert "web-7" in tagged(uri, domain="web-7", scope="web")["error"]
     (tmp_path / "other").mkdir()
-    uris = [
-        node(tmp_path, {"name": "web-0"}),
-        node(tmp_path / "other", {"name": "web-0", "uuid": UUID}),
-    ]
-    asked = {"uris": uris, "domain": "web-0", "tag": {"scope": "web"}}
-    assert UUID in run("tag", given=json.dumps(asked))["error"]
-    told = run("tag", given=json.dumps({**asked, "domain": UUID}))
+    uris = (uri, node(tmp_path / "other", {"name": "web-0", "uuid": UUID}))
+    assert UUID in tagged(*uris, scope="web")["error"], "a name of two domains needs a uuid"
+    told = tagged(*uris, domain=UUID, scope="web")
     assert (told["uuid"], told["tag"]["scope"]) == (UUID, "web")
 
 
 @real
-def test_each_survey_has_the_states_of_all_domains_as_they_are() -> None:
+def test_each_survey_has_the_states_of_all_domains_and_the_tags_that_are_asked_for() -> None:
     with hypervisor.surveying() as host:
         (found,) = host.states()
         expected = {"uuid": UUID, "name": "test", "state": "running", "reason": "", "run": 1}
@@ -170,21 +155,13 @@ def test_each_survey_has_the_states_of_all_domains_as_they_are() -> None:
             host.does(statement)
             (found,) = host.states()
             assert (found["state"], found["reason"], found["run"]) == (state, reason, run)
+        tag = '<machine scope="web"/>'
+        host.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
+        assert [host.states(*asked)[0]["tagged"] for asked in ((), (UUID,))] == [False, True]
         host.does("domain.destroy()")
         host.does("domain.undefine()")
         assert host.states() == []
         assert host.hangs_up() == 0
-
-
-@real
-def test_a_survey_reads_the_tags_that_it_is_asked_for() -> None:
-    with hypervisor.surveying() as host:
-        tag = '<machine scope="web"/>'
-        host.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
-        assert [[each["tagged"] for each in host.states(*uuids)] for uuids in ((), (UUID,))] == [
-            [False],
-            [True],
-        ]
 
 
 @real
@@ -193,6 +170,8 @@ def test_a_host_that_does_not_answer_says_why_in_each_survey(tmp_path: Path) -> 
         for _ in range(2):
             assert str(tmp_path) in host.says()["error"]
         assert host.hangs_up() == 0
+    uri = f"qemu+unix:///session?socket={tmp_path}/none"
+    assert uri in run("list", "test:///default", uri)["error"]
 
 
 @real
@@ -226,35 +205,18 @@ def test_a_program_that_hangs_at_a_host_ends_with_its_caller(tmp_path: Path) -> 
                 connection.close()
 
 
-@pytest.mark.parametrize(
-    ("numbers", "active", "state"),
-    [
-        ((1, 1), True, (DomainState.RUNNING, False)),
-        ((3, 1), True, (DomainState.PAUSED, False)),
-        ((3, 2), True, (DomainState.PAUSED, True)),
-        ((3, 11), True, (DomainState.PAUSED, True)),
-        ((3, 12), True, (DomainState.PAUSED, True)),
-        ((7, 1), True, (DomainState.PAUSED, False)),
-        ((7, 2), True, (DomainState.PAUSED, False)),
-        ((6, 1), True, (DomainState.CRASHED, False)),
-        ((5, 3), True, (DomainState.CRASHED, False)),
-        ((5, 6), False, (DomainState.OFF, False)),
-    ],
-)
-def test_a_state_has_a_name(
-    numbers: tuple[int, int], *, active: bool, state: tuple[DomainState, bool]
-) -> None:
-    assert facts.state_of(*numbers, active=active) == state
-
-
-@pytest.mark.parametrize(
-    ("numbers", "reason"),
-    [((5, 6), "failed"), ((5, 1), "shutdown"), ((5, 99), "unknown"), ((6, 1), "crashed")],
-)
-def test_the_reason_of_a_domain_that_is_off_has_a_name(
-    numbers: tuple[int, int], reason: str
-) -> None:
-    assert facts.off_reason(*numbers) == reason
+def test_a_state_and_the_reason_of_a_domain_that_is_off_have_names() -> None:
+    for state, handed_over, *all_numbers in (
+        (DomainState.RUNNING, False, (1, 1)),
+        (DomainState.PAUSED, False, (3, 1), (7, 1), (7, 2)),
+        (DomainState.PAUSED, True, (3, 2), (3, 11), (3, 12)),
+        (DomainState.CRASHED, False, (6, 1), (5, 3)),
+    ):
+        for numbers in all_numbers:
+            assert facts.state_of(*numbers, active=True) == (state, handed_over), numbers
+    assert facts.state_of(5, 6, active=False) == (DomainState.OFF, False)
+    reasons = [facts.off_reason(*numbers) for numbers in ((5, 6), (5, 1), (5, 99), (6, 1))]
+    assert reasons == ["failed", "shutdown", "unknown", "crashed"]
 
 
 def test_a_filter_counts_as_enforcing_if_it_leads_to_one_that_does() -> None:
@@ -275,3 +237,124 @@ def test_a_tags_xml_is_read_back_as_it_was() -> None:
     inner = facts.tag_xml(tag).replace("<machine", "<machine xmlns='%s'")
     domain = ET.fromstring(f"<d><metadata>{inner % facts.TAG_URI}</metadata></d>")
     assert facts.tag_in(domain) == tag
+
+
+# Programs that are kept open for surveys: they answer, hang, die and talk nonsense.
+
+STAND_IN = """#!{python}
+# A Python that runs no program, but does what the host's URI says.
+import json, os, subprocess, sys
+for line in sys.stdin:
+    what = sys.argv[4].removeprefix("x:///")
+    if what == "answers":
+        domain = {{"uuid": str(os.getpid()), "name": line.strip(), "state": "running"}}
+        print(json.dumps({{"domains": [domain]}}), flush=True)
+    elif what == "is-away":
+        print(json.dumps({{"error": f"no route ({{os.getpid()}})"}}), flush=True)
+    elif what == "hangs":
+        with open({folder!r} + "/pids", "w") as pids:
+            pids.write(f"{{os.getpid()}} {{subprocess.Popen(['sleep', '600']).pid}}")
+            pids.flush()
+        while True:
+            sys.stdin.readline()
+    elif what == "says-nonsense":
+        print('{{"domains": [1]}}', flush=True)
+    else:
+        sys.exit(int(what))
+"""
+
+
+class Kept:
+    """Surveys whose programs end with the story."""
+
+    def __init__(self, surveys: LibvirtSurveys) -> None:
+        self.surveys = surveys
+        self.survey = surveys.survey
+
+    async def why(self, host: str) -> str:
+        """Return why a host does not answer."""
+        with pytest.raises(Unanswered) as unanswered:
+            await self.survey(host)
+        return str(unanswered.value)
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            try:
+                await story()
+            finally:
+                await self.surveys.close()
+
+        asyncio.run(run())
+
+
+CLOCK = ManualClock(NOW)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    python = tmp_path / "python"
+    python.write_text(STAND_IN.format(python=sys.executable, folder=str(tmp_path)))
+    python.chmod(0o755)
+    names = ("answers", "is-away", "hangs", "says-nonsense", "3", "12")
+    uris = {name: f"x:///{name}" for name in names}
+    return Kept(LibvirtSurveys(uris, str(python), os.environ, CLOCK))
+
+
+async def test_a_program_is_kept_from_one_survey_to_the_next(kept: Kept) -> None:
+    (first,) = await kept.survey("answers")
+    (second,) = await kept.survey("answers", ["A", "B"])
+    assert (first.name, second.name) == ("states", "states A B")
+    assert first.uuid == second.uuid
+    assert await kept.why("is-away") == await kept.why("is-away")
+
+
+async def test_a_program_that_ends_is_started_again(kept: Kept) -> None:
+    for _ in range(2):
+        assert "3" in await kept.why("3")
+        assert "no module libvirt" in await kept.why("12")
+
+
+async def test_a_program_that_is_killed_between_two_surveys_is_a_host_that_was_lost(
+    kept: Kept,
+) -> None:
+    (found,) = await kept.survey("answers")
+    os.kill(int(found.uuid), 9)
+    await patience.reached(lambda: kept.surveys._running["answers"].returncode is not None)
+    assert "-9" in await kept.why("answers")
+    (again,) = await kept.survey("answers")
+    assert again.uuid != found.uuid
+
+
+async def test_what_cannot_be_read_or_run_is_a_host_that_does_not_answer(kept: Kept) -> None:
+    assert "invalid" in await kept.why("says-nonsense")
+    assert not kept.surveys._running
+    nowhere = Kept(LibvirtSurveys({"h0": "x:///"}, "/nonexistent/python", {}, CLOCK))
+    assert "/nonexistent/python" in await nowhere.why("h0")
+
+
+@pytest.mark.parametrize("how", ["late", "closed"])
+async def test_a_program_that_hangs_is_killed_with_all_that_it_began(
+    kept: Kept, tmp_path: Path, how: str
+) -> None:
+    asked = asyncio.create_task(kept.why("hangs"))
+    pids = tmp_path / "pids"
+    both = await patience.reached(lambda: pids.exists() and pids.read_text().split())
+    assert await kept.survey("answers"), "no other host waits for it"
+    if how == "late":
+        CLOCK.advance(timedelta(seconds=ANSWER_SECONDS))
+    else:
+        await kept.surveys.close()
+    assert await asked
+    await patience.reached(lambda: not any(map(alive, map(int, both))))
+
+
+@real
+def test_libvirts_own_test_driver_is_surveyed() -> None:
+    uris = {"lab": "test:///default"}
+    kept = Kept(LibvirtSurveys(uris, hypervisor.PYTHON, os.environ, CLOCK))
+
+    async def story() -> None:
+        (found,) = await kept.survey("lab")
+        assert (found.name, found.state, found.run) == ("test", "running", 1)
+
+    kept.play(story)

@@ -1,4 +1,4 @@
-"""The connector that runs a program, in stories: texts of one verb a line, and their verbs.
+"""The connectors that run a program, in stories: texts of one verb a line, and their verbs.
 
 What comes of a line stands behind an arrow: `failed`, then its message (or a part of it, `~part`),
 then the new hosts of machines; or what is found, `not-done` or `unknown`.
@@ -6,9 +6,11 @@ then the new hosts of machines; or what is found, `not-done` or `unknown`.
 
 import asyncio
 import os
+import resource
 import shlex
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +18,30 @@ from typing import Any
 
 import pytest
 
+import forked
 import patience
 import stories
 from connectors.workshop import SLOW, Workshop, task, tell, told
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
+from forewarn.connectors.libvirt.connector import FAILED, UNKNOWN
 from forewarn.connectors.port import Found, Outcome, Task
 
+TESTS = str(Path(__file__).parents[1])
 FOUND = {Found.NOT_DONE: "not-done", Found.UNKNOWN: "unknown"}
+
+SERVICE = """
+import asyncio, os, sys
+from pathlib import Path
+
+state, program, tests = sys.argv[1:]
+sys.path.append(tests)
+from connectors.workshop import task
+from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
+
+connector = CommandConnector(CommandConnectorSettings(program=(program,)), Path(state), os.environ)
+asyncio.run(connector.perform(task()))
+"""
+"""A service that does nothing but carry one task out."""
 
 
 class Story:
@@ -60,7 +79,8 @@ class Story:
 
     def program(self, body: str, check: str = "", check_command: str = "", **terms: str) -> None:
         """Have the connector run this program, and perhaps a check command."""
-        given: dict[str, Any] = {k: int(v) if v.isdecimal() else v for k, v in terms.items()}
+        given = numbers(terms)
+        body = SLOW if body == "slow" else body
         if check or check_command:
             given["check_command"] = (check_command or self.shop.program(check, "check"),)
         self.connector = self.shop.connector(body, **given)
@@ -69,8 +89,21 @@ class Story:
         """Have another connector, whose check command is this."""
         self.program("echo again >> log", f'test "$FOREWARN_MACHINE" = web-0 || exit 9\n{body}')
 
+    def command(self, program: str) -> None:
+        """Have the connector run the program of this name."""
+        settings = CommandConnectorSettings(
+            program=(program.replace("FOLDER", str(self.shop.folder)),)
+        )
+        self.connector = CommandConnector(settings, self.shop.state, os.environ)
+
+    def libvirt(self, body: str, **terms: str) -> None:
+        """Have the connector for libvirt's hosts, whose Python is this program."""
+        spelled = body.replace("FAILED", str(FAILED)).replace("UNKNOWN", str(UNKNOWN))
+        self.connector = self.shop.libvirt(spelled, **numbers(terms))
+
     def task(self, *machines: str, **terms: str) -> Task:
-        given: dict[str, Any] = {k: int(v) if v.isdecimal() else v for k, v in terms.items()}
+        given = numbers(terms)
+        machines = tuple(name for word in machines for name in many(word))
         for name in {"hosts", "claimed_elsewhere"} & given.keys():
             given[name] = tuple(each.strip("-") for each in terms[name].split(","))
         if "started_at" in terms:
@@ -88,10 +121,10 @@ class Story:
     def forget(self, *machines: str, **terms: str) -> None:
         self.wait(self.connector.forget(self.task(*machines, **terms)))
 
-    def begin(self, name: str, **terms: str) -> None:
-        """Perform, without waiting for the end."""
-        performing = self.connector.perform(self.task(**terms))
-        self.under_way[name] = self.runner.get_loop().create_task(performing)
+    def begin(self, name: str, *machines: str, verb: str = "perform", **terms: str) -> None:
+        """Perform or check, without waiting for the end."""
+        act = getattr(self.connector, verb)(self.task(*machines, **terms))
+        self.under_way[name] = self.runner.get_loop().create_task(act)
 
     def ended(self, name: str) -> Outcome | Found:
         """Wait for the end of what was begun."""
@@ -104,11 +137,49 @@ class Story:
         self.program(SLOW)
         self.begin("lost")
         self.told("began")
-        os.kill(self.shop.runner(), signal.SIGKILL)
+        self.runner_is_lost()
         assert self.ended("lost") is Found.UNKNOWN
         self.tell("go")
         patience.until(lambda: "done" in self.shop.lines("log"))
         assert not (self.shop.run_folder() / "result").exists()
+
+    def runner_is_lost(self) -> None:
+        os.kill(self.shop.runner(), signal.SIGKILL)
+
+    def runner_ends(self, pipe: str) -> None:
+        """Let the program go on, and wait for the end of its runner, of which nobody is told."""
+        # Opened while the runner still holds it: afterwards opening would wait for ever.
+        alive = os.open(self.shop.run_folder() / "alive", os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(alive, True)
+        self.tell(pipe)
+        assert os.read(alive, 1) == b""
+        os.close(alive)
+
+    def service(self) -> None:
+        """Have a service that is a process of its own carry the slow program out."""
+        self.served = forked.Forked(
+            ["-c", SERVICE, str(self.shop.state), self.shop.program(SLOW), TESTS],
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def service_ends(self, by: str) -> None:
+        os.killpg(self.served.pid, signal.Signals[f"SIG{by}"])
+        self.served.wait()
+
+    def disk(self, state: str) -> None:
+        """Limit the size of the runner's files as a full disk does, with EFBIG for ENOSPC."""
+        _, hard = resource.prlimit(self.shop.runner(), resource.RLIMIT_FSIZE)
+        soft = 0 if state == "full" else hard
+        resource.prlimit(self.shop.runner(), resource.RLIMIT_FSIZE, (soft, hard))
+
+    def exists(self, name: str) -> None:
+        """Wait for a file of the run."""
+        patience.until((self.shop.run_folder() / name).exists)
+
+    def reaches(self, name: str, count: str) -> None:
+        """Wait until so many lines are there."""
+        self.wait(patience.reached(lambda: len(self.lines(name)) >= int(count)))
 
     def pipes(self, *names: str) -> None:
         for name in names:
@@ -126,8 +197,12 @@ class Story:
     def lines(self, name: str) -> list[str]:
         return self.shop.lines(name)
 
-    def file(self, name: str, text: str) -> None:
+    def file(self, name: str, text: str, mode: str = "644") -> None:
         (self.shop.folder / name).write_text(f"{text}\n", encoding="utf-8")
+        (self.shop.folder / name).chmod(int(mode, 8))
+
+    def state_is_a_file(self) -> None:
+        self.shop.state.touch()
 
     def left(self, run: str, *names: str) -> None:
         """Leave a run's folder behind, with these files."""
@@ -160,12 +235,27 @@ class Story:
         self.wait(restarted.sweep(set(operations)))
 
 
+def numbers(terms: dict[str, str]) -> dict[str, Any]:
+    """Return the terms, with whole numbers and seconds as what they are."""
+    found: dict[str, Any] = dict(terms)
+    found |= {name: int(text) for name, text in terms.items() if text.isdecimal()}
+    found |= {name: float(text) for name, text in terms.items() if name.endswith("_seconds")}
+    return found
+
+
+def many(word: str) -> list[str]:
+    """Return the machines that a word names: `web-*3` is web-0, web-1 and web-2."""
+    name, _, count = word.partition("*")
+    return [f"{name}{n}" for n in range(int(count))] if count else [name]
+
+
 def compare(found: Outcome | Found, word: str, message: str = "", *hosts: str) -> None:
     """Compare an outcome, or what was found."""
     if isinstance(found, Found):
         assert FOUND[found] == word
         return
     assert word == ("succeeded" if found.succeeded else "failed"), found
+    assert len(found.message) < 2000
     if message.startswith("~"):
         assert message[1:] in found.message
     else:

@@ -11,7 +11,9 @@ import msgspec
 
 import patience
 from forewarn.connectors.command import KEPT, CommandConnector, CommandConnectorSettings, TaskRuns
+from forewarn.connectors.libvirt.connector import LibvirtConnector
 from forewarn.connectors.port import Task
+from forewarn.connectors.settings import LibvirtHost, LibvirtSettings
 from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 STARTED = datetime(2026, 3, 2, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -74,6 +76,12 @@ class Workshop:
         environment = {**os.environ, **settings.pop("environment", {})}
         shape = CommandConnectorSettings(program=(self.program(body),), **settings)
         return CommandConnector(shape, self.state, environment)
+
+    def libvirt(self, body: str, **settings: Any) -> LibvirtConnector:
+        """Return a connector whose Python is a shell program: it gets `-I FILE VERB`."""
+        hosts = tuple(LibvirtHost(name=f"h{n}", uri=f"test:///{n}") for n in (1, 2))
+        terms = {"python": self.program(body, "python"), "host": hosts, **settings}
+        return LibvirtConnector(LibvirtSettings(**terms), self.state, os.environ)
 
     def lines(self, name: str) -> list[str]:
         place = self.folder / name

@@ -41,9 +41,6 @@ approve = "when-prepared"
 """
 """Two actions, the second of which may be repeated."""
 
-DONE = ["a begins", "a ends", "b begins", "b ends"]
-UNDONE = ["un-b begins", "un-b ends", "un-a begins", "un-a ends"]
-
 
 class Endpoint(Scripted):
     """Serves a document of the test's; keeps what is approved.

@@ -54,7 +54,6 @@ class Running:
         folder: Path,
         *,
         operator: str = "",
-        clock: str = "",
         connector: str = SWIFT,
         more: str = "",
         environment: Mapping[str, str] = MappingProxyType({}),
@@ -76,7 +75,6 @@ class Running:
             f"[operator]\n{operator}\n"
             f"[[guest.listener]]\nport = {self.guest_port}\n"
             f"[connector.simulated]\n{connector}\n"
-            f"[clock]\n{clock}\n"
             f"{more}\n"
         )
         self._process: forked.Process | None = None

@@ -1,114 +1,310 @@
-"""`forewarn agent run` as people run it: actions, journal, signals, port, peers and endpoint."""
+"""Agents in stories, each a process of its own; and what looks at an endpoint, by itself."""
 
+import contextlib
+import itertools
 import json
+import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import forked
 import patience
-from end_to_end.agents import COMMAND_LINE, DONE, TWO, UNDONE, Agent, Endpoint, event, started
+import stories
+import web
+from end_to_end.agents import COMMAND_LINE, TWO, Agent, Endpoint, event, started
+from end_to_end.running import Running
 from forewarn.agent.daemon import Poller
 from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
 from forewarn.client.event import Event
+from house.tree import ROOT
 from patience import until
+from server.exchange import fact
+
+METRICS = (ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
+ROOM_BYTES = 512
+"""Room for what the actions write, and for no page of the journal."""
+
+FLEET = """
+[[availability_set]]
+name = "web"
+machines = [{ name = "web-0", host = "h1" }, { name = "web-1", host = "h1" }]
+"""
 
 
-def test_signals_reload_the_rules_and_end_it_and_systemd_is_told(
-    tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents("")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(str(tmp_path / "notify"))
-        heard.settimeout(patience.SECONDS)
+class Agents:
+    """A story so far: an endpoint or the service, agents, and the one that lines are about."""
 
-        def wait_for(word: bytes) -> None:
-            while not heard.recv(1000).startswith(word):
-                pass
+    agent_: Agent
 
-        agent.environment = {
-            "NOTIFY_SOCKET": str(tmp_path / "notify"),
+    def __init__(self, folder: Path, opened: contextlib.ExitStack) -> None:
+        self.folder, self.opened = folder, opened
+        self.known = {"two": TWO}
+        self.agents: dict[str, Agent] = {}
+        self.metrics: set[str] = set()
+        self.looked = 0.0
+        self.hanging = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.cloud = opened.enter_context(Endpoint())
+        self.url = self.cloud.url
+
+    def carry_out(self, row: str) -> None:
+        verb, words, options = stories.split(row)
+        if verb:
+            getattr(self, verb.replace("-", "_"))(*words, **options)
+
+    # The endpoint, or the service.
+
+    def endpoint(self, how: str) -> None:
+        """Have it away, come, or answer with a status from now on."""
+        if how == "away":
+            self.cloud.__exit__()
+        elif how == "comes":
+            port = int(self.url.rpartition(":")[2])
+            self.cloud = self.opened.enter_context(Endpoint(port))
+        else:
+            self.cloud.status = int(how)
+
+    def event(self, event_id: str, notice: str = "900", resources: str = "web-0") -> None:
+        named = stories.listed(resources)
+        self.cloud.show(event(event_id, notice=int(notice), Resources=named))
+
+    def both(self, first: str, second: str, *of: str) -> None:
+        """Show two events, of these machines."""
+        named = [stories.listed(machines) for machines in of]
+        self.cloud.show(event(first, Resources=named[0]), event(second, Resources=named[1]))
+
+    def started(self, event_id: str) -> None:
+        self.cloud.show(started(event_id))
+
+    def over(self) -> None:
+        self.cloud.show()
+
+    def approved(self, *event_ids: str) -> None:
+        assert self.cloud.approved == list(event_ids)
+
+    def asked_again(self, times: str) -> None:
+        asked = self.cloud.asked
+        self.agent_.until(lambda: self.cloud.asked >= asked + int(times))
+
+    def hanging_peer_is_asked(self, times: str) -> None:
+        self.hanging.settimeout(patience.SECONDS)
+        for _ in range(int(times)):
+            self.opened.enter_context(self.hanging.accept()[0])
+
+    def service(self) -> None:
+        running = Running(self.folder, connector="reboot_seconds = 3")
+        self.running = self.opened.enter_context(running)
+        self.running.apply(FLEET)
+        self.url = f"http://127.0.0.1:{self.running.guest_port}"
+
+    def fleet(self, name: str) -> None:
+        self.running.apply(f'[[machine]]\nname = "{name}"\n')
+
+    def schedule(self, event_type: str, *machines: str, **host: str) -> None:
+        """Ask for maintenance of machines, or of those at a host."""
+        whom: dict[str, Any] = {"hosts": [*host.values()]} if host else {"machines": machines}
+        body = {"event_type": event_type, **whom}
+        answer = self.running.operator.ask("POST", "/v1/maintenances", body)
+        assert answer.status == 201, answer.body
+
+    def agents_say(self, status: str) -> None:
+        def words() -> set[str]:
+            events = self.running.operator.get("/v1/events")["events"]
+            return {word["status"] for event in events for word in event["agents"]}
+
+        until(lambda: words() == {status}, words)
+
+    def operation(self, **facts: str) -> None:
+        def told() -> dict[str, str]:
+            found = self.running.operation()
+            found["awaited"] = ",".join(sorted(found["awaited"]))
+            return {name: found[name] for name in facts}
+
+        until(lambda: told() == facts, told)
+
+    # Agents.
+
+    def rules(self, name: str, text: str) -> None:
+        fixed = text.replace("FIXED", str(self.folder / "fixed"))
+        self.known[name] = fixed.replace(" ; ", "\n")
+
+    def agent(
+        self, name: str, rules: str = "", peers: str = "", machine: str = "", port_of: str = ""
+    ) -> None:
+        """Go on with an agent, which is made where there is none, of the machine of its name."""
+        is_new = name not in self.agents
+        if is_new:
+            listen = ("127.0.0.1", self.agents[port_of].port) if port_of else None
+            made = Agent(self.folder / name, self.url, "", machine=machine or name, listen=listen)
+            self.agents[name] = made
+            self.opened.callback(made.close)
+        self.agent_ = self.agents[name]
+        if is_new or peers:
+            ports = {each: made.port for each, made in self.agents.items()}
+            ports["hanging"] = self.hanging.getsockname()[1]
+            urls = [f"http://127.0.0.1:{ports[peer]}" for peer in stories.listed(peers)]
+            self.agent_.write(f"peers = {urls}\n{self.known[rules or 'two']}")
+
+    def write(self, rules: str) -> None:
+        self.agent_.write(self.known.get(rules, rules.replace(" ; ", "\n")))
+
+    def start(self, *options: str, by: str = "", piped: str = "") -> None:
+        self.agent_.start(*options, by=COMMAND_LINE if by else (), piped=bool(piped))
+
+    @property
+    def process(self) -> forked.Process:
+        assert self.agent_.process is not None
+        return self.agent_.process
+
+    def signal(self, name: str) -> None:
+        self.process.send_signal(signal.Signals[f"SIG{name}"])
+
+    def ended(self, status: str) -> None:
+        assert self.process.wait(patience.SECONDS) == int(status)
+
+    def disk(self, state: str) -> None:
+        """Limit the size of the files that the agent writes, with EFBIG for ENOSPC."""
+        size = ROOM_BYTES if state == "full" else resource.RLIM_INFINITY
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def systemd(self) -> None:
+        """Have systemd listen to what the agent tells it."""
+        self.heard = self.opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self.heard.bind(str(self.folder / "notify"))
+        self.heard.settimeout(patience.SECONDS)
+        self.agent_.environment = {
+            "NOTIFY_SOCKET": str(self.folder / "notify"),
             "WATCHDOG_USEC": "20000000",
         }
-        process = agent.start().process
-        assert process is not None
-        assert [heard.recv(1000) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
-        cloud.show(event())
-        agent.until(lambda: agent.phase() == "Seen")
-        agent.write("[[rule]]\nnam = 'two'\n")
-        process.send_signal(signal.SIGHUP)
-        wait_for(b"RELOADING=1\nMONOTONIC_USEC=")
-        agent.until(lambda: "kept the old rules" in agent.said.read_text())
-        assert "rule[0]: unknown key 'nam'" in agent.said.read_text()
-        (agent.folder / "hold").touch()
-        agent.write(TWO)
-        process.send_signal(signal.SIGHUP)
-        agent.expect("a begins")
-        process.send_signal(signal.SIGTERM)  # finishes what is under way, and leaves the rest
-        (agent.folder / "hold").unlink()
-        wait_for(b"STOPPING=1")
-    assert process.wait(patience.SECONDS) == 0
-    assert agent.done == DONE[:2]
-    agent.environment = {}
-    agent.start()
-    agent.expect(*DONE)
+
+    def systemd_hears(self, word: str) -> None:
+        while not self.heard.recv(1000).startswith(word.encode()):
+            pass
+
+    def hold(self) -> None:
+        """Have actions wait for `go-on`."""
+        (self.agent_.folder / "hold").touch()
+
+    def go_on(self) -> None:
+        (self.agent_.folder / "hold").unlink()
+
+    def fix(self) -> None:
+        (self.folder / "fixed").symlink_to("/bin/true")
+
+    # What is seen of the agent.
+
+    def done(self, *actions: str) -> None:
+        lines = [f"{each.rstrip('+')} begins" for each in actions]
+        ends = [f"{each} ends" for each in actions if not each.endswith("+")]
+        both = [line for pair in itertools.zip_longest(lines, ends) for line in pair if line]
+        self.agent_.expect(*both)
+
+    def phase(self, event_id: str, expected: str) -> None:
+        self.agent_.until(lambda: self.agent_.phase(event_id) == expected)
+
+    def shows(self, status: str) -> None:
+        self.agent_.until(lambda: self.agent_.shows(status))
+
+    def page(self, path: str, status: str, words: str = "") -> None:
+        def told() -> bool:
+            found, text = self.agent_.page(path)
+            return found == int(status) and words in text
+
+        self.agent_.until(told)
+
+    def says(self, words: str) -> None:
+        self.agent_.until(lambda: words in self.agent_.said.read_text())
+
+    def tells(self, line: str, words: str) -> None:
+        """Look for words in a line of `forewarn agent status`."""
+        settings = str(self.agent_.settings)
+        asked = forked.run(("-m", "forewarn", "agent", "status", "--config", settings))
+        at = int(line) - 1 if int(line) > 0 else int(line)
+        assert words in asked.stdout.splitlines()[at], asked.stdout
+
+    def status(self, place: str, expected: str, source: str = "") -> None:
+        """Wait for a fact of its status, or for words in it (`~`), as an address is told it."""
+
+        def told() -> bool:
+            tree = self.agent_.status()
+            if tree and source:
+                tree = json.loads(web.ask(self.agent_.port, "/status", source=source).body)
+            found = str(fact(tree, place.split("."))) if tree else "nothing"
+            return expected[1:] in found if expected[:1] == "~" else found == expected
+
+        self.agent_.until(told)
+
+    def metric(self, name: str, expected: str) -> None:
+        """Wait until Prometheus reads this number, one between two, or none (`-`)."""
+
+        def told() -> bool:
+            number = self.scraped().get(f"forewarn_agent_{name}")
+            match expected:
+                case "now":
+                    self.looked = number or 0.0
+                    return 0 <= time.time() - self.looked < patience.SECONDS
+                case "same":  # the page does not read its two clocks at one instant
+                    return number == pytest.approx(self.looked, abs=0.5)
+                case "later":
+                    return (number or 0.0) > self.looked
+                case "-":
+                    return number is None
+            least, _, most = expected.partition("..")
+            upper = float(most or "inf") if ".." in expected else float(least)
+            return number is not None and float(least) <= number <= upper
+
+        self.agent_.until(told)
+
+    def scraped(self) -> dict[str, float]:
+        found = {}
+        for family in text_string_to_metric_families(self.agent_.page("/metrics")[1]):
+            for sample in family.samples:
+                labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+                found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+                self.metrics.add(sample.name)
+        return found
+
+    def metrics_are_those_of_the_page(self) -> None:
+        assert self.metrics == set(re.findall(r"(?m)^### `(\w+)`$", METRICS))
 
 
-def test_readyz_turns_while_the_machine_is_taken_out(
-    cloud: Endpoint, agents: Callable[..., Agent]
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "agents.txt"))
+def test_the_story_of_agents_holds(folder: Path, rows: stories.Rows) -> None:
+    with contextlib.ExitStack() as opened:
+        assert stories.play("agents.txt", rows, Agents(folder, opened).carry_out)
+
+
+EARLY = """
+import os, signal, sys
+from forewarn import status_port
+from forewarn.agent import __main__, daemon
+
+class Asked(status_port.StatusServer):
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        os.kill(os.getpid(), signal.SIGHUP)  # as by whoever has read /status just now
+
+daemon.StatusServer = Asked
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
+    agents: Callable[..., Agent],
 ) -> None:
-    rules = (
-        '[[rule]]\nname = "pool"\napprove = "when-prepared"\n'
-        'prepare = [{ ready = { wait_seconds = 0.2 } }, { command = { run = ["ACTION", "a"] } }]\n'
-    )
-    agent = agents(rules).start()
-    agent.until(lambda: agent.page("/readyz") == (200, "ready\n"))
-    cloud.show(event())
-    agent.expect(*DONE[:2])
-    assert agent.page("/readyz") == (503, "being taken out\n")
-    agent.kill()
-    agent.start()
-    agent.until(lambda: agent.page("/readyz")[0])
-    assert agent.page("/readyz")[0] == 503
-    cloud.show()
-    agent.until(lambda: agent.page("/readyz")[0] == 200)
-
-
-def test_rules_are_tried_beside_the_agent_that_has_the_status_port(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    real = agents().start()
-    real.until(lambda: real.page("/readyz")[0] == 200)
-    tries = agents()
-    tries.settings.write_text(tries.settings.read_text().replace(str(tries.port), str(real.port)))
-    cloud.show(event())
-    tries.start("--dry-run", "--once")
-    assert tries.process is not None
-    assert tries.process.wait(patience.SECONDS) == 0
-    said = [json.loads(line)["message"] for line in tries.said.read_text().splitlines()]
-    assert "would approve E1" in said
-    assert not real.status().get("dry_run")
-
-
-def test_once_ends_when_what_the_document_asks_for_is_done(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    agent = agents()
-    cloud.show(event())
-    agent.start("--once", by=COMMAND_LINE)
-    assert agent.process is not None
-    assert agent.process.wait(patience.SECONDS) == 0
-    assert (agent.done, cloud.approved) == (DONE, ["E1"])
-    cloud.show(started())
-    agent.start("--once")
-    assert agent.process.wait(patience.SECONDS) == 0
-    cloud.show()
-    agent.start("--once")
-    assert agent.process.wait(patience.SECONDS) == 0
-    assert (agent.done, cloud.approved) == ([*DONE, *UNDONE], ["E1"])
+    agent = agents().start(by=("-c", EARLY))
+    agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
+    agent.until(lambda: "reloaded the rules" in agent.said.read_text())
+    assert agent.kill(signal.SIGTERM) == 0
 
 
 def test_the_process_carries_neither_command_line_nor_drawing() -> None:
@@ -120,58 +316,6 @@ def test_the_process_carries_neither_command_line_nor_drawing() -> None:
     )
     heavy = {"click", "rich", "structlog", "asyncio", "pydantic", "starlette"}
     assert not heavy & {name.partition(".")[0] for name in looked.stdout.split()}
-
-
-def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    """Else a machine that does nothing would be drained, and its event approved by another."""
-    pool = (
-        '[[rule]]\nname = "pool"\napprove = "when-prepared"\n'
-        "prepare = [{ ready = { wait_seconds = 0.1 } }]\n"
-    )
-    tries, real = agents(pool, "web-1"), agents(pool)
-    real.settings.write_text(f'peers = ["http://127.0.0.1:{tries.port}"]\n{pool}')
-    tries.start("--dry-run")
-    real.start()
-    cloud.show(event(Resources=["web-0", "web-1"]))
-    real.until(lambda: real.phase() == "Prepared")
-    tries.until(lambda: tries.phase() == "Prepared")
-    real.until(lambda: "web-1" in real.said.read_text())
-    assert tries.page("/readyz") == (200, "ready\n")
-    assert "forewarn_agent_ready 1\n" in tries.page("/metrics")[1]
-    (shown,) = tries.status()["events"]
-    assert not shown["agrees"]
-    assert tries.status()["dry_run"]
-    asked = forked.run(("-m", "forewarn", "agent", "status", "--config", str(tries.settings)))
-    said = asked.stdout.splitlines()
-    assert said[0] == "web-1: ready"
-    assert "dry run" in said[1]
-    assert real.page("/readyz")[0] == 503
-    assert cloud.approved == []
-
-
-def test_a_peer_that_hangs_and_one_that_speaks_of_another_event_are_not_prepared(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    other = agents(machine="web-1").start()
-    with socket.socket() as hanging:
-        hanging.bind(("127.0.0.1", 0))
-        hanging.listen()  # and nobody ever answers
-        ports = other.port, hanging.getsockname()[1]
-        peers = [f"http://127.0.0.1:{port}" for port in ports]
-        first = agents()
-        first.write(f"peers = {peers}\n{TWO}")
-        first.start()
-        cloud.show(event("E0", Resources=["web-1"]), event(Resources=["web-0", "web-1", "web-2"]))
-        first.expect(*DONE)
-        other.until(lambda: other.phase("E1") == "Prepared" and other.phase("E0") == "Approved")
-        hanging.settimeout(patience.SECONDS)
-        asked = [hanging.accept()[0] for _ in range(3)]  # three rounds, none of them answered
-        assert cloud.approved == ["E0"]
-        assert first.phase() == "Prepared"
-        for connection in asked:
-            connection.close()
 
 
 def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: Endpoint) -> None:

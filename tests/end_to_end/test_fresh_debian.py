@@ -21,54 +21,7 @@ StandardOutput=file:/told
 StandardError=file:/told
 """
 
-SCRIPT = f"""
-end() {{
-    journalctl --no-pager -n 40 -u forewarn -u forewarn-agent
-    systemctl --no-block --force exit
-}}
-trap end EXIT
-set -ex
-export DEBIAN_FRONTEND=noninteractive
-install() {{ apt-get install -qq -y "$@"; }}
-
-install /debs/forewarn_{BEFORE}.deb
-systemctl is-active forewarn
-systemctl is-enabled forewarn
-test "$(forewarn --version)" = "forewarn {NOW}"
-for part in man/man1/forewarn.1.gz man/man5/forewarn.toml.5.gz \
-    bash-completion/completions/forewarn zsh/vendor-completions/_forewarn \
-    fish/vendor_completions.d/forewarn.fish forewarn/schemas/service.json; do
-    test -e /usr/share/$part
-done
-echo '{{"machine": [{{"name": "web-0"}}]}}' | forewarn fleet apply -
-echo '# a change of ours' >>/etc/forewarn/forewarn.toml
-before=$(systemctl show -P MainPID forewarn)
-
-install /debs/forewarn_{NOW}.deb
-systemctl is-active forewarn
-test "$(systemctl show -P MainPID forewarn)" != "$before"
-forewarn fleet list --json | grep web-0
-grep 'a change of ours' /etc/forewarn/forewarn.toml
-
-apt-get remove -qq -y forewarn
-if systemctl is-active forewarn; then false; fi
-test -e /var/lib/forewarn/forewarn.db
-install /debs/forewarn_{NOW}.deb
-forewarn fleet list --json | grep web-0
-apt-get purge -qq -y forewarn
-if ls -d /opt/forewarn /etc/forewarn /var/lib/forewarn* /var/lib/private/forewarn*; then false; fi
-
-install /debs/forewarn-agent_{NOW}.deb
-systemctl is-enabled forewarn-agent
-systemctl cat forewarn-agent | grep ExecStart=/usr/bin/forewarn
-install /debs/forewarn_{NOW}.deb
-if dpkg -s forewarn-agent | grep 'Status: install ok installed'; then false; fi
-systemctl is-active forewarn
-forewarn agent check --config /etc/forewarn/agent.toml
-apt-get purge -qq -y forewarn forewarn-agent
-if ls -d /opt/forewarn /etc/forewarn /var/lib/forewarn* /var/lib/private/forewarn*; then false; fi
-echo it is all undone
-"""
+SCRIPT = (Path(__file__).parent / "scripts" / "fresh_debian.sh").read_text(encoding="utf-8")
 
 
 def lowered(package: Path, to: Path) -> None:
@@ -125,5 +78,5 @@ def test_the_packages_are_installed_started_upgraded_and_purged(
     for package in installed.once("deb", tmp_path_factory).glob("*.deb"):
         shutil.copy(package, debs / f"{package.name.rpartition('_')[0]}.deb")
     lowered(debs / f"forewarn_{NOW}.deb", debs / f"forewarn_{BEFORE}.deb")
-    told = booted(root, SCRIPT)
+    told = booted(root, SCRIPT.replace("NOW", NOW).replace("BEFORE", BEFORE))
     assert "\nit is all undone\n" in told, told

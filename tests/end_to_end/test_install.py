@@ -13,7 +13,6 @@ import pytest
 import forked
 from end_to_end import installed
 from end_to_end.installed import Machine
-from forewarn.cli.exits import ExitStatus
 from forewarn.version import __version__
 from house import tree
 from house.tree import ROOT
@@ -103,15 +102,6 @@ def test_systemd_takes_the_printed_units_and_finds_their_programs(machine: Machi
     assert (checked.returncode, told) == (0, [])
     service = (folder / "forewarn.service").read_text()
     assert "\nExecStart=/opt/forewarn/bin/forewarn serve\n" in service
-
-
-@pytest.mark.parametrize(
-    "arguments", [("agent", "--socket"), ("relay", "--socket", "--settings"), ("page",), ()]
-)
-def test_a_unit_that_is_not_shipped_is_refused(
-    machine: Machine, arguments: tuple[str, ...]
-) -> None:
-    assert machine.run("unit", *arguments, status=ExitStatus.USAGE) == ""
 
 
 PAGE = "install"

@@ -1,20 +1,33 @@
-"""The guides to production, backups and accounts: their blocks are judged and run."""
+"""The guides to production, backups, accounts and growing: their blocks are judged and run."""
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import os
 import re
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
+import yaml
 
 import forked
+import web
+from client.scripted import Asked, message, serving
+from end_to_end.agents import until
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
+from forewarn.maintenance import fleet_file
+from forewarn.server import settings
+from house.tree import ROOT
 from ports import free_port
 from recipes import pages
 
@@ -51,7 +64,7 @@ def test_the_service_may_open_as_many_files_as_the_page_says(
     import resource  # noqa: PLC0415 - POSIX only
 
     plane = f'[relay]\nlisten = "127.0.0.1:0"\nconnections = {relays}' if relays else ""
-    service = Running(folder, clock=plane)
+    service = Running(folder, more=plane)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < hard:
         pytest.skip("this session may open fewer files")
@@ -145,3 +158,133 @@ def test_a_colleague_looks_and_is_refused_and_both_are_told(tmp_path: Path) -> N
         told = run(audit)
         assert told.returncode == 0, told.stderr
         assert [word in told.stdout for word in ("bob", "forbidden", "viewer")] == [True] * 3
+
+
+# Growing: what can be judged without a database. tests/replicas follow it.
+
+GROW = "grow"
+PACKAGING = ROOT / "packaging"
+HAPROXY = PACKAGING / "haproxy.cfg"
+KEY = base64.b64encode(b"a secret of sixteen bytes and more").decode()
+REPLICAS = ("fw1", "fw2", "fw3")
+needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
+
+
+def compose() -> Any:
+    return yaml.safe_load((PACKAGING / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_patroni_waits_for_a_standby_always() -> None:
+    text = pages.block(GROW, "yaml", "bootstrap:")
+    dcs = yaml.safe_load(text)["bootstrap"]["dcs"]
+    assert dcs["synchronous_mode"]
+    assert dcs["synchronous_mode_strict"] is True
+    replica = pages.block(GROW, "toml", "[replica]")
+    (stale,) = re.findall(r"max_stale_seconds = (\d+)", replica)
+    assert int(stale) > dcs["ttl"]
+
+
+def test_the_commands_before_compose_make_its_secrets_for_nobody_else(tmp_path: Path) -> None:
+    block = pages.block(GROW, "sh", "mkdir -p secrets")
+    # Only root gives files away: what the image's user owns is written down.
+    chown = 'chown() { echo "$@" >owners; }\n'
+    subprocess.run(["sh", "-eu", "-c", chown + block], cwd=tmp_path, check=True)
+    owner, *given = (tmp_path / "owners").read_text().split()
+    assert f"useradd --uid {owner} " in (PACKAGING / "Containerfile").read_text()
+    read = {secret for name in REPLICAS for secret in compose()["services"][name]["secrets"]}
+    assert set(given) == {compose()["secrets"][secret]["file"] for secret in read}
+    made = {path.name: path for path in (tmp_path / "secrets").iterdir()}
+    assert {path.stat().st_mode & 0o777 for path in made.values()} == {0o600}
+    settled = dict(line.split("=", 1) for line in made["db.env"].read_text().splitlines())
+    assert settled["POSTGRES_PASSWORD"] == made["store.password"].read_text()
+    (key,) = made["haproxy.env"].read_text().splitlines()
+    secret = base64.b64decode(key.removeprefix("FOREWARN_PROXY_KEY="))
+    assert secret == made["proxy.secret"].read_bytes()
+    services = compose()["services"]
+    address = services["guest"]["networks"]["guests"]["ipv4_address"]
+    commands = pages.block(GROW, "console", "docker compose up")
+    (written,) = re.findall(r"echo '(.*)' \| docker compose exec .* fleet apply -\n", commands)
+    groups = fleet_file.flatten(msgspec.json.decode(written, type=fleet_file.Fleet))
+    (name,) = [member.name for one in groups for member in one.members]
+    assert made["machines.map"].read_text() == f"{address} {name}\n"
+
+
+def test_composes_replicas_have_settings_files_and_addresses_that_there_are(
+    tmp_path: Path,
+) -> None:
+    read = compose()
+    made = pages.block(GROW, "sh", "mkdir -p secrets")
+    named = [one["file"] for one in read["secrets"].values()]
+    for service in read["services"].values():
+        named += [each.partition(":")[0] for each in service.get("volumes", [])]
+        named += [service["env_file"]] if "env_file" in service else []
+    for name in set(named) - set(read["volumes"]):
+        stem = name.removeprefix("./").removeprefix("secrets/")
+        assert stem in made or (PACKAGING / stem).exists(), name
+    services = read["services"]
+    for name in REPLICAS:
+        given = {**services[name]["environment"], "STATE_DIRECTORY": str(tmp_path)}
+        loaded = settings.load(None, given)
+        assert loaded.store.url.startswith("postgresql://forewarn@db/")
+        assert loaded.guest.listener[0].trusted_proxies
+        assert services[name]["hostname"] == name
+        files = (loaded.store.password_file, *loaded.guest.listener[0].proxy_secret_files)
+        assert [Path(each).name for each in files] == services[name]["secrets"]
+    text = HAPROXY.read_text(encoding="utf-8")
+    servers = dict(re.findall(r"^    server (\w+) ([\d.]+):8170$", text, re.MULTILINE))
+    placed = {name: services[name]["networks"]["service"]["ipv4_address"] for name in REPLICAS}
+    assert servers == placed
+    networks = services["proxy"]["networks"]
+    assert f'"{networks["service"]["ipv4_address"]}/32"' in str(services["fw1"]["environment"])
+    assert f"bind {networks['guests']['ipv4_address']}:80" in text
+
+
+@needs_haproxy
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(tmp_path: Path) -> None:
+    """By the page's configuration, before one replica of three that is ours."""
+    heard: list[dict[str, str]] = []
+
+    def replica(asked: Asked, _: int) -> bytes:
+        """Answer HAProxy's probe as a replica does, and keep what it signs for a guest."""
+        signed = "x-instance-id" in asked.headers
+        if signed:
+            heard.append(asked.headers)
+        return message(200 if signed else 400)
+
+    (tmp_path / "machines.map").write_text("127.0.0.1 web-0\n")
+    with serving(replica) as server:
+        port = free_port()
+        places = {
+            "169.254.169.254:80": f"127.0.0.1:{port}",
+            "/etc/haproxy/": f"{tmp_path}/",
+            "/run/haproxy/": f"{tmp_path}/",
+            "maxconn 20000": "maxconn 200",
+            "10.0.1.11:8170": f"127.0.0.1:{server.port}",
+            "10.0.1.12:8170": f"127.0.0.1:{free_port()}",
+            "10.0.1.13:8170": f"127.0.0.1:{free_port()}",
+        }
+        settled = tmp_path / "haproxy.cfg"
+        settled.write_text(pages.placed(HAPROXY.read_text(encoding="utf-8"), places))
+        command = ["haproxy", "-db", "-q", "-f", str(settled)]
+        claims = {"X-Instance-ID": "web-1", "X-Instance-ID-Signature": "0"}
+        claims["X-Forwarded-For"] = "1.2.3.4"
+        with subprocess.Popen(command, env=os.environ | {"FOREWARN_PROXY_KEY": KEY}) as process:
+            until(lambda: asked(port, "127.0.0.1", claims) == 200)
+            told = heard[-1]
+            assert told["x-instance-id"] == "web-0"
+            signature = hmac.new(base64.b64decode(KEY), b"web-0", hashlib.sha256).hexdigest()
+            assert told["x-instance-id-signature"] == signature
+            assert told["x-forwarded-for"] == "127.0.0.1"
+            before = len(heard)
+            assert asked(port, "127.0.0.9", claims) == 403  # it is not on the map
+            assert len(heard) == before
+            process.kill()
+
+
+def asked(port: int, source: str, headers: dict[str, str]) -> int:
+    """Return the status of a guest's GET, 0 where there was none."""
+    try:
+        return web.ask(port, "/metadata/versions", headers=headers, source=source).status
+    except OSError:
+        return 0

@@ -86,7 +86,7 @@ class HostRelay(Relay):
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Running]:
-    with Running(tmp_path, clock=f'[relay]\nlisten = "127.0.0.1:{PLANE}"') as running:
+    with Running(tmp_path, more=f'[relay]\nlisten = "127.0.0.1:{PLANE}"') as running:
         running.apply(FLEET)
         yield running
 
@@ -150,22 +150,15 @@ def loaded(folder: Path, text: str) -> settings.HostRelaySettings:
     return settings.load(path, {"STATE_DIRECTORY": str(folder)})
 
 
-def test_the_packaged_settings_show_the_defaults_but_for_where_the_service_is(
-    tmp_path: Path,
-) -> None:
+def test_the_packaged_files_agree_with_each_other_and_with_the_defaults(tmp_path: Path) -> None:
+    """Only where the service is has no default."""
     told = loaded(tmp_path, SETTINGS)
     least = f'[upstream]\nurls = ["{told.upstream.urls[0]}"]\ntoken_file = "/token"\n'
     plain = loaded(tmp_path, least)
     assert (told.guest, told.status, told.state) == (plain.guest, plain.status, plain.state)
     assert told.upstream.token_file.endswith("/relay.token")
     assert loaded(tmp_path, re.sub(r"(?m)^#(?=[^\s:])", "", SETTINGS)) == told
-
-
-def test_the_socket_is_the_address_that_the_relay_listens_at_by_default() -> None:
     (listener,) = settings.RelayGuestSettings().listener
     assert f"ListenStream={listener.address}:{listener.port}\n" in SOCKET
-
-
-def test_the_unit_hands_over_the_token_that_the_settings_name() -> None:
     (name,) = re.findall(r"(?m)^LoadCredential=(.+):/etc/forewarn/relay.token$", UNIT)
     assert f'"/run/credentials/forewarn-relay.service/{name}"' in SETTINGS

@@ -5,83 +5,48 @@ what a coverage-guided fuzzer lives on. The first byte chooses the settings; the
 byte and, where it wants them, what follows.
 """
 
+import re
 from enum import IntEnum
+from pathlib import Path
 from typing import NamedTuple
 
+import stories
 from forewarn.protocol import exchange
 from guest import room
-from guest.room import chunked, get, post
 
-CODED = "Transfer-Encoding: chunked"
 SECRET = b"between us two only"
 """Which a trusted proxy signs with."""
 
 SIGNATURE = exchange.sign(b"web-0", SECRET).decode()
-UPGRADE = ("Connection: Upgrade", "Upgrade: h2c")
 
-TOKENS = (
-    get(),
-    get("/metadata/versions"),
-    get("/metadata/instance?api-version=2021-02-01"),
-    get("/metadata/instance/compute/name?api-version=2021-02-01&format=text"),
-    get("/vm/web-1/metadata/scheduledevents?api-version=2017-03-01"),
-    get("/nowhere", "Connection: close"),
-    get(version="1.0"),
-    get(room.EVENTS, "Connection: keep-alive", version="1.0"),
-    get(room.EVENTS, *UPGRADE),
-    get(room.EVENTS, "If-None-Match: 2"),
-    get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=60"),
-    get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=1", "Connection: close"),
-    get(room.EVENTS, "X-Forwarded-For: 10.0.0.11"),
-    get(room.EVENTS, "X-Instance-ID: web-0", f"X-Instance-ID-Signature: {SIGNATURE}"),
-    get(room.EVENTS, "X-Instance-ID: web-1", f"X-Instance-ID-Signature: {SIGNATURE}"),
-    get(room.EVENTS, "Content-Length: 5") + b"hello",
-    get(room.EVENTS, "X: " + "x" * 200),
-    post(),
-    post(room.APPROVAL, "Expect: 100-continue"),
-    post(room.APPROVAL, "Expect: 100-continue", target="/nowhere"),
-    post(b"{}", "Expect: 200-ok"),
-    post(b'{"StartRequests":[]}'),
-    post(b'{"StartRequests":[{"EventId":"C1BF8322-4CBF-4FC4-9C45-B40CF3106D0F"}]}'),
-    post(b"not json"),
-    post(room.APPROVAL + b" " * 200),
-    post(chunked(room.APPROVAL, 5), CODED),
-    post(chunked(room.APPROVAL, 5), CODED, "Expect: 100-continue"),
-    post(chunked(room.APPROVAL, 60), CODED, *UPGRADE),
-    post(room.APPROVAL, *UPGRADE),
-    post(chunked(room.APPROVAL + b" " * 200, 7), CODED),
-    post(chunked(b"\r\n\r\n\r\n", 6), CODED),
-    post(b"0\r\nA: b\r\n\r\n", CODED),
-    post(b"0;" + b"e" * 400 + b"\r\n\r\n", CODED),
-    get().replace(b"GET", b"HEAD"),
-    b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
-    b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n",
-    b"POST /metadata/scheduledevents?api-version=2017-03-01 HTTP/1.1\r\n",
-    b"Host: a\r\n",
-    b"Metadata: true\r\n",
-    b"Content-Length: 73\r\n",
-    b"Transfer-Encoding: chunked\r\n",
-    b"Expect: 100-continue\r\n",
-    b"Connection: close\r\n",
-    b"If-None-Match: 2\r\nPrefer: wait=5\r\n",
-    room.APPROVAL,
-    b"\r\n\r\n",
-    b"\r\n",
-    b"\n",
-    b"\r",
-    b" ",
-    b"\t",
-    b":",
-    b"\x00",
-    b"\xff",
-    b"0\r\n\r\n",
-    b"5\r\n",
-    b"ffffffffffffffff\r\n",
-    b";a=b\r\n",
-    post() + get(),
-)
+
+def spelled(text: str) -> bytes:
+    """Return bytes that are written with backslashes."""
+    return text.encode().decode("unicode_escape").encode("latin-1")
+
+
+def token(row: str) -> bytes:
+    """Return what a line of tokens.txt stands for."""
+    row = re.sub(r"(\w)\*(\d+)", lambda many: many[1] * int(many[2]), row)
+    kind, words, options = stories.split(row.replace("SIGNATURE", SIGNATURE))
+    rest, blanks = spelled(options.pop("rest", "")), b" " * int(options.pop("blanks", "0"))
+    match kind:
+        case "get":
+            return room.get(options.pop("target", room.EVENTS), *words, **options) + rest
+        case "post":
+            told = options.pop("body", None)
+            body = (room.APPROVAL if told is None else spelled(told)) + blanks
+            size = int(options.pop("size", "0"))
+            return room.post(room.chunked(body, size) if size else body, *words, **options)
+        case "approval":
+            return room.APPROVAL
+        case "pipelined":
+            return room.post() + room.get()
+    return spelled(words[0])
+
+
+_TEXT = Path(__file__).with_name("tokens.txt").read_text(encoding="utf-8")
+TOKENS = tuple(token(row) for _, row in stories.stories(_TEXT)[""] if not row.startswith("#"))
 """What peers send: whole requests, and the pieces of which they are made."""
 
 SECONDS = (0.0, 0.01, 0.5, 1.0, 4.99, 5.0, 9.99, 10.0, 30.0, 60.0, 75.0, 121.0)

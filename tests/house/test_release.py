@@ -1,19 +1,34 @@
-"""The workflow of a release, as far as it can be judged without GitHub; what it brings.
+"""The workflow of a release, as far as it can be judged without GitHub; what it brings, and makes.
 
 Packages and bytes of the locked versions are as docs/internals/decisions/0001 has them. Whoever
 raises a number says there what the growth buys.
 """
 
+import json
+import os
 import re
+import shutil
 import subprocess
+import tomllib
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import reference
+import write_manual
+import write_schemas
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import forewarn
+from forewarn.agent.settings import AgentSettings
+from forewarn.maintenance import fleet_file
+from forewarn.relay.settings import HostRelaySettings
+from forewarn.server.settings import Settings
 from forewarn.version import __version__
 from house import tree
 
@@ -23,10 +38,10 @@ STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 RUNS = {step["name"]: step["run"] for step in STEPS if "run" in step}
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_step_is_a_script_of_the_shell(name: str) -> None:
-    checked = subprocess.run(["sh", "-n"], input=RUNS[name], text=True, check=False)
-    assert checked.returncode == 0
+def test_a_step_is_a_script_of_the_shell() -> None:
+    for name, script in RUNS.items():
+        checked = subprocess.run(["sh", "-n"], input=script, text=True, check=False)
+        assert checked.returncode == 0, name
 
 
 def test_what_others_wrote_is_pinned_by_its_commit() -> None:
@@ -35,11 +50,11 @@ def test_what_others_wrote_is_pinned_by_its_commit() -> None:
     assert not [name for name in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name)]
 
 
-@pytest.mark.parametrize(("tag", "status"), [(f"v{__version__}", 0), ("v999", 1)])
-def test_a_tag_that_is_not_the_version_is_refused(tag: str, status: int) -> None:
-    given = {"GITHUB_REF_NAME": tag, "PATH": "/usr/bin:/bin"}
-    argv = ["sh", "-ec", RUNS["The tag is the version"]]
-    assert subprocess.run(argv, cwd=tree.ROOT, env=given, check=False).returncode == status
+def test_a_tag_that_is_not_the_version_is_refused() -> None:
+    for tag, status in ((f"v{__version__}", 0), ("v999", 1)):
+        given = {"GITHUB_REF_NAME": tag, "PATH": "/usr/bin:/bin"}
+        argv = ["sh", "-ec", RUNS["The tag is the version"]]
+        assert subprocess.run(argv, cwd=tree.ROOT, env=given, check=False).returncode == status
 
 
 def test_each_thing_that_is_built_is_in_a_release() -> None:
@@ -79,3 +94,92 @@ def test_an_installation_does_not_grow_unnoticed(extra: str, most: int, megabyte
     assert len(found) <= most, found
     sizes = {name: size(name) for name in found}
     assert sum(sizes.values()) <= megabytes * 1e6, sizes
+
+
+# What is written where a package is built: editors' schemas, the manual, completions.
+
+PACKAGING = tree.ROOT / "packaging"
+
+
+INSTALLED_AT = "file:///usr/share/forewarn/schemas/"
+PAGE = (tree.ROOT / "docs" / "reference" / "fleet-file.md").read_text(encoding="utf-8")
+
+
+def properties(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every key of a schema with its own schema, at whatever depth."""
+    nodes = schema.values() if isinstance(schema, dict) else schema
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        yield from schema["properties"].items()
+    for node in nodes:
+        if isinstance(node, dict | list):
+            yield from properties(node)
+
+
+def test_the_fleet_files_page_has_every_key_and_no_other() -> None:
+    schema = json.loads(write_schemas.written()["fleet.json"])
+    keys = dict(properties(schema))
+    tables = set(re.findall(r"^### `\[\[(\w+)\]\]`$", PAGE, re.MULTILINE))
+    assert tables == set(fleet_file.Fleet.__struct_fields__)
+    assert set(re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)) | tables == set(keys)
+    assert [name for name, found in properties(schema) if "description" not in found] == []
+
+
+def test_the_fleet_files_page_shows_a_fleet_that_can_be_applied() -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    shown = msgspec.convert(tomllib.loads(example), fleet_file.Fleet)
+    machines = [member.name for group in fleet_file.flatten(shown) for member in group.members]
+    assert machines == ["web-0", "web-1", "batch_0", "batch_1", "FrontEnd_IN_0", "bastion"]
+
+
+def test_sample_files_name_a_schema_that_is_there() -> None:
+    samples = [*PACKAGING.glob("*.toml"), tree.ROOT / "docs" / "reference" / "fleet-file.md"]
+    assert len(samples) == 4
+    for sample in samples:
+        (url,) = re.findall(r"^#:schema (\S+)$", sample.read_text(encoding="utf-8"), re.MULTILINE)
+        assert url.startswith(INSTALLED_AT)
+        assert url.removeprefix(INSTALLED_AT) in write_schemas.FILES
+
+
+@pytest.mark.skipif(
+    not (shutil.which("man") and shutil.which("go-md2man")),
+    reason="go-md2man makes the manual, and man-db formats it",
+)
+def test_man_shows_each_page_without_a_warning(tmp_path: Path) -> None:
+    write_manual.write(tmp_path)
+    assert len(list((tmp_path / "completion").iterdir())) == len(write_manual.SHELLS)
+    for name in write_manual.PAGES:
+        shown = subprocess.run(
+            ["man", "--warnings", "--local-file", str(tmp_path / "man" / name)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
+        )
+        assert shown.stderr == ""
+        assert "DESCRIPTION" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("page", "holder"),
+    [
+        ("agent-settings.md", AgentSettings),
+        ("relay-settings.md", HostRelaySettings),
+        ("settings.md", Settings),
+    ],
+)
+def test_each_setting_has_its_heading_and_its_default(page: str, holder: type) -> None:
+    """An action's terms have theirs once, and with a kind where its default differs."""
+    told = dict(
+        re.findall(r"^### `([^`]+)`\n\nDefault: `(.*?)`", reference.page(page), re.MULTILINE)
+    )
+    for path, default in reference.each_setting(holder):
+        if path.startswith("guest.") and holder is HostRelaySettings:
+            continue  # the service's
+        kind = path.removeprefix("rule[].") if ".prepare" in path else path
+        shared = re.sub(r"\[\]\.\w+\.", "[].(kind).", kind)
+        assert told.get(kind, told.get(shared)) == reference.written(default), path
+
+
+def test_every_public_name_has_its_heading() -> None:
+    named = re.findall(r"^### `(\w+)", reference.page("client.md"), re.MULTILINE)
+    assert sorted(named) == sorted(set(forewarn.__all__) - {"__version__"})

@@ -10,15 +10,6 @@ MAX_MODULE_LINES = 800
 MAX_FUNCTION_LINES = 70
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "core", "base", "manager"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
-RETIRED = re.compile(
-    "answers|asking|attention|bench|callers|carrying|causes|choices|configuration|consent|copies|"
-    "dealing|desk|draft|errands|hands|host_documents|ledger|loading|looking|news_tail|opening|"
-    "pace|parting|prefer|rate|reading|request_headers|retired|roster|runs|sentences|snapshots|"
-    "statements|steering|steps|strangers|tally|telling|terms|timekeeping|trace|view|vitals|"
-    "waiting|watched|words|working_set|writing"
-)
-"""What modules were once called, before the names of docs/architecture.md."""
-
 PHRASES = re.compile(
     r"\banew\b|of the fleet is called|is no (?:json|number|time|toml)\b|\bwanted is\b"
     r"|nothing of this is still to come|nothing of maintenance .* has stopped"
@@ -87,10 +78,6 @@ def test_a_class_name_stands_for_one_thing() -> None:
             if not node.is_function:
                 places[node.name.lstrip("_")].append(f"{tree.shown(path)}:{node.line}")
     assert not {name: found for name, found in places.items() if len(found) > 1}
-
-
-def test_no_module_has_a_retired_name() -> None:
-    assert not [tree.shown(path) for path in package() if RETIRED.fullmatch(path.stem)]
 
 
 def test_no_file_speaks_in_retired_phrases() -> None:

@@ -7,15 +7,16 @@ import pytest
 
 from end_to_end.conftest import cloud, folder
 from end_to_end.running import Running
-from recipes.power import Power, power
+from recipes.power import Power
 
 __all__ = ["cloud", "folder"]
 
 
 @pytest.fixture
 def switch(folder: Path) -> Iterator[Power]:
-    with power(folder) as made:
-        yield made
+    made = Power(folder)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,15 +95,6 @@ def _tried(act: Callable[[], None]) -> str:
     except Exception as error:  # noqa: BLE001 - whatever it was is the operation's outcome
         return f"{type(error).__name__}: {error}"
     return "done"
-
-
-@contextlib.contextmanager
-def power(folder: Path) -> Iterator[Power]:
-    switch = Power(folder)
-    try:
-        yield switch
-    finally:
-        switch.close()
 
 
 def completed(service: Running, maintenance: int) -> Any:

@@ -13,6 +13,7 @@ import threading
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from end_to_end.running import Running
 from ports import free_port
 from recipes import pages
 from recipes.power import Power
-from recipes.web import Long, Web, asked
+from recipes.web import Web, asked, long_answer
 
 SETTINGS = pages.block("draining", "haproxy", "runtime API")
 
@@ -162,7 +163,9 @@ def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
         web = Web(tmp_path / "web", "web-0")
         opened.callback(web.close)
         web.start().hold()
-        request = Long(web.port)
+        began, pool = threading.Event(), opened.enter_context(ThreadPoolExecutor(1))
+        request = pool.submit(long_answer, web.port, began)
+        assert began.wait(patience.SECONDS)
         starter = STARTER.format(argv=web.argv, pid_file=str(web.pid_file))
         here = {
             "/usr/local/bin/start-worker": workplace.python(tmp_path, "start-worker", starter),
@@ -176,9 +179,9 @@ def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
         until(lambda: asked(web.port) == "")  # nobody new is let in
         seen = agent.looks
         until(lambda: agent.looks > seen + 1)  # who does not wait had approved by then
-        assert (cloud.approved, request.whole, web.status) == ([], None, None)
+        assert (cloud.approved, request.done(), web.status) == ([], False, None)
         web.release()
-        assert request.end()
+        assert request.result(patience.SECONDS)
         agent.until(lambda: agent.phase() == "Approved")
         assert (cloud.approved, web.status) == (["E1"], 0)
         cloud.show(started(EventType="Preempt"))

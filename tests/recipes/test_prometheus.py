@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+import stories
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.server.guest.limits import Reason
 from house.tree import ROOT
@@ -51,63 +52,23 @@ CALM: Final = {
 }
 """Series, each a constant or a counter as promtool writes them, when all is well."""
 
+((_ROWS,),) = (each.values for each in stories.stories_beside(__file__, "alerts.txt"))
 TROUBLE: Final = {
-    "ForewarnDown": {f"forewarn_build_info{SERVICE}": None},
-    "ForewarnNotReady": {f"forewarn_ready{SERVICE}": "0"},
-    "ForewarnNeedsOperator": {'forewarn_alerts{kind="failed"}': "1"},
-    "ForewarnMaintenanceHalted": {'forewarn_maintenances{state="halted"}': "1"},
-    "ForewarnUnapprovedSoon": {'forewarn_alerts{kind="unapproved"}': "2"},
-    "ForewarnKnowsNoMachine": {f"forewarn_machines{SERVICE}": "0"},
-    "ForewarnGuestsUnheard": {f"forewarn_machines_seen{SERVICE}": "89"},
-    "ForewarnUnknownCallers": {
-        'forewarn_guest_refusals_total{instance="one", reason="unknown-address"}': "0+120x240"
-    },
-    "ForewarnWrongSignature": {
-        'forewarn_guest_refusals_total{instance="one", reason="wrong-signature"}': "0+1x240"
-    },
-    "ForewarnConnectionsNearLimit": {f"forewarn_guest_connections{SERVICE}": "9000"},
-    "ForewarnGuestErrors": {
-        'forewarn_guest_requests_total{code="503", instance="one", resource="approvals"}': "0+1x240"
-    },
-    "ForewarnSlowCommits": {
-        'forewarn_commit_seconds_bucket{instance="one", le="0.5"}': "0+1x240",
-        'forewarn_commit_seconds_bucket{instance="one", le="1.0"}': "0+9x240",
-        'forewarn_commit_seconds_bucket{instance="one", le="+Inf"}': "0+9x240",
-    },
-    "ForewarnLateStarts": {
-        'forewarn_start_lateness_seconds_bucket{instance="one", le="5.0"}': "0+1x240",
-        'forewarn_start_lateness_seconds_bucket{instance="one", le="30.0"}': "0+9x240",
-        'forewarn_start_lateness_seconds_bucket{instance="one", le="+Inf"}': "0+9x240",
-    },
-    "ForewarnWebhookBehind": {'forewarn_alerts{kind="webhook-behind"}': "1"},
-    "ForewarnReplicaMissing": {'forewarn_build_info{instance="two", job="forewarn"}': "1x30"},
-    "ForewarnReplicaBehind": {f"forewarn_replica_behind_seconds{SERVICE}": "8"},
-    "ForewarnChangesLost": {'forewarn_alerts{kind="lost-changes"}': "1"},
-    "ForewarnVersionsDiffer": {
-        'forewarn_build_info{instance="one", job="forewarn", version="next"}': "1"
-    },
-    "ForewarnAgentStuck": {'forewarn_agent_stuck{instance="web-0"}': "1"},
-    "ForewarnAgentBlind": {'forewarn_agent_endpoint_up{instance="web-0"}': "0"},
-    "ForewarnAgentDown": {'up{instance="web-0", job="forewarn-agent"}': "0"},
-    "ForewarnAgentCannotAct": {'forewarn_agent_healthy{instance="web-0"}': "0"},
-    "ForewarnAgentHeld": {
-        'forewarn_agent_events{instance="web-0", phase="Held", type="Reboot"}': "1"
-    },
-    "ForewarnAgentNotApproving": {
-        'forewarn_agent_approvals_failed_total{instance="web-0", reason="refused"}': "0+1x240"
-    },
+    row.split()[0]: dict(re.findall(r"(\w+\{.*?\}) (\S+)", row.replace("{SERVICE}", SERVICE)))
+    for _, row in _ROWS
+    if row and not row.startswith("#")
 }
-"""What is otherwise when an alert must fire, two hours later; None: the series is gone."""
+"""Series that are otherwise when an alert must fire."""
 
 
-@pytest.mark.parametrize("query", [*QUERIES, *(rule["expr"] for rule in RULES)])
-def test_every_query_asks_for_metrics_and_labels_that_there_are(query: str) -> None:
-    asked = set(re.findall(r"\b((?:forewarn|process)_\w+)", query))
-    assert {re.sub(r"_bucket$", "", name) for name in asked} <= METRICS
-    for pattern in re.findall(r'kind=~?"([^"]+)"', query):
-        assert set(pattern.split("|")) <= {*AlertKind}
-    for pattern in re.findall(r'reason=~?"([^"]+)"', query):
-        assert any(re.fullmatch(pattern, reason) for reason in Reason), pattern
+def test_every_query_asks_for_metrics_and_labels_that_there_are() -> None:
+    for query in (*QUERIES, *(rule["expr"] for rule in RULES)):
+        asked = set(re.findall(r"\b((?:forewarn|process)_\w+)", query))
+        assert {re.sub(r"_bucket$", "", name) for name in asked} <= METRICS, query
+        for pattern in re.findall(r'kind=~?"([^"]+)"', query):
+            assert set(pattern.split("|")) <= {*AlertKind}, query
+        for pattern in re.findall(r'reason=~?"([^"]+)"', query):
+            assert any(re.fullmatch(pattern, reason) for reason in Reason), query
 
 
 def test_panels_and_alerts_have_names_of_their_own() -> None:
@@ -154,9 +115,9 @@ def test_each_alert_fires_in_its_trouble_and_none_when_all_is_well(tmp_path: Pat
     _promtool("test", "rules", str(file))
 
 
-def _firing(name: str, trouble: dict[str, str | None]) -> dict[str, Any]:
+def _firing(name: str, trouble: dict[str, str]) -> dict[str, Any]:
     """Return a test of promtool's: two hours later this alert fires; none without a name."""
-    series = {kind: values for kind, values in (CALM | trouble).items() if values is not None}
+    series = {kind: values for kind, values in (CALM | trouble).items() if values != "gone"}
     named = f'alertname="{name}",' if name else ""
     return {
         "name": name or "calm",

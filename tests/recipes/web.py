@@ -99,11 +99,9 @@ class Web:
         return self
 
     def hold(self) -> None:
-        """Let long answers go on until `release`."""
         self._long.touch()
 
     def release(self) -> None:
-        """Let long answers come to their end."""
         self._long.unlink(missing_ok=True)
 
     @property
@@ -140,41 +138,16 @@ def asked(port: int) -> str:
         connection.close()
 
 
-class Long:
-    """A long request under way, in a thread of its own.
-
-    Args:
-        port: Where it is asked.
-    """
-
-    def __init__(self, port: int) -> None:
-        self.began = ""
-        """The first line of the answer; `""` until it came."""
-        self.lines = 0
-        """How many lines came: twenty a second."""
-        self.whole: bool | None = None
-        """Whether the answer came to its end; None while it goes on."""
-        self._thread = threading.Thread(target=self._ask, args=(port,))
-        self._thread.start()
-        until(lambda: self.began or self.whole is not None)
-
-    def _ask(self, port: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
+def long_answer(port: int, began: threading.Event) -> bool:
+    """Ask for a long answer, tell when it begins, and return whether it came whole."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
+    with contextlib.closing(connection):
+        connection.request("GET", "/long")
+        answer, line = connection.getresponse(), ""
         try:
-            connection.request("GET", "/long")
-            answer, whole = connection.getresponse(), False
-            while line := answer.readline().decode().strip():
-                self.began = self.began or line
-                self.lines += 1
-                whole = line.endswith("ends")
-            self.whole = whole
+            while further := answer.readline().decode().strip():
+                line = further
+                began.set()
         except (OSError, http.client.HTTPException):
-            self.whole = False
-        finally:
-            connection.close()
-
-    def end(self) -> bool:
-        """Wait for its end; return whether the answer came whole."""
-        self._thread.join(patience.SECONDS)
-        assert self.whole is not None
-        return self.whole
+            return False
+        return line.endswith("ends")

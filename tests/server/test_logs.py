@@ -26,7 +26,7 @@ def as_it_was() -> Iterator[None]:
     root.handlers[:] = handlers
 
 
-def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:
+def test_away_from_a_terminal_it_is_one_json_object_a_line_with_its_level_and_part() -> None:
     stream = io.StringIO()
     process.set_up_logs(Log(), stream)
     structlog.get_logger("forewarn.test").info("ready", guests=["http://127.0.0.1:1"], count=3)
@@ -37,6 +37,13 @@ def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:
     assert line["guests"] == ["http://127.0.0.1:1"]
     assert line["count"] == 3
     assert line["timestamp"].endswith("Z")
+    process.set_up_logs(Log(level="debug"), stream)
+    log = structlog.get_logger("forewarn.test")
+    for level in ("debug", "info", "warning", "error", "critical"):
+        getattr(log, level)("said %s", level)
+    told = [json.loads(line) for line in stream.getvalue().splitlines()[1:]]
+    assert [line["event"].split()[1] for line in told] == [line["level"] for line in told]
+    assert {line["logger"] for line in told} == {"forewarn.test"}
 
 
 def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
@@ -77,14 +84,3 @@ def test_a_line_that_cannot_be_written_stops_nobody() -> None:
     structlog.get_logger("forewarn.test").info("ready")
     with pytest.raises(BrokenPipeError):
         stream.close()
-
-
-def test_a_line_names_the_part_that_wrote_it_and_the_level() -> None:
-    stream = io.StringIO()
-    process.set_up_logs(Log(level="debug"), stream)
-    log = structlog.get_logger("forewarn.test")
-    for level in ("debug", "info", "warning", "error", "critical"):
-        getattr(log, level)("said %s", level)
-    told = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["event"].split()[1] for line in told] == [line["level"] for line in told]
-    assert {line["logger"] for line in told} == {"forewarn.test"}

@@ -12,7 +12,7 @@ from forewarn.connectors.settings import LibvirtHost
 from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
 from forewarn.settings import SettingsError
-from stories import play, stories_beside
+from stories import listed, play, split, stories_beside
 
 
 @pytest.fixture
@@ -62,59 +62,55 @@ def test_a_mistake_is_refused_with_its_place_and_what_to_write(
     assert play("mistakes.txt", rows, refused) > 50
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ({"uri": "qemu:///system"}, ["cat"]),
-        ({"uri": "qemu+unix:///session?socket=/run/x"}, ["cat"]),
-        ({"uri": "qemu+ssh://root@h1:2222/system"}, ["ssh", "-p", "2222", "root@h1", "cat"]),
-        ({"uri": "qemu+tls://h1/system"}, []),
-        ({"uri": "qemu+tls://h1/system", "boot_id": ("boot-id", "h1")}, ["boot-id", "h1"]),
-    ],
-)
-def test_a_boot_id_is_asked_for_by_ssh_or_by_a_command(
-    host: dict[str, Any], expected: list[str]
+class Given:
+    """A story so far: the file, and the environment."""
+
+    def __init__(self, folder: Path, home: dict[str, str]) -> None:
+        self.folder, self.environment = folder, home
+        self.text = ""
+
+    def carry_out(self, row: str) -> None:
+        line, _, follows = row.partition(" ->")
+        verb, words, options = split(line)
+        if verb == "boot-id":
+            boot_id = tuple(listed(options.pop("boot_id", "")))
+            self.compare_boot_id(LibvirtHost(name="h1", boot_id=boot_id, **options), follows)
+        elif verb:
+            getattr(self, f"{verb}_")(*words)
+
+    def compare_boot_id(self, host: LibvirtHost, follows: str) -> None:
+        expected, command = follows.split(), host.boot_id_command
+        assert [word for word in expected if word not in command] == []
+        assert command[:1] == tuple(expected[:1])
+
+    def file_(self, text: str) -> None:
+        self.text = text.replace(" ; ", "\n")
+
+    def given_(self, name: str, value: str) -> None:
+        self.environment[name] = value
+
+    def is_(self, place: str, expected: str) -> None:
+        found: Any = load(self.folder, self.text, self.environment)
+        for step in place.split("."):
+            found = found[int(step)] if step.isdecimal() else getattr(found, step)
+        assert str(found) == expected.replace("FOLDER", str(self.folder))
+
+    def refused_(self, words: str) -> None:
+        assert refusal(self.folder, self.text, self.environment).startswith(words)
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "settings.txt"))
+def test_what_is_given_is_found(
+    tmp_path: Path, home: dict[str, str], rows: list[tuple[int, str]]
 ) -> None:
-    command = LibvirtHost(name="h1", **host).boot_id_command
-    assert [word for word in expected if word not in command] == []
-    assert command[:1] == tuple(expected[:1])
+    assert play("settings.txt", rows, Given(tmp_path, home).carry_out)
 
 
-def test_the_hosts_of_the_fleet_are_the_connectors_and_those_named_beside_them(
+def test_more_hosts_than_one_service_watches_are_refused(
     tmp_path: Path, home: dict[str, str]
 ) -> None:
-    connector = """
-        [connector.libvirt]
-        python = "/usr/bin/python3"
-        [[connector.libvirt.host]]
-        name = "h1"
-        uri = "qemu+ssh://h1/system"
-    """
-    own = load(tmp_path, f"{connector}[fleet.libvirt]\nsync = true\n", home)
-    assert own.hypervisors == {"h1": "qemu+ssh://h1/system"}
-    assert own.libvirt_python == "/usr/bin/python3"
-    more = '[fleet.libvirt]\npython = "/opt/python"\nuris = { h2 = "x:///" }\n'
-    both = load(tmp_path, connector + more, home)
-    assert both.hypervisors == {"h1": "qemu+ssh://h1/system", "h2": "x:///"}
-    assert both.libvirt_python == "/opt/python"
     many = ", ".join(f'h{n} = "x:///{n}"' for n in range(101))
     assert "101" in refusal(tmp_path, f"[fleet.libvirt]\nsync = true\nuris = {{ {many} }}\n", home)
-
-
-def test_what_the_environment_mends_is_no_mistake_and_what_only_both_break_names_both(
-    tmp_path: Path, home: dict[str, str]
-) -> None:
-    off = "[operator]\nsocket = 'off'\n"
-    mended = load(tmp_path, off, {**home, "FOREWARN_SET_OPERATOR__LISTEN": "127.0.0.1:8172"})
-    assert mended.operator.listen == "127.0.0.1:8172"
-    listening = "[operator]\nlisten = '127.0.0.1:8172'\n"
-    broken = {
-        **home,
-        "FOREWARN_SET_OPERATOR__LISTEN": "",
-        "FOREWARN_SET_OPERATOR__SOCKET": "off",
-    }
-    told = refusal(tmp_path, listening, broken)
-    assert told.startswith("FOREWARN_SET_OPERATOR__SOCKET: operator.listen: ")
 
 
 def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
@@ -124,52 +120,6 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
     large.write_bytes(b"#" * (files.MAX_FILE_BYTES + 1))
     with pytest.raises(SettingsError, match="1048576 bytes"):
         settings.load(large, {})
-
-
-def test_the_environment_overrides_the_file_key_by_key(
-    tmp_path: Path, home: dict[str, str]
-) -> None:
-    loaded = load(
-        tmp_path,
-        "[guest]\nhead_seconds = 1\nbody_seconds = 2\n[log]\nlevel = 'error'\n",
-        {
-            **home,
-            "FOREWARN_SET_GUEST__HEAD_SECONDS": "3.5",
-            "FOREWARN_SET_GUEST__LISTENER": '[{address = "::1", port = 81}]',
-            "FOREWARN_SET_GUEST__POST_WITHOUT_HEADER": "never",
-            "FOREWARN_SET_LOG__FORMAT": "json",
-            "FOREWARN_SET_OPERATOR__HOSTS": '["ops.example"]',
-        },
-    )
-    assert (loaded.guest.head_seconds, loaded.guest.body_seconds) == (3.5, 2.0)
-    assert loaded.guest.listener == (settings.Listener(address="::1", port=81),)
-    assert loaded.guest.post_without_header == "never"
-    assert (loaded.log.format, loaded.log.level) == ("json", "error")
-    assert loaded.operator.hosts == ("ops.example",)
-
-
-def test_text_from_the_environment_stays_text(home: dict[str, str]) -> None:
-    loaded = settings.load(None, {**home, "FOREWARN_SET_STORE__PATH": "/srv/true"})
-    assert loaded.store.path == "/srv/true"
-    assert settings.load(None, {**home, "FOREWARN_SET_STORE__PATH": "/1"}).store.path == "/1"
-
-
-def test_everything_is_beside_the_database_unless_it_is_said_otherwise(
-    tmp_path: Path, home: dict[str, str]
-) -> None:
-    loaded = load(tmp_path, "[store]\npath = 'data/my.db'\n", home)
-    assert loaded.store.path == str(tmp_path / "data" / "my.db")
-    assert loaded.operator.socket == str(tmp_path / "data" / "operator.sock")
-    assert loaded.operator.token_file == str(tmp_path / "data" / "operator.token")
-    other = load(tmp_path, "[operator]\nsocket = 'x.sock'\ntoken_file = '/run/t'\n", home)
-    assert other.operator.socket == str(tmp_path / "x.sock")
-    assert other.operator.token_file == "/run/t"
-    assert other.store.path == str(tmp_path / "state" / "forewarn.db")
-
-
-def test_a_switched_off_socket_stays_off(tmp_path: Path, home: dict[str, str]) -> None:
-    text = "[operator]\nsocket = 'off'\nlisten = '[::1]:8172'\n"
-    assert load(tmp_path, text, home).operator.socket == files.OFF
 
 
 def test_the_file_is_found_by_variable_then_for_the_user(

@@ -1,5 +1,6 @@
 """The operators' sockets and secrets: for this user alone, and never over somebody else's."""
 
+import ast
 import contextlib
 import grp
 import os
@@ -7,13 +8,13 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import patience
+import stories
 from forewarn.client import transport
 from forewarn.client.transport import Probes
 from forewarn.server import secret_files, sockets
@@ -52,29 +53,6 @@ def test_connections_that_a_socket_accepts_are_probed_as_it_says() -> None:
     assert probes.noticed_seconds == 16
 
 
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [
-        ("x" * 108, "107"),
-        ("gone/operator.sock", "folder .*/gone "),
-        ("file/operator.sock", "folder .*/file "),
-        ("file", "not a socket"),
-        pytest.param(
-            "/proc/self/operator.sock",
-            r"operator\.socket",
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's"),
-        ),
-    ],
-)
-def test_a_place_that_takes_no_socket_is_told_and_left_alone(
-    tmp_path: Path, place: str, told: str
-) -> None:
-    (tmp_path / "file").write_text("precious", encoding="utf-8")
-    with pytest.raises(SocketUnusable, match=told):
-        sockets.open_unix(tmp_path / place)
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
-
-
 def test_a_taken_port_is_told_in_one_line() -> None:
     with sockets.open_tcp("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -98,22 +76,6 @@ def test_removing_takes_sockets_only(tmp_path: Path) -> None:
     path.write_text("precious", encoding="utf-8")
     sockets.remove(path)
     assert path.exists()
-
-
-@pytest.mark.parametrize(
-    ("peer", "host"),
-    [
-        (("10.0.0.10", 40000), "10.0.0.10"),
-        (("fd00::10", 40000, 0, 0), "fd00::10"),
-        (("fe80::1", 40000, 0, 1), "fe80::1%lo"),
-        (("fe80::1%lo", 40000, 0, 1), "fe80::1%lo"),
-        (("fe80::1", 40000, 0, 2**31 - 1), "fe80::1"),
-        (None, ""),
-        ("", ""),
-    ],
-)
-def test_a_peer_is_named_with_the_interface_it_was_heard_on(peer: Any, host: str) -> None:
-    assert sockets.host_of(peer) == host
 
 
 # Sockets that systemd opened.
@@ -215,56 +177,6 @@ def test_the_socket_of_a_group_is_open_to_its_members_alone(tmp_path: Path) -> N
         sockets.open_unix(path, "no-such-group")
 
 
-SECRET = "0123456789abcdef"
-
-
-def write(folder: Path, content: bytes, mode: int = 0o600) -> Path:
-    path = folder / "proxy.secret"
-    path.write_bytes(content)
-    path.chmod(mode)
-    return path
-
-
-@pytest.mark.parametrize("written", [f" {SECRET}\n", f"\ufeff{SECRET}\r\n"])
-@pytest.mark.parametrize("mode", [0o400, 0o440, 0o600, 0o640])
-def test_a_secret_is_its_files_text_without_the_blanks_around_it(
-    tmp_path: Path, mode: int, written: str
-) -> None:
-    path = write(tmp_path, written.encode(), mode)
-    assert secret_files.shared_secret(path) == SECRET.encode()
-
-
-def fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path, 0o600)
-
-
-UNUSABLE: dict[str, Callable[[Path], object]] = {
-    **{f"has mode {mode:04o}": partial(Path.chmod, mode=mode)
-       for mode in (0o644, 0o660, 0o604, 0o602, 0o777)},
-    "cannot be read: No such file": Path.unlink,
-    "ordinary file": fifo,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("told", "spoil"), UNUSABLE.items(), ids=UNUSABLE)
-def test_a_secret_that_others_may_read_or_change_or_that_is_no_file_is_refused(
-    tmp_path: Path, told: str, spoil: Callable[[Path], object]
-) -> None:
-    path = write(tmp_path, SECRET.encode())
-    spoil(path)
-    with pytest.raises(SecretUnusable, match=told) as refused:  # a FIFO is not waited for
-        secret_files.shared_secret(path)
-    assert SECRET not in str(refused.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"short", b"0123456789abcde\n\n", b"\xff" * 20])
-def test_what_is_no_secret_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(SecretUnusable, match="at least 16 bytes") as refused:
-        secret_files.shared_secret(write(tmp_path, content))
-    assert "\n" not in str(refused.value)
-
-
 # The token's file.
 
 
@@ -280,29 +192,8 @@ def test_the_token_is_made_once_for_this_user_alone(tmp_path: Path) -> None:
     assert secret_files.token(path) == first
     assert secret_files.token(tmp_path / "other") != first
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "token"]
-
-
-@pytest.mark.parametrize(
-    ("mode", "credentials", "is_taken"),
-    [
-        *((mode, ".", True) for mode in (0o400, 0o440, 0o600)),
-        *((mode, ".", False) for mode in (0o444, 0o460, 0o644)),
-        (0o640, "", False),
-        (0o440, "beside", False),
-    ],
-)
-def test_a_token_that_others_may_read_is_refused_but_as_systemd_hands_it_on(
-    tmp_path: Path, mode: int, credentials: str, *, is_taken: bool
-) -> None:
-    path = tmp_path / "token"
-    made = secret_files.token(path)
-    path.chmod(mode)
-    folder = str(tmp_path / credentials) if credentials else ""
-    if is_taken:
-        assert secret_files.token(path, folder) == made
-    else:
-        with pytest.raises(SecretUnusable, match=f"{mode:04o}"):
-            secret_files.token(path, folder)
+    with pytest.raises(SecretUnusable, match="gone"):
+        secret_files.token(tmp_path / "gone" / "token")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -315,27 +206,78 @@ def test_a_credential_of_another_user_is_refused(tmp_path: Path) -> None:
         secret_files.token(path, str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["", "short", "a" * 15, "a" * 20 + "\x00", "ü" * 30])
-def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "token"
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o600)
-    with pytest.raises(SecretUnusable, match="no token"):
-        secret_files.token(path)
-    with pytest.raises(SecretUnusable, match="gone"):
-        secret_files.token(tmp_path / "gone" / "token")
+# A line for each place, peer and secret.
 
 
-@pytest.mark.parametrize(
-    ("names", "url"),
-    [
-        ((), "http://127.0.0.1:{}"),
-        (("ops.example",), "http://ops.example:{}"),
-        (("fd00::1",), "http://[fd00::1]:{}"),
-        (("ops.example", "https://ops.example"), "https://ops.example"),
-    ],
-)
-def test_browsers_are_led_to_a_name_of_the_settings(names: tuple[str, ...], url: str) -> None:
+def carry_out(folder: Path, row: str) -> None:
+    line, _, follows = row.partition(" ->")
+    expected = follows.strip()
+    verb, words, _ = stories.split(line)
+    if not verb:
+        return
+    try:
+        found = FOUND[verb](folder, *words)
+    except (SocketUnusable, SecretUnusable) as refused:
+        assert expected in str(refused)
+        assert "\n" not in str(refused)
+        assert SECRET not in str(refused)
+    else:
+        assert found == expected, found
+
+
+SECRET = "0123456789abcdef"
+
+
+def unix(folder: Path, place: str) -> str:
+    (folder / "file").write_text("precious", encoding="utf-8")
+    try:
+        sockets.open_unix(folder / place).close()
+    finally:
+        assert (folder / "file").read_text(encoding="utf-8") == "precious"
+    return "taken"
+
+
+def led_to(folder: Path, names: str) -> str:
+    del folder
     with sockets.open_tcp("127.0.0.1", 0) as opened:
-        found = sockets.url_for_browsers("http", "127.0.0.1", opened, names)
-        assert found == url.format(opened.getsockname()[1])
+        found = sockets.url_for_browsers("http", "127.0.0.1", opened, ast.literal_eval(names))
+        return found.replace(str(opened.getsockname()[1]), "PORT")
+
+
+def written(folder: Path, mode: str, text: str) -> Path:
+    """Write a file with these bytes and this mode, or what is none: a FIFO, or nothing."""
+    path = folder / "written"
+    path.unlink(missing_ok=True)
+    if mode == "fifo":
+        os.mkfifo(path, 0o600)
+    elif mode != "gone":
+        unescaped = text.encode("latin-1").decode("unicode_escape") if "\\" in text else text
+        path.write_bytes(unescaped.encode("utf-8", "surrogateescape"))
+        path.chmod(int(mode, 8))
+    return path
+
+
+def secret(folder: Path, mode: str, text: str) -> str:
+    assert secret_files.shared_secret(written(folder, mode, text)) == SECRET.encode()
+    return "taken"
+
+
+def token(folder: Path, mode: str, credentials: str, text: str) -> str:
+    path = written(folder, mode, text)
+    assert secret_files.token(path, str(folder / credentials) if credentials else "") == text
+    return "taken"
+
+
+FOUND: dict[str, Callable[..., str]] = {
+    "unix": unix,
+    "peer": lambda _, peer: sockets.host_of(ast.literal_eval(peer or "''")),
+    "led-to": led_to,
+    "secret": secret,
+    "token": token,
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc and `lo` are Linux's")
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "sockets.txt"))
+def test_what_is_no_place_or_secret_is_told_in_one_line(tmp_path: Path, rows: stories.Rows) -> None:
+    assert stories.play("sockets.txt", rows, lambda row: carry_out(tmp_path, row))

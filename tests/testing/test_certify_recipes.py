@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the recipes are for Linux"),
 ]
 SOAK = pytest.mark.soak
-FEW = {"approve", "drain-fails", "two-events"}
+FEW = {"drain-fails", "two-events"}
 """What examples do by `make test`; all scenarios, and the recipes, are the soak's."""
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -72,47 +72,15 @@ def place(folder: Path, name: str, text: str) -> Path:
 
 # Rules that run a program, stop a unit, or send a signal.
 
-SYSTEMCTL = """
-active=$FOREWARN_FOLDER/stopped
-case $1 in
-show)
-    [ -e "$active" ] && state=inactive || state=active
-    printf 'LoadState=loaded\\nActiveState=%s\\n' "$state"
-    printf 'MainPID=%s\\n' "$(cat "$FOREWARN_FOLDER/worker.pid" 2>/dev/null || echo 0)" ;;
-stop) "$FOREWARN_DRAIN" && touch "$active" ;;
-start) rm -f "$active"; exec "$FOREWARN_UNDRAIN" ;;
-esac
-"""
-SWITCHOVER = """
-case $1 in
-prepare) exec "$FOREWARN_DRAIN" ;;
-recover) exec "$FOREWARN_UNDRAIN" ;;
-esac
-"""
-
-
-PACEMAKER = """
-case $0$* in
-*crm_standby*on*) exec "$FOREWARN_DRAIN" ;;
-*crm_standby*-D*) exec "$FOREWARN_UNDRAIN" ;;
-esac
-"""
-KUBECTL = """
-case $1 in
-drain) exec "$FOREWARN_DRAIN" ;;
-uncordon) exec "$FOREWARN_UNDRAIN" ;;
-get) case $* in *Ready*) echo True ;; esac ;;
-esac
-"""
-
 
 PLACE = "/usr/local/lib/forewarn"
+STAND_INS = Path(__file__).with_name("stand_ins")
 PROGRAMS = {
-    "systemctl": SYSTEMCTL,
-    "switchover.sh": SWITCHOVER,
-    "crm_standby": PACEMAKER,
+    **{
+        name: (STAND_INS / name).read_text(encoding="utf-8")
+        for name in ("systemctl", "switchover.sh", "crm_standby", "kubectl")
+    },
     "crm_resource": "",
-    "kubectl": KUBECTL,
     "node.sh": pages.placed(
         pages.block("kubernetes", "sh"), {"/var/lib/forewarn-agent/": "$FOREWARN_FOLDER/"}
     ),
@@ -136,44 +104,16 @@ def test_a_recipe_passes(tmp_path: Path, page: str) -> None:
     assert not judged(f"PATH={tmp_path}:$PATH; {command}", *BY_THE_AGENT)
 
 
-WORKER = """
-# Does at its signal what the page says, until its scenario is over.
-TRAP
-echo $$ >"$FOREWARN_FOLDER/worker.pid"
-while [ -e "$FOREWARN_FOLDER" ]; do
-    sleep 1 &
-    wait $!
-done
-"""
-LEAVES = """
-leave() {
-    rm -f "$FOREWARN_FOLDER/worker.pid"
-    "$FOREWARN_DRAIN" && exit 0
-    echo $$ >"$FOREWARN_FOLDER/worker.pid"
-}
-trap leave TERM
-"""
-SAVES = """
-save() { "$FOREWARN_DRAIN" && echo >"$FOREWARN_FOLDER/new" && mv "$FOREWARN_FOLDER/new" "$1"; }
-trap 'save "$FOREWARN_FOLDER/checkpoint.json"' USR1
-"""
-START_WORKER = """
-[ ! -e "$FOREWARN_FOLDER/worker.pid" ] || exit 0
-setsid {worker} </dev/null >/dev/null 2>&1 &
-while [ ! -e "$FOREWARN_FOLDER/worker.pid" ]; do sleep 0.05; done
-[ ! -e "$FOREWARN_DRAIN_LOG" ] || exec "$FOREWARN_UNDRAIN"
-"""
-
-
 def started(folder: Path, trap: str) -> Path:
-    """Return what starts a worker."""
-    worker = place(folder, "worker", WORKER.replace("TRAP", trap))
-    return place(folder, "start-worker", START_WORKER.replace("{worker}", str(worker)))
+    """Return what starts a worker, which does at its signal what the page says."""
+    texts = [(STAND_INS / name).read_text("utf-8") for name in ("worker", trap, "start-worker")]
+    worker = place(folder, "worker", texts[0].replace("TRAP", texts[1]))
+    return place(folder, "start-worker", texts[2].replace("{worker}", str(worker)))
 
 
 @SOAK
 def test_a_process_with_a_pid_file_is_ended(tmp_path: Path) -> None:
-    starter = started(tmp_path, LEAVES)
+    starter = started(tmp_path, "leaves")
     rules = pages.block("draining", "toml", "pid_file")
     here = {"/usr/local/bin/start-worker": str(starter), "/run/": "@FOLDER@/"}
     command = by_the_agent(tmp_path, pages.placed(rules, here))
@@ -182,8 +122,8 @@ def test_a_process_with_a_pid_file_is_ended(tmp_path: Path) -> None:
 
 @SOAK
 def test_a_checkpoint_is_written(tmp_path: Path) -> None:
-    place(tmp_path, "systemctl", SYSTEMCTL)
-    starter = started(tmp_path, SAVES)
+    place(tmp_path, "systemctl", PROGRAMS["systemctl"])
+    starter = started(tmp_path, "saves")
     places = {"/srv/computation": "@FOLDER@"}
     command = by_the_agent(tmp_path, pages.placed(pages.block("checkpoint", "toml"), places))
     path = f"PATH={tmp_path}:$PATH"
@@ -310,21 +250,12 @@ def test_an_example_in_python_passes(tmp_path: Path, example: str, scenarios: se
     assert not judged(f"{quick}; exec {sys.executable} {tmp_path}/marked.py", *but)
 
 
-WATCHED = """
-case $FOREWARN_CHANGE-$FOREWARN_EVENT_STATUS-$FOREWARN_LAST in
-appeared-Scheduled-)
-    "$FOREWARN_DRAIN" &&
-    APPROVE ;;
-gone-*-yes) "$FOREWARN_UNDRAIN" ;;
-esac
-"""
-
-
 @SOAK
 def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     (approve,) = re.findall(r"(?m)^    (curl (?:.*\\\n)+.*)$", page)
-    program = place(tmp_path, "handle", WATCHED.replace("APPROVE", approve))
+    watched = (STAND_INS / "watched").read_text("utf-8")
+    program = place(tmp_path, "handle", watched.replace("APPROVE", approve))
     bin_ = Path(sys.executable).parent
     assert not judged(
         f"PATH={bin_}:$PATH; exec forewarn watch --mine --since state --exec {program}"

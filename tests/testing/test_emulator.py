@@ -1,20 +1,24 @@
 """The emulator as tests of handlers use it: real clients, real sockets, a clock that stands."""
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 import requests
 
 import forewarn
 import patience
+import stories
 from forewarn.server.guest.limits import Limits
-from forewarn.testing import EmulatedMachine, Emulator, Exchange, NotIdle, Refused
+from forewarn.testing import EmulatedEvent, EmulatedMachine, Emulator, Exchange, NotIdle, Refused
 from forewarn.testing.emulated_service import EmulatedService
+from forewarn.testing.faults import PLAYBOOKS, Concerns, FaultKind, FaultPlan, named
 from forewarn.vocabulary import ErrorCode
 from leftovers import check_nothing_left
 from testing.conftest import NOON, get
@@ -54,70 +58,134 @@ class Handler:
                 self._handle(self._client, change)
 
 
-def test_the_clock_stands_until_it_is_told(emulator: Emulator, web: EmulatedMachine) -> None:
-    event = emulator.schedule("Reboot", "web-0")
-    with forewarn.Client(web.endpoint) as client:
-        (read,) = client.events()
-        told = (read.event_id, read.event_type, read.status)
-        assert told == (event.event_id, "Reboot", "Scheduled")
-        assert (read.not_before, read.concerns_me) == (NOON + timedelta(minutes=15), True)
-        emulator.advance("14m59s")
-        assert (event.status, emulator.now) == ("Scheduled", NOON + timedelta(seconds=899))
-        emulator.advance(1)
-        assert (event.status, event.start_cause) == ("Started", "notice-over")
-        emulator.finish()
-        assert event.status == "Returning"
-        assert [each.started for each in client.events()] == [True]
-        assert event.status == "Completed"
-        assert client.events() == ()
+def code_of(error: Exception) -> str:
+    match error:
+        case Refused():
+            return error.code
+        case NotIdle():
+            return "not-idle"
+    return "value"
 
 
-def test_an_approval_starts_the_event_and_is_kept(emulator: Emulator, web: EmulatedMachine) -> None:
-    event = emulator.schedule("Reboot", "web-0")
-    with forewarn.Client(web.endpoint) as client:
-        client.approve(event.event_id)
-    assert (event.status, event.start_cause, event.approved_by) == ("Started", "approved", "web-0")
-    kept = [(each.event_id, each.by, each.at) for each in emulator.approvals]
-    assert kept == [(event.event_id, "web-0", NOON)]
+class EmulatorStory:
+    """A story so far: the emulator, the last event, and the last answer."""
+
+    event_: EmulatedEvent
+
+    def __init__(self, emulator: Emulator, web: EmulatedMachine) -> None:
+        self.emulator, self.machines = emulator, {"web-0": web}
+        self.operators = ""
+
+    def carry_out(self, row: str) -> None:
+        line, arrow, follows = row.partition(" ->")
+        verb, words, options = stories.split(line)
+        if not verb:
+            return
+        act = verb.replace("-", "_")
+        try:
+            found = getattr(self if hasattr(self, act) else self.emulator, act)(*words, **options)
+        except (Refused, NotIdle, ValueError) as error:
+            assert arrow, error
+            code, _, said = follows.strip().partition(" ")
+            assert code == code_of(error)
+            assert said in str(error)
+            assert "advance()" not in str(error)
+        else:
+            assert not arrow or str(found) == follows.strip(), found
+
+    def schedule(self, event_type: str, machine: str, no_notice: str = "", **more: str) -> None:
+        given: dict[str, Any] = {**more, **({"no_notice": True} if no_notice else {})}
+        self.event_ = self.emulator.schedule(event_type, machine, **given)
+
+    def event(self, **facts: str) -> None:
+        for name, expected in facts.items():
+            found = self.emulator.now if name == "now" else getattr(self.event_, name)
+            moment = isinstance(found, datetime)
+            assert found == (NOON + stories.elapsed(expected) if moment else expected), name
+
+    def read(self) -> str:
+        with forewarn.Client(self.machines["web-0"].endpoint) as client:
+            return " ".join(each.status for each in client.events())
+
+    def approve(self) -> None:
+        with forewarn.Client(self.machines["web-0"].endpoint) as client:
+            client.approve(self.event_.event_id)
+
+    def approvals(self, *by: str) -> None:
+        kept = [(each.event_id, each.by, each.at) for each in self.emulator.approvals]
+        assert kept == [(self.event_.event_id, each, NOON) for each in by]
+
+    def advance(self, span: str) -> None:
+        self.emulator.advance(int(span) if span.lstrip("-").isdecimal() else span)
+
+    def fail(self, reason: str = "") -> None:
+        self.emulator.fail(None, reason)
+
+    def until_idle(self) -> None:
+        self.emulator.until_idle(0)
+
+    def history(self, count: str) -> None:
+        assert len(self.emulator.history()) == int(count)
+
+    def machine(self, name: str) -> None:
+        self.machines[name] = self.emulator.machine(name)
+
+    def fault(self, name: str, **values: str) -> None:
+        given = {key: int(text) if text.isdecimal() else text for key, text in values.items()}
+        self.emulator.faults(name, **given)
+
+    def faults_met(self, *names: str) -> None:
+        assert [exchange.fault for exchange in self.emulator.requests] == list(names)
+
+    def last_request(self, **facts: str) -> None:
+        exchange = self.emulator.requests[-1]
+        assert {name: str(getattr(exchange, name)) for name in facts} == facts
+
+    def get(self, header: str = "", of: str = "web-0") -> str:
+        name, _, value = header.partition(":")
+        return self._status(lambda: get(self.machines[of], **({name: value} if name else {})))
+
+    def post(self) -> str:
+        body = {"StartRequests": [{"EventId": self.event_.event_id}]}
+        url = f"{self.machines['web-0'].endpoint}/metadata/scheduledevents?api-version=2020-07-01"
+        return self._status(
+            lambda: requests.post(
+                url, json=body, headers={"Metadata": "true"}, timeout=patience.SECONDS
+            )
+        )
+
+    def order(self, path: str, body: str) -> str:
+        self.operators = self.operators or self.emulator.open_operators()
+        place = f"{self.operators}/v1/{path}"
+        told = requests.post(place, json=json.loads(body), timeout=patience.SECONDS)
+        return str(told.status_code)
+
+    def _status(self, ask: Callable[[], requests.Response]) -> str:
+        try:
+            self.answer = ask()
+        except requests.RequestException:
+            return "lost"
+        return str(self.answer.status_code)
+
+    def answered(self, name: str, expected: str) -> None:
+        found = self.answer.text if name == "text" else str(self.answer.headers.get(name))
+        assert expected[1:] in found if expected[:1] == "~" else found == expected
+
+    def begin_get(self) -> None:
+        """Send a request, and read its answer by `ended-get`."""
+        self.opened = contextlib.ExitStack()
+        self.connection = self.opened.enter_context(connected(self.emulator))
+        self.connection.sendall(GET)
+        self.emulator.until(lambda: self.emulator.requests, patience.SECONDS)
+
+    def ended_get(self, status: str) -> None:
+        with self.opened:
+            assert self.connection.recv(12).decode() == f"HTTP/1.1 {status}"
 
 
-def test_maintenance_ends_by_itself_and_waits_for_no_machine_that_never_asked(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    event = emulator.schedule("Freeze", web.name, notice="20m")
-    assert event.not_before == NOON + timedelta(minutes=20)
-    emulator.advance("20m")
-    assert event.status == "Started"
-    emulator.advance("9s")
-    assert event.status == "Completed"
-    emulator.until_idle(0)
-
-
-def test_what_fails_is_gone_and_says_why(emulator: Emulator, web: EmulatedMachine) -> None:
-    event = emulator.schedule("Redeploy", web.name, no_notice=True)
-    assert event.status == "Started"
-    emulator.fail(event, "no such host")
-    assert (event.status, event.outcome) == ("Failed", "no such host")
-    assert emulator.events() == []
-    assert [each.event_id for each in emulator.history()] == [event.event_id]
-
-
-@pytest.mark.parametrize("end", [Emulator.finish, Emulator.fail])
-def test_nothing_is_ended_before_it_has_started_or_twice(
-    emulator: Emulator, web: EmulatedMachine, end: Callable[..., None]
-) -> None:
-    with pytest.raises(Refused) as nothing:
-        end(emulator)
-    event = emulator.schedule("Reboot", web.name)
-    with pytest.raises(Refused) as too_early:
-        end(emulator, event)
-    emulator.advance("15m")
-    end(emulator, event)
-    with pytest.raises(Refused, match=event.status) as too_late:
-        end(emulator)
-    for refused in (nothing, too_early, too_late):
-        assert refused.value.code is ErrorCode.CONFLICT
-        assert "advance()" not in refused.value.message
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "emulator.txt"))
+def test_the_story_holds(emulator: Emulator, web: EmulatedMachine, rows: stories.Rows) -> None:
+    assert stories.play("emulator.txt", rows, EmulatorStory(emulator, web).carry_out)
 
 
 def test_a_handler_is_driven_until_nothing_is_left(
@@ -130,14 +198,6 @@ def test_a_handler_is_driven_until_nothing_is_left(
         emulator.until(lambda: handler.told[-1:] == ["gone"], patience.SECONDS)
     assert handler.told == ["appeared", "started", "gone"]
     assert emulator.now == NOON + timedelta(seconds=90)
-
-
-def test_what_a_handler_leaves_undone_is_named(emulator: Emulator, web: EmulatedMachine) -> None:
-    event = emulator.schedule("Reboot", web.name)
-    with pytest.raises(NotIdle) as not_idle:
-        emulator.until_idle(0)
-    assert event.operation in str(not_idle.value)
-    assert event.status == "Scheduled"
 
 
 def test_who_waits_is_refused_when_the_emulator_stops() -> None:
@@ -283,12 +343,6 @@ def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> Non
         Emulator(port=port).start()
 
 
-def test_the_clock_does_not_go_back(emulator: Emulator) -> None:
-    for length in ("yesterday", "", -1, timedelta(seconds=-1)):
-        with pytest.raises(ValueError, match="span"):
-            emulator.advance(length)
-
-
 def test_forty_leave_nothing_behind() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
@@ -301,18 +355,6 @@ def test_forty_leave_nothing_behind() -> None:
                     client.document()
             if number % 10 == 0:
                 client.close()
-
-
-def test_a_machine_whose_request_is_refused_has_not_asked_again(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    get(web)
-    event = emulator.schedule("Reboot", "web-0", no_notice=True)
-    emulator.finish()
-    assert get(web, Metadata="").status_code == 400
-    assert event.status == "Returning"
-    get(web)
-    assert event.status == "Completed"
 
 
 EVENTS = b"/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
@@ -419,3 +461,77 @@ def test_what_an_observer_of_requests_raises_comes_with_the_next_call(
     assert get(web).status_code == 200
     with pytest.raises(AssertionError, match="GET"):
         emulator.advance(1)
+
+
+# Faults.
+
+HASTY = forewarn.Pace(
+    poll_seconds=0.02,
+    backoff_seconds=0.01,
+    longest_backoff_seconds=0.02,
+    longest_retry_after_seconds=0.02,
+)
+
+
+def test_documents_are_changed_and_come_back(emulator: Emulator, web: EmulatedMachine) -> None:
+    emulator.schedule("Reboot", web.name)
+    right = get(web)
+    document = right.json()
+    (event,) = document["Events"]
+    number = document["DocumentIncarnation"]
+    expected = {
+        "without-events": {"DocumentIncarnation": number},
+        "incarnation-restarts": {**document, "DocumentIncarnation": 1},
+        "incarnation-repeats": {**document, "DocumentIncarnation": number - 1},
+        "lower-case": {**document, "Events": [{**event, "EventId": event["EventId"].lower()}]},
+        "vanished": {"DocumentIncarnation": number + 1, "Events": []},
+        "duplicates": {**document, "Events": [event, event]},
+        "text-plain": document,
+    }
+    for kind, changed in expected.items():
+        emulator.faults(kind)
+        # A handler that has the document gets the changed one all the same.
+        met = get(web, **{"If-None-Match": right.headers["ETag"]})
+        assert met.json() == changed
+        assert met.headers["Content-Type"].startswith("text/plain") is (kind == "text-plain")
+        assert get(web).json() == document
+
+
+def test_a_bad_day_is_its_seeds_and_lets_a_handler_through_after_three_tries() -> None:
+    assert named("azure-bad-day", seed=1) == named("azure-bad-day", seed=1)
+    assert named("azure-bad-day", seed=1) != named("azure-bad-day", seed=2)
+    for seed in range(20):
+        plan = FaultPlan()
+        plan.add(named("azure-bad-day", seed=seed))
+        met = []
+        while plan:
+            met.append(plan.next(Concerns.EVENTS, "web-0") is not None)
+        assert sum(met) == 20, seed
+        assert not any(all(met[start : start + 4]) for start in range(len(met) - 3)), seed
+
+
+WAITS = {
+    name
+    for name, playbook in PLAYBOOKS.items()
+    if {FaultKind.DELAY, FaultKind.UNREACHABLE} & {fault.kind for fault in playbook(0)}
+}
+"""Playbooks that go on when the clock is moved: the tests above move it."""
+
+
+@pytest.mark.parametrize("playbook", sorted(PLAYBOOKS.keys() - WAITS))
+def test_forewarns_own_client_gets_through_each_playbook(
+    emulator: Emulator, web: EmulatedMachine, playbook: str
+) -> None:
+    event = emulator.schedule("Reboot", web.name)
+    emulator.faults(playbook, seed=4)
+    kinds = []
+    with forewarn.Client(web.endpoint, pace=HASTY) as client:
+        for change in client.watch():
+            kinds.append(change.kind)
+            if change.appeared and event.status == "Scheduled":
+                client.approve(change.event)
+                emulator.finish()
+            if change.gone and event.status == "Completed":
+                break
+    assert kinds[0] == "appeared"
+    assert event.approved_by == "web-0"

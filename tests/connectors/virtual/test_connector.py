@@ -4,20 +4,16 @@ The driver keeps its domain in the memory of the process, so each run finds it a
 """
 
 import asyncio
-import json
 import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import patience
 from connectors import hypervisor
-from connectors.workshop import Workshop, play, task, told
-from forewarn.connectors.command import MAX_RUNS, CommandUnusable
+from connectors.workshop import Workshop, play, task
+from forewarn.connectors.command import CommandUnusable
 from forewarn.connectors.libvirt import connector as libvirt
 from forewarn.connectors.libvirt.connector import LibvirtConnector
 from forewarn.connectors.port import Found, Outcome
@@ -35,14 +31,9 @@ with_libvirt = pytest.mark.skipif(
 )
 
 
-def connector(shop: Workshop, *hosts: LibvirtHost, **settings: Any) -> LibvirtConnector:
-    terms: dict[str, Any] = {"python": PYTHON, "host": hosts or (HOST,), "freeze_seconds": 0}
-    return LibvirtConnector(LibvirtSettings(**(terms | settings)), shop.state, os.environ)
-
-
-def acting(shop: Workshop, body: str, **settings: Any) -> LibvirtConnector:
-    """Return a connector whose Python is a shell program: it gets `-I FILE VERB`."""
-    return connector(shop, python=shop.program(body, "python"), **settings)
+def connector(shop: Workshop, *hosts: LibvirtHost) -> LibvirtConnector:
+    settings = LibvirtSettings(python=PYTHON, host=hosts or (HOST,), freeze_seconds=0)
+    return LibvirtConnector(settings, shop.state, os.environ)
 
 
 @with_libvirt
@@ -69,7 +60,7 @@ def test_a_machine_without_another_host_stays_and_the_outcome_says_why(shop: Wor
 
 @with_libvirt
 def test_a_check_of_what_was_not_done_says_so(shop: Workshop) -> None:
-    crashing = acting(shop, "exit 3")
+    crashing = shop.libvirt("exit 3")
     assert play(crashing.perform(task(vm_ids=(DOMAIN,)))) is Found.UNKNOWN
     assert play(connector(shop).check(task(vm_ids=(DOMAIN,), attempt=2))) is Found.NOT_DONE
 
@@ -91,10 +82,9 @@ def test_a_survey_tells_of_every_host_and_guest(shop: Workshop) -> None:
 
 
 def test_a_survey_that_fails_says_why_for_every_host(shop: Workshop) -> None:
-    facts = play(acting(shop, "echo out of order >&2; exit 3").survey())
-    assert [(each.answers, "out of order" in each.why) for each in facts.values()] == [
-        (False, True)
-    ]
+    facts = play(shop.libvirt("echo out of order >&2; exit 3").survey())
+    found = [(each.answers, "out of order" in each.why) for each in facts.values()]
+    assert found == [(False, True)] * 2
 
 
 def test_a_host_is_rebooted_by_its_own_command(shop: Workshop) -> None:
@@ -153,109 +143,6 @@ def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:
     assert ran.stdout == b"ended\n"
 
 
-# What becomes of a run.
-
-ENDS = {
-    "done": (0, Outcome(succeeded=True, message="it is", hosts={"web-0": "h2"})),
-    "failed": (libvirt.FAILED, Outcome(succeeded=False, message="it is", hosts={"web-0": "h2"})),
-}
-SAYS = """echo '{"hosts": {"web-0": "h2"}, "message": "it is"}'; exit """
-
-
-def test_a_run_that_was_lost_is_unknown_where_no_other_can_be_started(shop: Workshop) -> None:
-    """As on a full disk: the lost run may have done its work."""
-    hosts = acting(shop, "echo ran >> log; chmod -x python; kill -9 $$")
-    assert play(hosts.perform(task())) is Found.UNKNOWN
-    assert shop.lines("log") == ["ran"]
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_a_run_that_comes_to_an_end_is_run_once(shop: Workshop, name: str) -> None:
-    status, outcome = ENDS[name]
-    hosts = acting(shop, f"echo ran >> log; {SAYS}{status}")
-    assert play(hosts.perform(task())) == outcome
-    assert shop.lines("log") == ["ran"]
-    assert play(hosts.check(task(attempt=2))) == outcome
-
-
-@pytest.mark.parametrize("lost", ["exit 1", "kill -KILL $$"])
-def test_a_run_that_is_lost_is_followed_by_one_that_goes_on(shop: Workshop, lost: str) -> None:
-    body = f"cat >> told; echo >> told; echo ran >> log; [ -e lost ] || {{ : > lost; {lost}; }}; "
-    assert play(acting(shop, f"{body}{SAYS}0").perform(task())) == ENDS["done"][1]
-    assert len(shop.lines("log")) == 2
-    assert [json.loads(line)["again"] for line in shop.lines("told")] == [False, True]
-
-
-async def test_a_run_whose_runner_is_lost_is_followed_by_one_that_goes_on(shop: Workshop) -> None:
-    began, held = shop.pipe("began"), shop.pipe("held")
-    hosts = acting(
-        shop, f"echo ran >> log; [ -e lost ] || {{ : > lost; echo > began; cat held; }}; {SAYS}0"
-    )
-    performing = asyncio.create_task(hosts.perform(task()))
-    await told(began)
-    os.kill(shop.runner(), signal.SIGKILL)
-    assert await performing == ENDS["done"][1]
-    assert len(shop.lines("log")) == 2
-    held.write_text("")  # the first one ends, too
-
-
-def test_a_run_that_cannot_tell_is_not_followed_by_another(shop: Workshop) -> None:
-    hosts = acting(shop, f"echo ran >> log; exit {libvirt.UNKNOWN}")
-    assert play(hosts.perform(task())) is Found.UNKNOWN
-    assert shop.lines("log") == ["ran"]
-
-
-def test_runs_that_are_all_lost_leave_it_unknown(shop: Workshop) -> None:
-    hosts = acting(shop, "echo ran >> log; exit 1")
-    assert play(hosts.perform(task())) is Found.UNKNOWN
-    assert len(shop.lines("log")) == MAX_RUNS
-
-
-def test_a_run_that_was_killed_at_its_time_limit_is_followed_by_one_that_only_mends(
-    shop: Workshop,
-) -> None:
-    shop.pipe("never")
-    waits = "trap 'exit 1' TERM; : > late; cat never & wait"
-    body = f"cat >> told; echo >> told; [ -e late ] || {{ {waits}; }}; "
-    hosts = acting(shop, f"{body}{SAYS}{libvirt.FAILED}", time_limit_seconds=1)
-    assert play(hosts.perform(task())) == ENDS["failed"][1]
-    assert [json.loads(line)["stopping"] for line in shop.lines("told")] == [False, True]
-
-
-# How many at once.
-
-
-async def test_no_more_machines_of_a_host_are_worked_on_than_the_settings_allow(
-    shop: Workshop,
-) -> None:
-    hosts = acting(
-        shop,
-        f"echo began >> log; until [ -e go ]; do sleep 0.05; done; {SAYS}0",
-        at_once=3,
-        at_once_per_host=1,
-        host=(HOST, LibvirtHost(name="h2", uri="test:///2")),
-    )
-
-    async def began(count: int) -> None:
-        while len(shop.lines("log")) < count:
-            await asyncio.to_thread(shop.folder.exists)
-
-    one = asyncio.create_task(hosts.perform(task("web-0", "web-1", hosts=("h1", "h1"))))
-    two = asyncio.create_task(hosts.perform(task("web-2", operation="2.1", hosts=("h2",))))
-    await began(2)
-    staying = task("web-3", operation="3.1", hosts=("h1",), host_boot_id="boot-1")
-    three = asyncio.create_task(hosts.perform(staying))
-    await began(3)
-    seen = shop.lines("log")
-    (shop.folder / "go").touch()
-    await asyncio.gather(one, two, three)
-    assert len(seen) == 3
-    assert len(shop.lines("log")) == 4
-
-
-# Settings that cannot be used.
-
-
 def test_settings_that_cannot_be_used_are_refused_in_one_line(shop: Workshop) -> None:
     with pytest.raises(CommandUnusable, match="host"):
         LibvirtConnector(LibvirtSettings(), shop.state, os.environ)
@@ -266,12 +153,6 @@ def test_settings_that_cannot_be_used_are_refused_in_one_line(shop: Workshop) ->
         with pytest.raises(CommandUnusable, match=r"^connector\.libvirt\.python: \S+ ") as refused:
             libvirt.require_libvirt(LibvirtSettings(host=(HOST,), python=python), os.environ)
         assert "\n" not in str(refused.value)
-
-
-def test_the_program_and_the_connector_agree_on_exit_statuses() -> None:
-    source = Path(libvirt.PROGRAM).with_name("program.py").read_text(encoding="utf-8")
-    assert f"FAILED: Final = {libvirt.FAILED}\n" in source
-    assert f"UNKNOWN: Final = {libvirt.UNKNOWN}\n" in source
 
 
 def test_the_program_starts_without_our_libraries(shop: Workshop) -> None:
