@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Iterable
 
 import pytest
 
@@ -14,90 +13,9 @@ from forewarn.client.event import Misuse, RequestRefused
 from forewarn.client.session import Attempt, FailedAnswer, Pace, Question
 from forewarn.protocol import codec
 from forewarn.protocol.message import Reply
-from forewarn.vocabulary import EventType
 
 OTHER_ID = "AAAAAAAA-4CBF-4FC4-9C45-B40CF3106D0E"
 STARTED = {"EventStatus": "Started"}
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"EventId": EVENT_ID.lower()},
-        {"Resources": ["_web-0"]},
-        {"Resources": None},
-        {"Description": None, "EventSource": None, "DurationInSeconds": None},
-        {"NotBefore": None},
-        {"EventStatus": None},
-        {"EventType": None},
-        {"EventType": "REBOOT", "EventStatus": "scheduled"},
-        {"NotBefore": "2026-01-01T12:15:00Z"},
-        {"NotBefore": "Fri, 01 Jan 2026 12:15:00 GMT"},
-        {"Unknown": {"of": "a later version"}},
-    ],
-    ids=str,
-)
-def test_another_way_to_write_the_same_event_is_no_news(facts: dict[str, object]) -> None:
-    first = listed(Description="why", DurationInSeconds=5)
-    said = {key: value for key, value in (first | facts).items() if value is not None}
-    run = Run(one_by_one(document(first), document(said), document(first), document()))
-    assert [kinds(run.ask()) for _ in range(3)] == [["appeared"], [], []]
-    (gone,) = run.ask()
-    assert (gone.event.event_id, gone.event.description) == (EVENT_ID, "why")
-    assert gone.event.duration_seconds == 5
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *map(reply, (404, 410, 401, 403, 500, 302, 200)),
-        *(reply(200, body) for body in (b"<html>", b"[]", b"{}", b"null", b"[" * 100_000)),
-        reply(200, b'{"DocumentIncarnation":7}'),
-        reply(200, b'{"DocumentIncarnation":7,"Events":null}'),
-        *(reply(200, b'{"Events":%s}' % events) for events in (b"{}", b"[{}]", b"[null]")),
-    ],
-    ids=lambda answer: f"{answer.status} {answer.body[:30]!r}",
-)
-def test_what_is_no_document_is_never_read_as_an_empty_one(answer: object) -> None:
-    run = Run(one_by_one(document(listed()), answer, document(listed()), document()))
-    assert [kinds(run.ask()) for _ in range(4)] == [["appeared"], [], [], ["gone"]]
-    assert run.troubles[-1] == "over"
-    assert len(run.troubles) == 2
-
-
-def test_names_are_compared_without_case_and_with_the_previews_sign() -> None:
-    for resources, concerned in [
-        (["WEB-0"], True),
-        (["_Web-0"], True),
-        (["web-1", "web-0"], True),
-        (["web-00", "__web-0"], False),
-        ([], False),
-    ]:
-        run = Run(one_by_one(document(listed(Resources=resources))))
-        assert [change.event.concerns_me for change in run.ask()] == [concerned]
-
-
-@pytest.mark.parametrize(
-    ("types", "mine", "told"),
-    [
-        (None, False, ["web-0", "web-1"]),
-        (None, True, ["web-0"]),
-        (["freeze"], False, ["web-1"]),
-        (["FREEZE", "Reboot"], False, ["web-0", "web-1"]),
-        ([EventType.REBOOT], False, ["web-0"]),
-        (["Freeze"], True, []),
-        (("Freeze", "Reboot"), True, ["web-0"]),
-    ],
-)
-def test_what_is_not_wished_for_is_never_told(
-    types: Iterable[str] | None, mine: bool, told: list[str]
-) -> None:
-    wishes = watch.event_filter(types, mine=mine)
-    events = (listed(), listed(OTHER_ID, EventType="Freeze", Resources=["web-1"]))
-    started = tuple(event | STARTED | {"NotBefore": ""} for event in events)
-    run = Run(one_by_one(document(*events), document(*started), document()), wishes=wishes)
-    names = [[change.event.resources[0] for change in run.ask()] for _ in range(3)]
-    assert names == [told, told, told]
 
 
 @pytest.mark.parametrize(("slept", "paused"), [(60.0, 0.0), (0.0, 60.0)])
@@ -121,43 +39,6 @@ def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document(
     for _ in range(4):
         run.ask()
     assert held == [False, True, False, True]
-
-
-@pytest.mark.parametrize("date", ["11:00:00", "12:10:00"])
-def test_a_watch_that_resumes_with_a_wrong_clock_has_the_servers_notice(date: str) -> None:
-    run = Run(one_by_one(document(listed())))
-    run.ask()
-    answers = one_by_one(document(listed(), Date=f"Thu, 01 Jan 2026 {date} GMT"))
-    again, fresh = Run(answers, since=run.watcher.since), Run(answers)
-    assert again.ask() == []
-    fresh.ask()
-    assert [each.starts_by for each in again.listed] == [each.starts_by for each in fresh.listed]
-
-
-@pytest.mark.parametrize(
-    ("headers", "pause"),
-    [
-        ({"Retry_After": "3"}, 3.15),
-        ({"Retry_After": "100000"}, 9.55),
-        ({"Retry_After": "0"}, 0.375),
-        ({"Retry_After": "soon"}, 0.375),
-        ({"Retry_After": "Thu, 01 Jan 2026 12:00:20 GMT"}, 0.375),
-        (
-            {
-                "Date": "Thu, 01 Jan 2026 12:00:00 GMT",
-                "Retry_After": "Thu, 01 Jan 2026 12:00:20 GMT",
-            },
-            9.55,
-        ),
-    ],
-)
-def test_a_server_that_says_when_to_come_again_is_believed(
-    headers: dict[str, str], pause: float
-) -> None:
-    run = Run(one_by_one(reply(429, **headers), document()))
-    run.ask()
-    run.ask()
-    assert run.seconds == pytest.approx(pause, abs=0.01)
 
 
 def test_a_pause_after_a_failure_has_its_limits_whatever_chance_and_servers_say() -> None:
