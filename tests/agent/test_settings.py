@@ -92,16 +92,11 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
     assert loaded.settings.state.folder == str(tmp_path / "agent")
 
 
-def lines() -> list[str]:
-    """Return the lines of settings.txt."""
-    text = Path(__file__).with_name("settings.txt").read_text(encoding="utf-8")
-    return [row for _, row in stories.stories(text)[""] if row and not row.startswith("#")]
-
-
-@pytest.mark.parametrize("line", lines())
-def test_settings_are_taken_or_refused_by_file_and_place(tmp_path: Path, line: str) -> None:
-    told, _, verdict = line.partition(" ->")
-    expected, _, fact = verdict.strip().partition("| ")
+@pytest.mark.parametrize(("told", "verdict"), stories.lines_beside(__file__, "settings.txt"))
+def test_settings_are_taken_or_refused_by_file_and_place(
+    tmp_path: Path, told: str, verdict: str
+) -> None:
+    expected, _, fact = verdict.partition("| ")
     kind, _, terms = told.partition(" ")
     place = expected.strip()
     if kind == "rule" and not terms.startswith("="):

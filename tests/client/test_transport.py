@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import patience
-from client.scripted import Scripted, Talk, losing, message, serving
+from client.scripted import Keeping, Scripted, Talk, losing, message, serving
 from forewarn.client import transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.session import Question
@@ -286,19 +286,12 @@ def test_a_request_by_https_checks_the_server(
     serves = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serves.load_cert_chain(certificate, key)
 
-    def script(talk: Talk) -> None:
-        try:
-            talk.connection = serves.wrap_socket(talk.connection, server_side=True)
-        except OSError:
-            return  # a client that does not trust the certificate hangs up
-        if talk.request() is not None:
-            talk.answer(200, b"secured")
-
-    with Scripted(script) as server:
+    with Keeping() as server:
+        server.tls = serves
         url = f"https://localhost:{server.port}/"
         distrusted = failed(url)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        assert request("GET", url).body == b"secured"
+        assert request("GET", url).body == b"said"
     assert isinstance(distrusted.__cause__, ssl.SSLCertVerificationError)
     assert f"no connection to https://localhost:{server.port}:" in str(distrusted)
 
