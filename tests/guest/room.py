@@ -198,7 +198,6 @@ class Room:
         rate: Rate = UNLIMITED,
         polls: type[Polls] = Polls,
     ) -> None:
-        self.connection = Connection
         self.clock = ManualClock(START)
         self.watch = ServiceClock(self.clock)
         self.counters = Counters()
@@ -273,7 +272,7 @@ class Room:
         self.connections.sweep(self.connections.monotonic())
 
     def connect(self, address: str = "10.0.0.10", place: Listener | Behind = BRIDGE) -> "Peer":
-        connection = self.connection(self.connections, source_of(place)(address))
+        connection = Connection(self.connections, source_of(place)(address))
         return Peer(connection, address)
 
 

@@ -1,7 +1,6 @@
 """The document of each scope as bytes: always as of the last change."""
 
 import json
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ from forewarn.maintenance.model import Changes
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, Version
 from forewarn.server.guest import documents
 from forewarn.server.guest.documents import DocumentCache
-from forewarn.vocabulary import EventStatus, EventType, ScopeKind
+from forewarn.vocabulary import EventStatus, ScopeKind
 from guest import room
 
 PREVIEW = VERSION_BY_NAME["2017-03-01"]
@@ -38,51 +37,6 @@ def ids(kept: DocumentCache) -> list[str]:
     return [event["EventId"] for event in read(kept)]
 
 
-def test_a_scheduled_event_is_shown_with_its_not_before_and_a_started_one_without() -> None:
-    scheduled = room.operation(room.event())
-    kept = filled(scheduled)
-    (event,) = read(kept)
-    assert event["EventStatus"] == "Scheduled"
-    assert event["NotBefore"] == "Thu, 01 Jan 2026 12:15:00 GMT"
-    started = msgspec.structs.replace(scheduled, status=EventStatus.STARTED)
-    kept.learn(Changes(operations=(started,)))
-    (event,) = read(kept)
-    assert (event["EventStatus"], event["NotBefore"]) == ("Started", "")
-
-
-@pytest.mark.parametrize("status", [s for s in EventStatus if s.over])
-def test_an_event_that_is_over_is_gone(status: EventStatus) -> None:
-    scheduled = room.operation(room.event())
-    kept = filled(scheduled)
-    assert len(read(kept)) == 1
-    scope = room.scope("web", kind=ScopeKind.AVAILABILITY_SET, incarnation=3)
-    over = msgspec.structs.replace(scheduled, status=status)
-    kept.learn(Changes(operations=(over,), scopes=(scope,)))
-    assert kept.page("web", NEWEST).incarnation == 3
-    assert kept.page("web", NEWEST).body == b'{"DocumentIncarnation":3,"Events":[]}'
-
-
-def test_events_stand_in_the_order_of_publication_and_then_of_their_ids() -> None:
-    kept = filled(
-        room.operation(room.event("C", published=2), room.event("A", published=2)),
-        room.operation(room.event("B", published=1), id="2.1"),
-    )
-    assert ids(kept) == ["B", "A", "C"]
-
-
-def test_a_version_shows_what_it_knows_and_cloud_services_have_no_prefix_in_the_preview() -> None:
-    operations = [
-        room.operation(room.event()),
-        room.operation(room.event("D"), id="2.1", event_type=EventType.TERMINATE),
-    ]
-    (event,) = read(filled(*operations), PREVIEW)
-    assert event["Resources"] == ["_web-0"]
-    assert "Description" not in event
-    assert len(read(filled(*operations))) == 2
-    (event,) = read(filled(*operations, kind=ScopeKind.CLOUD_SERVICE), PREVIEW)
-    assert event["Resources"] == ["web-0"]
-
-
 def test_a_document_is_rendered_once_until_it_changes() -> None:
     kept = filled(room.operation(room.event()))
     before = kept.page("web", NEWEST)
@@ -91,15 +45,6 @@ def test_a_document_is_rendered_once_until_it_changes() -> None:
     kept.learn(Changes(scopes=(moved,)))
     assert kept.page("web", NEWEST).incarnation == 7
     assert kept.page("web", NEWEST).body == before.body.replace(b'ation":2', b'ation":7')
-
-
-def test_an_operation_shows_in_each_of_its_scopes_its_own_event() -> None:
-    kept = filled(
-        room.operation(room.event("A"), room.event("B", scope="bastion", machines=("bastion",)))
-    )
-    (event,) = read(kept, scope="bastion")
-    assert (event["EventId"], event["Resources"]) == ("B", ["bastion"])
-    assert ids(kept) == ["A"]
 
 
 def test_scopes_without_events_share_their_bytes_and_keep_none_of_their_own() -> None:
@@ -111,32 +56,6 @@ def test_scopes_without_events_share_their_bytes_and_keep_none_of_their_own() ->
         assert read(kept, scope="a") == []
     assert len(kept._empty) <= documents.MAX_EMPTY
     assert kept._live == {}
-
-
-def test_a_removed_scope_is_forgotten() -> None:
-    kept = filled(room.operation(room.event()))
-    kept.learn(Changes(removed_scopes=("web", "never-there")))
-    with pytest.raises(KeyError):
-        kept.page("web", NEWEST)
-    kept.learn(Changes(scopes=(room.scope("web", incarnation=9),)))
-    assert read(kept) == []
-
-
-def test_a_later_not_before_is_shown_at_once() -> None:
-    scheduled = room.operation(room.event())
-    kept = filled(scheduled)
-    read(kept)
-    later = msgspec.structs.replace(scheduled, not_before=room.START + timedelta(hours=1))
-    kept.learn(Changes(operations=(later,)))
-    assert read(kept)[0]["NotBefore"] == "Thu, 01 Jan 2026 13:00:00 GMT"
-
-
-def test_an_event_of_a_scope_that_was_off_is_shown_to_nobody() -> None:
-    silent = msgspec.structs.replace(room.event(), silent=True, published=0)
-    kept = filled(room.operation(silent))
-    assert read(kept) == []
-    kept.learn(Changes(operations=(room.operation(silent),)))
-    assert read(kept) == []
 
 
 @pytest.mark.parametrize("version", VERSION_BY_NAME.values(), ids=lambda each: each.name)
