@@ -8,15 +8,16 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from forewarn.clock import ManualClock
 from forewarn.protocol.versions import VERSION_BY_NAME
-from forewarn.server.page import history
+from forewarn.server.page import history, machines
+from forewarn.server.page.rendering import environment
 from forewarn.store.sqlite import InMemoryStore
-from page.site import Contexts, Site, links, read, references
+from page.site import FORM, Contexts, Site, links, mistaken, read, references, typed_in
 from relay_plane.served import Served
 from server.running import NOON, Running, fleet, request_reboot, settings_in
 
@@ -160,3 +161,28 @@ def test_a_long_history_comes_in_pages_and_its_file_has_all_of_it(site: Site) ->
     assert references(first) == found[:50]
     assert references(read(site.root, links(first)["Next page"])) == found[50:]
     assert [row["operation"] for row in file(site)] == found
+
+
+def test_a_list_names_three_targets_and_counts_the_others() -> None:
+    parts = environment().get_template("_parts.html").make_module({"now": None})
+    hosts = [f"h{number}" for number in range(5000)]
+    told = str(parts.targets({"target": "host", "targets": hosts}))
+    assert re.findall(r">(h\d+)<", told) == ["h0", "h1", "h2"]
+    assert ">and 4997 more<" in told
+    assert len(told) < 1000
+    assert ">and 1 more<" in str(
+        parts.targets({"target": "scope", "targets": ["a", "b", "c", "d"]})
+    )
+
+
+def test_every_host_of_the_list_can_be_ticked(site: Site) -> None:
+    hosts = [f"r{n:03}" for n in range(machines.MAX_PLACES)]
+    more = [{"name": f"m{n}", "host": host} for n, host in enumerate(hosts)]
+    assert site.root.ask("PUT", "/v1/fleet?prune=true", {"machine": more}).status == 200
+    asked = {"ticked": "hosts", "hosts": hosts, "action": "plan", "duration_seconds": "long"}
+    body = urlencode(asked, doseq=True).encode()  # with a mistake: a plan would take seconds
+    planned = site.root.ask("POST", "/page/maintenance", b"event_type=Reboot&" + body, FORM)
+    assert planned.status == 400
+    page = planned.body.decode()
+    assert mistaken(page) == "duration_seconds"
+    assert typed_in(page, "hosts").split() == hosts

@@ -14,10 +14,11 @@ import stories
 from forewarn.clock import ManualClock
 from forewarn.server.operator import table
 from forewarn.store.sqlite import InMemoryStore
-from page.site import FORM, links
+from page.site import FORM, links, mistaken, typed_in
 from server.exchange import Exchanges, Text
 from server.running import NOON, Answer, Client, Running, settings_in, stranger
 
+FORM_BEGUN = {"event_type": "Reboot", "action": "plan"}
 FORMS = re.compile(r"(?:as (\S+) )?FORM (\S+) (\{.*\})", re.DOTALL)
 
 
@@ -117,6 +118,18 @@ class Pages(Exchanges):
         page = self.root.ask("GET", path).body.decode()
         (found,) = re.findall(r'name="shown" value="([^"]*)"', page)
         self.bound[name] = html.unescape(found)
+
+    def mistake(self, field: str, *texts: str, **typed: str) -> None:
+        """Plan with texts that a field does not take: told beside it, and what was typed stays."""
+        for text in texts:
+            told = typed | {field: text}
+            answer = self.send(self.root, "/page/maintenance", FORM_BEGUN | told)
+            assert 400 <= answer.status < 500, answer.body
+            page = answer.body.decode()
+            assert mistaken(page) == field
+            assert "at policy." not in page
+            kept = {name: set(typed_in(page, name).split()) for name in told}
+            assert kept == {name: set(each.split()) for name, each in told.items()}
 
     def too_long(self, path: str) -> None:
         """Send a form that no browser sends."""
