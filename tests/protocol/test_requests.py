@@ -225,6 +225,8 @@ def check(reply: Reply, fact: str) -> None:
             assert len(reply.body) < int(value)
         case "body":
             assert reply.body == raw(value)
+        case "bytes":
+            assert world.as_golden(reply) == cases.golden(f"{value}.http")
         case "golden":
             assert reply.body == cases.golden(value)
         case "newest":
