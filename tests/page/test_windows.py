@@ -17,7 +17,7 @@ from forewarn.server.settings import SimulatedSettings
 from forewarn.vocabulary import AccessRole, AgentStatus
 from page.conftest import opened
 from page.site import Contexts, Site, follow, plan
-from page.test_hostile import MARKUP
+from page.test_forms import MARKUP
 from server.exchange import Exchanges
 from server.running import fleet
 
