@@ -6,23 +6,8 @@ import re
 import pytest
 
 from agent.bench import Bench, command, event, rule, seen, service
-from forewarn.agent import state
-from forewarn.agent.decider import (
-    ActionFinished,
-    FactsFound,
-    ProceedAction,
-)
+from forewarn.agent import decider, state
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.state import (
-    ActionBegun,
-    AgentState,
-    EventApproved,
-    FactsNoted,
-    ImpossibleStep,
-    Phase,
-    PhaseTrigger,
-    RuleMatched,
-)
 from house import tree
 
 
@@ -38,7 +23,7 @@ def test_an_action_that_ends_after_its_rule_has_fewer_is_forgotten() -> None:
     bench.end("log")
     more = bench.runs["log"]
     bench.reload(rule({"log": {}}, approve="never"))
-    bench.tell(ActionFinished(more.run, ActionOutcome.DONE))
+    bench.tell(decider.ActionFinished(more.run, ActionOutcome.DONE))
     (case,) = bench.decider.state.cases.values()
     assert case.results == [None]
 
@@ -46,9 +31,11 @@ def test_an_action_that_ends_after_its_rule_has_fewer_is_forgotten() -> None:
 def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> None:
     bench = seen(service("web"), command("drain"))
     run = bench.runs["web"]
-    (written, proceed) = bench.decider.handle(FactsFound(run.run, {"was": "active"}), bench.now)
-    assert isinstance(written, FactsNoted)
-    assert proceed == ProceedAction(run.run)
+    (written, proceed) = bench.decider.handle(
+        decider.FactsFound(run.run, {"was": "active"}), bench.now
+    )
+    assert isinstance(written, state.FactsNoted)
+    assert proceed == decider.ProceedAction(run.run)
     assert run.effect == written.effect
 
 
@@ -61,7 +48,7 @@ def test_a_journal_made_short_says_the_same() -> None:
     bench.end("ready")
     bench.find("drain", was=1)
     before = bench.decider.state
-    short = AgentState([before.checkpoint()])
+    short = state.AgentState([before.checkpoint()])
     assert (short.boot, short.cases, short.effects) == (before.boot, before.cases, before.effects)
     bench.journal = [before.checkpoint()]
     bench.start()
@@ -73,7 +60,7 @@ def test_a_journal_made_short_says_the_same() -> None:
 
 def test_the_journal_holds_no_time_of_one_boots_clock() -> None:
     bench = seen(service())
-    (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
+    (taken,) = [record for record in bench.journal if isinstance(record, state.RuleMatched)]
     assert taken.event.starts_by is None
     assert bench.decider.events["E1"].starts_by is not None
 
@@ -81,11 +68,11 @@ def test_the_journal_holds_no_time_of_one_boots_clock() -> None:
 def test_records_that_contradict_one_another_are_refused_by_the_event() -> None:
     bench = seen(service(), approve="never")
     ledger = bench.decider.state
-    (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
-    with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot take"):
+    (taken,) = [record for record in bench.journal if isinstance(record, state.RuleMatched)]
+    with pytest.raises(state.ImpossibleStep, match="event E1 is Preparing and cannot take"):
         ledger.apply(taken)
-    with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot approve"):
-        ledger.apply(EventApproved(event_id="E1"))
+    with pytest.raises(state.ImpossibleStep, match="event E1 is Preparing and cannot approve"):
+        ledger.apply(state.EventApproved(event_id="E1"))
     assert ledger.cases["E1"].phase == "Preparing"
 
 
@@ -94,7 +81,7 @@ def test_an_action_that_is_begun_again_keeps_its_place_and_whom_it_served() -> N
     bench.see(event())
     bench.end("drain", ActionOutcome.FAILED)
     (drain,) = bench.decider.state.effects.values()
-    stop = ActionBegun(effect="stop", undo=False, event_id="E1", index=0, attempt=1)
+    stop = state.ActionBegun(effect="stop", undo=False, event_id="E1", index=0, attempt=1)
     bench.decider.state.apply(stop)
     bench.see(event("E2"))
     bench.let_pass(60)
@@ -104,7 +91,7 @@ def test_an_action_that_is_begun_again_keeps_its_place_and_whom_it_served() -> N
 
 
 def test_only_what_the_table_of_phases_has_happens() -> None:
-    for phase, trigger in itertools.product([None, *Phase], PhaseTrigger):
+    for phase, trigger in itertools.product([None, *state.Phase], state.PhaseTrigger):
         if (phase, trigger) in state.TRANSITIONS:
             assert state.next_phase("E1", phase, trigger) is state.TRANSITIONS[phase, trigger]
             continue
@@ -114,13 +101,16 @@ def test_only_what_the_table_of_phases_has_happens() -> None:
 
 
 def test_only_what_is_prepared_is_approved_and_what_is_held_waits_for_a_word_or_its_end() -> None:
-    before = {p for (p, _), after in state.TRANSITIONS.items() if after is Phase.APPROVED}
-    assert before == {Phase.PREPARED}
-    ways = {t: after for (p, t), after in state.TRANSITIONS.items() if p is Phase.HELD}
-    assert ways == {PhaseTrigger.RETRY: Phase.PREPARING, PhaseTrigger.VANISH: Phase.OVER}
-    for phase in set(Phase) - {Phase.OVER}:
-        assert state.next_phase("E1", phase, PhaseTrigger.VANISH) is Phase.OVER
-    assert not [p for (p, _) in state.TRANSITIONS if p is Phase.OVER]
+    before = {p for (p, _), after in state.TRANSITIONS.items() if after is state.Phase.APPROVED}
+    assert before == {state.Phase.PREPARED}
+    ways = {t: after for (p, t), after in state.TRANSITIONS.items() if p is state.Phase.HELD}
+    assert ways == {
+        state.PhaseTrigger.RETRY: state.Phase.PREPARING,
+        state.PhaseTrigger.VANISH: state.Phase.OVER,
+    }
+    for phase in set(state.Phase) - {state.Phase.OVER}:
+        assert state.next_phase("E1", phase, state.PhaseTrigger.VANISH) is state.Phase.OVER
+    assert not [p for (p, _) in state.TRANSITIONS if p is state.Phase.OVER]
 
 
 def test_the_page_draws_the_table_and_nothing_else() -> None:

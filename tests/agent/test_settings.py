@@ -16,14 +16,6 @@ from agent.bench import event, rule
 from forewarn.agent import __main__ as program
 from forewarn.agent import rules, settings
 from forewarn.agent.actions.action import ActionRun
-from forewarn.agent.rules import (
-    COMMAND_LENGTH,
-    CommandSettings,
-    HttpSettings,
-    RuleAction,
-    action_name,
-    needs_posix,
-)
 from forewarn.agent.settings import Loaded
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
@@ -218,7 +210,7 @@ def test_too_many_drop_ins_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
-    step = msgspec.convert({"command": {"run": ["x"]}}, RuleAction)
+    step = msgspec.convert({"command": {"run": ["x"]}}, rules.RuleAction)
     work = ActionRun(bench.begin(step, bench.event()), "web-0", 0.0, print)
     page = reference.page("agent-settings.md")
     rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", page, re.MULTILINE)
@@ -244,11 +236,11 @@ def said(told: str) -> str | bool:
         return is_taken(terms, dict(fact.split("=") for fact in facts.split()))
     if kind == "json":
         body = terms.pop("body")
-        return msgspec.convert({"url": "http://a", **terms}, HttpSettings).is_json(body)
-    step = msgspec.convert(terms, RuleAction)
+        return msgspec.convert({"url": "http://a", **terms}, rules.HttpSettings).is_json(body)
+    step = msgspec.convert(terms, rules.RuleAction)
     if kind == "named":
-        return action_name(step)
-    return step.settings.undoes if kind == "undoes" else not needs_posix(step)
+        return rules.action_name(step)
+    return step.settings.undoes if kind == "undoes" else not rules.needs_posix(step)
 
 
 def is_taken(match: dict[str, Any], facts: dict[str, str]) -> bool:
@@ -306,11 +298,12 @@ def test_the_choice_may_change_where_the_notice_passes_a_border() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "cut"), [(COMMAND_LENGTH, False), (COMMAND_LENGTH + 1, True), (4000, True)]
+    ("length", "cut"),
+    [(rules.COMMAND_LENGTH, False), (rules.COMMAND_LENGTH + 1, True), (4000, True)],
 )
 def test_a_long_program_is_cut_to_a_lines_length(length: int, *, cut: bool) -> None:
     program = "a" * length
-    shown = action_name(RuleAction(command=CommandSettings(run=(program,))))
+    shown = rules.action_name(rules.RuleAction(command=rules.CommandSettings(run=(program,))))
     assert shown.removeprefix("command ") == (
-        f"{program[: COMMAND_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}" if cut else program
+        f"{program[: rules.COMMAND_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}" if cut else program
     )

@@ -21,15 +21,6 @@ from agent import bench
 from agent.bench import ME, START, Bench
 from forewarn.agent import decider, status
 from forewarn.agent.activity import Activity
-from forewarn.agent.decider import (
-    ActionFinished,
-    ApprovalAnswered,
-    Input,
-    Output,
-    PeersAnswered,
-    ShutdownRequested,
-    TimePassed,
-)
 from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.state import Case, EventRetried
 from forewarn.client.event import Event
@@ -57,13 +48,13 @@ class Logged(Bench):
         self.log = Activity(dry=dry)
         super().__init__(*rules, me=me)
 
-    def tell(self, cause: Input) -> list[str]:
+    def tell(self, cause: decider.Input) -> list[str]:
         self.log.heard(cause, self.decider, self.now)
         said = super().tell(cause)
         self.log.settled(self.decider)
         return said
 
-    def _take(self, told: Output) -> list[str]:
+    def _take(self, told: decider.Output) -> list[str]:
         self.log.heard(told, self.decider, self.now)
         return super()._take(told)
 
@@ -221,17 +212,17 @@ class Story:
     def hear_of(self, event_id: str, *prepared: str) -> list[str]:
         """Hear the answer to the last question for an event."""
         asked = [each.round for each in self.bench.asked if each.event_id == event_id]
-        return self.bench.tell(PeersAnswered(asked[-1], frozenset(prepared)))
+        return self.bench.tell(decider.PeersAnswered(asked[-1], frozenset(prepared)))
 
     def answer_of(self, event_id: str, how: str) -> list[str]:
         """Answer the approval of an event."""
         sent = [each.request for each in self.bench.approvals if each.event.event_id == event_id]
-        return self.bench.tell(ApprovalAnswered(sent[-1], ANSWERS[how]))
+        return self.bench.tell(decider.ApprovalAnswered(sent[-1], ANSWERS[how]))
 
     def end(self, which: str, outcome: str = "done", text: str = "said so") -> list[str]:
         """End an action."""
         run = self.bench.runs[which].run
-        return self.bench.tell(ActionFinished(run, ActionOutcome(outcome), text))
+        return self.bench.tell(decider.ActionFinished(run, ActionOutcome(outcome), text))
 
     def kill(self, boot: str = "boot-1", *, without_rules: bool = False) -> list[str]:
         """Begin again from the journal, by the rules before, those given since, or none."""
@@ -271,12 +262,12 @@ VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "dry": lambda story: setattr(story, "is_dry", True),
     "forget-log": lambda story: story.log.clear(),
     "retry": lambda story: story.bench.retry(),
-    "tick": lambda story: story.bench.tell(TimePassed()),
+    "tick": lambda story: story.bench.tell(decider.TimePassed()),
     "pass": lambda story, seconds: story.bench.let_pass(float(seconds)),
     "find": lambda story, which, **facts: story.bench.find(which, **facts),
     "answer": lambda story, how: story.bench.answer(taken=ANSWERS[how]),
     "hear": lambda story, *prepared: story.bench.hear(*prepared),
-    "shutdown": lambda story: story.bench.tell(ShutdownRequested()),
+    "shutdown": lambda story: story.bench.tell(decider.ShutdownRequested()),
 }
 """What is no method of a story by its own name."""
 

@@ -11,17 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import (
-    Approval,
-    Changes,
-    Machine,
-    Maintenance,
-    Operation,
-    Scope,
-    Sighting,
-    StartCause,
-)
 from forewarn.maintenance.units import (
     UnitState,
 )
@@ -40,11 +31,11 @@ from store.values import with_maintenances
 MINUTE = timedelta(minutes=1)
 
 
-def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[str, Scope]:
-    return {name.lower(): Scope(name=name, kind=kind, update_domains=5) for name in names}
+def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[str, model.Scope]:
+    return {name.lower(): model.Scope(name=name, kind=kind, update_domains=5) for name in names}
 
 
-def maintenance(*states: UnitState, **more: Any) -> Maintenance:
+def maintenance(*states: UnitState, **more: Any) -> model.Maintenance:
     wanted: dict[str, Any] = {
         "number": 7,
         "event_type": "Freeze",
@@ -61,19 +52,19 @@ def maintenance(*states: UnitState, **more: Any) -> Maintenance:
             {"name": f"h{n}", "kind": "host", "state": state} for n, state in enumerate(states)
         ],
     }
-    return msgspec.convert({**wanted, **more}, Maintenance)
+    return msgspec.convert({**wanted, **more}, model.Maintenance)
 
 
 class Page:
     """Now over a fleet of the test's."""
 
-    def __init__(self, machines: list[Machine], *operations: Operation) -> None:
-        self.machines: dict[str, Machine] = {}
-        self.seen: dict[str, Sighting] = {}
+    def __init__(self, machines: list[model.Machine], *operations: model.Operation) -> None:
+        self.machines: dict[str, model.Machine] = {}
+        self.seen: dict[str, model.Sighting] = {}
         self.machines.update((each.key, each) for each in machines)
         self.inventory = Inventory(self.machines, self.seen.get)
         known = scopes(*{each.scope for each in machines}, "Web").values()
-        self.inventory.learn(Changes(scopes=tuple(known), operations=operations))
+        self.inventory.learn(model.Changes(scopes=tuple(known), operations=operations))
         over = [one for one in operations if not one.live]
         self.over = now.EndedOperations(
             operations=tuple(over), day=Counter(one.status for one in over)
@@ -81,13 +72,13 @@ class Page:
         self.page = now.NowPage(self.seen.get)
 
     def made(
-        self, found: Sequence[Alert] = (), opened: tuple[Maintenance, ...] = ()
+        self, found: Sequence[Alert] = (), opened: tuple[model.Maintenance, ...] = ()
     ) -> dict[str, Any]:
         snapshot = self.inventory.snapshot()
         return self.page.made(snapshot, self.over, found, opened, now=NOW, shown=Range.TWO_HOURS)
 
     def ask(self, name: str, ago: timedelta = timedelta(0)) -> None:
-        self.seen[name] = Sighting(asked_at=NOW - ago, version="2020-07-01")
+        self.seen[name] = model.Sighting(asked_at=NOW - ago, version="2020-07-01")
 
 
 def test_the_tiles_count_machines_under_each_condition() -> None:
@@ -114,7 +105,7 @@ def test_the_tiles_count_machines_under_each_condition() -> None:
     ],
 )
 def test_the_page_tells_an_empty_fleet_a_hold_and_one_machine_apart(
-    machines: list[str], operations: list[Operation], expected: list[str]
+    machines: list[str], operations: list[model.Operation], expected: list[str]
 ) -> None:
     page = Page([machine(name) for name in machines], *operations)
     html = rendering.environment().get_template("_now.html").render(now=NOW, **page.made([]))
@@ -134,7 +125,7 @@ def test_machines_that_asked_lately_listen() -> None:
 
 def test_a_large_fleet_is_looked_at_in_turns() -> None:
     keys = [f"m{n}" for n in range(5000)]
-    seen = {key: Sighting(asked_at=NOW, version="2020-07-01") for key in keys[:2500]}
+    seen = {key: model.Sighting(asked_at=NOW, version="2020-07-01") for key in keys[:2500]}
     listening = now.Listening(seen.get)
     listening.begin(keys)
     looks = []
@@ -286,7 +277,7 @@ async def test_a_window_that_asks_after_a_change_sees_it_though_another_still_wa
     desk.gate.clear()
     early = asyncio.create_task(shared.html(Range.TWO_HOURS))
     await asyncio.sleep(0)
-    changes = Changes(operations=(operation(2, machines=("late",)),))
+    changes = model.Changes(operations=(operation(2, machines=("late",)),))
     page.inventory.learn(changes)
     shared.learn(changes)
     late = asyncio.create_task(shared.html(Range.TWO_HOURS))
@@ -312,7 +303,7 @@ async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_h
     page: Page, desk: Desk, shared: now.SharedNow
 ) -> None:
     for status, reads in ((EventStatus.STARTED, 1), (EventStatus.COMPLETED, 2)):
-        changes = Changes(operations=(operation(1, status, machines=("m0",)),))
+        changes = model.Changes(operations=(operation(1, status, machines=("m0",)),))
         page.inventory.learn(changes)
         shared.learn(changes)
         for _ in range(2):
@@ -409,14 +400,14 @@ def test_the_map_is_laid_out_again_when_a_machine_comes() -> None:
     page = Page([machine("m0")])
     assert squares(page.made()["map"]) == 1
     page.machines["m1"] = machine("m1")
-    page.inventory.learn(Changes(machines=(machine("m1"),)))
+    page.inventory.learn(model.Changes(machines=(machine("m1"),)))
     assert squares(page.made()["map"]) == 2
 
 
 def approved(number: int, kind: ApproverKind, after: timedelta, **more: Any) -> Any:
     announced = NOW - timedelta(hours=1)
-    word = Approval(kind=kind, by="m", at=announced + after)
-    given = {"announced": announced, "approval": word, "start_cause": StartCause.APPROVED}
+    word = model.Approval(kind=kind, by="m", at=announced + after)
+    given = {"announced": announced, "approval": word, "start_cause": model.StartCause.APPROVED}
     return operation(number, EventStatus.COMPLETED, **given | more)
 
 
@@ -443,7 +434,7 @@ def test_the_median_is_of_approvals_that_people_or_guests_gave() -> None:
     operations = (
         *(approved(n, ApproverKind.GUEST, n * MINUTE) for n in (1, 2, 9)),
         approved(4, ApproverKind.AUTOMATIC, timedelta()),
-        operation(5, EventStatus.COMPLETED, start_cause=StartCause.NOTICE_OVER),
+        operation(5, EventStatus.COMPLETED, start_cause=model.StartCause.NOTICE_OVER),
         approved(6, ApproverKind.GUEST, MINUTE, started_at=NOW - timedelta(hours=25)),
         operation(7),
     )
@@ -464,7 +455,7 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
     its += [operation(5), operation(6, EventStatus.FAILED)]  # both are live
     store = InMemoryStore()
     with store.write() as transaction:
-        scope = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
+        scope = model.Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
         told = with_maintenances(*its)
         transaction.save(msgspec.structs.replace(told, scopes=(scope,)))
     with store.read() as reading:
