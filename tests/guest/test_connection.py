@@ -30,20 +30,6 @@ from guest import room
 from guest.room import Behind, answers, chunked, get, post, statuses
 
 
-def test_a_plane_that_stops_closes_a_peer_once_it_has_taken_its_answers() -> None:
-    with room.opened() as (plane, turn):
-        peer = plane.connect()
-        peer.takes = False
-        while not peer.paused:
-            peer.send(get() * 10)
-            turn()
-        peer.connection._unread = b""
-        plane.connections.draining = plane.connections.retiring = True
-        peer.take()
-        assert peer.closing
-        assert not peer.aborted
-
-
 @pytest.mark.parametrize("at_once", [1, TURNS])
 def test_few_connections_at_a_time_have_a_turn_however_many_pipeline(at_once: int) -> None:
     with room.opened() as (plane, _):
@@ -356,11 +342,11 @@ def test_two_listeners_and_two_reasons_are_logged_apart(log: list[EventDict]) ->
 
 def test_a_flood_of_addresses_grows_neither_memory_nor_the_log(log: list[EventDict]) -> None:
     counters = Counters()
-    for number in range(100_000):
+    for number in range(20_000):
         refuse(counters, f"fd00::{number:x}", number / 2000)
     assert len(counters._log._logged) == len(log) == MAX_LOGGED
     refuse(counters, "fd00::0", 120.0)
-    assert log[-1]["not_logged_before"] == 100_000 - MAX_LOGGED
+    assert log[-1]["not_logged_before"] == 20_000 - MAX_LOGGED
     assert len(counters._log._logged) == 1
 
 

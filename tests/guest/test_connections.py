@@ -297,7 +297,7 @@ def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(
     assert room.statuses(peer) == [200] * (count + 1)
 
 
-MANY = 1_500
+MANY = 500
 MOST = 9_000
 """As many as `Limits.waiters` lets wait."""
 AT_ONCE = 50

@@ -107,16 +107,6 @@ def test_a_body_that_is_too_long_is_told_before_what_is_malformed_behind(cut: in
     assert statuses(sent(post(body, CODED), cut).got) == [413]
 
 
-def test_a_dripping_body_has_no_longer_than_any_other() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        peer.send(post()[:-20])
-        for byte in post()[-20:]:
-            plane.pass_time(0.9)
-            peer.send(bytes([byte]))
-        assert statuses(peer.got) == [408]
-
-
 def test_a_peer_that_approves_and_takes_no_answers_is_not_blamed_on_the_plane() -> None:
     with room.opened(Limits(write_buffer_bytes=2000)) as (plane, turn):
         peer = plane.connect()

@@ -1,6 +1,8 @@
 """The page in stories of requests, one a line: its forms, its orders, and a browser's token."""
 
+import csv
 import html
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import stories
 from forewarn.clock import ManualClock
 from forewarn.server.operator import table
 from forewarn.store.sqlite import InMemoryStore
-from page.site import FORM, links, mistaken, typed_in
+from page.site import FORM, links, mistaken, references, typed_in
 from server.exchange import Exchanges, Text
 from server.running import NOON, Answer, Client, Running, settings_in, stranger
 
@@ -75,7 +77,15 @@ class Pages(Exchanges):
         text = document["text"]
         main = text.partition("<main ")[2]
         named = r'<tr>\s*<td class="name"><a [^>]*>([^<]*)</a></td>'
-        known = {"main": main, "links": links(main), "machines": re.findall(named, text)}
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        rows = [row["operation"] for row in table] if text.startswith("operation,") else []
+        known = {
+            "references": references(text),
+            "rows": rows,
+            "main": main,
+            "links": links(main),
+            "machines": re.findall(named, text),
+        }
         super().compare(document | known, facts)
 
     def link(self, name: str, who: str = "root") -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import patience
 from forewarn.clock import SystemClock
@@ -31,10 +32,7 @@ HALF_AN_HOUR = 1800.0
 
 def newer(standin: StandIn, incarnation: int) -> None:
     """Let the scope have another incarnation."""
-    scope = standin.documents.scope("web")
-    changed = type(scope)(
-        **{f: getattr(scope, f) for f in scope.__struct_fields__} | {"incarnation": incarnation}
-    )
+    changed = replace(standin.documents.scope("web"), incarnation=incarnation)
     standin.learn(Changes(scopes=(changed,)))
 
 
