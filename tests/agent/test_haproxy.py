@@ -178,20 +178,7 @@ def test_a_server_that_was_down_before_is_not_waited_for(balancer: Balancer) -> 
     assert balancer.state("checked") == "ready"
 
 
-def test_draining_waits_for_the_last_session(balancer: Balancer, site: Keeping) -> None:
-    site.goes_on.clear()
-    argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
-        assert site.arrived.wait(patience.SECONDS)
-        begun = balancer.done().begin()
-        patience.until(lambda: balancer.state() == "drain")
-        assert begun.outcome == ""
-        site.goes_on.set()
-        assert begun.end().startswith("done")
-        assert asking.communicate()[0] == b"said"
-
-
-def test_draining_that_is_cut_says_how_many_sessions_were_left(
+def test_draining_waits_for_the_last_session_and_says_how_many_were_left_when_it_is_cut(
     balancer: Balancer, site: Keeping
 ) -> None:
     site.goes_on.clear()
@@ -200,11 +187,15 @@ def test_draining_that_is_cut_says_how_many_sessions_were_left(
         assert site.arrived.wait(patience.SECONDS)
         done = balancer.done()
         action = done.action = Counting(done.action)
-        begun = done.begin()
+        cut = done.begin()
         assert action.counted.wait(patience.SECONDS)
-        assert re.fullmatch(r"cut .*\b1\b.*", begun.stop())
+        assert re.fullmatch(r"cut .*\b1\b.*", cut.stop())
+        assert balancer.state() == "drain"
+        waiting = balancer.done().begin()
+        assert waiting.outcome == ""
         site.goes_on.set()
-        asking.communicate()
+        assert waiting.end().startswith("done")
+        assert asking.communicate()[0] == b"said"
 
 
 def test_draining_that_is_cut_at_once_says_that_nothing_was_counted(balancer: Balancer) -> None:

@@ -28,6 +28,7 @@ from forewarn.client.sync import Client
 from forewarn.client.transport import MAX_BODY_BYTES
 from forewarn.testing import Emulator
 from leftovers import FILES, check_nothing_left
+from ports import free_port
 
 Connect = Callable[..., Client]
 STARTED = listed(EventStatus="Started")
@@ -366,16 +367,13 @@ def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None
         assert server.connections == 1
 
 
-def test_nobody_there_is_unreachable(connect: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def test_nobody_there_and_a_name_that_nobody_has_or_can_have_are_unreachable(
+    connect: Connect,
+) -> None:
     with pytest.raises(
         Unreachable, match=r"no connection to http://127\.0\.0\.1.*FOREWARN_ENDPOINT"
     ):
-        connect(f"http://127.0.0.1:{port}").document()
-
-
-def test_a_name_that_nobody_has_or_can_have_is_unreachable(connect: Connect) -> None:
+        connect(f"http://127.0.0.1:{free_port()}").document()
     for host in ("no-such-machine.invalid", "a" * 70, "a..b"):
         with pytest.raises(Unreachable, match="no connection"):
             connect(f"http://{host}", name="web-0").document()
@@ -421,27 +419,21 @@ def test_the_machine_says_what_it_is_called(connect: Connect) -> None:
     )
 
 
-def test_closing_the_client_ends_a_watch_at_once(connect: Connect) -> None:
-    with Silent() as server:
+def test_closing_the_client_ends_a_watch_at_once_and_what_waits_for_an_answer(
+    connect: Connect,
+) -> None:
+    with Silent() as server, ThreadPoolExecutor() as pool:
         client = connect(server.url, name="web-0")
         watch = client.watch()
-        with ThreadPoolExecutor() as pool:
-            told = pool.submit(list, watch)
-            assert server.asked.wait(patience.SECONDS)
-            client.close()
-            assert told.result(patience.SECONDS) == []
-        assert list(watch) == []
-
-
-def test_closing_ends_what_waits_for_an_answer(connect: Connect) -> None:
-    with Silent() as server:
-        client = connect(server.url, name="web-0")
-        with ThreadPoolExecutor() as pool:
-            told = pool.submit(client.document)
-            assert server.asked.wait(patience.SECONDS)
-            client.close()
-            with pytest.raises(Misuse, match="closed"):
-                told.result(patience.SECONDS)
+        told = pool.submit(list, watch)
+        assert server.asked.wait(patience.SECONDS)
+        server.asked.clear()
+        asked = pool.submit(client.document)
+        assert server.asked.wait(patience.SECONDS)
+        client.close()
+        assert told.result(patience.SECONDS) == list(watch) == []
+        with pytest.raises(Misuse, match="closed"):
+            asked.result(patience.SECONDS)
 
 
 def test_a_client_that_is_closed_has_hung_up(connect: Connect) -> None:
@@ -465,23 +457,18 @@ def test_a_watch_that_is_forgotten_has_hung_up(connect: Connect) -> None:
         assert server.everyone_left()
 
 
-@pytest.mark.parametrize("since", ["", "{]", '{"format":99}'])
-def test_a_state_that_is_none_is_the_callers_mistake(
-    connect: Connect, tmp_path: Path, since: str
+def test_a_state_or_an_event_that_is_none_is_the_callers_mistake(
+    connect: Connect, tmp_path: Path
 ) -> None:
-    file = tmp_path / "state"
-    file.write_text(since)
-    with pytest.raises(Misuse, match=str(file)):
-        connect("http://127.0.0.1:1").watch(since=file)
-    assert file.read_text() == since
-
-
-@pytest.mark.parametrize("events", [(), ("",), (None,), (3,), tuple(map(str, range(1001)))])
-def test_what_cannot_be_approved_is_the_callers_mistake(
-    connect: Connect, events: tuple[str, ...]
-) -> None:
-    with pytest.raises(Misuse):
-        connect("http://127.0.0.1:1").approve(*events)
+    client, file = connect("http://127.0.0.1:1"), tmp_path / "state"
+    for since in ("", "{]", '{"format":99}'):
+        file.write_text(since)
+        with pytest.raises(Misuse, match=str(file)):
+            client.watch(since=file)
+        assert file.read_text() == since
+    for events in ((), ("",), (None,), (3,), tuple(map(str, range(1001)))):
+        with pytest.raises(Misuse):
+            client.approve(*events)
 
 
 def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud: Emulator) -> None:

@@ -102,14 +102,19 @@ async def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(
         asking_reader, asking_writer = await served.connect()
         asking_writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
         await served.plane.approvals.asked.wait()
+        served.listeners.accept_at_once()
+        accepted_reader, accepted_writer = await served.connect()
+        await reached(lambda: len(served.plane.connections) == 3)
         stopping = asyncio.ensure_future(served.stop(20))
         assert await idle_reader.read() == b""
         with pytest.raises(ConnectionRefusedError):
             await served.connect()
+        accepted_writer.write(get())  # the first request of who was accepted before
         served.plane.approvals.decide_all()
-        (answer,) = answers(await asking_reader.read())
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-        for writer in (idle_writer, asking_writer):
+        for reader in (accepted_reader, asking_reader):
+            (answer,) = answers(await reader.read())
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+        for writer in (idle_writer, asking_writer, accepted_writer):
             writer.close()
         assert await stopping == 0
 

@@ -281,19 +281,16 @@ def test_failures_of_an_address_are_answered_later_and_later() -> None:
     assert counted["unknown"] == 14
 
 
-def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
+def test_the_addresses_of_an_ipv6_network_count_as_one_and_few_are_remembered() -> None:
     failures = auth.FailedLogins()
-    delays = [
-        failures.delay_seconds(auth.FailedLogin.MISSING, f"2001:db8::{n}", 0) for n in range(6)
-    ]
-    assert delays[-1] > 0
-    assert failures.delay_seconds(auth.FailedLogin.MISSING, "2001:db8:0:1::1", 0) == 0
 
+    def fail(address: str) -> float:
+        return failures.delay_seconds(auth.FailedLogin.MISSING, address, 0)
 
-def test_few_addresses_are_remembered_however_many_fail() -> None:
-    failures = auth.FailedLogins()
+    assert [fail(f"2001:db8::{n}") for n in range(6)][-1] > 0
+    assert fail("2001:db8:0:1::1") == 0
     for n in range(3 * auth.MAX_ADDRESSES):
-        failures.delay_seconds(auth.FailedLogin.MISSING, f"10.0.{n // 256}.{n % 256}", 0)
+        fail(f"10.0.{n // 256}.{n % 256}")
     assert len(failures._failures) == auth.MAX_ADDRESSES
 
 

@@ -85,34 +85,27 @@ def test_a_difference_leads_from_one_to_the_other(
 START = Freshness(true_until=100.0)
 
 
-def test_documents_are_as_the_service_has_them_while_a_replica_holds_the_request() -> None:
-    known = START.heard(200.0)
-    assert known.age(10_000.0) == 0
-    assert known.shown_age(10_000.0) == 0
+HEARD = START.heard(200.0)
 
 
-def test_a_path_that_the_system_found_dead_may_have_been_so_since_its_last_probe() -> None:
-    known = START.heard(200.0).lost(300.0, 250.0, is_dark=True)
-    assert known.true_until == 300.0 - cache.DARK_SECONDS
-    soon = START.heard(200.0).lost(300.0, 299.0, is_dark=True)
-    assert soon.true_until == 299.0
-
-
-def test_a_replica_that_froze_has_told_nothing_since_it_was_asked() -> None:
-    known = START.heard(200.0).lost(300.0, 230.0, is_dark=False)
-    assert known.true_until == 230.0
-    again = known.lost(400.0, 390.0, is_dark=True)
+def test_documents_are_true_while_a_replica_holds_the_request_or_until_it_was_heard_last() -> None:
+    assert HEARD.age(10_000.0) == HEARD.shown_age(10_000.0) == 0
+    # A path that the system found dead may have been so since its last probe.
+    assert HEARD.lost(300.0, 250.0, is_dark=True).true_until == 300.0 - cache.DARK_SECONDS
+    assert HEARD.lost(300.0, 299.0, is_dark=True).true_until == 299.0
+    # A replica that froze has told nothing since it was asked.
+    frozen = HEARD.lost(300.0, 230.0, is_dark=False)
+    assert frozen.true_until == 230.0
+    again = frozen.lost(400.0, 390.0, is_dark=True)
     assert again.true_until == 230.0  # nothing was heard meanwhile
 
 
-def test_only_an_age_above_that_of_a_change_of_replicas_is_shown() -> None:
-    known = START.heard(200.0).lost(200.0, 200.0, is_dark=False)
+def test_only_an_age_above_that_of_a_change_of_replicas_is_shown_and_guests_answered_so_long() -> (
+    None
+):
+    known = HEARD.lost(200.0, 200.0, is_dark=False)
     assert known.shown_age(200.0 + cache.SHOWN_SECONDS) == 0
     assert known.shown_age(206.9) == 6
-
-
-def test_guests_are_answered_for_as_long_as_the_settings_say() -> None:
-    known = START.heard(200.0).lost(200.0, 200.0, is_dark=False)
     assert known.serves(10_000.0, 0)
     assert known.serves(230.0, 30)
     assert not known.serves(230.1, 30)
