@@ -6,7 +6,6 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -138,36 +137,6 @@ def test_guests_within_their_shares_take_turns_when_together_they_use_too_much()
         turn()
         turn()
         assert {tuple(statuses(peer)) for peer in peers} == {(400,)}
-
-
-def test_who_is_within_its_share_has_its_turn_before_those_who_are_not() -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = limits.FairQueue(calls.append, lambda: 0.0)
-
-    class Waiting:
-        def __init__(self, name: str, account: limits.Account) -> None:
-            self.name = name
-            self.account = account
-
-        def have_turn(self) -> None:
-            order.append(self.name)
-
-    all_guests = limits.Account(share=0.5)
-    strangers = limits.Account(all_guests, share=0.1)
-    greedy, stranger, modest = (
-        limits.Account(all_guests),
-        limits.Account(strangers),
-        limits.Account(all_guests),
-    )
-    greedy.charge(1.0, 0.0)
-    strangers.charge(1.0, 0.0)
-    for name, account in {"greedy": greedy, "stranger": stranger, "modest": modest}.items():
-        assert account.must_wait(0.0)  # together they used too much
-        queue.queue(Waiting(name, account))  # type: ignore[arg-type]
-    while calls:
-        calls.pop(0)()
-    assert order == ["modest", "greedy", "stranger"]
 
 
 @played

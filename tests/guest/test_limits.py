@@ -209,6 +209,19 @@ def test_who_comes_behind_a_crowd_goes_soon_and_nobody_in_it_waits_for_all_who_c
     assert sum(name.startswith("crowd") for name in gone) >= len(gone) // 2 - 1
 
 
+def test_who_is_within_its_share_has_its_turn_before_those_who_are_not() -> None:
+    line, all_guests = Line(), Account(share=0.5)
+    strangers = Account(all_guests, share=0.1)
+    greedy, stranger, modest = Account(all_guests), Account(strangers), Account(all_guests)
+    greedy.charge(1.0, 0.0)
+    strangers.charge(1.0, 0.0)
+    for name, account in {"greedy": greedy, "stranger": stranger, "modest": modest}.items():
+        assert account.must_wait(0.0)  # together they used too much
+        line.come(name, account)
+    line.call()
+    assert line.order == ["modest", "greedy", "stranger"]
+
+
 def test_a_guest_that_has_just_had_its_turn_does_not_come_last_to_have_the_next() -> None:
     line, many = Line(), Account()
     for number in range(10):
