@@ -391,9 +391,7 @@ def tries(state: Path, **http: Any) -> int:
     return sum(isinstance(record, ActionBegun) for record in again.records)
 
 
-def test_a_post_is_retried_that_nobody_has_got_and_not_one_whose_answer_is_lost(
-    tmp_path: Path,
-) -> None:
+def test_a_post_that_nobody_got_is_retried_and_one_whose_answer_is_lost_not(tmp_path: Path) -> None:
     assert tries(tmp_path / "nobody", url=f"http://127.0.0.1:{free_port()}/") == 3
     with serving(lambda _asked, _number: b"") as server:
         assert tries(tmp_path / "lost", url=server.url) == 1
@@ -468,7 +466,7 @@ def test_a_chat_by_https_is_reached_by_a_tunnel_and_its_certificate_checked(
     assert len(site.asked) == 1
 
 
-def test_a_proxy_that_refuses_says_so_and_nothing_was_sent(
+def test_a_proxy_that_refuses_was_sent_nothing(
     site: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with HttpProxy(site.port, refusal="407 Who are you") as proxy:

@@ -62,9 +62,7 @@ def test_a_probe_finds_its_pages_from_the_first_moment_on(tmp_path: Path) -> Non
     }
 
 
-def test_an_agent_that_comes_back_in_the_middle_is_never_ready_for_a_moment(
-    tmp_path: Path,
-) -> None:
+def test_an_agent_that_comes_back_in_the_middle_is_never_ready_for_a_moment(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for record in (
         MachineBooted(boot="b"),
@@ -106,9 +104,7 @@ class FullOnce(Journal):
         super().append(*records)
 
 
-def test_a_name_that_is_no_text_ends_no_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_without_text_ends_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is text, and a folder on the PATH may have any bytes for its name."""
     folder = tmp_path / os.fsdecode(b"\xff")
     folder.mkdir()
@@ -173,9 +169,7 @@ def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("given", "wrong"), [("old-name", True), ("_WEB-0", False)])
-def test_a_name_in_the_settings_that_the_endpoint_does_not_know_is_a_trouble(
-    given: str, *, wrong: bool
-) -> None:
+def test_a_name_that_the_endpoint_does_not_know_is_a_trouble(given: str, *, wrong: bool) -> None:
     """Otherwise every event of this machine would count as another's, and nobody would know."""
     others = document(listed(Resources=["db-0"]))
 
@@ -541,7 +535,7 @@ WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {
 
 
 @pytest.mark.parametrize(("ask", "answer"), WITHOUT_THREADS.values(), ids=WITHOUT_THREADS)
-def test_what_gets_no_thread_is_answered(
+def test_what_gets_no_thread_has_an_answer(
     ask: Callable[[Told], None], answer: decider.Input
 ) -> None:
     told = Told()

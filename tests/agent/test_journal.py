@@ -164,9 +164,7 @@ def test_a_journal_made_short_goes_on(tmp_path: Path) -> None:
     assert read(tmp_path) == [checkpoint, MachineBooted(boot="c")]
 
 
-def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(
-    tmp_path: Path,
-) -> None:
+def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     daemon = workplace.daemon(journal, rule({"log": {}}, approve="never"))
     stays = event("STAYS")  # so that the agent is never idle

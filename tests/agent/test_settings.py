@@ -77,9 +77,7 @@ def test_drop_ins_that_cannot_be_read_are_refused_and_not_passed_over(tmp_path: 
 
 
 @pytest.mark.parametrize("name", [".#0.toml", ".ansible_tmp0.toml", "0.toml.dpkg-new", "0.toml~"])
-def test_files_of_editors_and_tools_beside_the_drop_ins_are_passed_over(
-    tmp_path: Path, name: str
-) -> None:
+def test_files_of_editors_beside_the_drop_ins_are_passed_over(tmp_path: Path, name: str) -> None:
     load(tmp_path, EXAMPLE, EXAMPLE)
     (tmp_path / "agent.d" / name).write_text("[[rule", encoding="utf-8")
     loaded = settings.load(tmp_path / "agent.toml", {"STATE_DIRECTORY": str(tmp_path)})
@@ -95,9 +93,7 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("told", "verdict"), stories.lines_beside(__file__, "settings.txt"))
-def test_settings_are_taken_or_refused_by_file_and_place(
-    tmp_path: Path, told: str, verdict: str
-) -> None:
+def test_settings_are_taken_or_refused_by_place(tmp_path: Path, told: str, verdict: str) -> None:
     expected, _, fact = verdict.partition("| ")
     kind, _, terms = told.partition(" ")
     place = expected.strip()

@@ -61,9 +61,7 @@ def test_prometheus_own_parser_reads_each_family_once_and_nothing_else(bench: Be
     assert [(sample.labels, sample.value) for sample in taken] == [({"type": "Reboot"}, 1)]
 
 
-def test_numbers_are_told_to_the_last_digit_times_to_the_millisecond_and_what_is_unknown_not(
-    bench: Bench,
-) -> None:
+def test_numbers_are_told_to_the_last_digit_times_to_the_millisecond(bench: Bench) -> None:
     last_look = f"\n{PREFIX}last_look_timestamp_seconds "
     text = page(Activity(), bench, looks=12_345_678)
     assert f"\n{PREFIX}looks_total 12345678\n" in text
@@ -122,7 +120,7 @@ def test_it_closes_at_once_though_nobody_has_asked_yet(connected: bool) -> None:
         assert not port._thread.is_alive()
 
 
-def test_who_connects_and_says_nothing_ends_no_connection_of_another_address(
+def test_who_connects_and_is_silent_ends_no_connection_of_another_address(
     port: StatusServer,
 ) -> None:
     where = ("127.0.0.1", port.number)

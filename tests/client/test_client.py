@@ -103,9 +103,7 @@ def test_only_forewarn_is_told_how_the_machine_fares_at_once_and_with_each_look(
     assert [each.headers.get("forewarn-agent", "") for each in asked] == said
 
 
-def test_a_client_that_only_reports_reaches_forewarn_and_no_other(
-    connect: Connect, cloud: Emulator
-) -> None:
+def test_who_only_reports_reaches_forewarn_and_no_other(connect: Connect, cloud: Emulator) -> None:
     connect(cloud.endpoint).report("back")
     said = [dict(each.headers).get("Forewarn-Agent") for each in cloud.requests]
     assert said == [None, "back"]  # first it learns who answers
@@ -138,7 +136,7 @@ def test_a_report_that_nobody_answers_comes_with_the_next_look(connect: Connect)
     assert [each.headers.get("forewarn-agent") for each in asked] == [None, "back", "back"]
 
 
-def test_a_watch_tells_what_happens_and_approves_on_the_way(
+def test_a_watch_tells_what_happens_and_approves_meanwhile(
     connect: Connect, cloud: Emulator
 ) -> None:
     cloud.schedule("Reboot", "web-0")
@@ -154,9 +152,7 @@ def test_a_watch_tells_what_happens_and_approves_on_the_way(
     assert connections(cloud) == 2  # the watch's own, and one for the rest
 
 
-def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
-    connect: Connect,
-) -> None:
+def test_what_an_earlier_process_saw_is_over_when_two_documents_lack_it(connect: Connect) -> None:
     contents = [document(listed()), document(), document(listed()), document()]
     with serving(
         lambda _, number: message(200, contents[min(number, len(contents)) - 1])
@@ -170,9 +166,7 @@ def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
     assert shown[0][0].starts_by is not None
 
 
-def test_a_watch_goes_on_in_another_client(
-    connect: Connect, cloud: Emulator, tmp_path: Path
-) -> None:
+def test_a_watch_goes_on_elsewhere(connect: Connect, cloud: Emulator, tmp_path: Path) -> None:
     file = tmp_path / "state"
     event = cloud.schedule("Reboot", "web-0")
     watch = connect(cloud.endpoint).watch(since=file)
@@ -203,9 +197,7 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full is Linux's")
-def test_a_watch_goes_on_while_its_disk_is_full(
-    connect: Connect, cloud: Emulator, tmp_path: Path
-) -> None:
+def test_a_watch_goes_on_by_a_full_disk(connect: Connect, cloud: Emulator, tmp_path: Path) -> None:
     file, draft = tmp_path / "state", tmp_path / "state.new"
     draft.symlink_to(FULL)
     troubles: list[str] = []
@@ -226,9 +218,7 @@ def test_a_watch_goes_on_while_its_disk_is_full(
     assert troubles == ["not-saved", "saved", "not-saved"]
 
 
-def test_a_file_that_cannot_be_used_is_the_callers_mistake(
-    connect: Connect, tmp_path: Path
-) -> None:
+def test_an_unusable_file_is_the_callers_mistake(connect: Connect, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff")
     for path in (tmp_path, tmp_path / "no" / "state", binary, binary / "state"):
@@ -367,7 +357,7 @@ def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None
         assert server.connections == 1
 
 
-def test_nobody_there_and_a_name_that_nobody_has_or_can_have_are_unreachable(
+def test_nobody_there_and_names_that_nobody_has_or_can_have_are_unreachable(
     connect: Connect,
 ) -> None:
     with pytest.raises(
@@ -397,7 +387,7 @@ def test_a_server_that_falls_silent_in_mid_answer_is_unreachable_after_its_time(
         assert server.everyone_left()
 
 
-def test_no_proxy_is_asked(
+def test_no_proxy_has_a_say(
     connect: Connect, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -419,9 +409,7 @@ def test_the_machine_says_what_it_is_called(connect: Connect) -> None:
     )
 
 
-def test_closing_the_client_ends_a_watch_at_once_and_what_waits_for_an_answer(
-    connect: Connect,
-) -> None:
+def test_closing_a_client_ends_its_watch_and_what_waits_for_an_answer(connect: Connect) -> None:
     with Silent() as server, ThreadPoolExecutor() as pool:
         client = connect(server.url, name="web-0")
         watch = client.watch()
@@ -457,9 +445,7 @@ def test_a_watch_that_is_forgotten_has_hung_up(connect: Connect) -> None:
         assert server.everyone_left()
 
 
-def test_a_state_or_an_event_that_is_none_is_the_callers_mistake(
-    connect: Connect, tmp_path: Path
-) -> None:
+def test_what_is_no_state_or_no_event_is_a_mistake(connect: Connect, tmp_path: Path) -> None:
     client, file = connect("http://127.0.0.1:1"), tmp_path / "state"
     for since in ("", "{]", '{"format":99}'):
         file.write_text(since)
@@ -481,9 +467,7 @@ def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud
     assert event.approved_by == "web-0"
 
 
-def test_what_the_callers_own_function_raises_ends_the_watch(
-    connect: Connect, cloud: Emulator
-) -> None:
+def test_what_the_callers_function_raises_ends_the_watch(connect: Connect, cloud: Emulator) -> None:
     def stop(_: object) -> None:
         raise KeyError("enough")
 
@@ -733,7 +717,7 @@ def test_nothing_is_left_open() -> None:
                 client.document()
 
 
-def test_a_client_finds_its_endpoint_by_itself(
+def test_a_client_finds_its_endpoint_itself(
     cloud: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.schedule("Reboot", "web-0")

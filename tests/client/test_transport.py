@@ -273,7 +273,7 @@ def test_another_thread_may_end_a_request() -> None:
         thread.join()
 
 
-def test_a_request_by_https_checks_the_server(
+def test_a_request_by_https_checks_who_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path / "ca")

@@ -35,9 +35,7 @@ STARTED = {"EventStatus": "Started"}
 
 
 @pytest.mark.parametrize(("slept", "paused"), [(60.0, 0.0), (0.0, 60.0)])
-def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document(
-    slept: float, paused: float
-) -> None:
+def test_who_slept_in_a_wait_asks_for_the_whole_document(slept: float, paused: float) -> None:
     held: list[bool] = []
 
     def answers(ask: Question, _held: bool) -> Reply:
@@ -82,9 +80,7 @@ def test_a_document_that_changes_all_the_time_is_asked_for_twenty_times_a_second
 
 @pytest.mark.parametrize("begins", [0, 1])
 @pytest.mark.parametrize("refused", range(1, 20))
-def test_refusals_that_pass_leave_no_event_to_a_version_that_does_not_show_it(
-    refused: int, begins: int
-) -> None:
+def test_refusals_that_pass_leave_no_event_to_an_older_version(refused: int, begins: int) -> None:
     preempt = listed(EventType="Preempt")
 
     def server(ask: Question, held: bool) -> Reply:
@@ -127,9 +123,7 @@ def test_an_old_server_that_names_no_versions_is_asked_for_the_newest_a_few_time
         ("/behind/VM/desk-0", "'desk-0'"),
     ],
 )
-def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
-    prefix: str, cause: str
-) -> None:
+def test_the_likely_cause_of_a_403_is_that_of_the_address_asked(prefix: str, cause: str) -> None:
     endpoints = [EndpointAddress("127.0.0.1", 8170, prefix)]
     run = Run(one_by_one(reply(403)), name=None, endpoints=endpoints)
     run.ask()
@@ -145,9 +139,7 @@ def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
     ("answer", "takes"),
     [(reply(503, Retry_After="100"), 0.0), (reply(500), 0.0), (world.CUT, 2.0), (world.CUT, 9.0)],
 )
-def test_the_name_keeps_nobody_from_the_events_for_over_five_seconds(
-    answer: object, takes: float
-) -> None:
+def test_the_name_keeps_events_back_for_five_seconds_at_most(answer: object, takes: float) -> None:
     def server(ask: Question, _: bool) -> Reply | FailedAnswer:
         if "compute" in ask.target:
             run.seconds += min(takes, ask.answer_seconds)

@@ -162,9 +162,7 @@ def approving(count: int) -> bytes:
     return post(json.dumps({"StartRequests": ids}, separators=(",", ":")).encode())
 
 
-def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least_goes_first() -> (
-    None
-):
+def test_approvals_in_flight_are_bounded_by_entries_and_who_approved_least_goes_first() -> None:
     each = 60
     count = -(-limits.MAX_APPROVALS_IN_FLIGHT // each)
     with room.opened() as (plane, turn):

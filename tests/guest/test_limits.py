@@ -188,9 +188,7 @@ def test_an_approval_takes_no_look_at_all_others_that_wait(count: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 60], ids=["turns", "approvals"])
-def test_who_comes_behind_a_crowd_goes_soon_and_nobody_in_it_waits_for_all_who_come_later(
-    size: int,
-) -> None:
+def test_who_comes_behind_a_crowd_goes_soon_and_nobody_waits_for_all_later(size: int) -> None:
     line = Line()
     order = line.order
     for number in range(100):

@@ -177,9 +177,7 @@ def test_what_does_not_apply_is_empty_and_what_clients_cannot_do_without_never()
     assert re.fullmatch("02[0-9A-F]{10}", told.mac_address)
 
 
-def test_a_priority_a_resource_id_and_an_ipv6_address_stand_where_the_fleet_file_gives_them() -> (
-    None
-):
+def test_a_priority_a_resource_id_and_an_ipv6_address_stand_where_the_fleet_gives_them() -> None:
     for priority, read in ((Priority.REGULAR, "Regular"), (Priority.LOW, "Spot")):
         scope = room.scope("bastion", priority=priority)
         assert described(room.machine("bastion"), scope).priority == read

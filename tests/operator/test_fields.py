@@ -268,7 +268,7 @@ def test_every_code_has_its_status() -> None:
     ],
     ids=["a million objects", "one object without end"],
 )
-def test_a_fleet_that_no_machines_need_is_refused_before_it_is_decoded(
+def test_a_fleet_of_nonsense_is_refused_before_it_is_decoded(
     unchanged: Client, body: bytes
 ) -> None:
     refused = unchanged.ask("PUT", "/v1/fleet", body)

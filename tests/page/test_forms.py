@@ -159,9 +159,7 @@ def key_of(answer: Answer) -> str:
     return found
 
 
-def test_a_form_asks_once_however_often_it_is_sent_and_then_for_what_it_says(
-    tmp_path: Path,
-) -> None:
+def test_a_form_asks_once_however_often_it_is_sent_then_for_what_it_says(tmp_path: Path) -> None:
     with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore()) as running:
         client = running.client()
         assert client.ask("PUT", "/v1/fleet", fleet()).status == 200

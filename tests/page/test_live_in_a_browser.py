@@ -51,7 +51,7 @@ def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, contexts: Cont
         window.context.close()
 
 
-def test_a_page_whose_service_lost_its_database_leads_to_the_log_in(
+def test_a_page_without_its_database_leads_to_the_log_in(
     tmp_path: Path, contexts: Contexts
 ) -> None:
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
@@ -113,9 +113,7 @@ def test_a_form_of_another_origin_is_refused(site: Site, origin: str | None) -> 
     connection.close()
 
 
-def test_the_command_lines_link_opens_a_window(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_of_the_cli_opens_a_window(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()  # what the service logged before
     socket = site.running.settings.operator.socket
     assert main.execute(["page", "--operator", socket]) == 0

@@ -314,9 +314,7 @@ async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_h
     assert desk.reads == 3
 
 
-async def test_while_the_store_is_away_the_page_shows_what_memory_has(
-    desk: Desk, shared: now.SharedNow
-) -> None:
+async def test_without_the_store_a_page_shows_memory(desk: Desk, shared: now.SharedNow) -> None:
     desk.away = True
     assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
 

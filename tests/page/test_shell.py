@@ -18,9 +18,7 @@ from page.test_machines import some
 from server.running import Client, Running, request_reboot, roles, settings_in
 
 
-def test_each_page_allows_nothing_in_line_and_nothing_from_elsewhere(
-    unchanged: Site, tab: Page
-) -> None:
+def test_each_page_allows_nothing_in_line_or_from_elsewhere(unchanged: Site, tab: Page) -> None:
     for path in ("/login", "/"):
         answer = tab.goto(unchanged.url + path)
         assert answer is not None
@@ -40,9 +38,7 @@ def test_each_page_allows_nothing_in_line_and_nothing_from_elsewhere(
     assert any("Content Security Policy" in each for each in complaints)
 
 
-def test_what_a_page_loads_is_kept_by_the_browser_and_changes_its_address(
-    unchanged: Site,
-) -> None:
+def test_what_a_page_loads_is_kept_by_the_browser_and_changes_its_address(unchanged: Site) -> None:
     window = unchanged.context().new_page()
     files: list[Response] = []
 
@@ -125,7 +121,7 @@ def window(busy: Site) -> Page:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nothing_scrolls_sideways_and_every_order_can_be_touched(
+def test_nothing_scrolls_sideways_and_orders_are_touched(
     busy: Site, window: Page, path: str
 ) -> None:
     answer = window.goto(busy.url + path)

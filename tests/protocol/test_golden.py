@@ -25,9 +25,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 @pytest.mark.parametrize("kind", cases.DOCUMENTS, ids=lambda kind: kind.value)
-def test_each_version_writes_each_kind_of_scope_byte_for_byte(
-    version: Version, kind: ScopeKind
-) -> None:
+def test_each_version_writes_each_kind_of_scope_exactly(version: Version, kind: ScopeKind) -> None:
     typed = cases.golden(f"{version.name}/{kind.value}.json")
     assert codec.encode_document(cases.DOCUMENTS[kind], version) == typed
 

@@ -69,7 +69,7 @@ VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2))
 
 
 @given(VALUES, VALUES)
-def test_a_difference_leads_from_one_to_the_other(
+def test_a_difference_leads_from_one_to_other(
     before: dict[str, int], after: dict[str, int]
 ) -> None:
     changed, gone = cache.difference(before, after)
@@ -100,9 +100,7 @@ def test_documents_are_true_while_a_replica_holds_the_request_or_until_it_was_he
     assert again.true_until == 230.0  # nothing was heard meanwhile
 
 
-def test_only_an_age_above_that_of_a_change_of_replicas_is_shown_and_guests_answered_so_long() -> (
-    None
-):
+def test_an_age_above_that_of_a_change_of_replicas_is_shown_and_guests_answered_so_long() -> None:
     known = HEARD.lost(200.0, 200.0, is_dark=False)
     assert known.shown_age(200.0 + cache.SHOWN_SECONDS) == 0
     assert known.shown_age(206.9) == 6

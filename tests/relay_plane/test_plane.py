@@ -112,9 +112,7 @@ class RelayExchanges(Exchanges):
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "plane.txt"))
-def test_a_relay_is_answered_about_its_own_host(
-    service: Served, rows: list[tuple[int, str]]
-) -> None:
+def test_a_relay_hears_of_its_own_host(service: Served, rows: list[tuple[int, str]]) -> None:
     story = RelayExchanges(service)
     sighting = {"machine": "web-0", "version": "2020-07-01"}
     story.bound |= {
@@ -130,9 +128,7 @@ def test_a_relay_is_answered_about_its_own_host(
     assert story.play("plane.txt", rows)
 
 
-def test_a_relay_is_told_of_the_machines_of_its_host_the_rules_and_the_time(
-    service: Served,
-) -> None:
+def test_a_relay_is_told_of_the_machines_of_its_host_rules_and_the_time(service: Served) -> None:
     relay = service.relay("h1")
     told = relay.host()
     assert told.host == "h1"
@@ -288,9 +284,7 @@ def replicas(tmp_path: Path) -> Generator[tuple[Served, Served]]:
         yield first, second
 
 
-def test_a_relay_goes_on_at_another_replica_from_where_it_was(
-    replicas: tuple[Served, Served],
-) -> None:
+def test_a_relay_goes_on_at_another_replica_where_it_was(replicas: tuple[Served, Served]) -> None:
     first, second = replicas
     relay = first.relay("h0")
     relay.host()
@@ -308,9 +302,7 @@ def test_a_relay_goes_on_at_another_replica_from_where_it_was(
     assert document.events[0].event.status == "Started"
 
 
-def test_a_token_is_valid_at_every_replica_and_revoked_at_every_one(
-    replicas: tuple[Served, Served],
-) -> None:
+def test_a_token_is_valid_and_revoked_at_every_replica(replicas: tuple[Served, Served]) -> None:
     first, second = replicas
     relay = first.relay("h0")
     relay.address = second.relays
