@@ -61,6 +61,14 @@ def stories_beside(test: str, name: str) -> list[Any]:
     return [pytest.param(rows, id=title) for title, rows in stories(text).items()]
 
 
+def lines_beside(test: str, name: str) -> list[tuple[str, str]]:
+    """Return the lines of a text in the folder of a test: what is told, and what comes of it."""
+    text = (Path(test).parent / name).read_text(encoding="utf-8")
+    rows = [row for _, row in stories(text)[""] if row and not row.startswith("#")]
+    parts = [row.partition(" ->") for row in rows]
+    return [(told, expected.strip()) for told, _, expected in parts]
+
+
 def split(row: str) -> tuple[str, list[str], dict[str, str]]:
     """Return the verb of a row, its words and its options; the verb is `""` where there is none."""
     words = shlex.split(re.sub(r"(^|\s)#.*", "", row))

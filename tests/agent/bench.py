@@ -4,23 +4,7 @@ from typing import Any
 
 import msgspec
 
-from forewarn.agent.decider import (
-    ActionFinished,
-    AgentStarted,
-    ApprovalAnswered,
-    ApproveEvent,
-    AskPeers,
-    BeginAction,
-    Decider,
-    DocumentSeen,
-    FactsFound,
-    Input,
-    Output,
-    PeersAnswered,
-    Reloaded,
-    StopAction,
-    TimePassed,
-)
+from forewarn.agent import decider
 from forewarn.agent.rules import ActionOutcome, Rule, RuleAction
 from forewarn.agent.state import AnyRecord, Record
 from forewarn.client.event import Event
@@ -63,7 +47,7 @@ def rule(*prepare: dict[str, Any], **given: Any) -> Rule:
     return msgspec.convert(values | given, Rule)
 
 
-def begin(action: RuleAction, of: Event, **given: Any) -> BeginAction:
+def begin(action: RuleAction, of: Event, **given: Any) -> decider.BeginAction:
     values: dict[str, Any] = {
         "run": 1,
         "effect": "e",
@@ -73,7 +57,7 @@ def begin(action: RuleAction, of: Event, **given: Any) -> BeginAction:
         "attempt": 1,
         "facts": None,
     }
-    return BeginAction(action=action, event=of, **(values | given))
+    return decider.BeginAction(action=action, event=of, **(values | given))
 
 
 def service(unit: str = "web", **terms: Any) -> dict[str, Any]:
@@ -99,41 +83,41 @@ class Bench:
         self.rules = rules
         self.me = me
         self.journal: list[AnyRecord] = []
-        self.runs: dict[str, BeginAction] = {}
-        self.approvals: list[ApproveEvent] = []
-        self.asked: list[AskPeers] = []
+        self.runs: dict[str, decider.BeginAction] = {}
+        self.approvals: list[decider.ApproveEvent] = []
+        self.asked: list[decider.AskPeers] = []
         self.document: tuple[Event, ...] = ()
         self.start(boot)
 
     def start(self, boot: str = "boot-1") -> list[str]:
         """Begin a process of its own from the journal, as after a kill."""
         self.runs = {}
-        self.decider = Decider(self.rules, MARGIN, read_again(self.journal), STOP)
-        return self.tell(AgentStarted(boot))
+        self.decider = decider.Decider(self.rules, MARGIN, read_again(self.journal), STOP)
+        return self.tell(decider.AgentStarted(boot))
 
-    def tell(self, cause: Input) -> list[str]:
+    def tell(self, cause: decider.Input) -> list[str]:
         """Tell one cause, and return what followed in words, the records left out."""
         said = []
         for told in self.decider.handle(cause, self.now):
             said += self._take(told)
         return said
 
-    def _take(self, told: Output) -> list[str]:
+    def _take(self, told: decider.Output) -> list[str]:
         match told:
             case Record():
                 self.journal.append(told)
                 return []
-            case BeginAction():
+            case decider.BeginAction():
                 word = f"{'undo' if told.undo else 'do'} {name(told.action)}"
                 self.runs[name(told.action)] = told
                 return [word]
-            case StopAction():
+            case decider.StopAction():
                 (stopped,) = [key for key, run in self.runs.items() if run.run == told.run]
                 return [f"stop {stopped}"]
-            case ApproveEvent():
+            case decider.ApproveEvent():
                 self.approvals.append(told)
                 return [f"approve {told.event.event_id}"]
-            case AskPeers():
+            case decider.AskPeers():
                 self.asked.append(told)
                 return [f"ask {' '.join(told.machines)}"]
             case _:
@@ -141,36 +125,36 @@ class Bench:
 
     def see(self, *events: Event) -> list[str]:
         self.document = events
-        return self.tell(DocumentSeen(events, self.me))
+        return self.tell(decider.DocumentSeen(events, self.me))
 
     def end(self, which: str, outcome: ActionOutcome = ActionOutcome.DONE) -> list[str]:
-        return self.tell(ActionFinished(self.runs[which].run, outcome, "said so"))
+        return self.tell(decider.ActionFinished(self.runs[which].run, outcome, "said so"))
 
     def find(self, which: str, **facts: Any) -> list[str]:
-        return self.tell(FactsFound(self.runs[which].run, facts))
+        return self.tell(decider.FactsFound(self.runs[which].run, facts))
 
     def let_pass(self, seconds: float) -> list[str]:
         """Let time pass, waking the decider whenever it asked for it."""
         said, until = [], self.now + seconds
         while self.decider.wake_at is not None and self.decider.wake_at <= until:
             self.now = max(self.now, self.decider.wake_at)
-            said += self.tell(TimePassed())
+            said += self.tell(decider.TimePassed())
         self.now = until
-        return said + self.tell(TimePassed())
+        return said + self.tell(decider.TimePassed())
 
     def answer(self, *, taken: bool | None) -> list[str]:
-        return self.tell(ApprovalAnswered(self.approvals[-1].request, taken))
+        return self.tell(decider.ApprovalAnswered(self.approvals[-1].request, taken))
 
     def hear(self, *prepared: str) -> list[str]:
-        return self.tell(PeersAnswered(self.asked[-1].round, frozenset(prepared)))
+        return self.tell(decider.PeersAnswered(self.asked[-1].round, frozenset(prepared)))
 
     def reload(self, *rules: Rule) -> list[str]:
         self.rules = rules
-        return self.tell(Reloaded(rules))
+        return self.tell(decider.Reloaded(rules))
 
     def retry(self) -> list[str]:
         """Reload with a file that cannot be used, which keeps the rules."""
-        return self.tell(Reloaded(None))
+        return self.tell(decider.Reloaded(None))
 
     @property
     def phase(self) -> str:

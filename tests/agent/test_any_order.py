@@ -13,25 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.bench import MARGIN, ME, START, event, read_again, service
 from agent.bench import command as program
 from agent.bench import rule as made
-from forewarn.agent.decider import (
-    REFUSED_SECONDS,
-    ActionFinished,
-    AgentStarted,
-    ApprovalAnswered,
-    ApproveEvent,
-    AskPeers,
-    BeginAction,
-    Decider,
-    DocumentSeen,
-    FactsFound,
-    Input,
-    Output,
-    PeersAnswered,
-    ProceedAction,
-    Reloaded,
-    StopAction,
-    TimePassed,
-)
+from forewarn.agent import decider
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import (
     ActionBegun,
@@ -105,11 +87,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.shown: dict[str, Event] = {}
         self.number = 0
         self.done: dict[str, Done] = {}
-        self.stale: list[BeginAction] = []
-        self.runs: dict[int, BeginAction] = {}
+        self.stale: list[decider.BeginAction] = []
+        self.runs: dict[int, decider.BeginAction] = {}
         self.stopped: dict[int, float] = {}
-        self.asked: dict[int, AskPeers] = {}
-        self.requests: dict[int, ApproveEvent] = {}
+        self.asked: dict[int, decider.AskPeers] = {}
+        self.requests: dict[int, decider.ApproveEvent] = {}
         self.agreed: set[str] = set()
         self.refused: dict[str, float] = {}
         self.cut_after: int | None = None
@@ -119,15 +101,15 @@ class AnyOrder(RuleBasedStateMachine):
     # The shell
 
     def resume(self) -> None:
-        self.decider = Decider(RULES, MARGIN, read_again(self.journal))
+        self.decider = decider.Decider(RULES, MARGIN, read_again(self.journal))
         self.stale += self.runs.values()
         self.runs, self.asked, self.requests, self.stopped = {}, {}, {}, {}
         self.agreed, self.refused = set(), {}
         self.shown, self.wanted_again = {}, False
-        self.tell(AgentStarted(f"boot-{self.boot}"))
+        self.tell(decider.AgentStarted(f"boot-{self.boot}"))
 
-    def tell(self, cause: Input) -> None:
-        self.wanted_again |= isinstance(cause, Reloaded)
+    def tell(self, cause: decider.Input) -> None:
+        self.wanted_again |= isinstance(cause, decider.Reloaded)
         commands = self.decider.handle(cause, self.now)
         if self.cut_after is not None:
             commands, self.cut_after = commands[: self.cut_after], None
@@ -144,7 +126,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.state_of(run).interrupted.add(run.undo)
         self.resume()
 
-    def carry_out(self, told: Output) -> None:
+    def carry_out(self, told: decider.Output) -> None:
         match told:
             case Record():
                 self.journal.append(told)
@@ -156,33 +138,33 @@ class AnyOrder(RuleBasedStateMachine):
                     self.judge_retry(told)
                 if isinstance(told, MachineBooted):
                     self.forget_by_boot()
-            case BeginAction():
+            case decider.BeginAction():
                 self.judge_begin(told)
                 self.runs[told.run] = told
-            case ApproveEvent():
+            case decider.ApproveEvent():
                 self.judge_approval(told)
                 self.requests[told.request] = told
-            case AskPeers():
+            case decider.AskPeers():
                 self.asked[told.round] = told
-            case StopAction():
+            case decider.StopAction():
                 assert told.run in self.runs
                 assert told.run not in self.stopped, "told once"
                 self.stopped[told.run] = self.now
-            case ProceedAction():
+            case decider.ProceedAction():
                 assert told.run in self.runs
 
     # The judge
 
-    def key_of(self, run: BeginAction) -> str:
+    def key_of(self, run: decider.BeginAction) -> str:
         return run.action.settings.effect or f"{run.event.event_id}/{run.rule}/0"
 
     def state(self, key: str) -> Done:
         return self.done.setdefault(key, Done())
 
-    def state_of(self, run: BeginAction) -> Done:
+    def state_of(self, run: decider.BeginAction) -> Done:
         return self.state(self.key_of(run))
 
-    def judge_begin(self, run: BeginAction) -> None:
+    def judge_begin(self, run: decider.BeginAction) -> None:
         state, key = self.state_of(run), self.key_of(run)
         terms = run.action.settings
         under_way = [self.key_of(other) for other in self.runs.values()]
@@ -209,13 +191,13 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.now < shown.starts_by - MARGIN, "nothing is begun too late"
         state.good = False
 
-    def judge_approval(self, told: ApproveEvent) -> None:
+    def judge_approval(self, told: decider.ApproveEvent) -> None:
         shown = self.shown[told.event.event_id]
         governing = BY_TYPE[shown.event_type]
         assert shown.status == "Scheduled"
         assert shown.concerns_me, "never another machine's"
         assert governing.approve != "never"
-        assert self.now >= self.refused.get(shown.event_id, 0.0) + REFUSED_SECONDS
+        assert self.now >= self.refused.get(shown.event_id, 0.0) + decider.REFUSED_SECONDS
         assert all(shown.event_id != r.event.event_id for r in self.requests.values())
         if governing.approve == "at-once":
             return
@@ -268,7 +250,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def look(self) -> None:
         self.shown = dict(self.world)
-        self.tell(DocumentSeen(tuple(self.world.values()), ME))
+        self.tell(decider.DocumentSeen(tuple(self.world.values()), ME))
 
     @rule()
     def the_agent_looks(self) -> None:
@@ -317,8 +299,8 @@ class AnyOrder(RuleBasedStateMachine):
         run = list(self.runs.values())[which % len(self.runs)]
         self.end(run, outcome)
 
-    def end(self, run: BeginAction, outcome: ActionOutcome) -> None:
-        self.tell(ActionFinished(run.run, outcome))
+    def end(self, run: decider.BeginAction, outcome: ActionOutcome) -> None:
+        self.tell(decider.ActionFinished(run.run, outcome))
 
     def recorded_end(self, record: ActionEnded) -> None:
         """Before its end is in the journal an action counts as under way: a crash cuts it."""
@@ -338,14 +320,14 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     def an_action_finds_out(self, which: int) -> None:
         run = list(self.runs.values())[which % len(self.runs)]
-        self.tell(FactsFound(run.run, {"was": which}))
+        self.tell(decider.FactsFound(run.run, {"was": which}))
 
     @rule(which=SEVEN, outcome=strategies.sampled_from(list(ActionOutcome)[:3]))
     @precondition(lambda self: self.stale)
     def a_late_answer_comes(self, which: int, outcome: ActionOutcome) -> None:
         run = self.stale[which % len(self.stale)]
         if run.run not in self.runs:
-            self.tell(ActionFinished(run.run, outcome))
+            self.tell(decider.ActionFinished(run.run, outcome))
 
     @rule(which=SEVEN, taken=strategies.sampled_from([True, True, False, None]))
     @precondition(lambda self: self.requests)
@@ -356,7 +338,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.refused[told.event.event_id] = self.now
         if not taken:
             self.agreed.discard(told.event.event_id)
-        self.tell(ApprovalAnswered(request, taken))
+        self.tell(decider.ApprovalAnswered(request, taken))
 
     @rule(which=SEVEN, every=strategies.booleans())
     @precondition(lambda self: self.asked)
@@ -368,7 +350,7 @@ class AnyOrder(RuleBasedStateMachine):
         )
         if every and number == latest:
             self.agreed.add(ask.event_id)
-        self.tell(PeersAnswered(number, frozenset(ask.machines if every else ())))
+        self.tell(decider.PeersAnswered(number, frozenset(ask.machines if every else ())))
 
     @rule(seconds=strategies.sampled_from([1, 5, 20, 61, 400]))
     def time_passes(self, seconds: int) -> None:
@@ -382,7 +364,7 @@ class AnyOrder(RuleBasedStateMachine):
             for number in [n for n, at in self.stopped.items() if at + 1 <= self.now]:
                 if number in self.runs:
                     self.end(self.runs[number], ActionOutcome.FAILED)
-            self.tell(TimePassed())
+            self.tell(decider.TimePassed())
             if self.now == until:
                 return
         raise AssertionError("it wakes without end")
@@ -391,7 +373,7 @@ class AnyOrder(RuleBasedStateMachine):
     def somebody_reloads(self) -> None:
         for state in self.done.values():
             state.interrupted.clear()
-        self.tell(Reloaded(RULES))
+        self.tell(decider.Reloaded(RULES))
 
     @rule(after=strategies.integers(0, 5))
     def a_crash_is_near(self, after: int) -> None:

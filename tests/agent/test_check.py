@@ -126,7 +126,7 @@ def test_status_shows_what_stands_and_not_what_only_tells(
     ]
 
 
-def test_status_asks_an_address_without_the_settings(
+def test_status_asks_without_the_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "agent.toml"
@@ -143,8 +143,6 @@ def test_status_asks_an_address_without_the_settings(
 
 
 @pytest.mark.parametrize("address", ["localhost:8171", "127.0.0.1", "off", "http://127.0.0.1:8171"])
-def test_status_refuses_what_is_no_address(
-    address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_refuses_no_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.execute(["agent", "status", "--address", address]) == 2
     assert repr(address) in capsys.readouterr().err

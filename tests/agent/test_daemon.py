@@ -23,21 +23,9 @@ from agent.bench import ME, START, begin, command, event, rule
 from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn import clock, status_port
+from forewarn.agent import decider
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.daemon import Poller
-from forewarn.agent.decider import (
-    AT_ONCE,
-    ActionFinished,
-    ApprovalAnswered,
-    ApproveEvent,
-    AskPeers,
-    BeginAction,
-    Decider,
-    DocumentSeen,
-    Input,
-    PeersAnswered,
-    TimePassed,
-)
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
 from forewarn.agent.state import ActionBegun, AnyRecord, Checkpoint, MachineBooted, RuleMatched
@@ -74,9 +62,7 @@ def test_a_probe_finds_its_pages_from_the_first_moment_on(tmp_path: Path) -> Non
     }
 
 
-def test_an_agent_that_comes_back_in_the_middle_is_never_ready_for_a_moment(
-    tmp_path: Path,
-) -> None:
+def test_an_agent_that_comes_back_in_the_middle_is_never_ready_for_a_moment(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for record in (
         MachineBooted(boot="b"),
@@ -93,7 +79,7 @@ def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) ->
     journal = Journal(tmp_path)
     daemon = workplace.daemon(journal, rule(command("true"), command("false")))
     seen = event(starts_by=clock.monotonic() + 900)
-    daemon._handle(DocumentSeen((seen,), "web-0"))
+    daemon._handle(decider.DocumentSeen((seen,), "web-0"))
     patience.until(lambda: not daemon._inputs.empty())  # the first action has ended
     daemon.signal(signal.SIGTERM)
     while not daemon._over():
@@ -118,9 +104,7 @@ class FullOnce(Journal):
         super().append(*records)
 
 
-def test_a_name_that_is_no_text_ends_no_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_without_text_ends_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is text, and a folder on the PATH may have any bytes for its name."""
     folder = tmp_path / os.fsdecode(b"\xff")
     folder.mkdir()
@@ -129,7 +113,7 @@ def test_a_name_that_is_no_text_ends_no_agent(
     monkeypatch.setenv("PATH", str(folder))
     journal = Journal(tmp_path)
     daemon = workplace.daemon(journal, rule(command("drain")))
-    daemon._handle(DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
+    daemon._handle(decider.DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
     while daemon._decider.busy:
         daemon._turn()
     (reason,) = daemon._decider.state.cases["E1"].reasons.values()
@@ -147,7 +131,7 @@ def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
     folder = tmp_path / "state"
     journal = FullOnce(folder)
     daemon = workplace.daemon(journal, rule(command("true")))
-    daemon._handle(DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
+    daemon._handle(decider.DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
     if way == "folder":
         shutil.rmtree(folder)
     else:
@@ -158,7 +142,7 @@ def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
         other.close()
         (tmp_path / "other" / NAME).rename(folder / NAME)
     journal.is_full = way == "full"
-    daemon._handle(TimePassed())
+    daemon._handle(decider.TimePassed())
     known = daemon._decider.state.checkpoint()
     journal.close()
     again = Journal(folder)
@@ -180,14 +164,12 @@ def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> Non
         told = daemon._inputs.get(timeout=patience.SECONDS)
         daemon._poller.close()
     again.close()
-    assert isinstance(told, DocumentSeen)
+    assert isinstance(told, decider.DocumentSeen)
     assert [each.event_id for each in told.events] == [EVENT_ID]
 
 
 @pytest.mark.parametrize(("given", "wrong"), [("old-name", True), ("_WEB-0", False)])
-def test_a_name_in_the_settings_that_the_endpoint_does_not_know_is_a_trouble(
-    given: str, *, wrong: bool
-) -> None:
+def test_a_name_that_the_endpoint_does_not_know_is_a_trouble(given: str, *, wrong: bool) -> None:
     """Otherwise every event of this machine would count as another's, and nobody would know."""
     others = document(listed(Resources=["db-0"]))
 
@@ -225,7 +207,7 @@ def test_a_crowd_of_events_costs_one_sync_and_one_page(tmp_path: Path) -> None:
     journal = Counting(tmp_path)
     daemon = workplace.daemon(journal, rule({"log": {}}))
     crowd = [event(f"E{number}", starts_by=clock.monotonic() + 900) for number in range(50)]
-    daemon._handle(DocumentSeen(tuple(crowd), "web-0"))
+    daemon._handle(decider.DocumentSeen(tuple(crowd), "web-0"))
     assert journal.syncs == 1
     assert len(daemon._decider.state.cases) == 50
     patience.until(lambda: daemon._inputs.qsize() == 50)
@@ -266,7 +248,7 @@ def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
         while b"READY=1" not in beats.recv(1000):
             pass
         journal.goes_on.clear()
-        daemon._inputs.put(DocumentSeen((event(),), "web-0"))
+        daemon._inputs.put(decider.DocumentSeen((event(),), "web-0"))
         patience.until(lambda: daemon._is_writing)
         daemon._heard_at = -math.inf
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as marking:
@@ -338,19 +320,19 @@ def test_a_journal_that_cannot_be_shortened_stops_nothing(tmp_path: Path) -> Non
     journal = Full(tmp_path)
     journal.full = journal.shortens = False
     daemon = workplace.daemon(journal, rule({"log": {}}))
-    daemon._handle(DocumentSeen((event(),), "web-0"))
+    daemon._handle(decider.DocumentSeen((event(),), "web-0"))
     daemon._turn()
-    daemon._handle(DocumentSeen((), "web-0"))
+    daemon._handle(decider.DocumentSeen((), "web-0"))
     while not daemon._decider.state.idle:
         daemon._turn()
     assert journal.length > 4
     journal.shortens, daemon._shorten_at = True, 0.0
-    daemon._handle(DocumentSeen((), "web-0"))
+    daemon._handle(decider.DocumentSeen((), "web-0"))
     assert journal.length == 1
     journal.close()
 
 
-MANY = AT_ONCE + 10
+MANY = decider.AT_ONCE + 10
 OWN = rule(command("a", shared=False), approve="when-prepared")
 """An action that each event needs for itself."""
 
@@ -359,22 +341,24 @@ class Crowd:
     """A decider with many events, whose running actions are counted."""
 
     def __init__(self, number: int = MANY) -> None:
-        self.decider = Decider((OWN,), 5.0)
+        self.decider = decider.Decider((OWN,), 5.0)
         self.events = tuple(event(f"E{number}") for number in range(number))
-        self.runs: dict[int, BeginAction] = {}
+        self.runs: dict[int, decider.BeginAction] = {}
         self.most = 0
-        self.tell(DocumentSeen(self.events, ME))
+        self.tell(decider.DocumentSeen(self.events, ME))
 
-    def tell(self, told: Input, now: float = START) -> list[BeginAction]:
-        begun = [each for each in self.decider.handle(told, now) if isinstance(each, BeginAction)]
+    def tell(self, told: decider.Input, now: float = START) -> list[decider.BeginAction]:
+        begun = [
+            each for each in self.decider.handle(told, now) if isinstance(each, decider.BeginAction)
+        ]
         self.runs |= {each.run: each for each in begun}
         self.most = max(self.most, len(self.runs))
         return begun
 
-    def end_one(self) -> list[BeginAction]:
+    def end_one(self) -> list[decider.BeginAction]:
         number = next(iter(self.runs))
         del self.runs[number]
-        return self.tell(ActionFinished(number, ActionOutcome.DONE))
+        return self.tell(decider.ActionFinished(number, ActionOutcome.DONE))
 
     def end_all(self) -> None:
         while self.runs:
@@ -387,28 +371,28 @@ class Crowd:
 def test_a_crowd_of_events_has_a_limited_number_of_actions_at_once() -> None:
     crowd = Crowd()
     crowd.end_all()
-    assert crowd.most == AT_ONCE
+    assert crowd.most == decider.AT_ONCE
     assert crowd.phases() == {"Prepared"}
-    crowd.tell(DocumentSeen((), ME))
+    crowd.tell(decider.DocumentSeen((), ME))
     crowd.end_all()
-    assert crowd.most == AT_ONCE
+    assert crowd.most == decider.AT_ONCE
     assert crowd.decider.state.idle
 
 
 def test_an_event_with_less_notice_does_not_wait_for_a_crowd_with_more() -> None:
     crowd = Crowd()
     preempts = tuple(event(f"P{number}", starts_by=START + 30) for number in range(MANY))
-    begun = crowd.tell(DocumentSeen((*crowd.events, *preempts), ME))
-    assert [each.event.event_id[0] for each in begun] == ["P"] * AT_ONCE
+    begun = crowd.tell(decider.DocumentSeen((*crowd.events, *preempts), ME))
+    assert [each.event.event_id[0] for each in begun] == ["P"] * decider.AT_ONCE
     crowd.end_all()
-    assert crowd.most == 2 * AT_ONCE
+    assert crowd.most == 2 * decider.AT_ONCE
     assert crowd.phases() == {"Prepared"}
 
 
 def test_an_event_that_waits_for_its_turn_waits_no_longer_than_its_notice() -> None:
     crowd = Crowd()
     assert crowd.decider.wake_at is not None
-    crowd.tell(TimePassed(), START + 895)
+    crowd.tell(decider.TimePassed(), START + 895)
     waiting = crowd.decider.state.cases[f"E{MANY - 1}"]
     assert waiting.results == [ActionOutcome.NO_TIME]
 
@@ -442,14 +426,14 @@ class Told:
     """What was told, and when there is some of it."""
 
     def __init__(self) -> None:
-        self.causes: list[Input] = []
+        self.causes: list[decider.Input] = []
         self._some = threading.Event()
 
-    def __call__(self, cause: Input) -> None:
+    def __call__(self, cause: decider.Input) -> None:
         self.causes.append(cause)
         self._some.set()
 
-    def first(self) -> Input:
+    def first(self) -> decider.Input:
         assert self._some.wait(patience.SECONDS)
         return self.causes[0]
 
@@ -471,15 +455,15 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
         ended.set()
 
     with Scripted(drip) as peer:
-        Peers([peer.url], told).ask(AskPeers(1, "E1", ("web-1",)))
-        assert told.first() == PeersAnswered(1, frozenset())
+        Peers([peer.url], told).ask(decider.AskPeers(1, "E1", ("web-1",)))
+        assert told.first() == decider.PeersAnswered(1, frozenset())
         assert ended.wait(patience.SECONDS)
 
 
 def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
     told = Told()
-    Peers("http://{machine}:8171", told).ask(AskPeers(1, "E1", ("a..b", "c:d", "x" * 100)))
-    assert told.first() == PeersAnswered(1, frozenset())
+    Peers("http://{machine}:8171", told).ask(decider.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100)))
+    assert told.first() == decider.PeersAnswered(1, frozenset())
 
 
 def shown(path: str, own: bool) -> status_port.Page:
@@ -530,26 +514,30 @@ def without_threads() -> Iterator[None]:
         threading.stack_size(before)
 
 
-WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], Input]] = {
+WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {
     "an action has failed": (
         lambda told: ActionRunner(told).begin(
             begin(rule({"log": {}}).prepare[0], event()), "web-0", 0.0
         ),
-        ActionFinished(1, ActionOutcome.FAILED, "can't start new thread"),
+        decider.ActionFinished(1, ActionOutcome.FAILED, "can't start new thread"),
     ),
     "an approval may have been taken": (
-        lambda told: Poller("http://127.0.0.1:9", "web-0", told).approve(ApproveEvent(1, event())),
-        ApprovalAnswered(1, None),
+        lambda told: Poller("http://127.0.0.1:9", "web-0", told).approve(
+            decider.ApproveEvent(1, event())
+        ),
+        decider.ApprovalAnswered(1, None),
     ),
     "peers are not prepared": (
-        lambda told: Peers(["http://127.0.0.1:9"], told).ask(AskPeers(1, "E1", ("web-1",))),
-        PeersAnswered(1, frozenset()),
+        lambda told: Peers(["http://127.0.0.1:9"], told).ask(decider.AskPeers(1, "E1", ("web-1",))),
+        decider.PeersAnswered(1, frozenset()),
     ),
 }
 
 
 @pytest.mark.parametrize(("ask", "answer"), WITHOUT_THREADS.values(), ids=WITHOUT_THREADS)
-def test_what_gets_no_thread_is_answered(ask: Callable[[Told], None], answer: Input) -> None:
+def test_what_gets_no_thread_has_an_answer(
+    ask: Callable[[Told], None], answer: decider.Input
+) -> None:
     told = Told()
     with without_threads():
         ask(told)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import patience
-from agent import workplace
-from agent.workplace import Done, Site
+from agent.workplace import Done
+from client.scripted import Keeping
 from forewarn.agent.actions import haproxy
 from forewarn.agent.actions.action import Action, ActionFailed
 from forewarn.agent.actions.haproxy import HaproxyAction
@@ -81,14 +81,14 @@ class Counting(HaproxyAction):
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with workplace.site() as server:
+def site() -> Iterator[Keeping]:
+    with Keeping() as server:
         yield server
 
 
 @pytest.fixture
-def balancer(tmp_path: Path, site: Site) -> Iterator[Balancer]:
-    made = Balancer(tmp_path, site.server_port)
+def balancer(tmp_path: Path, site: Keeping) -> Iterator[Balancer]:
+    made = Balancer(tmp_path, site.port)
     with socket.socket(socket.AF_UNIX) as probe:
         # Its name is there before it listens.
         patience.until(lambda: made.process.poll() is not None or not probe.connect_ex(made.socket))
@@ -178,33 +178,24 @@ def test_a_server_that_was_down_before_is_not_waited_for(balancer: Balancer) -> 
     assert balancer.state("checked") == "ready"
 
 
-def test_draining_waits_for_the_last_session(balancer: Balancer, site: Site) -> None:
-    site.hold.clear()
-    argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
-        assert site.arrived.wait(patience.SECONDS)
-        begun = balancer.done().begin()
-        patience.until(lambda: balancer.state() == "drain")
-        assert begun.outcome == ""
-        site.hold.set()
-        assert begun.end().startswith("done")
-        assert asking.communicate()[0] == b"said"
-
-
-def test_draining_that_is_cut_says_how_many_sessions_were_left(
-    balancer: Balancer, site: Site
+def test_draining_waits_for_the_last_session_and_says_how_many_were_left_when_it_is_cut(
+    balancer: Balancer, site: Keeping
 ) -> None:
-    site.hold.clear()
+    site.goes_on.clear()
     argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
         assert site.arrived.wait(patience.SECONDS)
         done = balancer.done()
         action = done.action = Counting(done.action)
-        begun = done.begin()
+        cut = done.begin()
         assert action.counted.wait(patience.SECONDS)
-        assert re.fullmatch(r"cut .*\b1\b.*", begun.stop())
-        site.hold.set()
-        asking.communicate()
+        assert re.fullmatch(r"cut .*\b1\b.*", cut.stop())
+        assert balancer.state() == "drain"
+        waiting = balancer.done().begin()
+        assert waiting.outcome == ""
+        site.goes_on.set()
+        assert waiting.end().startswith("done")
+        assert asking.communicate()[0] == b"said"
 
 
 def test_draining_that_is_cut_at_once_says_that_nothing_was_counted(balancer: Balancer) -> None:
@@ -226,7 +217,3 @@ def test_an_api_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(ActionFailed, match=r"does not answer: .*Connection refused"):
         Done(haproxy={"socket": nobody, "server": "a/b"}).prepare()
-
-
-def test_what_was_never_noted_is_not_set() -> None:
-    assert Done(haproxy={"socket": "/no/such", "server": "a/b"}).recover() == ""

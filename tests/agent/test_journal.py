@@ -133,12 +133,6 @@ def test_a_record_that_was_copied_or_lost_is_noticed(tmp_path: Path, statement: 
         Journal(tmp_path)
 
 
-def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b"no database" * 100)
-    with pytest.raises(JournalError, match="damaged"):
-        Journal(tmp_path)
-
-
 def test_a_record_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
     write(tmp_path, [MachineBooted(boot="a")])
     body = msgspec.json.encode({"record": "dreamt"})
@@ -148,10 +142,13 @@ def test_a_record_of_another_version_is_refused_and_kept(tmp_path: Path) -> None
             Journal(tmp_path)
 
 
-def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_database_or_of_another_format_is_refused(tmp_path: Path) -> None:
     write(tmp_path, [])
     change(tmp_path, "PRAGMA user_version = 2")
     with pytest.raises(JournalError, match="format 2"):
+        Journal(tmp_path)
+    (tmp_path / NAME).write_bytes(b"no database" * 100)
+    with pytest.raises(JournalError, match="damaged"):
         Journal(tmp_path)
 
 
@@ -167,9 +164,7 @@ def test_a_journal_made_short_goes_on(tmp_path: Path) -> None:
     assert read(tmp_path) == [checkpoint, MachineBooted(boot="c")]
 
 
-def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(
-    tmp_path: Path,
-) -> None:
+def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     daemon = workplace.daemon(journal, rule({"log": {}}, approve="never"))
     stays = event("STAYS")  # so that the agent is never idle
@@ -196,13 +191,10 @@ def test_two_agents_never_share_a_journal(tmp_path: Path) -> None:
     assert read(tmp_path) == [MachineBooted(boot="a")]
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_refused_and_a_file_only_for_now(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match="Not a directory"):
         Journal(tmp_path / "file" / "below")
-
-
-def test_a_file_that_cannot_be_opened_is_refused_for_now(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     with pytest.raises(JournalError, match="unable to open") as refused:
         Journal(tmp_path)

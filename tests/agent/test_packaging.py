@@ -59,9 +59,7 @@ def test_what_the_packaged_settings_show_is_so_without_them(tmp_path: Path) -> N
             assert re.search(rf"(?m)^#{path.rpartition('.')[2]} = ", text), path
 
 
-def test_the_packaged_examples_are_rules_and_the_last_word_stays_with_the_last(
-    tmp_path: Path,
-) -> None:
+def test_the_packaged_examples_are_rules_and_the_last_word_is_the_lasts(tmp_path: Path) -> None:
     text = SETTINGS.read_text(encoding="utf-8")
     *examples, last = loaded(tmp_path, turned_on(text)).rule
     assert len(examples) == text.count("#[[rule]]") == 3

@@ -1,8 +1,10 @@
-"""The agent's settings: what is refused says in which file, where and what was expected."""
+"""The agent's settings: what is refused says in which file, where and why; what rules take."""
 
 import re
 import resource
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,10 +12,10 @@ import reference
 
 import stories
 from agent import bench
+from agent.bench import event, rule
 from forewarn.agent import __main__ as program
 from forewarn.agent import rules, settings
 from forewarn.agent.actions.action import ActionRun
-from forewarn.agent.rules import RuleAction
 from forewarn.agent.settings import Loaded
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
@@ -75,9 +77,7 @@ def test_drop_ins_that_cannot_be_read_are_refused_and_not_passed_over(tmp_path: 
 
 
 @pytest.mark.parametrize("name", [".#0.toml", ".ansible_tmp0.toml", "0.toml.dpkg-new", "0.toml~"])
-def test_files_of_editors_and_tools_beside_the_drop_ins_are_passed_over(
-    tmp_path: Path, name: str
-) -> None:
+def test_files_of_editors_beside_the_drop_ins_are_passed_over(tmp_path: Path, name: str) -> None:
     load(tmp_path, EXAMPLE, EXAMPLE)
     (tmp_path / "agent.d" / name).write_text("[[rule", encoding="utf-8")
     loaded = settings.load(tmp_path / "agent.toml", {"STATE_DIRECTORY": str(tmp_path)})
@@ -92,16 +92,9 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
     assert loaded.settings.state.folder == str(tmp_path / "agent")
 
 
-def lines() -> list[str]:
-    """Return the lines of settings.txt."""
-    text = Path(__file__).with_name("settings.txt").read_text(encoding="utf-8")
-    return [row for _, row in stories.stories(text)[""] if row and not row.startswith("#")]
-
-
-@pytest.mark.parametrize("line", lines())
-def test_settings_are_taken_or_refused_by_file_and_place(tmp_path: Path, line: str) -> None:
-    told, _, verdict = line.partition(" ->")
-    expected, _, fact = verdict.strip().partition("| ")
+@pytest.mark.parametrize(("told", "verdict"), stories.lines_beside(__file__, "settings.txt"))
+def test_settings_are_taken_or_refused_by_place(tmp_path: Path, told: str, verdict: str) -> None:
+    expected, _, fact = verdict.partition("| ")
     kind, _, terms = told.partition(" ")
     place = expected.strip()
     if kind == "rule" and not terms.startswith("="):
@@ -213,7 +206,7 @@ def test_too_many_drop_ins_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
-    step = msgspec.convert({"command": {"run": ["x"]}}, RuleAction)
+    step = msgspec.convert({"command": {"run": ["x"]}}, rules.RuleAction)
     work = ActionRun(bench.begin(step, bench.event()), "web-0", 0.0, print)
     page = reference.page("agent-settings.md")
     rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", page, re.MULTILINE)
@@ -221,3 +214,92 @@ def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
     assert list(filter(None, templates)) == list(rules.VARIABLES) == list(work.variables())
     assert list(variables) == list(work.environment())
     assert list(keys) == list(msgspec.json.decode(work.document()))
+
+
+# Rules.
+
+
+TABLE = re.compile(r"(\{.*\}) ?(.*)")
+CONCERNS = {"me": True, "others": False, "nobody": None}
+
+
+def said(told: str) -> str | bool:
+    """Return what is so by a line of rules.txt."""
+    kind, _, rest = told.partition(" ")
+    settings, facts = TABLE.fullmatch(rest).groups()  # type: ignore[union-attr]
+    terms = tomllib.loads(f"terms = {settings}")["terms"]
+    if kind == "match":
+        return is_taken(terms, dict(fact.split("=") for fact in facts.split()))
+    if kind == "json":
+        body = terms.pop("body")
+        return msgspec.convert({"url": "http://a", **terms}, rules.HttpSettings).is_json(body)
+    step = msgspec.convert(terms, rules.RuleAction)
+    if kind == "named":
+        return rules.action_name(step)
+    return step.settings.undoes if kind == "undoes" else not rules.needs_posix(step)
+
+
+def is_taken(match: dict[str, Any], facts: dict[str, str]) -> bool:
+    """Return whether a rule takes an event of these facts."""
+    notice = facts.get("notice", "900")
+    seen = event(
+        description="Virtual machine is being paused because of a Live Migration.",
+        duration_seconds=int(facts.get("duration", "-1")),
+        concerns_me=CONCERNS[facts.get("concerns", "me")],
+        source=facts.get("source", "Platform") or None,
+    )
+    wanted = rule(match=match, approve="never")
+    return rules.matches(wanted, seen, float(notice) if notice else None)
+
+
+def test_a_rule_takes_what_it_asks_for_and_an_action_is_what_its_settings_say() -> None:
+    for told, expected in stories.lines_beside(__file__, "rules.txt"):
+        found = said(told)
+        assert found == {"yes": True, "no": False}.get(expected, expected), told
+
+
+def test_the_first_rule_that_matches_takes_the_event() -> None:
+    first, second = rule(name="first"), rule(name="second")
+    assert rules.choose((first, second), event(), 900.0) is first
+    dropped = rule(name="first", enabled=False)
+    assert rules.choose((dropped, second), event(), 900.0) is second
+
+
+def test_the_last_rule_writes_a_line_and_approves_nothing() -> None:
+    for seen in (event(event_type="Freeze"), event(concerns_me=None), event(event_type="New")):
+        assert rules.choose((), seen, None) is rules.BUILT_IN
+    assert rules.BUILT_IN.approve == "never"
+    assert not rules.BUILT_IN.acts
+    assert [step.kind for step in rules.BUILT_IN.prepare] == ["log"]
+
+
+def test_a_rule_acts_that_prepares_or_approves() -> None:
+    assert rule(approve="at-once").acts
+    assert rule({"ready": {}}, approve="never").acts
+    assert not rule({"log": {}}, approve="never").acts
+    assert not rule(approve="never").acts
+
+
+def test_the_choice_may_change_where_the_notice_passes_a_border() -> None:
+    borders = (
+        rule(match={"min_notice_seconds": 600, "max_notice_seconds": 800}),
+        rule(match={"max_notice_seconds": 120}),
+        rule(match={"max_notice_seconds": 850}, enabled=False),
+    )
+    assert rules.next_change_seconds(borders, 900.0) == 100
+    assert rules.next_change_seconds(borders, 800.0) == 200
+    assert rules.next_change_seconds(borders, 120.0) is None
+    assert rules.next_change_seconds(borders, None) is None
+    assert rules.next_change_seconds((), 900.0) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "cut"),
+    [(rules.COMMAND_LENGTH, False), (rules.COMMAND_LENGTH + 1, True), (4000, True)],
+)
+def test_a_long_program_is_cut_to_a_lines_length(length: int, *, cut: bool) -> None:
+    program = "a" * length
+    shown = rules.action_name(rules.RuleAction(command=rules.CommandSettings(run=(program,))))
+    assert shown.removeprefix("command ") == (
+        f"{program[: rules.COMMAND_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}" if cut else program
+    )

@@ -21,7 +21,6 @@ from agent import bench
 from agent.bench import ME, START, Bench
 from forewarn.agent import decider, status
 from forewarn.agent.activity import Activity
-from forewarn.agent.decider import ActionFinished, Input, Output, ShutdownRequested
 from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.state import Case, EventRetried
 from forewarn.client.event import Event
@@ -49,13 +48,13 @@ class Logged(Bench):
         self.log = Activity(dry=dry)
         super().__init__(*rules, me=me)
 
-    def tell(self, cause: Input) -> list[str]:
+    def tell(self, cause: decider.Input) -> list[str]:
         self.log.heard(cause, self.decider, self.now)
         said = super().tell(cause)
         self.log.settled(self.decider)
         return said
 
-    def _take(self, told: Output) -> list[str]:
+    def _take(self, told: decider.Output) -> list[str]:
         self.log.heard(told, self.decider, self.now)
         return super()._take(told)
 
@@ -124,6 +123,17 @@ class Expected:
     def tried(self, number: str) -> None:
         assert sum(isinstance(record, EventRetried) for record in self.of.journal) == int(number)
 
+    def cases(self, number: str) -> None:
+        assert len(self.of.decider.state.cases) == int(number)
+
+    def again(self, event_id: str, *places: str) -> None:
+        """What a boot interrupted of an event."""
+        assert case(self.of, event_id).again == [int(each) for each in places]
+
+    def orders(self, *orders: str) -> None:
+        effects = self.of.decider.state.effects.values()
+        assert [effect.order for effect in effects] == [int(each) for each in orders]
+
     def approvals(self, number: str) -> None:
         assert len(self.of.approvals) == int(number)
 
@@ -158,9 +168,9 @@ class Story:
             known = Expected(self.bench, self.log)
             getattr(known, words[0].replace("-", "_"))(*words[1:], **options)
         elif verb:
-            made = VERBS.get(verb) or getattr(Story, verb)
+            made = VERBS.get(verb) or getattr(Story, verb.replace("-", "_"))
             said = made(self, *words, **options) or []
-            assert said == (follows.split(", ") if follows else [])
+            assert said == several(follows.split(", ") if follows else [])
 
     def step(self, kind: str, what: str = "", **terms: Any) -> None:
         """Add an action to the next rule."""
@@ -189,13 +199,30 @@ class Story:
         self.events[event_id] = bench.event(event_id, **facts)
 
     def see(self, *ids: str) -> list[str]:
-        """Read a document that lists these events."""
-        return self.bench.see(*(self.events.get(each) or bench.event(each) for each in ids))
+        """Read a document that lists these events; `X*9` are events X0 to X8 of other machines."""
+        seen = []
+        for word in ids:
+            each, _, times = word.partition("*")
+            crowd = [f"{each}{number}" for number in range(int(times or 0))]
+            seen += [bench.event(one, resources=(f"o{one}",)) for one in crowd]
+            if not times:
+                seen.append(self.events.get(each) or bench.event(each))
+        return self.bench.see(*seen)
+
+    def hear_of(self, event_id: str, *prepared: str) -> list[str]:
+        """Hear the answer to the last question for an event."""
+        asked = [each.round for each in self.bench.asked if each.event_id == event_id]
+        return self.bench.tell(decider.PeersAnswered(asked[-1], frozenset(prepared)))
+
+    def answer_of(self, event_id: str, how: str) -> list[str]:
+        """Answer the approval of an event."""
+        sent = [each.request for each in self.bench.approvals if each.event.event_id == event_id]
+        return self.bench.tell(decider.ApprovalAnswered(sent[-1], ANSWERS[how]))
 
     def end(self, which: str, outcome: str = "done", text: str = "said so") -> list[str]:
         """End an action."""
         run = self.bench.runs[which].run
-        return self.bench.tell(ActionFinished(run, ActionOutcome(outcome), text))
+        return self.bench.tell(decider.ActionFinished(run, ActionOutcome(outcome), text))
 
     def kill(self, boot: str = "boot-1", *, without_rules: bool = False) -> list[str]:
         """Begin again from the journal, by the rules before, those given since, or none."""
@@ -217,6 +244,12 @@ class Story:
         self.bench.journal = [self.bench.decider.state.checkpoint()]
 
 
+def several(words: list[str]) -> list[str]:
+    """Return words of which `do log*20` stands for twenty."""
+    parts = [word.partition("*") for word in words]
+    return [word for word, _, times in parts for _ in range(int(times or 1))]
+
+
 def value_of(text: str) -> Any:
     """Return the value of an option: JSON, or else a text."""
     try:
@@ -229,11 +262,12 @@ VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "dry": lambda story: setattr(story, "is_dry", True),
     "forget-log": lambda story: story.log.clear(),
     "retry": lambda story: story.bench.retry(),
+    "tick": lambda story: story.bench.tell(decider.TimePassed()),
     "pass": lambda story, seconds: story.bench.let_pass(float(seconds)),
     "find": lambda story, which, **facts: story.bench.find(which, **facts),
     "answer": lambda story, how: story.bench.answer(taken=ANSWERS[how]),
     "hear": lambda story, *prepared: story.bench.hear(*prepared),
-    "shutdown": lambda story: story.bench.tell(ShutdownRequested()),
+    "shutdown": lambda story: story.bench.tell(decider.ShutdownRequested()),
 }
 """What is no method of a story by its own name."""
 

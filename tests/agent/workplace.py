@@ -1,14 +1,12 @@
 """Real things for actions to work upon: programs, units, a web server."""
 
-import contextlib
-import http.server
 import json
 import os
 import select
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,56 +152,6 @@ def daemon(
         rule=rules,
     )
     return Daemon(settings, journal, tuple)
-
-
-class Site(http.server.ThreadingHTTPServer):
-    """A web server that keeps what it was asked and answers as it is told."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Page)
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
-        self.status = 200
-        self.hold = threading.Event()
-        self.hold.set()
-        self.arrived = threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Page(http.server.BaseHTTPRequestHandler):
-    server: Site
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.asked.append((self.command, self.path, headers, body))
-        self.server.arrived.set()
-        self.server.hold.wait(patience.SECONDS)
-        with contextlib.suppress(OSError):
-            self.send_response(self.server.status)
-            self.send_header("Content-Length", "4")
-            self.end_headers()
-            self.wfile.write(b"said")
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - the library's names
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def site() -> Iterator[Site]:
-    server = Site()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.hold.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def ended(pid: int) -> bool:

@@ -7,6 +7,7 @@ rules never make. Where a real endpoint will do, a test has the emulator and its
 import contextlib
 import errno
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -190,6 +191,34 @@ class Silent(Scripted):
         talk.request()
         self.asked.set()
         talk.request()
+
+
+class Keeping(Scripted):
+    """A web server that keeps what it was asked and answers as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answer)
+        self.asked: list[Asked] = []
+        self.status = 200
+        self.tls: ssl.SSLContext | None = None
+        self.arrived, self.goes_on = threading.Event(), threading.Event()
+        self.goes_on.set()
+
+    def _answer(self, talk: Talk) -> None:
+        if self.tls is not None:
+            try:
+                talk.connection = self.tls.wrap_socket(talk.connection, server_side=True)
+            except OSError:
+                return  # a client that does not trust the certificate hangs up
+        while (asked := talk.request()) is not None:
+            self.asked.append(asked)
+            self.arrived.set()
+            self.goes_on.wait(patience.SECONDS)
+            talk.answer(self.status, b"said")
+
+    def __exit__(self, *error: object) -> None:
+        self.goes_on.set()
+        super().__exit__(*error)
 
 
 def serving(

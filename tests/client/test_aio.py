@@ -112,9 +112,7 @@ async def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: 
         silent.set()
 
 
-async def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards(
-    cloud: Emulator,
-) -> None:
+async def test_a_timeout_ends_the_wait_and_the_watch_goes_on_afterwards(cloud: Emulator) -> None:
     async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
         watch = client.watch()
         with pytest.raises(TimeoutError):
@@ -125,7 +123,7 @@ async def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards
         assert change.appeared
 
 
-async def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_with(
+async def test_a_change_that_came_at_a_cancellation_is_neither_lost_nor_done(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "state"
@@ -241,9 +239,7 @@ async def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse(server: Si
         assert await task == []
 
 
-async def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(
-    cloud: Emulator,
-) -> None:
+async def test_every_call_is_awaited_and_raises_what_the_sync_client_does(cloud: Emulator) -> None:
     ours = cloud.schedule("Reboot", "web-0")
     cloud.schedule("Reboot", "web-1")
     async with AsyncClient(cloud.endpoint, pace=QUICK) as client:

@@ -4,7 +4,11 @@ import gc
 import itertools
 import json
 import logging
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +17,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import forewarn
 import patience
 from client.scripted import QUICK, Asked, Scripted, Silent, Talk, document, message, serving
 from client.world import EVENT_ID, listed
+from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse, RequestRefused, Trouble, Unreachable
+from forewarn.client.session import FailedAnswer, Session
 from forewarn.client.sync import Client
 from forewarn.client.transport import MAX_BODY_BYTES
 from forewarn.testing import Emulator
+from leftovers import FILES, check_nothing_left
+from ports import free_port
 
 Connect = Callable[..., Client]
 STARTED = listed(EventStatus="Started")
@@ -94,9 +103,7 @@ def test_only_forewarn_is_told_how_the_machine_fares_at_once_and_with_each_look(
     assert [each.headers.get("forewarn-agent", "") for each in asked] == said
 
 
-def test_a_client_that_only_reports_reaches_forewarn_and_no_other(
-    connect: Connect, cloud: Emulator
-) -> None:
+def test_who_only_reports_reaches_forewarn_and_no_other(connect: Connect, cloud: Emulator) -> None:
     connect(cloud.endpoint).report("back")
     said = [dict(each.headers).get("Forewarn-Agent") for each in cloud.requests]
     assert said == [None, "back"]  # first it learns who answers
@@ -129,7 +136,7 @@ def test_a_report_that_nobody_answers_comes_with_the_next_look(connect: Connect)
     assert [each.headers.get("forewarn-agent") for each in asked] == [None, "back", "back"]
 
 
-def test_a_watch_tells_what_happens_and_approves_on_the_way(
+def test_a_watch_tells_what_happens_and_approves_meanwhile(
     connect: Connect, cloud: Emulator
 ) -> None:
     cloud.schedule("Reboot", "web-0")
@@ -145,9 +152,7 @@ def test_a_watch_tells_what_happens_and_approves_on_the_way(
     assert connections(cloud) == 2  # the watch's own, and one for the rest
 
 
-def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
-    connect: Connect,
-) -> None:
+def test_what_an_earlier_process_saw_is_over_when_two_documents_lack_it(connect: Connect) -> None:
     contents = [document(listed()), document(), document(listed()), document()]
     with serving(
         lambda _, number: message(200, contents[min(number, len(contents)) - 1])
@@ -161,9 +166,7 @@ def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
     assert shown[0][0].starts_by is not None
 
 
-def test_a_watch_goes_on_in_another_client(
-    connect: Connect, cloud: Emulator, tmp_path: Path
-) -> None:
+def test_a_watch_goes_on_elsewhere(connect: Connect, cloud: Emulator, tmp_path: Path) -> None:
     file = tmp_path / "state"
     event = cloud.schedule("Reboot", "web-0")
     watch = connect(cloud.endpoint).watch(since=file)
@@ -194,9 +197,7 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full is Linux's")
-def test_a_watch_goes_on_while_its_disk_is_full(
-    connect: Connect, cloud: Emulator, tmp_path: Path
-) -> None:
+def test_a_watch_goes_on_by_a_full_disk(connect: Connect, cloud: Emulator, tmp_path: Path) -> None:
     file, draft = tmp_path / "state", tmp_path / "state.new"
     draft.symlink_to(FULL)
     troubles: list[str] = []
@@ -217,9 +218,7 @@ def test_a_watch_goes_on_while_its_disk_is_full(
     assert troubles == ["not-saved", "saved", "not-saved"]
 
 
-def test_a_file_that_cannot_be_used_is_the_callers_mistake(
-    connect: Connect, tmp_path: Path
-) -> None:
+def test_an_unusable_file_is_the_callers_mistake(connect: Connect, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff")
     for path in (tmp_path, tmp_path / "no" / "state", binary, binary / "state"):
@@ -358,16 +357,13 @@ def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None
         assert server.connections == 1
 
 
-def test_nobody_there_is_unreachable(connect: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def test_nobody_there_and_names_that_nobody_has_or_can_have_are_unreachable(
+    connect: Connect,
+) -> None:
     with pytest.raises(
         Unreachable, match=r"no connection to http://127\.0\.0\.1.*FOREWARN_ENDPOINT"
     ):
-        connect(f"http://127.0.0.1:{port}").document()
-
-
-def test_a_name_that_nobody_has_or_can_have_is_unreachable(connect: Connect) -> None:
+        connect(f"http://127.0.0.1:{free_port()}").document()
     for host in ("no-such-machine.invalid", "a" * 70, "a..b"):
         with pytest.raises(Unreachable, match="no connection"):
             connect(f"http://{host}", name="web-0").document()
@@ -391,7 +387,7 @@ def test_a_server_that_falls_silent_in_mid_answer_is_unreachable_after_its_time(
         assert server.everyone_left()
 
 
-def test_no_proxy_is_asked(
+def test_no_proxy_has_a_say(
     connect: Connect, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -413,27 +409,19 @@ def test_the_machine_says_what_it_is_called(connect: Connect) -> None:
     )
 
 
-def test_closing_the_client_ends_a_watch_at_once(connect: Connect) -> None:
-    with Silent() as server:
+def test_closing_a_client_ends_its_watch_and_what_waits_for_an_answer(connect: Connect) -> None:
+    with Silent() as server, ThreadPoolExecutor() as pool:
         client = connect(server.url, name="web-0")
         watch = client.watch()
-        with ThreadPoolExecutor() as pool:
-            told = pool.submit(list, watch)
-            assert server.asked.wait(patience.SECONDS)
-            client.close()
-            assert told.result(patience.SECONDS) == []
-        assert list(watch) == []
-
-
-def test_closing_ends_what_waits_for_an_answer(connect: Connect) -> None:
-    with Silent() as server:
-        client = connect(server.url, name="web-0")
-        with ThreadPoolExecutor() as pool:
-            told = pool.submit(client.document)
-            assert server.asked.wait(patience.SECONDS)
-            client.close()
-            with pytest.raises(Misuse, match="closed"):
-                told.result(patience.SECONDS)
+        told = pool.submit(list, watch)
+        assert server.asked.wait(patience.SECONDS)
+        server.asked.clear()
+        asked = pool.submit(client.document)
+        assert server.asked.wait(patience.SECONDS)
+        client.close()
+        assert told.result(patience.SECONDS) == list(watch) == []
+        with pytest.raises(Misuse, match="closed"):
+            asked.result(patience.SECONDS)
 
 
 def test_a_client_that_is_closed_has_hung_up(connect: Connect) -> None:
@@ -457,23 +445,16 @@ def test_a_watch_that_is_forgotten_has_hung_up(connect: Connect) -> None:
         assert server.everyone_left()
 
 
-@pytest.mark.parametrize("since", ["", "{]", '{"format":99}'])
-def test_a_state_that_is_none_is_the_callers_mistake(
-    connect: Connect, tmp_path: Path, since: str
-) -> None:
-    file = tmp_path / "state"
-    file.write_text(since)
-    with pytest.raises(Misuse, match=str(file)):
-        connect("http://127.0.0.1:1").watch(since=file)
-    assert file.read_text() == since
-
-
-@pytest.mark.parametrize("events", [(), ("",), (None,), (3,), tuple(map(str, range(1001)))])
-def test_what_cannot_be_approved_is_the_callers_mistake(
-    connect: Connect, events: tuple[str, ...]
-) -> None:
-    with pytest.raises(Misuse):
-        connect("http://127.0.0.1:1").approve(*events)
+def test_what_is_no_state_or_no_event_is_a_mistake(connect: Connect, tmp_path: Path) -> None:
+    client, file = connect("http://127.0.0.1:1"), tmp_path / "state"
+    for since in ("", "{]", '{"format":99}'):
+        file.write_text(since)
+        with pytest.raises(Misuse, match=str(file)):
+            client.watch(since=file)
+        assert file.read_text() == since
+    for events in ((), ("",), (None,), (3,), tuple(map(str, range(1001)))):
+        with pytest.raises(Misuse):
+            client.approve(*events)
 
 
 def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud: Emulator) -> None:
@@ -486,9 +467,7 @@ def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud
     assert event.approved_by == "web-0"
 
 
-def test_what_the_callers_own_function_raises_ends_the_watch(
-    connect: Connect, cloud: Emulator
-) -> None:
+def test_what_the_callers_function_raises_ends_the_watch(connect: Connect, cloud: Emulator) -> None:
     def stop(_: object) -> None:
         raise KeyError("enough")
 
@@ -509,3 +488,242 @@ def test_a_reason_is_logged_once_and_its_end_too(
     assert f"{cloud.endpoint}: the server answered 503" in logged[0][1]
     assert logged[0][1].endswith("(status-503)")
     assert "the endpoint answers again (over)" in logged[1][1]
+
+
+# Threads, signals, and what a process loads.
+
+
+LOOK = """
+import json, sys
+import forewarn
+before = sorted(sys.modules)
+with forewarn.Client(sys.argv[1], name="web-0") as client:
+    client.document()
+    client.approve(sys.argv[2])
+    next(client.watch())
+print(json.dumps([before, sorted(sys.modules)]))
+"""
+
+HEAVY = {"asyncio", "starlette", "structlog", "uvicorn", "httptools", "rich", "click"}
+ROOMS = {"store", "server", "control", "maintenance", "connectors", "cli"}
+
+
+def test_a_process_with_a_client_loads_neither_asyncio_nor_the_service(cloud: Emulator) -> None:
+    event = cloud.schedule("Freeze", "web-0")
+    look = [sys.executable, "-c", LOOK, cloud.endpoint, event.event_id]
+    looked = subprocess.run(look, capture_output=True, text=True, check=True)
+    before, after = json.loads(looked.stdout)
+    assert not set(after) & HEAVY
+    assert not set(after) & {f"forewarn.{room}" for room in ROOMS}
+    assert not {name for name in before if name.startswith(("forewarn.client", "msgspec", "h11"))}
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert set(forewarn.__all__) <= set(dir(forewarn))
+    for name in forewarn.__all__:
+        assert getattr(forewarn, name) is not None
+    with pytest.raises(AttributeError, match="Klient"):
+        getattr(forewarn, "Klient")  # noqa: B009 - a name that there is not
+
+
+def test_a_signals_handler_may_close_what_its_own_thread_waits_in() -> None:
+    with Silent() as server:
+        client = Client(server.url, name="web-0", pace=QUICK)
+        before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
+
+        def raise_it() -> None:
+            server.asked.wait(patience.SECONDS)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        raiser = threading.Thread(target=raise_it)
+        try:
+            raiser.start()
+            assert list(client.watch()) == []
+        finally:
+            raiser.join()
+            signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_answer_has_its_time_though_its_chunks_keep_coming() -> None:
+    """More chunks are there to be read than fit into one read, and than any answer may have."""
+    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 25_000
+
+    def script(talk: Talk) -> None:
+        if talk.request() is not None:
+            talk.send(chunks)
+            talk.request()  # until the client hangs up
+
+    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.02)
+    with Scripted(script) as server, Client(server.url, name="web-0", pace=pace) as client:
+        with pytest.raises(Unreachable):
+            client.document()
+        assert server.connections == 1
+
+
+def test_two_threads_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
+    with Silent() as server, Client(server.url, name="web-0") as client:
+        watch = client.watch()
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(list, watch)
+            assert server.asked.wait(patience.SECONDS)
+            with pytest.raises(Misuse, match="two threads"):
+                next(watch)
+            watch.close()
+            assert told.result(patience.SECONDS) == []
+
+
+def in_child(doing: Callable[[], object]) -> None:
+    """Run something in a forked process; fail if it raises."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            doing()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_ends_no_watch_of_its_parent() -> None:
+    asked, forked = threading.Event(), threading.Event()
+
+    def answers(*_: object) -> bytes:
+        asked.set()
+        forked.wait(patience.SECONDS)
+        return message(200, document(listed()))
+
+    with serving(answers) as server, Client(server.url, name="web-0", pace=QUICK) as client:
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(next, client.watch())
+            assert asked.wait(patience.SECONDS)
+            in_child(client.close)
+            forked.set()
+            assert told.result(patience.SECONDS).appeared
+        assert server.connections == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    with (
+        serving(lambda *_: message(200, document(listed()))) as server,
+        Client(server.url, name="web-0") as client,
+        client.watch() as watch,
+    ):
+        client.document()
+        next(watch)
+        assert server.connections == 2
+        held, released = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with client._guard:
+                held.set()
+                released.wait(patience.SECONDS)
+
+        with ThreadPoolExecutor() as pool:  # no such thread goes on in the child
+            pool.submit(hold)
+            assert held.wait(patience.SECONDS)
+            in_child(client.document)
+            released.set()
+        in_child(client.watch().__next__)
+        assert server.connections == 4
+        client.document()
+        assert server.connections == 4
+
+
+def test_a_closed_client_makes_no_watch() -> None:
+    client = Client("http://127.0.0.1:1")
+    client.close()
+    client.close()
+    with pytest.raises(Misuse, match="closed"):
+        client.watch()
+    with pytest.raises(Misuse, match="closed"):
+        client.document()
+
+
+def test_a_watch_lives_through_a_time_without_files() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        client = Client(server.url, name="web-0", pace=QUICK)
+        told: list[str] = []
+
+        def tell(trouble: Trouble) -> None:
+            told.append(trouble.reason)
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)  # the time is over
+
+        watch = client.watch(on_trouble=tell)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            assert next(watch).appeared
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        client.close()
+    assert told == ["no-connection", "over"]
+
+
+def test_no_address_is_skipped_however_many_threads_find_that_one_does_not_answer() -> None:
+    threads = 8
+    together = threading.Barrier(threads)
+
+    def none(talk: Talk) -> None:
+        if talk.request() is not None:
+            together.wait(patience.SECONDS)  # every thread's failure is of this address
+            talk.answer(404)
+
+    def good(talk: Talk) -> None:
+        while talk.request() is not None:
+            talk.answer(200, document(listed()))
+
+    with Scripted(none) as first, Scripted(good) as second, Scripted(none) as third:
+        with Client(first.url, name="web-0", pace=QUICK) as client:
+            places = [EndpointAddress("127.0.0.1", each.port) for each in (first, second, third)]
+            client._session = Session(QUICK, places, "web-0")
+            with ThreadPoolExecutor(threads) as pool:
+                read = list(pool.map(lambda _: len(client.events()), range(threads)))
+            assert read == [1] * threads
+            assert client.endpoint == second.url
+        assert (first.connections, third.connections) == (threads, 0)
+
+
+def test_threads_that_meet_one_refusal_step_down_once() -> None:
+    refusal = FailedAnswer(reason="status-400", message="", answered=True, status=400)
+    session = Session(QUICK, [EndpointAddress("127.0.0.1")])
+    question, name = session.question(), session.instance_question()
+    with ThreadPoolExecutor(8) as pool:
+        again = list(pool.map(lambda _: session.asks_again(refusal, question), range(8)))
+        named = list(pool.map(lambda _: session.asks_again(refusal, name), range(8)))
+    assert again == named == [True] * 8
+    assert session.version == "2019-08-01"
+
+
+def test_a_failure_that_comes_late_does_not_lead_back_to_an_earlier_address() -> None:
+    nobody = FailedAnswer(reason="no-connection", message="")
+    session = Session(QUICK, [EndpointAddress("127.0.0.1", port) for port in (1, 2, 3)])
+    first = session.question()
+    assert session.asks_again(nobody, first)
+    assert session.asks_again(nobody, session.question())
+    assert session.asks_again(nobody, first)
+    assert session.endpoint.port == 3
+
+
+@pytest.mark.skipif(not FILES.exists(), reason="open files are found by /proc")
+def test_nothing_is_left_open() -> None:
+    with check_nothing_left(), serving(lambda *_: message(200, document(listed()))) as server:
+        for _ in range(5):
+            with Client(server.url, name="web-0") as client, client.watch() as watch:
+                next(watch)
+                client.document()
+
+
+def test_a_client_finds_its_endpoint_itself(
+    cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.schedule("Reboot", "web-0")
+    monkeypatch.setenv("FOREWARN_ENDPOINT", cloud.environment["FOREWARN_ENDPOINT"])
+    with Client(name="web-0") as client:
+        assert len(client.events()) == 1
+    monkeypatch.setenv("FOREWARN_ENDPOINT", "https://example.com")
+    with pytest.raises(Misuse, match="FOREWARN_ENDPOINT"):
+        Client()

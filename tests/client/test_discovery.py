@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stories
 from forewarn.client import discovery
 from forewarn.client.discovery import BadAddress, EndpointAddress, LeaseFile
 
@@ -86,17 +87,15 @@ def test_an_endpoint_that_two_name_is_tried_once() -> None:
 
 
 def test_addresses_and_leases_are_read_or_refused() -> None:
-    text = Path(__file__).with_name("addresses.txt").read_text(encoding="utf-8")
-    for line in (line for line in text.splitlines() if line and not line.startswith("#")):
-        told, _, expected = line.partition(" -> ")
+    for told, expected in stories.lines_beside(__file__, "addresses.txt"):
         kind, _, written = told.partition(" ")
         if kind != "address":
-            assert str(of_lease(LEASES[kind](written))) == expected, line
+            assert str(of_lease(LEASES[kind](written))) == expected, told
         elif expected == "refused":
             is_refused(written)
         else:
             endpoint = discovery.parse(written)
-            assert str(endpoint) == expected, line
+            assert str(endpoint) == expected, told
             assert discovery.parse(expected) == endpoint
 
 

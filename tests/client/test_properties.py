@@ -177,9 +177,7 @@ def test_the_last_end_is_told_when_no_other_event_that_was_told_is_left(
 
 
 @given(scripts, st.booleans())
-def test_a_start_is_told_when_the_first_document_says_so(
-    script: list[tuple[str, Any]], waits: bool
-) -> None:
+def test_a_start_is_told_by_the_first_document(script: list[tuple[str, Any]], waits: bool) -> None:
     server = Server(script, waits=waits, lower=False)
     run = world.Run(server)
     started: set[str] = set()

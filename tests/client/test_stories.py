@@ -2,8 +2,8 @@
 
 What the server says comes in turn, and the last of it for ever: `[A,B!]` is a document with two
 events, of which B has started; `503*2` are two statuses, `cut` and `refused` failures, and any
-other word is a body. With `at=` it says so from that second on. `names` and `posts` are its answers
-to questions for the name and to approvals, where these differ.
+other word is a body, as is `=[]`. With `at=` it says so from that second on. `names` and `posts`
+are its answers to questions for the name and to approvals, where these differ.
 
 What follows a line stands behind an arrow: `ask -> appeared A, gone B~`. An event that has started
 has `!`, one of another machine `~`, one of nobody knows whom `?`. After `more`, others are left.
@@ -11,7 +11,7 @@ has `!`, one of another machine `~`, one of nobody knows whom `?`. After `more`,
 
 import collections
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import sub
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,7 @@ from forewarn.client import session
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import BadAnswer, Change, RequestRefused, Updated
 from forewarn.client.session import FailedAnswer, Pace, Question
-from forewarn.client.watch import EventFilter
+from forewarn.client.watch import EventFilter, event_filter
 from forewarn.protocol.message import Reply
 
 FILE: Final = Path(__file__).with_name("stories.txt")
@@ -63,6 +63,7 @@ class Story:
         self.given: dict[str, Any] = {}
         self.places: list[int] = []
         self.marked = 0.0
+        self.last: Change | None = None
         self._run: Run | None = None
 
     @property
@@ -111,8 +112,9 @@ class Story:
         self.given["name"] = None if name == "unknown" else name
         if "documents" in options:
             self.wishes = None
-        if "mine" in options:
-            self.wishes = EventFilter(mine=True)
+        if "mine" in options or "types" in options:
+            types = stories.listed(options["types"]) if "types" in options else None
+            self.wishes = event_filter(types, mine="mine" in options)
         if "even" in options:
             self.given["pace"] = Pace(jitter=0.0)
         if "chance" in options:
@@ -124,15 +126,22 @@ class Story:
         """Say how long the server holds an answer, and whether it does not say that it does."""
         self.waits, self.silent = float(waits), silent == "yes"
 
-    def event(self, event_id: str, not_before: str = "", **facts: str) -> None:
-        """Say how an event is written from now on."""
+    def event(self, event_id: str, *raw: str, not_before: str = "", **facts: str) -> None:
+        """Say how an event is written from now on; `Name=VALUE` is to the letter."""
         written: dict[str, Any] = {FACTS[name]: value for name, value in facts.items()}
         if "Resources" in written:
             written["Resources"] = written["Resources"].split(",")
         if not_before:
             known = f"Thu, 01 Jan 2026 {not_before}:00 GMT" if ":" in not_before else not_before
             written["NotBefore"] = None if not_before == "none" else known
-        self.events[event_id] = written
+        self.events[event_id] = written | _to_the_letter(raw)
+
+    def once(self, event_id: str, *raw: str) -> None:
+        """Write an event in another form once, and then as before."""
+        usual = self.events[event_id]
+        for written in (usual | _to_the_letter(raw), usual):
+            self.events[event_id] = written
+            self.say("says", f"[{event_id}]")
 
     def say(self, kind: str, *words: str, **options: str) -> None:
         """Add what the server says, with these headers."""
@@ -150,6 +159,8 @@ class Story:
     def outcome(
         self, word: str, incarnation: int | None, headers: dict[str, str]
     ) -> Reply | FailedAnswer:
+        if word.startswith("="):
+            return reply(200, word[1:].encode())
         if word in {"cut", "refused"}:
             return world.CUT if word == "cut" else world.REFUSED
         if word.startswith("["):
@@ -175,6 +186,7 @@ class Story:
 
     def told(self, changes: list[Change]) -> list[str]:
         """Return changes in words."""
+        self.last = changes[-1] if changes else self.last
         return [_word(change) for change in changes]
 
     def ask(self) -> list[str]:
@@ -255,6 +267,11 @@ class Story:
                 assert found == list(expected)
 
 
+def _to_the_letter(raw: Iterable[str]) -> dict[str, Any]:
+    pairs = (word.partition("=") for word in raw)
+    return {name: msgspec.json.decode(value) for name, _, value in pairs}
+
+
 def _word(change: Change) -> str:
     event = change.event
     mark = "!" if event.status == "Started" else ""
@@ -277,6 +294,12 @@ def _posted(story: Story) -> list[str]:
     bodies = [ask.body for _, ask in story.run.asked if ask.method == b"POST"]
     entries = [msgspec.json.decode(body)["StartRequests"] for body in bodies]
     return ["+".join(each["EventId"] for each in some) for some in entries]
+
+
+def _last(story: Story) -> list[str]:
+    assert story.last is not None
+    event = story.last.event
+    return [event.event_id, event.description or "", f"{event.duration_seconds}s"]
 
 
 def _times(story: Story) -> list[float]:
@@ -313,6 +336,7 @@ KNOWN: Final[dict[str, Callable[[Story], list[Any]]]] = {
     "looks": lambda story: [story.run.watcher.looks],
     "listed": lambda story: [event.event_id for event in story.run.listed],
     "starts-by": _starts_by,
+    "last": _last,
     "type": lambda story: [event.event_type for event in story.run.listed],
 }
 VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {

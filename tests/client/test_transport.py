@@ -1,10 +1,8 @@
 """HTTP without the socket: any bytes, in any pieces, are an answer or none; and one request."""
 
 import itertools
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import patience
-from client.scripted import Scripted, Talk, losing, message, serving
+from authority import Authority
+from client.scripted import Keeping, Scripted, Talk, losing, message, serving
 from forewarn.client import transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.session import Question
@@ -274,31 +273,17 @@ def test_another_thread_may_end_a_request() -> None:
         thread.join()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_a_request_by_https_checks_the_server(
+def test_a_request_by_https_checks_who_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-out", certificate]
-    subprocess.run(command, check=True, capture_output=True)
-    serves = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serves.load_cert_chain(certificate, key)
-
-    def script(talk: Talk) -> None:
-        try:
-            talk.connection = serves.wrap_socket(talk.connection, server_side=True)
-        except OSError:
-            return  # a client that does not trust the certificate hangs up
-        if talk.request() is not None:
-            talk.answer(200, b"secured")
-
-    with Scripted(script) as server:
+    authority = Authority(tmp_path / "ca")
+    with Keeping() as server:
+        server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.tls.load_cert_chain(authority.sign("here", "DNS:localhost"))
         url = f"https://localhost:{server.port}/"
         distrusted = failed(url)
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        assert request("GET", url).body == b"secured"
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        assert request("GET", url).body == b"said"
     assert isinstance(distrusted.__cause__, ssl.SSLCertVerificationError)
     assert f"no connection to https://localhost:{server.port}:" in str(distrusted)
 

@@ -1,109 +1,41 @@
-"""The watch's decider beside its stories: tables of what a server may say, and how it is asked."""
+"""The watch's decider beside its stories: how servers are asked, and what a handler sees."""
 
 import itertools
 import re
-from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client import world
 from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one, reply
+from forewarn import clock
 from forewarn.client import session, watch
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import Misuse, RequestRefused
+from forewarn.client.event import (
+    OVER,
+    Appeared,
+    Event,
+    Gone,
+    Misuse,
+    RequestRefused,
+    Started,
+    Trouble,
+    Updated,
+)
 from forewarn.client.session import Attempt, FailedAnswer, Pace, Question
 from forewarn.protocol import codec
 from forewarn.protocol.message import Reply
-from forewarn.vocabulary import EventType
+from forewarn.vocabulary import EventStatus, EventType
 
 OTHER_ID = "AAAAAAAA-4CBF-4FC4-9C45-B40CF3106D0E"
 STARTED = {"EventStatus": "Started"}
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"EventId": EVENT_ID.lower()},
-        {"Resources": ["_web-0"]},
-        {"Resources": None},
-        {"Description": None, "EventSource": None, "DurationInSeconds": None},
-        {"NotBefore": None},
-        {"EventStatus": None},
-        {"EventType": None},
-        {"EventType": "REBOOT", "EventStatus": "scheduled"},
-        {"NotBefore": "2026-01-01T12:15:00Z"},
-        {"NotBefore": "Fri, 01 Jan 2026 12:15:00 GMT"},
-        {"Unknown": {"of": "a later version"}},
-    ],
-    ids=str,
-)
-def test_another_way_to_write_the_same_event_is_no_news(facts: dict[str, object]) -> None:
-    first = listed(Description="why", DurationInSeconds=5)
-    said = {key: value for key, value in (first | facts).items() if value is not None}
-    run = Run(one_by_one(document(first), document(said), document(first), document()))
-    assert [kinds(run.ask()) for _ in range(3)] == [["appeared"], [], []]
-    (gone,) = run.ask()
-    assert (gone.event.event_id, gone.event.description) == (EVENT_ID, "why")
-    assert gone.event.duration_seconds == 5
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *map(reply, (404, 410, 401, 403, 500, 302, 200)),
-        *(reply(200, body) for body in (b"<html>", b"[]", b"{}", b"null", b"[" * 100_000)),
-        reply(200, b'{"DocumentIncarnation":7}'),
-        reply(200, b'{"DocumentIncarnation":7,"Events":null}'),
-        *(reply(200, b'{"Events":%s}' % events) for events in (b"{}", b"[{}]", b"[null]")),
-    ],
-    ids=lambda answer: f"{answer.status} {answer.body[:30]!r}",
-)
-def test_what_is_no_document_is_never_read_as_an_empty_one(answer: object) -> None:
-    run = Run(one_by_one(document(listed()), answer, document(listed()), document()))
-    assert [kinds(run.ask()) for _ in range(4)] == [["appeared"], [], [], ["gone"]]
-    assert run.troubles[-1] == "over"
-    assert len(run.troubles) == 2
-
-
-def test_names_are_compared_without_case_and_with_the_previews_sign() -> None:
-    for resources, concerned in [
-        (["WEB-0"], True),
-        (["_Web-0"], True),
-        (["web-1", "web-0"], True),
-        (["web-00", "__web-0"], False),
-        ([], False),
-    ]:
-        run = Run(one_by_one(document(listed(Resources=resources))))
-        assert [change.event.concerns_me for change in run.ask()] == [concerned]
-
-
-@pytest.mark.parametrize(
-    ("types", "mine", "told"),
-    [
-        (None, False, ["web-0", "web-1"]),
-        (None, True, ["web-0"]),
-        (["freeze"], False, ["web-1"]),
-        (["FREEZE", "Reboot"], False, ["web-0", "web-1"]),
-        ([EventType.REBOOT], False, ["web-0"]),
-        (["Freeze"], True, []),
-        (("Freeze", "Reboot"), True, ["web-0"]),
-    ],
-)
-def test_what_is_not_wished_for_is_never_told(
-    types: Iterable[str] | None, mine: bool, told: list[str]
-) -> None:
-    wishes = watch.event_filter(types, mine=mine)
-    events = (listed(), listed(OTHER_ID, EventType="Freeze", Resources=["web-1"]))
-    started = tuple(event | STARTED | {"NotBefore": ""} for event in events)
-    run = Run(one_by_one(document(*events), document(*started), document()), wishes=wishes)
-    names = [[change.event.resources[0] for change in run.ask()] for _ in range(3)]
-    assert names == [told, told, told]
-
-
 @pytest.mark.parametrize(("slept", "paused"), [(60.0, 0.0), (0.0, 60.0)])
-def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document(
-    slept: float, paused: float
-) -> None:
+def test_who_slept_in_a_wait_asks_for_the_whole_document(slept: float, paused: float) -> None:
     held: list[bool] = []
 
     def answers(ask: Question, _held: bool) -> Reply:
@@ -121,43 +53,6 @@ def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document(
     for _ in range(4):
         run.ask()
     assert held == [False, True, False, True]
-
-
-@pytest.mark.parametrize("date", ["11:00:00", "12:10:00"])
-def test_a_watch_that_resumes_with_a_wrong_clock_has_the_servers_notice(date: str) -> None:
-    run = Run(one_by_one(document(listed())))
-    run.ask()
-    answers = one_by_one(document(listed(), Date=f"Thu, 01 Jan 2026 {date} GMT"))
-    again, fresh = Run(answers, since=run.watcher.since), Run(answers)
-    assert again.ask() == []
-    fresh.ask()
-    assert [each.starts_by for each in again.listed] == [each.starts_by for each in fresh.listed]
-
-
-@pytest.mark.parametrize(
-    ("headers", "pause"),
-    [
-        ({"Retry_After": "3"}, 3.15),
-        ({"Retry_After": "100000"}, 9.55),
-        ({"Retry_After": "0"}, 0.375),
-        ({"Retry_After": "soon"}, 0.375),
-        ({"Retry_After": "Thu, 01 Jan 2026 12:00:20 GMT"}, 0.375),
-        (
-            {
-                "Date": "Thu, 01 Jan 2026 12:00:00 GMT",
-                "Retry_After": "Thu, 01 Jan 2026 12:00:20 GMT",
-            },
-            9.55,
-        ),
-    ],
-)
-def test_a_server_that_says_when_to_come_again_is_believed(
-    headers: dict[str, str], pause: float
-) -> None:
-    run = Run(one_by_one(reply(429, **headers), document()))
-    run.ask()
-    run.ask()
-    assert run.seconds == pytest.approx(pause, abs=0.01)
 
 
 def test_a_pause_after_a_failure_has_its_limits_whatever_chance_and_servers_say() -> None:
@@ -185,9 +80,7 @@ def test_a_document_that_changes_all_the_time_is_asked_for_twenty_times_a_second
 
 @pytest.mark.parametrize("begins", [0, 1])
 @pytest.mark.parametrize("refused", range(1, 20))
-def test_refusals_that_pass_leave_no_event_to_a_version_that_does_not_show_it(
-    refused: int, begins: int
-) -> None:
+def test_refusals_that_pass_leave_no_event_to_an_older_version(refused: int, begins: int) -> None:
     preempt = listed(EventType="Preempt")
 
     def server(ask: Question, held: bool) -> Reply:
@@ -230,9 +123,7 @@ def test_an_old_server_that_names_no_versions_is_asked_for_the_newest_a_few_time
         ("/behind/VM/desk-0", "'desk-0'"),
     ],
 )
-def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
-    prefix: str, cause: str
-) -> None:
+def test_the_likely_cause_of_a_403_is_that_of_the_address_asked(prefix: str, cause: str) -> None:
     endpoints = [EndpointAddress("127.0.0.1", 8170, prefix)]
     run = Run(one_by_one(reply(403)), name=None, endpoints=endpoints)
     run.ask()
@@ -248,9 +139,7 @@ def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
     ("answer", "takes"),
     [(reply(503, Retry_After="100"), 0.0), (reply(500), 0.0), (world.CUT, 2.0), (world.CUT, 9.0)],
 )
-def test_the_name_keeps_nobody_from_the_events_for_over_five_seconds(
-    answer: object, takes: float
-) -> None:
+def test_the_name_keeps_events_back_for_five_seconds_at_most(answer: object, takes: float) -> None:
     def server(ask: Question, _: bool) -> Reply | FailedAnswer:
         if "compute" in ask.target:
             run.seconds += min(takes, ask.answer_seconds)
@@ -298,12 +187,10 @@ def test_a_name_that_was_asked_for_when_a_wait_ended_comes_after_events() -> Non
     assert kinds(run.ask()) == ["appeared"]
 
 
-@pytest.mark.parametrize(
-    "since", ["", "{", "[]", '{"format":1}', '{"format":2,"known":{"A":{}}}', "[" * 100_000]
-)
-def test_what_is_no_state_is_the_callers_mistake(since: str) -> None:
-    with pytest.raises(Misuse, match="since="):
-        Run(one_by_one(document()), since=since)
+def test_what_is_no_state_is_the_callers_mistake() -> None:
+    for since in ("", "{", "[]", '{"format":1}', '{"format":2,"known":{"A":{}}}', "[" * 100_000):
+        with pytest.raises(Misuse, match="since="):
+            Run(one_by_one(document()), since=since)
 
 
 @pytest.mark.parametrize("types", ["Reboot", [], [1]])
@@ -327,3 +214,73 @@ def test_types_are_some_texts(types: object) -> None:
 def test_a_pace_that_is_none_is_the_callers_mistake(wrong: dict[str, float]) -> None:
     with pytest.raises(Misuse, match=next(iter(wrong))):
         Pace(**wrong)
+
+
+# What a handler sees.
+
+
+EVENT = Event(
+    event_id=world.EVENT_ID,
+    status=EventStatus.SCHEDULED,
+    event_type=EventType.REBOOT,
+    resource_type="VirtualMachine",
+    resources=("web-0",),
+    not_before=datetime(2026, 1, 1, 12, 15, tzinfo=UTC),
+)
+
+
+def due_in(seconds: float) -> Event:
+    return msgspec.structs.replace(EVENT, starts_by=clock.monotonic() + seconds)
+
+
+def test_notice_runs_out_on_the_monotonic_clock() -> None:
+    left = due_in(10_000).notice_left
+    assert left is not None
+    assert timedelta(seconds=9_000) < left <= timedelta(seconds=10_000)
+    assert due_in(-5).notice_left == timedelta(0)
+    assert EVENT.notice_left is None
+
+
+def test_notice_only_ever_shrinks() -> None:
+    event = due_in(100)
+    looked = [event.notice_left or timedelta(0) for _ in range(1000)]
+    assert looked == sorted(looked, reverse=True)
+
+
+def test_a_change_an_event_and_a_trouble_say_what_they_are() -> None:
+    kinds = ("appeared", "started", "updated", "gone")
+    changes = (Appeared(EVENT), Started(EVENT), Updated(EVENT, EVENT), Gone(EVENT))
+    for change, kind in zip(changes, kinds, strict=True):
+        assert change.kind == kind
+        assert [name for name in kinds if getattr(change, name)] == [kind]
+    assert not EVENT.started
+    assert msgspec.structs.replace(EVENT, status="Started").started
+    assert Trouble(reason=OVER, message="").over
+    assert not Trouble(reason="cut", message="").over
+
+
+def written() -> str:
+    both = world.document(world.listed(), world.listed("B", EventStatus="Started"))
+    run = world.Run(world.one_by_one(both))
+    run.turn()
+    run.watcher.take()
+    run.watcher.take()
+    return run.watcher.since
+
+
+@given(st.integers(0, len(written()) - 1), st.sampled_from('{}[]",:0aAnullgone '))
+def test_a_state_that_was_damaged_is_a_state_or_the_callers_mistake(at: int, sign: str) -> None:
+    whole = written()
+    damaged = whole[:at] + sign + whole[at + 1 :]
+    try:
+        run = world.Run(world.one_by_one(world.document()), since=damaged)
+    except Misuse:
+        return
+    assert all(change.event.event_id for change in run.ask())
+
+
+def test_what_a_state_holds_is_read_back_as_it_was() -> None:
+    known = watch.read_state(written(), world.at())["B"]
+    assert known.event.status is EventStatus.STARTED
+    assert known.event.event_type is EventType.REBOOT
+    assert (known.told, known.handled, known.started) == (True, False, False)

@@ -6,17 +6,9 @@ from typing import Any
 
 import msgspec
 
+from forewarn.client import session
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Change, Event
-from forewarn.client.session import (
-    Attempt,
-    ClockReading,
-    FailedAnswer,
-    Pace,
-    Pause,
-    Question,
-    Session,
-)
 from forewarn.client.watch import EventFilter, Watcher
 from forewarn.protocol.message import Reply
 
@@ -24,8 +16,8 @@ START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ORIGIN = 1000.0
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 NAME = "web-0"
-CUT = FailedAnswer(reason="cut", message="cut off")
-REFUSED = FailedAnswer(reason="no-connection", message="no connection")
+CUT = session.FailedAnswer(reason="cut", message="cut off")
+REFUSED = session.FailedAnswer(reason="no-connection", message="no connection")
 
 EVERYTHING = EventFilter()
 
@@ -59,11 +51,11 @@ def reply(status: int, body: Any = b"", **headers: str) -> Reply:
     return Reply(status, content, tuple(named))
 
 
-def at(seconds: float = 0.0, slept: float = 0.0) -> ClockReading:
-    return ClockReading(START + timedelta(seconds=seconds + slept), ORIGIN + seconds)
+def at(seconds: float = 0.0, slept: float = 0.0) -> session.ClockReading:
+    return session.ClockReading(START + timedelta(seconds=seconds + slept), ORIGIN + seconds)
 
 
-Answers = Callable[[Question, bool], Reply | FailedAnswer]
+Answers = Callable[[session.Question, bool], Reply | session.FailedAnswer]
 """What a server says to a question, and whether it came on the connection of the one before."""
 
 
@@ -86,18 +78,18 @@ class Run:
         wishes: EventFilter | None = EVERYTHING,
         name: str | None = NAME,
         seconds: float = 0.0,
-        pace: Pace | None = None,
+        pace: session.Pace | None = None,
         chance: float = 0.5,
         endpoints: Sequence[EndpointAddress] = (EndpointAddress("169.254.169.254"),),
     ) -> None:
         self.answers = answers
         self.seconds = seconds
         self.chance = chance
-        self.session = Session(pace or Pace(), endpoints, name)
+        self.session = session.Session(pace or session.Pace(), endpoints, name)
         self.watcher = Watcher(self.session, wishes, since, at(seconds))
         self.slept = 0.0
         """For how long the monotonic clock stood still."""
-        self.asked: list[tuple[float, Question]] = []
+        self.asked: list[tuple[float, session.Question]] = []
         self.troubles: list[str] = []
         self.messages: list[str] = []
         self._connected = False
@@ -110,16 +102,16 @@ class Run:
             self.troubles.append(trouble.reason)
             self.messages.append(trouble.message)
 
-    def _do(self, wanted: Question | Pause) -> Attempt:
-        if isinstance(wanted, Pause):
+    def _do(self, wanted: session.Question | session.Pause) -> session.Attempt:
+        if isinstance(wanted, session.Pause):
             assert wanted.seconds > 0
             self.seconds += wanted.seconds
-            return Attempt(None, at(self.seconds, self.slept), self.chance)
+            return session.Attempt(None, at(self.seconds, self.slept), self.chance)
         self.asked.append((self.seconds, wanted))
         held = bool(wanted.held) and self._connected
         outcome = self.answers(wanted, held)
         self._connected = isinstance(outcome, Reply)
-        return Attempt(outcome, at(self.seconds, self.slept), self.chance, held)
+        return session.Attempt(outcome, at(self.seconds, self.slept), self.chance, held)
 
     @property
     def listed(self) -> tuple[Event, ...]:
@@ -147,8 +139,8 @@ def kinds(changes: list[Change]) -> list[str]:
     return [change.kind for change in changes]
 
 
-def one_by_one(*outcomes: Reply | FailedAnswer) -> Answers:
+def one_by_one(*outcomes: Reply | session.FailedAnswer) -> Answers:
     """A server that says these in turn, and the last one for ever."""
-    left: Iterator[Reply | FailedAnswer] = iter(outcomes)
+    left: Iterator[Reply | session.FailedAnswer] = iter(outcomes)
     last = outcomes[-1]
     return lambda _ask, _held: next(left, last)

@@ -9,18 +9,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from forewarn import vocabulary
 from forewarn.clock import ManualClock
 from forewarn.control.service_clock import ServiceClock
-from forewarn.maintenance.model import (
-    Changes,
-    Enablement,
-    Machine,
-    Operation,
-    OperationEvent,
-    Policy,
-    Refused,
-    Scope,
-)
+from forewarn.maintenance import model
 from forewarn.protocol.exchange import Rules
 from forewarn.server.guest import listener
 from forewarn.server.guest.connection import REFUSAL_SECONDS, Connection
@@ -31,14 +23,6 @@ from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate
 from forewarn.server.guest.listener import Listener, SourceOf
 from forewarn.server.guest.machines import Proxies, Registry
-from forewarn.vocabulary import (
-    ErrorCode,
-    EventSource,
-    EventStatus,
-    EventType,
-    ScopeKind,
-    TargetKind,
-)
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
@@ -46,7 +30,7 @@ EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 APPROVAL = b'{"StartRequests":[{"EventId":"%s"}]}' % EVENT_ID.encode()
 
 
-def machine(name: str, address: str = "", **facts: Any) -> Machine:
+def machine(name: str, address: str = "", **facts: Any) -> model.Machine:
     defaults: dict[str, Any] = {
         "name": name,
         "scope": name.lower(),
@@ -55,33 +39,37 @@ def machine(name: str, address: str = "", **facts: Any) -> Machine:
         "vm_id": "02aab8a4-74ef-476e-8182-f6d2ba4166a6",
         "address": address,
     }
-    return Machine(**(defaults | facts))
+    return model.Machine(**(defaults | facts))
 
 
-def scope(name: str, **facts: Any) -> Scope:
-    defaults: dict[str, Any] = {"name": name, "kind": ScopeKind.MACHINE, "update_domains": 1}
-    return Scope(**(defaults | facts))
+def scope(name: str, **facts: Any) -> model.Scope:
+    defaults: dict[str, Any] = {
+        "name": name,
+        "kind": vocabulary.ScopeKind.MACHINE,
+        "update_domains": 1,
+    }
+    return model.Scope(**(defaults | facts))
 
 
-def operation(*events: OperationEvent, **facts: Any) -> Operation:
+def operation(*events: model.OperationEvent, **facts: Any) -> model.Operation:
     defaults: dict[str, Any] = {
         "id": "1.1",
         "maintenance": 1,
-        "event_type": EventType.REBOOT,
-        "source": EventSource.USER,
+        "event_type": vocabulary.EventType.REBOOT,
+        "source": vocabulary.EventSource.USER,
         "description": "Virtual machine is going to be restarted as requested by authorized user.",
         "duration_seconds": -1,
-        "target": TargetKind.MACHINES,
+        "target": vocabulary.TargetKind.MACHINES,
         "live_migration": False,
-        "status": EventStatus.SCHEDULED,
+        "status": vocabulary.EventStatus.SCHEDULED,
         "announced_at": START,
         "not_before": START + timedelta(minutes=15),
         "events": events,
     }
-    return Operation(**(defaults | facts))
+    return model.Operation(**(defaults | facts))
 
 
-def event(event_id: str = EVENT_ID, **facts: Any) -> OperationEvent:
+def event(event_id: str = EVENT_ID, **facts: Any) -> model.OperationEvent:
     defaults: dict[str, Any] = {
         "id": event_id,
         "scope": "web",
@@ -89,11 +77,11 @@ def event(event_id: str = EVENT_ID, **facts: Any) -> OperationEvent:
         "machines": ("web-0",),
         "published": 2,
     }
-    return OperationEvent(**(defaults | facts))
+    return model.OperationEvent(**(defaults | facts))
 
 
 SCOPES = [
-    scope("web", kind=ScopeKind.AVAILABILITY_SET, update_domains=3, incarnation=2),
+    scope("web", kind=vocabulary.ScopeKind.AVAILABILITY_SET, update_domains=3, incarnation=2),
     scope("bastion"),
 ]
 MACHINES = [
@@ -127,7 +115,9 @@ class BookedApprovals:
                 future.set_exception(self.error)
             elif unknown:
                 message = f"{unknown[0]} was never published in {scope}"
-                future.set_exception(Refused(ErrorCode.NOT_FOUND, message, event_id=unknown[0]))
+                future.set_exception(
+                    model.Refused(vocabulary.ErrorCode.NOT_FOUND, message, event_id=unknown[0])
+                )
             else:
                 self.book.append((scope, event_ids, by, address))
                 future.set_result(())
@@ -169,7 +159,7 @@ BRIDGE = Listener(address="169.254.169.254")
 class Enabling(NamedTuple):
     """What the settings say of turning scopes on."""
 
-    policy: Policy = Policy()
+    policy: model.Policy = model.Policy()
     first_response_delay: float = 0.0
 
 
@@ -198,14 +188,13 @@ class Room:
         rate: Rate = UNLIMITED,
         polls: type[Polls] = Polls,
     ) -> None:
-        self.connection = Connection
         self.clock = ManualClock(START)
         self.watch = ServiceClock(self.clock)
         self.counters = Counters()
         self.registry = Registry(proxied=True)
         self.documents = DocumentCache()
         self.approvals = BookedApprovals()
-        known = Changes(
+        known = model.Changes(
             scopes=tuple(SCOPES), machines=tuple(MACHINES), operations=(operation(event()),)
         )
         self.registry.learn(known)
@@ -213,7 +202,7 @@ class Room:
         self.approvals.learn = self.turn_on
         limiter = Limiter(rate)
         enabler = None
-        if enabling.policy.enablement is not Enablement.ALWAYS:
+        if enabling.policy.enablement is not model.Enablement.ALWAYS:
             enabler = Enabler(
                 self.documents,
                 self.approvals.answer_turning,
@@ -255,25 +244,25 @@ class Room:
         now = self.clock.now()
         known = [self.documents.scope(key) for key in scopes if key in self.documents._scopes]
         changed = tuple(msgspec.structs.replace(each, asked_at=now) for each in known)
-        self.learn(Changes(scopes=changed))
+        self.learn(model.Changes(scopes=changed))
 
-    def learn(self, changes: Changes) -> None:
+    def learn(self, changes: model.Changes) -> None:
         self.registry.learn(changes)
         self.documents.learn(changes)
         self.polls.learn()
         self.connections.long_polls.learn(changes)
 
-    def publish(self, incarnation: int, key: str = "web", *operations: Operation) -> None:
+    def publish(self, incarnation: int, key: str = "web", *operations: model.Operation) -> None:
         """Let a scope have a new document."""
         scope = msgspec.structs.replace(self.documents.scope(key), incarnation=incarnation)
-        self.learn(Changes(scopes=(scope,), operations=operations))
+        self.learn(model.Changes(scopes=(scope,), operations=operations))
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))
         self.connections.sweep(self.connections.monotonic())
 
     def connect(self, address: str = "10.0.0.10", place: Listener | Behind = BRIDGE) -> "Peer":
-        connection = self.connection(self.connections, source_of(place)(address))
+        connection = Connection(self.connections, source_of(place)(address))
         return Peer(connection, address)
 
 

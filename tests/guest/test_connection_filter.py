@@ -8,15 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.server.guest.limits import (
-    CONNECTIONS_PER_SECOND,
-    REFUSED_CONNECTIONS,
-    REFUSED_RATE,
-    REFUSED_STRANGERS,
-    Limits,
-    Rate,
-    Reason,
-)
+from forewarn.server.guest import limits
 from forewarn.server.guest.listener import APPLY_SECONDS, DROP_SECONDS, ConnectionFilter
 from guest import room
 from guest.room import EVENTS, answers, get
@@ -24,7 +16,7 @@ from guest.served import GUESTS, played, serving
 from patience import reached
 
 SYN_SENT = 2
-MOST_REFUSED = CONNECTIONS_PER_SECOND // REFUSED_CONNECTIONS
+MOST_REFUSED = limits.CONNECTIONS_PER_SECOND // limits.REFUSED_CONNECTIONS
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel's filter is Linux's"
@@ -114,16 +106,16 @@ def test_a_network_may_connect_again_after_a_while(loop: room.SkippingLoop) -> N
 
 @played
 async def test_who_is_refused_again_and_again_is_dropped_and_what_it_has_is_served_on() -> None:
-    async with serving(GUESTS, limits=Limits(connections_per_address=1)) as served:
+    async with serving(GUESTS, limits=limits.Limits(connections_per_address=1)) as served:
         reader, writer = await served.connect()
         writer.write(get())
         await reader.readuntil(b"[]}")
         opened = served.plane.connections.filter._sockets[0][1]
         counters = served.plane.counters
         for number in range(MOST_REFUSED):
-            assert counters.refusals[Reason.CONNECTION_RATE] == 0, number
+            assert counters.refusals[limits.Reason.CONNECTION_RATE] == 0, number
             assert [each.status for each in await served.ask(get())] == [503]
-        assert counters.refusals[Reason.CONNECTION_RATE] == 1
+        assert counters.refusals[limits.Reason.CONNECTION_RATE] == 1
         await reached(lambda: served.plane.connections.filter.is_active)
         assert is_dropped(connecting(opened, "127.0.0.1"))
         assert not is_dropped(connecting(opened, "127.0.0.5"))
@@ -133,9 +125,9 @@ async def test_who_is_refused_again_and_again_is_dropped_and_what_it_has_is_serv
 
 
 def test_who_connects_anew_for_each_request_over_its_rate_is_dropped_sooner() -> None:
-    with room.opened(rate=Rate(per_second=50, burst=100)) as (plane, turn):
+    with room.opened(rate=limits.Rate(per_second=50, burst=100)) as (plane, turn):
         statuses = []
-        while plane.counters.refusals[Reason.CONNECTION_RATE] == 0:
+        while plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 0:
             peer = plane.connect()
             peer.send(get())
             turn()
@@ -143,30 +135,30 @@ def test_who_connects_anew_for_each_request_over_its_rate_is_dropped_sooner() ->
             peer.abort()
         assert statuses[:100] == [200] * 100
         # Each connection counts for itself too.
-        most = (CONNECTIONS_PER_SECOND - 100) // (REFUSED_RATE + 1)
+        most = (limits.CONNECTIONS_PER_SECOND - 100) // (limits.REFUSED_RATE + 1)
         assert statuses[100:] in ([429] * most, [429] * (most + 1))
 
 
 def test_strangers_who_have_all_that_they_may_are_dropped_sooner() -> None:
-    with room.opened(Limits(connections=8)) as (plane, _):
+    with room.opened(limits.Limits(connections=8)) as (plane, _):
         for number in range(2):
             plane.connect(f"10.9.9.{number}")
-        for _ in range(CONNECTIONS_PER_SECOND // REFUSED_STRANGERS):
-            assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0
+        for _ in range(limits.CONNECTIONS_PER_SECOND // limits.REFUSED_STRANGERS):
+            assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 0
             plane.connect("10.9.9.9")
-        assert plane.counters.refusals[Reason.CONNECTIONS_OF_STRANGERS] == 4
-        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+        assert plane.counters.refusals[limits.Reason.CONNECTIONS_OF_STRANGERS] == 4
+        assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 1
 
 
 def test_a_machine_may_poll_by_new_connections_and_does_not_pay_later() -> None:
     with room.opened() as (plane, _):
         for _ in range(3):
-            for _ in range(CONNECTIONS_PER_SECOND - 1):
+            for _ in range(limits.CONNECTIONS_PER_SECOND - 1):
                 peer = plane.connect()
                 peer.send(get(EVENTS, "Connection: close"))
                 assert b" 200 OK" in peer.got
             plane.pass_time(1.0)
-        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0
-        for _ in range(CONNECTIONS_PER_SECOND + 1):
+        assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 0
+        for _ in range(limits.CONNECTIONS_PER_SECOND + 1):
             plane.connect().abort()
-        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+        assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 1

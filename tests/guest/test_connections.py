@@ -232,9 +232,7 @@ def opened() -> Iterator[Opened]:
         yield made
 
 
-def test_a_request_that_waits_keeps_nothing_of_what_it_said_but_its_answers_form(
-    opened: Opened,
-) -> None:
+def test_a_request_that_waits_keeps_nothing_but_the_form_of_its_answer(opened: Opened) -> None:
     plane, turn = opened
     peer = plane.connect()
     peer.send(waits("2").replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive"))
@@ -248,9 +246,7 @@ def test_a_request_that_waits_keeps_nothing_of_what_it_said_but_its_answers_form
     assert answer.headers["connection"] == "keep-alive"
 
 
-def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_one_had_waited(
-    opened: Opened,
-) -> None:
+def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_had_waited(opened: Opened) -> None:
     plane, turn = opened
     peer = plane.connect()
     peer.takes = False
@@ -280,9 +276,7 @@ def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
         assert {tuple(room.statuses(peer)) for peer in peers} == {(200,)}
 
 
-def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(
-    opened: Opened,
-) -> None:
+def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(opened: Opened) -> None:
     plane, turn = opened
     peer = plane.connect()
     peer.send(waits())
@@ -297,7 +291,7 @@ def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(
     assert room.statuses(peer) == [200] * (count + 1)
 
 
-MANY = 1_500
+MANY = 500
 MOST = 9_000
 """As many as `Limits.waiters` lets wait."""
 AT_ONCE = 50
@@ -368,9 +362,7 @@ async def read_from(client: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("number", [MANY, pytest.param(MOST, marks=pytest.mark.soak)])
 @played
-async def test_waiting_costs_no_task_and_all_are_woken_and_answered_at_the_stop(
-    number: int,
-) -> None:
+async def test_waiting_costs_no_task_and_all_are_woken_and_answered_at_a_stop(number: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * number + 500
     if hard != resource.RLIM_INFINITY and hard < needed:

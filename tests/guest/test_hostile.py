@@ -6,7 +6,6 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -14,15 +13,7 @@ from structlog.testing import capture_logs
 
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol import refusals
-from forewarn.server.guest.limits import (
-    BURST_SECONDS,
-    ENTRY_SECONDS,
-    MAX_APPROVALS_IN_FLIGHT,
-    MAX_BODY_BYTES_HELD,
-    Account,
-    FairQueue,
-    Reason,
-)
+from forewarn.server.guest import limits
 from forewarn.server.guest.listener import ACCEPTS, RECEIVE_BYTES
 from forewarn.server.guest.machines import Registry
 from guest import room
@@ -96,7 +87,7 @@ def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
             for peer in greedy:
                 peer.send(post(b"{}"))
             turn()
-        assert plane.counters.refusals[Reason.LOOP_SHARE] > 0
+        assert plane.counters.refusals[limits.Reason.LOOP_SHARE] > 0
         before = [len(statuses(each)) for each in greedy]
         for peer in greedy:
             peer.send(post(b"{}"))
@@ -138,7 +129,7 @@ def test_guests_within_their_shares_take_turns_when_together_they_use_too_much()
         peers[0].send(post(b"{}"))
         assert statuses(peers[0]) == [400]
         for peer in peers[1:]:
-            peer.connection.account.charge(BURST_SECONDS / 2, plane.clock.monotonic())
+            peer.connection.account.charge(limits.BURST_SECONDS / 2, plane.clock.monotonic())
             peer.send(post(b"{}"))
         answered = [bool(peer.got) for peer in peers]
         assert any(answered)
@@ -146,32 +137,6 @@ def test_guests_within_their_shares_take_turns_when_together_they_use_too_much()
         turn()
         turn()
         assert {tuple(statuses(peer)) for peer in peers} == {(400,)}
-
-
-def test_who_is_within_its_share_has_its_turn_before_those_who_are_not() -> None:
-    calls: list[Callable[[], None]] = []
-    order: list[str] = []
-    queue = FairQueue(calls.append, lambda: 0.0)
-
-    class Waiting:
-        def __init__(self, name: str, account: Account) -> None:
-            self.name = name
-            self.account = account
-
-        def have_turn(self) -> None:
-            order.append(self.name)
-
-    all_guests = Account(share=0.5)
-    strangers = Account(all_guests, share=0.1)
-    greedy, stranger, modest = Account(all_guests), Account(strangers), Account(all_guests)
-    greedy.charge(1.0, 0.0)
-    strangers.charge(1.0, 0.0)
-    for name, account in {"greedy": greedy, "stranger": stranger, "modest": modest}.items():
-        assert account.must_wait(0.0)  # together they used too much
-        queue.queue(Waiting(name, account))  # type: ignore[arg-type]
-    while calls:
-        calls.pop(0)()
-    assert order == ["modest", "greedy", "stranger"]
 
 
 @played
@@ -197,11 +162,9 @@ def approving(count: int) -> bytes:
     return post(json.dumps({"StartRequests": ids}, separators=(",", ":")).encode())
 
 
-def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least_goes_first() -> (
-    None
-):
+def test_approvals_in_flight_are_bounded_by_entries_and_who_approved_least_goes_first() -> None:
     each = 60
-    count = -(-MAX_APPROVALS_IN_FLIGHT // each)
+    count = -(-limits.MAX_APPROVALS_IN_FLIGHT // each)
     with room.opened() as (plane, turn):
         plane.approvals.waits = True
         others = [
@@ -212,7 +175,9 @@ def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least
         for machine in others[1:]:
             plane.connect(machine.address).send(approving(each))
         greedy, modest = plane.connect(), plane.connect("10.0.1.0")
-        greedy.connection.account.approved_until = plane.clock.monotonic() + each * ENTRY_SECONDS
+        greedy.connection.account.approved_until = (
+            plane.clock.monotonic() + each * limits.ENTRY_SECONDS
+        )
         for peer in (greedy, modest):
             peer.connection._read(post(), 1, 0.0)
         turn()
@@ -228,12 +193,12 @@ def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least
 
 def test_a_guest_makes_up_for_the_events_that_it_approved_and_no_longer_than_that() -> None:
     now = 100.0
-    queue = FairQueue(lambda call: None, lambda: now)
-    account = Account()
+    queue = limits.FairQueue(lambda call: None, lambda: now)
+    account = limits.Account()
     queue.submitted(account, 1000, 60_000)
     queue.decided(1000, 60_000)
     queue.finished(account)
-    assert account.approved_until == pytest.approx(now + 1000 * ENTRY_SECONDS)
+    assert account.approved_until == pytest.approx(now + 1000 * limits.ENTRY_SECONDS)
     assert not account.is_unused(now)
     assert account.is_unused(account.approved_until)
     account.connected_until = account.approved_until + 1
@@ -292,7 +257,7 @@ def test_nothing_more_is_read_of_a_peer_that_has_reset_its_connection(data: byte
         peer.closing = True  # its transport knows, and `connection_lost` is still to come
         peer.connection.data_received(data)
         turn()
-        assert plane.counters.refusals[Reason.FAULTY_REQUEST] <= 1
+        assert plane.counters.refusals[limits.Reason.FAULTY_REQUEST] <= 1
         assert len(plane.approvals.book) <= 1
         assert peer.got == b""
         peer.connection.connection_lost(None)
@@ -309,8 +274,8 @@ def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitte
                 peer.send(post(LARGE)[4096:])
         turn()
         held = sum(len(each.connection._reader.body or b"") for each in greedy)
-        assert held <= MAX_BODY_BYTES_HELD + refusals.MAX_BODY_BYTES  # and the one in flight
-        assert plane.counters.refusals[Reason.BODIES] == 15
+        assert held <= limits.MAX_BODY_BYTES_HELD + refusals.MAX_BODY_BYTES  # and the one in flight
+        assert plane.counters.refusals[limits.Reason.BODIES] == 15
         neighbour = plane.connect("10.0.0.11")
         neighbour.send(post(LARGE))
         for _ in range(5):  # behind the one in flight, and asked whether it is still there

@@ -107,16 +107,6 @@ def test_a_body_that_is_too_long_is_told_before_what_is_malformed_behind(cut: in
     assert statuses(sent(post(body, CODED), cut).got) == [413]
 
 
-def test_a_dripping_body_has_no_longer_than_any_other() -> None:
-    with room.opened() as (plane, _):
-        peer = plane.connect()
-        peer.send(post()[:-20])
-        for byte in post()[-20:]:
-            plane.pass_time(0.9)
-            peer.send(bytes([byte]))
-        assert statuses(peer.got) == [408]
-
-
 def test_a_peer_that_approves_and_takes_no_answers_is_not_blamed_on_the_plane() -> None:
     with room.opened(Limits(write_buffer_bytes=2000)) as (plane, turn):
         peer = plane.connect()
@@ -198,9 +188,7 @@ def test_an_approval_takes_no_look_at_all_others_that_wait(count: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 60], ids=["turns", "approvals"])
-def test_who_comes_behind_a_crowd_goes_soon_and_nobody_in_it_waits_for_all_who_come_later(
-    size: int,
-) -> None:
+def test_who_comes_behind_a_crowd_goes_soon_and_nobody_waits_for_all_later(size: int) -> None:
     line = Line()
     order = line.order
     for number in range(100):
@@ -217,6 +205,19 @@ def test_who_comes_behind_a_crowd_goes_soon_and_nobody_in_it_waits_for_all_who_c
     assert [name for name in order if name.startswith("crowd")][:3] != []
     gone = order[: len(order) // 2]
     assert sum(name.startswith("crowd") for name in gone) >= len(gone) // 2 - 1
+
+
+def test_who_is_within_its_share_has_its_turn_before_those_who_are_not() -> None:
+    line, all_guests = Line(), Account(share=0.5)
+    strangers = Account(all_guests, share=0.1)
+    greedy, stranger, modest = Account(all_guests), Account(strangers), Account(all_guests)
+    greedy.charge(1.0, 0.0)
+    strangers.charge(1.0, 0.0)
+    for name, account in {"greedy": greedy, "stranger": stranger, "modest": modest}.items():
+        assert account.must_wait(0.0)  # together they used too much
+        line.come(name, account)
+    line.call()
+    assert line.order == ["modest", "greedy", "stranger"]
 
 
 def test_a_guest_that_has_just_had_its_turn_does_not_come_last_to_have_the_next() -> None:

@@ -16,7 +16,7 @@ import patience
 from builders import NOW
 from forewarn.clock import Clock, ManualClock, SystemClock
 from forewarn.maintenance.model import Changes, Sighting
-from forewarn.server.guest.connection import LAST_SECONDS, PEER_SECONDS, REFUSAL_SECONDS
+from forewarn.server.guest.connection import REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import (
     MAX_LISTENERS,
@@ -102,91 +102,21 @@ async def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(
         asking_reader, asking_writer = await served.connect()
         asking_writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
         await served.plane.approvals.asked.wait()
+        served.listeners.accept_at_once()
+        accepted_reader, accepted_writer = await served.connect()
+        await reached(lambda: len(served.plane.connections) == 3)
         stopping = asyncio.ensure_future(served.stop(20))
         assert await idle_reader.read() == b""
         with pytest.raises(ConnectionRefusedError):
             await served.connect()
+        accepted_writer.write(get())  # the first request of who was accepted before
         served.plane.approvals.decide_all()
-        (answer,) = answers(await asking_reader.read())
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-        for writer in (idle_writer, asking_writer):
-            writer.close()
-        assert await stopping == 0
-
-
-@played
-async def test_before_it_stops_each_answer_is_the_last_of_its_connection() -> None:
-    async with serving() as served:
-        kept_reader, kept_writer = await served.connect()
-        waiting_reader, waiting_writer = await served.connect()
-        for reader, writer in ((kept_reader, kept_writer), (waiting_reader, waiting_writer)):
-            writer.write(get())
-            await reader.readuntil(b"[]}")
-        target = f"/vm/web-0{room.EVENTS}"
-        waiting_writer.write(get(target, "If-None-Match: 2", "Prefer: wait=100"))
-        await reached(lambda: len(served.plane.connections.long_polls) == 1)
-        draining = asyncio.ensure_future(served.plane.connections.drain(20))
-        (new,) = await served.ask(get())
-        kept_writer.write(get())
-        (kept,) = answers(await kept_reader.read())
-        assert (new.headers["connection"], kept.headers["connection"]) == ("close", "close")
-        assert (new.status, kept.status) == (200, 200)
-        await draining
-        assert len(served.plane.connections.long_polls) == 1
-        stopping = asyncio.ensure_future(served.stop(20))
-        (waited,) = answers(await waiting_reader.read())
-        assert (waited.status, waited.headers["connection"]) == (304, "close")
-        for writer in (kept_writer, waiting_writer):
-            writer.close()
-        assert await stopping == 0
-
-
-@played
-async def test_who_was_accepted_before_the_stop_has_its_first_request_answered() -> None:
-    async with serving() as served:
-        served.listeners.accept_at_once()
-        reader, writer = await served.connect()
-        await reached(lambda: len(served.plane.connections) == 1)
-        stopping = asyncio.ensure_future(served.stop(20))
-        await reached(lambda: served.plane.connections._emptied is not None)
-        writer.write(get())
-        (answer,) = answers(await reader.read())
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-        writer.close()
-        assert await stopping == 0
-
-
-@played
-async def test_a_peer_that_sends_half_a_request_does_not_hold_up_the_stop() -> None:
-    async with serving() as served:
-        halves = get()[:20], post(target=f"/vm/web-0{room.EVENTS}")[:-20]
-        peers = [await served.connect() for _ in halves]
-        for half, (_, writer) in zip(halves, peers, strict=True):
-            writer.write(half)
-        connections = served.plane.connections
-        await reached(lambda: [each._reader.started for each in connections._all] == [True] * 2)
-        stopping = asyncio.ensure_future(served.stop(20))
-        await reached(lambda: connections._emptied is not None)
-        served.plane.clock.advance(room.timedelta(seconds=PEER_SECONDS))
-        for reader, writer in peers:
+        for reader in (accepted_reader, asking_reader):
             (answer,) = answers(await reader.read())
-            assert answer.status == 408
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+        for writer in (idle_writer, asking_writer, accepted_writer):
             writer.close()
         assert await stopping == 0
-
-
-@played
-async def test_an_idle_peer_is_not_waited_for() -> None:
-    async with serving() as served:
-        reader, writer = await served.connect()
-        writer.write(get())
-        await reader.readuntil(b"[]}")
-        stopping = asyncio.ensure_future(served.stop(20))
-        await reached(lambda: served.plane.connections._emptied is not None)
-        served.plane.clock.advance(room.timedelta(seconds=LAST_SECONDS))
-        assert await stopping == 0
-        assert await reader.read() == b""
-        writer.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the packet filter is Linux's")

@@ -166,45 +166,29 @@ def test_a_machine_of_a_scale_set_reads_its_place_and_its_profile() -> None:
     )
 
 
-def test_what_does_not_apply_is_empty_and_the_host_name_is_the_machine_s_own() -> None:
+def test_what_does_not_apply_is_empty_and_what_clients_cannot_do_without_never() -> None:
     told = described(room.machine("bastion"), room.scope("bastion"))
     assert (told.placement_group_id, told.vm_scale_set_name) == ("", "")
     assert (told.resource_id, told.private_ip_address) == ("", "")
     assert (told.subnet_address, told.subnet_prefix) == ("", "")
-    assert told.ipv6_addresses == ()
+    assert (told.ipv6_addresses, told.priority) == ((), "")
     assert told.computer_name == "bastion"
-    assert told.priority == ""
+    assert (told.location, told.resource_group_name, told.vm_size) == ("forewarn",) * 3
+    assert re.fullmatch("02[0-9A-F]{10}", told.mac_address)
 
 
-@pytest.mark.parametrize(
-    ("priority", "read"), [(None, ""), (Priority.REGULAR, "Regular"), (Priority.LOW, "Spot")]
-)
-def test_a_priority_is_read_where_the_fleet_file_gives_one(
-    priority: Priority | None, read: str
-) -> None:
-    scope = room.scope("bastion", priority=priority)
-    assert described(room.machine("bastion"), scope).priority == read
-
-
-def test_a_resource_id_needs_a_subscription() -> None:
+def test_a_priority_a_resource_id_and_an_ipv6_address_stand_where_the_fleet_gives_them() -> None:
+    for priority, read in ((Priority.REGULAR, "Regular"), (Priority.LOW, "Spot")):
+        scope = room.scope("bastion", priority=priority)
+        assert described(room.machine("bastion"), scope).priority == read
+    scope = room.scope("bastion")
     machine = room.machine("bastion", profile=Profile(resource_group="shop"))
-    assert described(machine, room.scope("bastion")).resource_id == ""
+    assert described(machine, scope).resource_id == ""
     machine = room.machine("bastion", profile=Profile(subscription_id="42"))
-    assert described(machine, room.scope("bastion")).resource_id == (
+    assert described(machine, scope).resource_id == (
         "/subscriptions/42/resourceGroups/forewarn/providers/Microsoft.Compute"
         "/virtualMachines/bastion"
     )
-
-
-def test_what_clients_cannot_do_without_is_never_empty() -> None:
-    read = described(room.machine("bastion"), room.scope("bastion"))
-    assert (read.location, read.resource_group_name) == ("forewarn", "forewarn")
-    assert read.vm_size == "forewarn"
-    assert re.fullmatch("02[0-9A-F]{10}", read.mac_address)
-
-
-def test_an_ipv6_address_stands_where_those_stand_and_once() -> None:
-    machine = room.machine("six", "fd00::6", profile=Profile(ipv6_address="fd00::6"))
-    told = described(machine, room.scope("six"))
-    assert told.private_ip_address == ""
-    assert told.ipv6_addresses == ("fd00::6",)
+    machine = room.machine("bastion", "fd00::6", profile=Profile(ipv6_address="fd00::6"))
+    told = described(machine, scope)
+    assert (told.private_ip_address, told.ipv6_addresses) == ("", ("fd00::6",))

@@ -10,6 +10,7 @@ it first: from the address of web-0, unless a line `connect` says otherwise. It 
 
 import asyncio
 import ipaddress
+import json
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,20 +21,33 @@ import pytest
 from msgspec.structs import replace
 
 import stories
-from forewarn.maintenance.model import Changes, Enablement, Policy
+from forewarn.maintenance.model import Changes, Enablement, Policy, Refused
 from forewarn.protocol import codec, exchange
+from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies
-from forewarn.store.port import StoreUnavailable
-from forewarn.vocabulary import EventType
+from forewarn.store.port import OutcomeUnknown, StoreUnavailable
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 from guest import room
 from guest.room import Peer, Room, answers, get, post, statuses
 
 FILE: Final = Path(__file__).with_name("stories.txt")
 STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
 PIECE: Final = re.compile(r"([a-z][\w-]*)(?:\[(-?\d*):(-?\d*)\])?(?:\*(\d+))?")
-ERRORS: Final = {"fail": StoreUnavailable("away"), "break": RuntimeError("ours")}
+ERRORS: Final = {
+    "fail": StoreUnavailable("the disk is full"),
+    "break": RuntimeError("a fault of ours"),
+    "lose": OutcomeUnknown("no answer to the commit"),
+    "refuse-late": Refused(ErrorCode.TOO_LATE, "too late"),
+    "refuse-strangers": Refused(ErrorCode.NOT_ELIGIBLE, "it is on another host"),
+}
+SHOWN: Final = {
+    "incarnation": "DocumentIncarnation",
+    "status": "EventStatus",
+    "not_before": "NotBefore",
+    "resources": "Resources",
+}
 SECRET: Final = "a secret of theirs"
 
 
@@ -56,6 +70,7 @@ class Story:
         self.trust(SECRET)
         self._plane: Room | None = None
         self.turn: Callable[[], None]
+        self.draining: asyncio.Future[None]
         self.stopping: asyncio.Future[int]
 
     @property
@@ -116,6 +131,10 @@ class Story:
             made = post(codec.encode_start_requests([f"{n:036}" for n in range(int(given[0]))]))
         elif kind == "get":
             made = get(target, *given)
+        elif kind == "chunked":
+            size, *more = given
+            chunks = room.chunked((body or room.APPROVAL.decode()).encode(), int(size))
+            made = post(chunks, *more, "Transfer-Encoding: chunked")
         elif kind == "signed":
             machine, *more = given
             signature = exchange.sign(machine.encode(), secret.encode()).decode()
@@ -164,7 +183,7 @@ class Story:
             self.turn()
 
     def approvals(self, what: str) -> None:
-        """Have approvals wait, or fail as the store is away or by a defect, or be as ever."""
+        """Have approvals wait, or fail for a reason that has a name, or be as ever."""
         self.plane.approvals.waits = what == "wait"
         self.plane.approvals.error = ERRORS.get(what)
 
@@ -174,6 +193,42 @@ class Story:
         """Have a scope show another document."""
         shown = room.operation(room.event(event), id="2.1", event_type=EventType(kind))
         self.plane.publish(int(incarnation), scope, *((shown,) if event else ()))
+
+    def operation(self, name: str, *events: str, scope: str = "web", **facts: str) -> None:
+        """Have an operation be so, with events `ID`, `ID:PUBLISHED` or `ID@SCOPE`."""
+        more: dict[str, Any] = {"id": name}
+        if "status" in facts:
+            more["status"] = EventStatus(facts["status"])
+        if "kind" in facts:
+            more["event_type"] = EventType(facts["kind"])
+        if "notice" in facts:
+            more["not_before"] = room.START + stories.elapsed(facts["notice"])
+        made = []
+        for word in events:
+            told, _, elsewhere = word.partition("@")
+            event, _, published = told.partition(":")
+            known = {"published": 0 if "silent" in facts else int(published or 2)}
+            where = elsewhere or scope
+            made.append(room.event(event, scope=where, silent="silent" in facts, **known))
+        self.plane.learn(Changes(operations=(room.operation(*made, **more),)))
+
+    def no_events(self) -> None:
+        """Have the event that there was at first be over."""
+        self.operation("1.1", room.EVENT_ID, status="Canceled")
+
+    def shows(
+        self, *events: str, scope: str = "web", version: str = "2020-07-01", **facts: str
+    ) -> None:
+        """Compare the ids of a scope's document, and facts of its first event."""
+        page = self.plane.documents.page(scope, VERSION_BY_NAME[version])
+        document = json.loads(page.body)
+        assert document["DocumentIncarnation"] == page.incarnation
+        assert [event["EventId"] for event in document["Events"]] == [*events]
+        for name, expected in facts.items():
+            shown = (
+                page.incarnation if name == "incarnation" else document["Events"][0][SHOWN[name]]
+            )
+            assert (",".join(shown) if isinstance(shown, list) else str(shown)) == expected
 
     def listen(self, name: str, address: str, default_vm: str = "") -> None:
         """Have another listener."""
@@ -217,14 +272,20 @@ class Story:
         now = self.plane.clock.monotonic()
         self.peer(name).connection.account.charge(float(seconds), now)
 
-    def scope(self, name: str, incarnation: str) -> None:
+    def scope(self, name: str, incarnation: str, kind: str = "machine") -> None:
         """Have a scope be there."""
-        self.plane.learn(Changes(scopes=(room.scope(name, incarnation=int(incarnation)),)))
+        scope = room.scope(name, incarnation=int(incarnation), kind=ScopeKind(kind))
+        self.plane.learn(Changes(scopes=(scope,)))
 
     def note_request(self, scope: str) -> None:
         """Have a scope be noted as asked for."""
         known = self.plane.documents.scope(scope)
         self.plane.learn(Changes(scopes=(replace(known, asked_at=room.START),)))
+
+    def drain(self) -> None:
+        """Make each answer the last of its connection, before the plane stops."""
+        connections = self.plane.connections
+        self.draining = asyncio.ensure_future(connections.drain(20), loop=connections.loop)
 
     def retire(self) -> None:
         """Stop the plane."""
@@ -234,6 +295,21 @@ class Story:
     def retired(self, cut_off: str) -> None:
         """Compare how many connections the stop has cut off."""
         assert self.stopping.result() == int(cut_off)
+
+    def refused(self, status: str, kind: str, *words: str, **options: str) -> None:
+        """Have a peer send what HTTP does not allow, and a GET; its connection is closed."""
+        self.request("wrong", kind, *words, **options)
+        peer = self.connect(f"peer {len(self.peers)}")
+        peer.send(self.requests["wrong"] + get())
+        self.turn()
+        (answer,) = answers(peer.got)
+        assert (answer.status, peer.ended) == (int(status), True)
+        assert answer.headers["connection"] == "close"
+        assert answer.headers["content-type"] == "application/json; charset=utf-8"
+
+    def booked(self, *approved: str) -> None:
+        """Compare the machine and the address of each approval."""
+        assert [f"{by}@{address}" for _, _, by, address in self.plane.approvals.book] == [*approved]
 
     def expect(self, name: str, *came: str, **state: str) -> None:
         """Compare all that came to a peer, and the state of its connection."""

@@ -56,7 +56,6 @@ TESTS = {
     "agent": [
         "tests/agent/test_decider.py",
         "tests/agent/test_stories.py",
-        "tests/agent/test_rules.py",
         "tests/agent/test_settings.py",
     ],
 }

@@ -27,13 +27,6 @@ from forewarn.control.plane import Retention
 from forewarn.maintenance.accounts import AuditRecord, Deed, summary
 from forewarn.server import secret_files
 from forewarn.server.operator import administration, auth, table
-from forewarn.server.operator.auth import (
-    OF_STRANGERS,
-    AuditLog,
-    FailedLogin,
-    FailedLogins,
-    UnixPeer,
-)
 from forewarn.server.operator.table import API
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Transaction
@@ -242,7 +235,7 @@ def test_strangers_cannot_fill_the_log() -> None:
             return None
 
     plane: Any = Plane()
-    log = AuditLog(plane, clock)
+    log = auth.AuditLog(plane, clock)
 
     def refuse(by: str) -> None:
         request = OperatorRequest(by=by, role=None, address="::1", action="GET /", request="1")
@@ -250,14 +243,14 @@ def test_strangers_cannot_fill_the_log() -> None:
 
     for _ in range(1000):
         refuse("")
-    assert len(written) == OF_STRANGERS.burst
-    assert log.dropped.collect()[0].samples[0].value == 1000 - OF_STRANGERS.burst
+    assert len(written) == auth.OF_STRANGERS.burst
+    assert log.dropped.collect()[0].samples[0].value == 1000 - auth.OF_STRANGERS.burst
     refuse("ann")  # whom strangers do not keep out
     assert written[-1].startswith("ann")
-    clock.advance(timedelta(seconds=1 / OF_STRANGERS.per_second))
+    clock.advance(timedelta(seconds=1 / auth.OF_STRANGERS.per_second))
     refuse("")
     refuse("")
-    assert len(written) == OF_STRANGERS.burst + 2
+    assert len(written) == auth.OF_STRANGERS.burst + 2
 
 
 def test_a_record_is_one_printable_line_of_bounded_length() -> None:
@@ -275,10 +268,10 @@ def test_a_record_is_one_printable_line_of_bounded_length() -> None:
 
 
 def test_failures_of_an_address_are_answered_later_and_later() -> None:
-    failures = FailedLogins()
+    failures = auth.FailedLogins()
 
     def fail(address: str = "10.0.0.1", now: float = 0.0) -> float:
-        return failures.delay_seconds(FailedLogin.UNKNOWN, address, now)
+        return failures.delay_seconds(auth.FailedLogin.UNKNOWN, address, now)
 
     assert [fail() for _ in range(11)] == [0, 0, 0, 0, 0, 0.25, 0.5, 1, 2, 4, 4]
     assert fail("10.0.0.2") == 0
@@ -288,17 +281,16 @@ def test_failures_of_an_address_are_answered_later_and_later() -> None:
     assert counted["unknown"] == 14
 
 
-def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
-    failures = FailedLogins()
-    delays = [failures.delay_seconds(FailedLogin.MISSING, f"2001:db8::{n}", 0) for n in range(6)]
-    assert delays[-1] > 0
-    assert failures.delay_seconds(FailedLogin.MISSING, "2001:db8:0:1::1", 0) == 0
+def test_the_addresses_of_an_ipv6_network_count_as_one_and_few_are_remembered() -> None:
+    failures = auth.FailedLogins()
 
+    def fail(address: str) -> float:
+        return failures.delay_seconds(auth.FailedLogin.MISSING, address, 0)
 
-def test_few_addresses_are_remembered_however_many_fail() -> None:
-    failures = FailedLogins()
+    assert [fail(f"2001:db8::{n}") for n in range(6)][-1] > 0
+    assert fail("2001:db8:0:1::1") == 0
     for n in range(3 * auth.MAX_ADDRESSES):
-        failures.delay_seconds(FailedLogin.MISSING, f"10.0.{n // 256}.{n % 256}", 0)
+        fail(f"10.0.{n // 256}.{n % 256}")
     assert len(failures._failures) == auth.MAX_ADDRESSES
 
 
@@ -364,11 +356,9 @@ def test_a_member_of_the_sockets_group_is_an_operator_and_others_are_not_let_in(
     ("user_id", "role"),
     [(0, AccessRole.ADMIN), (os.geteuid(), AccessRole.ADMIN), (54321, AccessRole.OPERATOR)],
 )
-def test_root_and_the_services_user_are_admins_and_others_operators(
-    user_id: int, role: AccessRole
-) -> None:
+def test_root_and_the_service_are_admins_others_operators(user_id: int, role: AccessRole) -> None:
     peer = auth.peer_of(struct.pack("3i", 1, user_id, 2))
-    assert peer == UnixPeer(user_id)
+    assert peer == auth.UnixPeer(user_id)
     assert peer.account("ann").role is role
 
 

@@ -70,9 +70,7 @@ def test_a_login_is_used_until_it_is_forgotten(run: Run, home: Path, url: str, t
     assert run("logout")[0] == ExitStatus.OK
 
 
-def test_a_token_that_is_refused_is_not_kept_and_what_is_none_is_not_sent(
-    run: Run, home: Path, url: str
-) -> None:
+def test_a_refused_token_is_not_kept_nor_nonsense_sent(run: Run, home: Path, url: str) -> None:
     status, said = run("login", url, stdin="fw_guessed")
     assert status == ExitStatus.UNAUTHORIZED
     assert "fw_guessed" not in said

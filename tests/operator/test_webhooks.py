@@ -57,9 +57,7 @@ def types(received: list[Received]) -> list[str]:
     return [one.json["type"] for one in received]
 
 
-def test_news_comes_in_order_signed_and_under_ids_of_its_own(
-    client: Client, receiver: Receiver
-) -> None:
+def test_news_comes_in_order_signed_and_with_own_ids(client: Client, receiver: Receiver) -> None:
     secret = add(client, receiver.url())
     schedule(client, "web-0")
     client.ask("POST", "/v1/cancellations", {"references": ["1"]})

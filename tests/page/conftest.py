@@ -51,14 +51,6 @@ def opened(
 
 
 @pytest.fixture
-def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
-    """A site of this test's own; what the connector simulates takes no time."""
-    simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
-    with opened(tmp_path, contexts, simulated) as site:
-        yield site
-
-
-@pytest.fixture
 def site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
     """A site of this test's own."""
     with opened(tmp_path, contexts) as site:

@@ -79,9 +79,7 @@ async def test_changes_that_come_together_are_told_once(pages: Live, real: Manua
     again.cancel()
 
 
-async def test_a_page_that_was_busy_hears_of_what_came_meanwhile(
-    pages: Live, real: ManualClock
-) -> None:
+async def test_a_page_that_was_busy_hears_what_came_then(pages: Live, real: ManualClock) -> None:
     stream = await begun(pages)
     for _ in range(2):
         pages.learn(Changes())
@@ -92,9 +90,7 @@ async def test_a_page_that_was_busy_hears_of_what_came_meanwhile(
     assert told.result() == CHANGED
 
 
-async def test_without_a_change_pages_hear_something_all_the_same(
-    pages: Live, real: ManualClock
-) -> None:
+async def test_without_a_change_pages_hear_something_too(pages: Live, real: ManualClock) -> None:
     stream = await begun(pages)
     told = asyncio.ensure_future(anext(stream))
     await pass_on(real, live.TICK_SECONDS / 2)
@@ -103,9 +99,7 @@ async def test_without_a_change_pages_hear_something_all_the_same(
     assert told.result() == CHANGED
 
 
-async def test_closing_ends_every_stream_and_lets_no_new_one_stay(
-    pages: Live,
-) -> None:
+async def test_closing_ends_every_stream_and_lets_no_new_one_stay(pages: Live) -> None:
     streams = [await begun(pages) for _ in range(3)]
     waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
     await asyncio.sleep(0)

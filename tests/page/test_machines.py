@@ -6,19 +6,18 @@ import http.client
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
-from forewarn.clock import ManualClock
 from forewarn.protocol.versions import VERSION_BY_NAME
-from forewarn.server.page import history
+from forewarn.server.page import history, machines
+from forewarn.server.page.rendering import environment
 from forewarn.store.sqlite import InMemoryStore
-from page.site import Contexts, Site, links, read, references
+from page.site import FORM, Site, links, mistaken, read, references, typed_in
 from relay_plane.served import Served
-from server.running import NOON, Running, fleet, request_reboot, settings_in
+from server.running import fleet, request_reboot, settings_in
 
 
 def test_many_hosts_come_in_pages_and_one_is_found_by_a_part_of_its_name(site: Site) -> None:
@@ -84,16 +83,6 @@ def some(site: Site) -> None:
     assert site.root.ask("POST", "/v1/cancellations", cancelled).status == 200
 
 
-@pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
-    """A site whose history tests only read. Its time stands still: no notice gets shorter."""
-    wanted = settings_in(tmp_path_factory.mktemp("past"), listen="127.0.0.1:0")
-    store, clock = InMemoryStore(), ManualClock(NOON)
-    with Running(wanted, store, clock) as running, Site(running, contexts) as opened:
-        some(opened)
-        yield opened
-
-
 def file(site: Site, query: str = "") -> list[dict[str, str]]:
     """Return a file as a program reads it."""
     answer = site.root.ask("GET", f"/history?{query}&file=csv")
@@ -103,22 +92,28 @@ def file(site: Site, query: str = "") -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ("", ["3.1", "2.1", "1.1"]),
-        ("machine=WEB-0", ["1.1"]),
-        ("event_type=Freeze&event_type=Reboot", ["2.1", "1.1"]),
-        ("until=-1h", []),
-    ],
+    ("value", "written"),
+    [(None, ""), (-1, "-1"), (0.5, "0.5"), ("-x", "'-x"), ("@a", "'@a"), ("web-0", "web-0")],
 )
-def test_the_filters_are_those_of_the_api(past: Site, query: str, found: list[str]) -> None:
-    assert references(read(past.root, f"/history?{query}")) == found
-    assert [row["operation"] for row in file(past, query)] == found
+def test_a_cell_keeps_numbers_as_they_are(value: object, written: str) -> None:
+    assert history.cell(value) == written
 
 
-def test_the_file_has_what_the_api_has(past: Site) -> None:
-    known = {one["id"]: one for one in past.root.get("/v1/history")["operations"]}
-    for row in file(past):
+def test_a_long_history_comes_in_pages_and_its_file_has_all_that_the_api_has(site: Site) -> None:
+    some(site)
+    count = 57
+    for _ in range(count):
+        number = request_reboot(site.root, machines=["web-1"])["maintenance"]["number"]
+        cancelled = {"references": [str(number)]}
+        assert site.root.ask("POST", "/v1/cancellations", cancelled).status == 200
+    found = [f"{number}.1" for number in range(count + 3, 0, -1)]
+    first = read(site.root, "/history")
+    assert references(first) == found[:50]
+    assert references(read(site.root, links(first)["Next page"])) == found[50:]
+    rows = file(site)
+    assert [row["operation"] for row in rows] == found
+    known = {one["id"]: one for one in site.root.get("/v1/history?limit=100")["operations"]}
+    for row in rows:
         one = known[row["operation"]]
         (event,) = one["events"]
         assert tuple(row) == history.COLUMNS
@@ -130,33 +125,26 @@ def test_the_file_has_what_the_api_has(past: Site) -> None:
         assert row["outcome"] == one["outcome"]
 
 
-def test_an_operation_that_is_over_has_its_page(past: Site) -> None:
-    answer = past.root.ask("GET", "/operations/2.1")
-    assert answer.status == 200
-    assert "not today" in answer.body.decode()
+def test_a_list_names_three_targets_and_counts_the_others() -> None:
+    parts = environment().get_template("_parts.html").make_module({"now": None})
+    hosts = [f"h{number}" for number in range(5000)]
+    told = str(parts.targets({"target": "host", "targets": hosts}))
+    assert re.findall(r">(h\d+)<", told) == ["h0", "h1", "h2"]
+    assert ">and 4997 more<" in told
+    assert len(told) < 1000
+    assert ">and 1 more<" in str(
+        parts.targets({"target": "scope", "targets": ["a", "b", "c", "d"]})
+    )
 
 
-def test_a_text_that_a_spreadsheet_would_calculate_is_only_text(past: Site) -> None:
-    assert file(past)[-1]["description"] == f"'{FORMULA}"
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(None, ""), (-1, "-1"), (0.5, "0.5"), ("-x", "'-x"), ("@a", "'@a"), ("web-0", "web-0")],
-)
-def test_a_cell_keeps_numbers_as_they_are(value: object, written: str) -> None:
-    assert history.cell(value) == written
-
-
-def test_a_long_history_comes_in_pages_and_its_file_has_all_of_it(site: Site) -> None:
-    count = 60
-    for _ in range(count):
-        number = request_reboot(site.root, machines=["web-0"])["maintenance"]["number"]
-        assert (
-            site.root.ask("POST", "/v1/cancellations", {"references": [str(number)]}).status == 200
-        )
-    found = [f"{number}.1" for number in range(count, 0, -1)]
-    first = read(site.root, "/history")
-    assert references(first) == found[:50]
-    assert references(read(site.root, links(first)["Next page"])) == found[50:]
-    assert [row["operation"] for row in file(site)] == found
+def test_every_host_of_the_list_can_be_ticked(site: Site) -> None:
+    hosts = [f"r{n:03}" for n in range(machines.MAX_PLACES)]
+    more = [{"name": f"m{n}", "host": host} for n, host in enumerate(hosts)]
+    assert site.root.ask("PUT", "/v1/fleet?prune=true", {"machine": more}).status == 200
+    asked = {"ticked": "hosts", "hosts": hosts, "action": "plan", "duration_seconds": "long"}
+    body = urlencode(asked, doseq=True).encode()  # with a mistake: a plan would take seconds
+    planned = site.root.ask("POST", "/page/maintenance", b"event_type=Reboot&" + body, FORM)
+    assert planned.status == 400
+    page = planned.body.decode()
+    assert mistaken(page) == "duration_seconds"
+    assert typed_in(page, "hosts").split() == hosts

@@ -11,17 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import (
-    Approval,
-    Changes,
-    Machine,
-    Maintenance,
-    Operation,
-    Scope,
-    Sighting,
-    StartCause,
-)
 from forewarn.maintenance.units import (
     UnitState,
 )
@@ -30,21 +21,23 @@ from forewarn.server.page import fleet_map, now, rendering, timeline
 from forewarn.server.page import maintenance as maintenance_page
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.rendering import Renderer
-from forewarn.server.page.timeline import Form, Range, form_of
+from forewarn.server.page.timeline import Range
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, ScopeKind
 from page.operations import NOW, machine, operation
 from store.values import with_maintenances
+from stories import Rows, Told, stories_beside
 
 MINUTE = timedelta(minutes=1)
+TIMES = {"not_before", "held_at", "started_at"}
 
 
-def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[str, Scope]:
-    return {name.lower(): Scope(name=name, kind=kind, update_domains=5) for name in names}
+def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[str, model.Scope]:
+    return {name.lower(): model.Scope(name=name, kind=kind, update_domains=5) for name in names}
 
 
-def maintenance(*states: UnitState, **more: Any) -> Maintenance:
+def maintenance(*states: UnitState, **more: Any) -> model.Maintenance:
     wanted: dict[str, Any] = {
         "number": 7,
         "event_type": "Freeze",
@@ -61,19 +54,19 @@ def maintenance(*states: UnitState, **more: Any) -> Maintenance:
             {"name": f"h{n}", "kind": "host", "state": state} for n, state in enumerate(states)
         ],
     }
-    return msgspec.convert({**wanted, **more}, Maintenance)
+    return msgspec.convert({**wanted, **more}, model.Maintenance)
 
 
 class Page:
     """Now over a fleet of the test's."""
 
-    def __init__(self, machines: list[Machine], *operations: Operation) -> None:
-        self.machines: dict[str, Machine] = {}
-        self.seen: dict[str, Sighting] = {}
+    def __init__(self, machines: list[model.Machine], *operations: model.Operation) -> None:
+        self.machines: dict[str, model.Machine] = {}
+        self.seen: dict[str, model.Sighting] = {}
         self.machines.update((each.key, each) for each in machines)
         self.inventory = Inventory(self.machines, self.seen.get)
         known = scopes(*{each.scope for each in machines}, "Web").values()
-        self.inventory.learn(Changes(scopes=tuple(known), operations=operations))
+        self.inventory.learn(model.Changes(scopes=tuple(known), operations=operations))
         over = [one for one in operations if not one.live]
         self.over = now.EndedOperations(
             operations=tuple(over), day=Counter(one.status for one in over)
@@ -81,60 +74,101 @@ class Page:
         self.page = now.NowPage(self.seen.get)
 
     def made(
-        self, found: Sequence[Alert] = (), opened: tuple[Maintenance, ...] = ()
+        self, found: Sequence[Alert] = (), opened: tuple[model.Maintenance, ...] = ()
     ) -> dict[str, Any]:
         snapshot = self.inventory.snapshot()
         return self.page.made(snapshot, self.over, found, opened, now=NOW, shown=Range.TWO_HOURS)
 
     def ask(self, name: str, ago: timedelta = timedelta(0)) -> None:
-        self.seen[name] = Sighting(asked_at=NOW - ago, version="2020-07-01")
+        self.seen[name] = model.Sighting(asked_at=NOW - ago, version="2020-07-01")
 
 
-def test_the_tiles_count_machines_under_each_condition() -> None:
-    page = Page(
-        [machine(f"m{n}") for n in range(9)],
-        operation(1, EventStatus.STARTED, machines=("m0", "m1")),
-        operation(2, EventStatus.RETURNING, machines=("m2",), scope="db"),
-        operation(3, machines=("m3",), not_before=NOW + 8 * MINUTE),
-        operation(4, machines=("m4",), not_before=NOW + 2 * MINUTE, held_at=NOW),
-        operation(5, EventStatus.FAILED, machines=("m5",)),
-    )
-    tiles = SimpleNamespace(**page.made([])["tiles"])
-    assert (tiles.down, tiles.down_scopes, tiles.machines) == (3, 2, 9)
-    assert (tiles.noticed, tiles.next_at) == (2, NOW + 8 * MINUTE)
-    assert tiles.alerts == 0
+class Story(Told):
+    """A story of Now so far, in now.txt: what there is, by one verb a line, and what is shown."""
+
+    def __init__(self) -> None:
+        self.page = Page([])
+        self.alerts: list[Alert] = []
+        self.opened: list[model.Maintenance] = []
+
+    @property
+    def made(self) -> dict[str, Any]:
+        return self.page.made(self.alerts, tuple(self.opened))
+
+    def there_are(self, machines: str, *operations: str) -> None:
+        """Have so many machines, and operations: number, status, facts."""
+        known = [machine(f"m{n}") for n in range(int(machines))]
+        self.page = Page(known, *map(self.operation, operations))
+
+    def operation(self, told: str) -> model.Operation:
+        number, status, *facts = told.split()
+        more: dict[str, Any] = dict(fact.split("=") for fact in facts)
+        for name in TIMES & more.keys():
+            more[name] = NOW + int(more[name]) * MINUTE
+        if "machines" in more:
+            more["machines"] = tuple(more["machines"].split(","))
+        return operation(int(number), EventStatus(status), **more)
+
+    def maintenance(self, *states: str, **more: str) -> None:
+        self.opened.append(maintenance(*map(UnitState, states), **more))
+
+    def asked(self, name: str, minutes_ago: str) -> None:
+        self.page.ask(name, int(minutes_ago) * MINUTE)
+
+    def alert(self, kind: str, about: str, minutes_ago: str = "0") -> None:
+        at = NOW - int(minutes_ago) * MINUTE
+        self.alerts.append(Alert(AlertKind(kind), about, "said so", at))
+
+    def forget(self) -> None:
+        self.alerts, self.opened = [], []
+
+    def tiles(self, **told: str) -> None:
+        """Compare facts of the tiles."""
+        assert {name: str(self.made["tiles"][name]) for name in told} == told
+
+    def shows(self, *texts: str, lacks: str = "\0") -> None:
+        template = rendering.environment().get_template("_now.html")
+        html = template.render(now=NOW, **self.made)
+        assert [text for text in texts if text not in html] == []
+        assert lacks not in html
+
+    def lists(self, *alerts: str, folded: str = "") -> None:
+        """Compare the alerts: what each is about, where it leads, and `!` if it is grave."""
+        made = self.made
+        told = []
+        for line in made["alerts"]:
+            mark = "!" if line.alert.kind in now.GRAVE else ""
+            told.append(f"{line.alert.about}{mark} {line.href}".strip())
+        assert told == [*alerts]
+        assert ",".join(line.alert.about for line in made["folded_alerts"]) == folded
+
+    def orders(self, *orders: str) -> None:
+        """Compare the order that ends each alert."""
+        lines = self.made["alerts"]
+        assert [f"{line.action} {line.order}".strip() for line in lines] == [*orders]
+
+    def coming(self, *lines: str) -> None:
+        """Compare what is under way and what is next: a word, and since or until when."""
+        told = []
+        for one, _, word, since, until in self.made["coming"]:
+            times = [f"{(at - NOW) / MINUTE:+.0f}" for at in (since, until) if at is not None]
+            told.append(" ".join([one.id, word, *times]))
+        assert told == [*lines], told
+
+    def progress(self, **counts: str) -> None:
+        """Compare the units of the one maintenance by their state."""
+        ((_, _, found),) = self.made["progress"]
+        assert {str(state): str(count) for state, count in found.items()} == counts
 
 
-@pytest.mark.parametrize(
-    ("machines", "operations", "expected"),
-    [
-        ([], [], ["fleet apply", "nothing is announced"]),
-        (["m0"], [operation(1, machines=("m0",), held_at=NOW)], ["all held"]),
-        (["m0"], [operation(1, EventStatus.STARTED, machines=("m0",))], [">machine down<"]),
-    ],
-)
-def test_the_page_tells_an_empty_fleet_a_hold_and_one_machine_apart(
-    machines: list[str], operations: list[Operation], expected: list[str]
-) -> None:
-    page = Page([machine(name) for name in machines], *operations)
-    html = rendering.environment().get_template("_now.html").render(now=NOW, **page.made([]))
-    assert [each for each in expected if each in html] == expected
-    assert ("fleet apply" in html) == (not machines)
-
-
-def test_machines_that_asked_lately_listen() -> None:
-    page = Page([machine(f"m{n}") for n in range(8)])
-    page.ask("m0")
-    page.ask("m1", 4 * MINUTE)
-    page.ask("m2", 6 * MINUTE)
-    tiles = SimpleNamespace(**page.made()["tiles"])
-    assert (tiles.listening, tiles.silent) == (25.0, 6)
-    assert Page([]).made()["tiles"]["listening"] is None
+@pytest.mark.parametrize("rows", stories_beside(__file__, "now.txt"))
+def test_the_story_holds(rows: Rows) -> None:
+    assert Story().play("now.txt", rows)
 
 
 def test_a_large_fleet_is_looked_at_in_turns() -> None:
     keys = [f"m{n}" for n in range(5000)]
-    seen = {key: Sighting(asked_at=NOW, version="2020-07-01") for key in keys[:2500]}
+    seen = {key: model.Sighting(asked_at=NOW, version="2020-07-01") for key in keys[:2500]}
     listening = now.Listening(seen.get)
     listening.begin(keys)
     looks = []
@@ -148,51 +182,6 @@ def test_a_large_fleet_is_looked_at_in_turns() -> None:
     assert listening.count == 0
 
 
-def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None:
-    found = [
-        Alert(AlertKind.HELD, "scope web", "held by ann", NOW - 9 * MINUTE),
-        Alert(AlertKind.UNCONFIRMED, "13", "paused at scope web", NOW - 8 * MINUTE),
-        Alert(AlertKind.FAILED, "13.1", "Reboot failed", NOW - 7 * MINUTE),
-        Alert(AlertKind.HALTED, "7", "halted", NOW - 6 * MINUTE),
-        Alert(AlertKind.LOST_CHANGES, "database", "the store", NOW),
-    ]
-    made = Page([]).made(found)
-    lines = made["alerts"]
-    assert [line.alert.about for line in lines] == ["13.1", "7", "database", "scope web"]
-    assert [line.href for line in lines] == [
-        "/operations/13.1",
-        "/maintenance/7",
-        "",
-        "/machines?scope=web",
-    ]
-    assert [line.alert.kind in now.GRAVE for line in lines] == [True, True, True, False]
-    assert [line.alert.about for line in made["folded_alerts"]] == ["13"]
-    assert made["more_alerts"] == 0
-    assert Page([]).made(found[1:2])["alerts"][0].href == "/maintenance/13"
-
-
-def test_an_alert_has_the_order_that_ends_it() -> None:
-    found = [
-        Alert(AlertKind.FAILED, "13.1", "Reboot failed", NOW),
-        Alert(AlertKind.HALTED, "7", "halted", NOW),
-        Alert(AlertKind.STUCK, "9.1", "still down", NOW),
-        Alert(AlertKind.HELD, "scope web", "held by ann", NOW),
-    ]
-    one = maintenance(UnitState.FAILED, UnitState.DONE, state="halted")
-    lines = Page([]).made(found, opened=(one,))["alerts"]
-    assert [(line.action, line.order) for line in lines] == [
-        ("Acknowledge", "/orders/acknowledge?reference=13.1"),
-        ("Retry h0", "/orders/retry?reference=7&unit=h0"),
-        ("", ""),
-        ("Release", "/orders/release?reference=scope+web"),
-    ]
-    stuck = Alert(AlertKind.HOST_STUCK, "host drain", "stuck", NOW)
-    assert Page([]).made([stuck])["alerts"][0].action == "", "its name is no order"
-    several = maintenance(UnitState.FAILED, UnitState.FAILED, state="halted")
-    (line,) = Page([]).made(found[1:2], opened=(several,))["alerts"]
-    assert line.action == "Resume"
-
-
 def test_of_very_many_alerts_operations_and_maintenances_the_rest_is_a_number() -> None:
     found = [Alert(AlertKind.FAILED, f"{n}.1", "failed", NOW) for n in range(now.MAX_ALERTS + 7)]
     going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
@@ -202,32 +191,6 @@ def test_of_very_many_alerts_operations_and_maintenances_the_rest_is_a_number() 
     assert [one.number for one, *_ in made["progress"]] == [8, 7, 6, 5, 4]
     more = [made[f"more_{name}"] for name in ("alerts", "coming", "progress")]
     assert more == [7, 39 - now.MAX_NEXT, 4]
-
-
-def test_what_is_under_way_comes_before_what_is_next() -> None:
-    page = Page(
-        [],
-        operation(1, not_before=NOW + 9 * MINUTE),
-        operation(2, EventStatus.QUEUED, waits_for="1.1"),
-        operation(3, EventStatus.STARTED, started_at=NOW - MINUTE),
-        operation(4, not_before=NOW + 3 * MINUTE, held_at=NOW),
-        operation(5, EventStatus.STARTED, started_at=NOW - 2 * MINUTE, outcome_unknown="lost"),
-        operation(6, EventStatus.COMPLETED),
-    )
-    lines = page.made()["coming"]
-    assert [one.id for one, *_ in lines] == ["5.1", "3.1", "4.1", "1.1", "2.1"]
-    assert [word for _, _, word, *_ in lines] == ["unknown", "down", "held", "in", "after 1.1"]
-    assert lines[1][3] == NOW - MINUTE
-    assert lines[3][4] == NOW + 9 * MINUTE
-    assert form_of(lines[2][0]) is Form.HELD
-
-
-def test_the_units_of_a_maintenance_are_counted_by_their_state() -> None:
-    done, failed, waiting = UnitState.DONE, UnitState.FAILED, UnitState.WAITING
-    ((_, _, counts),) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))[
-        "progress"
-    ]
-    assert counts == {done: 2, failed: 1, waiting: 2}
 
 
 # Many windows.
@@ -286,7 +249,7 @@ async def test_a_window_that_asks_after_a_change_sees_it_though_another_still_wa
     desk.gate.clear()
     early = asyncio.create_task(shared.html(Range.TWO_HOURS))
     await asyncio.sleep(0)
-    changes = Changes(operations=(operation(2, machines=("late",)),))
+    changes = model.Changes(operations=(operation(2, machines=("late",)),))
     page.inventory.learn(changes)
     shared.learn(changes)
     late = asyncio.create_task(shared.html(Range.TWO_HOURS))
@@ -312,7 +275,7 @@ async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_h
     page: Page, desk: Desk, shared: now.SharedNow
 ) -> None:
     for status, reads in ((EventStatus.STARTED, 1), (EventStatus.COMPLETED, 2)):
-        changes = Changes(operations=(operation(1, status, machines=("m0",)),))
+        changes = model.Changes(operations=(operation(1, status, machines=("m0",)),))
         page.inventory.learn(changes)
         shared.learn(changes)
         for _ in range(2):
@@ -323,9 +286,7 @@ async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_h
     assert desk.reads == 3
 
 
-async def test_while_the_store_is_away_the_page_shows_what_memory_has(
-    desk: Desk, shared: now.SharedNow
-) -> None:
+async def test_without_the_store_a_page_shows_memory(desk: Desk, shared: now.SharedNow) -> None:
     desk.away = True
     assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
 
@@ -409,14 +370,14 @@ def test_the_map_is_laid_out_again_when_a_machine_comes() -> None:
     page = Page([machine("m0")])
     assert squares(page.made()["map"]) == 1
     page.machines["m1"] = machine("m1")
-    page.inventory.learn(Changes(machines=(machine("m1"),)))
+    page.inventory.learn(model.Changes(machines=(machine("m1"),)))
     assert squares(page.made()["map"]) == 2
 
 
 def approved(number: int, kind: ApproverKind, after: timedelta, **more: Any) -> Any:
     announced = NOW - timedelta(hours=1)
-    word = Approval(kind=kind, by="m", at=announced + after)
-    given = {"announced": announced, "approval": word, "start_cause": StartCause.APPROVED}
+    word = model.Approval(kind=kind, by="m", at=announced + after)
+    given = {"announced": announced, "approval": word, "start_cause": model.StartCause.APPROVED}
     return operation(number, EventStatus.COMPLETED, **given | more)
 
 
@@ -443,7 +404,7 @@ def test_the_median_is_of_approvals_that_people_or_guests_gave() -> None:
     operations = (
         *(approved(n, ApproverKind.GUEST, n * MINUTE) for n in (1, 2, 9)),
         approved(4, ApproverKind.AUTOMATIC, timedelta()),
-        operation(5, EventStatus.COMPLETED, start_cause=StartCause.NOTICE_OVER),
+        operation(5, EventStatus.COMPLETED, start_cause=model.StartCause.NOTICE_OVER),
         approved(6, ApproverKind.GUEST, MINUTE, started_at=NOW - timedelta(hours=25)),
         operation(7),
     )
@@ -464,7 +425,7 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
     its += [operation(5), operation(6, EventStatus.FAILED)]  # both are live
     store = InMemoryStore()
     with store.write() as transaction:
-        scope = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
+        scope = model.Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
         told = with_maintenances(*its)
         transaction.save(msgspec.structs.replace(told, scopes=(scope,)))
     with store.read() as reading:

@@ -154,9 +154,7 @@ def pictured(window: Page, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), [("now-light", WIDE), ("now-390", NARROW)])
-def test_nothing_overlaps_and_nothing_overflows(
-    town: Site, name: str, size: tuple[int, int]
-) -> None:
+def test_nothing_overlaps_or_overflows(town: Site, name: str, size: tuple[int, int]) -> None:
     window = town.window(AccessRole.VIEWER, size)
     expect(window.locator(".timeline .event").first).to_be_visible()
     assert window.evaluate(OVERFLOWS) <= 0

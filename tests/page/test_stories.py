@@ -1,6 +1,8 @@
 """The page in stories of requests, one a line: its forms, its orders, and a browser's token."""
 
+import csv
 import html
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +16,11 @@ import stories
 from forewarn.clock import ManualClock
 from forewarn.server.operator import table
 from forewarn.store.sqlite import InMemoryStore
-from page.site import FORM, links
+from page.site import FORM, links, mistaken, references, typed_in
 from server.exchange import Exchanges, Text
 from server.running import NOON, Answer, Client, Running, settings_in, stranger
 
+FORM_BEGUN = {"event_type": "Reboot", "action": "plan"}
 FORMS = re.compile(r"(?:as (\S+) )?FORM (\S+) (\{.*\})", re.DOTALL)
 
 
@@ -74,7 +77,15 @@ class Pages(Exchanges):
         text = document["text"]
         main = text.partition("<main ")[2]
         named = r'<tr>\s*<td class="name"><a [^>]*>([^<]*)</a></td>'
-        known = {"main": main, "links": links(main), "machines": re.findall(named, text)}
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        rows = [row["operation"] for row in table] if text.startswith("operation,") else []
+        known = {
+            "references": references(text),
+            "rows": rows,
+            "main": main,
+            "links": links(main),
+            "machines": re.findall(named, text),
+        }
         super().compare(document | known, facts)
 
     def link(self, name: str, who: str = "root") -> None:
@@ -117,6 +128,18 @@ class Pages(Exchanges):
         page = self.root.ask("GET", path).body.decode()
         (found,) = re.findall(r'name="shown" value="([^"]*)"', page)
         self.bound[name] = html.unescape(found)
+
+    def mistake(self, field: str, *texts: str, **typed: str) -> None:
+        """Plan with texts that a field does not take: told beside it, and what was typed stays."""
+        for text in texts:
+            told = typed | {field: text}
+            answer = self.send(self.root, "/page/maintenance", FORM_BEGUN | told)
+            assert 400 <= answer.status < 500, answer.body
+            page = answer.body.decode()
+            assert mistaken(page) == field
+            assert "at policy." not in page
+            kept = {name: set(typed_in(page, name).split()) for name in told}
+            assert kept == {name: set(each.split()) for name, each in told.items()}
 
     def too_long(self, path: str) -> None:
         """Send a form that no browser sends."""

@@ -154,9 +154,7 @@ def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(door: Door) -> No
     assert refused.value.code is ErrorCode.UNAUTHORIZED
 
 
-def test_where_the_services_clock_runs_faster_a_token_lasts_as_long_for_its_browser(
-    tmp_path: Path,
-) -> None:
+def test_where_the_clock_runs_faster_a_token_lasts_as_long_for_its_browser(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     wanted = replace(wanted, clock=replace(wanted.clock, scale=60.0))
     with Running(wanted, InMemoryStore()) as running:
@@ -225,9 +223,7 @@ def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
     assert "secure" in (answer.getheader("Set-Cookie") or "").lower()
 
 
-def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_it_was_ready(
-    tmp_path: Path,
-) -> None:
+def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_ready(tmp_path: Path) -> None:
     store = Slow(InMemoryStore())
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, store, ManualClock(NOON)) as running:

@@ -185,9 +185,7 @@ def test_malformed_values_are_ignored(value: bytes) -> None:
         ("a" * (MAX_AGENT_REASON - 1) + "é", f'held; reason="{"a" * (MAX_AGENT_REASON - 1)}"'),
     ],
 )
-def test_a_reason_is_written_in_one_quoted_line_of_bounded_length(
-    reason: str, written: str
-) -> None:
+def test_a_reason_is_written_in_a_quoted_line_of_bounded_length(reason: str, written: str) -> None:
     assert codec.encode_agent_report(AgentReport(AgentStatus.HELD, reason)) == written
 
 

@@ -1,90 +1,31 @@
-"""The exact bytes, against files that were typed by hand."""
+"""The exact bytes, against files that were typed by hand, and the words of docs/protocol.md."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from forewarn.maintenance import planner
 from forewarn.protocol import codec, exchange, instance, refusals
-from forewarn.protocol.message import HttpRequest, Reply
+from forewarn.protocol.instance import ADDED_IN, INSTANCE_VERSIONS
 from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS, Version
 from forewarn.vocabulary import ScopeKind
 from protocol import cases, world
-from protocol.world import EVENTS, HEADER, LOOPBACK, STRANGER, World, ask, get, post
+from protocol.world import get
 
-INSTANCE = b"/metadata/instance?api-version=2021-02-01"
-LEAF = b"/metadata/instance/compute/name?api-version=2021-02-01"
-TOKEN = b"/metadata/identity/oauth2/token?api-version=2018-02-01&resource=x"
-BALANCER = b"/metadata/loadbalancer?api-version=2021-02-01"
-
-
-def entries(body: bytes) -> bytes:
-    return b'{"StartRequests":[{"EventId":"A"},' + body + b"]}"
-
-
-ERRORS: dict[str, Callable[[], Reply]] = {
-    "no_header": lambda: ask(HttpRequest(b"GET", EVENTS)),
-    "version": lambda: get(b"/metadata/scheduledevents"),
-    "version_of_instance": lambda: get(b"/metadata/instance"),
-    "forwarded": lambda: get(EVENTS, (b"X-Forwarded-For", b"10.0.0.1")),
-    "no_trusted_proxy": lambda: get(EVENTS, *world.signed(b"web-0")),
-    "web_page": lambda: get(EVENTS, (b"Host", b"example.org"), world=World(peer=LOOPBACK)),
-    "unsigned": lambda: get(EVENTS, world=World(peer=world.PROXY)),
-    "doubled_parameter": lambda: get(EVENTS + b"&api-version=2020-07-01"),
-    "format": lambda: get(INSTANCE + b"&format=xml"),
-    "leaf_without_text": lambda: get(LEAF),
-    "not_found": lambda: get(b"/metadata/nothing"),
-    "root": lambda: get(b"/"),
-    "no_identity": lambda: get(TOKEN),
-    "no_identity_header": lambda: ask(HttpRequest(b"GET", TOKEN)),
-    "no_load_balancer": lambda: get(BALANCER),
-    "no_load_balancer_path": lambda: get(b"/metadata/loadbalancer/nothing"),
-    "load_balancer_method": lambda: ask(HttpRequest(b"POST", BALANCER, HEADER)),
-    "method": lambda: ask(HttpRequest(b"HEAD", EVENTS, HEADER)),
-    "method_of_neighbour": lambda: ask(HttpRequest(b"POST", INSTANCE, HEADER)),
-    "unknown_caller": lambda: get(EVENTS, world=World(peer=STRANGER)),
-    "unknown_name": lambda: get(b"/vm/web-9" + EVENTS, world=World(peer=LOOPBACK)),
-    "unknown_instance": lambda: get(EVENTS, *world.signed(b"web-9"), world=World(peer=world.PROXY)),
-    "too_many_requests": lambda: get(EVENTS, world=World(over_the_rate_for_seconds=1)),
-    "unknown_event": lambda: post(
-        world.approval(world.EVENT_ID), world=World(document_shown=cases.EMPTY)
-    ),
-    "unavailable": lambda: post(world.approval(world.EVENT_ID), world=World(store_is_away=True)),
-    "body_too_large": lambda: exchange.refuse(
-        refusals.BODY_TOO_LARGE, limit=refusals.MAX_BODY_BYTES
-    ),
-    "head_too_large": lambda: exchange.refuse(
-        refusals.HEAD_TOO_LARGE, limit=refusals.MAX_HEAD_BYTES
-    ),
-    "malformed": lambda: exchange.refuse(refusals.MALFORMED, what="invalid method"),
-    "too_slow": lambda: exchange.refuse(refusals.TOO_SLOW),
-    "internal": lambda: exchange.refuse(refusals.INTERNAL),
-    "body_empty": lambda: post(b""),
-    "body_not_json": lambda: post(b"{'StartRequests':[]}"),
-    "body_key_twice": lambda: post(b'{"StartRequests":[],"StartRequests":[]}'),
-    "body_too_deep": lambda: post(b"[" * 60_000 + b"]" * 5_000),
-    "body_not_object": lambda: post(b"[]"),
-    "body_without_start_requests": lambda: post(b"{}"),
-    "body_start_requests_not_list": lambda: post(b'{"StartRequests":null}'),
-    "body_too_many": lambda: post(world.approval(*["A"] * 1001)),
-    "body_entry_not_object": lambda: post(entries(b'"B"')),
-    "body_entry_without_event_id": lambda: post(entries(b'{"Event":"B"}')),
-    "body_event_id_not_string": lambda: post(entries(b'{"EventId":7}')),
+REFUSED = {
+    "body_too_large": (refusals.BODY_TOO_LARGE, {"limit": refusals.MAX_BODY_BYTES}),
+    "head_too_large": (refusals.HEAD_TOO_LARGE, {"limit": refusals.MAX_HEAD_BYTES}),
+    "malformed": (refusals.MALFORMED, {"what": "invalid method"}),
+    "too_slow": (refusals.TOO_SLOW, {}),
+    "internal": (refusals.INTERNAL, {}),
 }
-ANSWERS: dict[str, Callable[[], Reply]] = {
-    "document": get,
-    "not_modified": lambda: get(EVENTS, (b"If-None-Match", b"2")),
-    "approved": lambda: post(world.approval(world.EVENT_ID)),
-    "leaf": lambda: get(LEAF + b"&format=text"),
-}
+"""What no request of requests.txt can lead to."""
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 @pytest.mark.parametrize("kind", cases.DOCUMENTS, ids=lambda kind: kind.value)
-def test_each_version_writes_each_kind_of_scope_byte_for_byte(
-    version: Version, kind: ScopeKind
-) -> None:
+def test_each_version_writes_each_kind_of_scope_exactly(version: Version, kind: ScopeKind) -> None:
     typed = cases.golden(f"{version.name}/{kind.value}.json")
     assert codec.encode_document(cases.DOCUMENTS[kind], version) == typed
 
@@ -99,14 +40,10 @@ def test_a_scope_without_events_reads_the_same_in_every_version(version: Version
     assert codec.encode_document(cases.EMPTY, version) == cases.golden("empty.json")
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_each_error_is_answered_byte_for_byte(name: str) -> None:
-    assert world.as_golden(ERRORS[name]()) == cases.golden(f"errors/{name}.http")
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_each_answer_is_given_byte_for_byte(name: str) -> None:
-    assert world.as_golden(ANSWERS[name]()) == cases.golden(f"answers/{name}.http")
+def test_what_the_connection_refuses_is_written_byte_for_byte() -> None:
+    for name, (refusal, facts) in REFUSED.items():
+        written = world.as_golden(exchange.refuse(refusal, **facts))
+        assert written == cases.golden(f"errors/{name}.http"), name
 
 
 TREES = {
@@ -132,10 +69,11 @@ def test_the_list_of_versions_is_written_byte_for_byte() -> None:
 
 
 def test_every_golden_file_is_used() -> None:
+    told = Path(__file__).with_name("requests.txt").read_text(encoding="utf-8")
     used = {
         *(f"{v.name}/{kind.value}.json" for v in VERSIONS for kind in cases.DOCUMENTS),
-        *(f"errors/{name}.http" for name in ERRORS),
-        *(f"answers/{name}.http" for name in ANSWERS),
+        *(f"errors/{name}.http" for name in REFUSED),
+        *(f"{name}.http" for name in re.findall(r" bytes=(\S+)", told)),
         *("section_4.json", "empty.json"),
         *(f"instance/{name}.json" for name in (*TREES, "versions")),
     }
@@ -158,3 +96,46 @@ def test_nothing_in_the_tree_can_write_a_golden_file() -> None:
             assert not [word for word in writing if word in text], path
         knows = re.search(r"protocol/golden|cases\.GOLDEN", text)
         assert not knows, f"{path} speaks of the golden files: does it write them?"
+
+
+# The page docs/protocol.md says what the code says.
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def test_the_sections_are_numbered_as_the_specification_is() -> None:
+    assert re.findall(r"^## (\d+)\. ", PAGE, re.MULTILINE) == [str(n) for n in range(1, 12)]
+
+
+def test_each_refusal_is_on_the_page_with_its_status_and_standing() -> None:
+    for refusal in refusals.REFUSALS.values():
+        row = next(line for line in PAGE.splitlines() if f"`{refusal.text}`" in line)
+        assert f"| {refusal.status} |" in row
+        assert row.endswith(f"| [{refusal.standing}] |")
+    for version in VERSIONS:
+        assert re.search(rf"^\| {version.name}\b", PAGE, re.MULTILINE)
+
+
+def test_the_instance_versions_are_listed_in_order() -> None:
+    assert ", ".join(INSTANCE_VERSIONS) + "." in " ".join(PAGE.split())
+
+
+def test_what_an_instance_version_added_has_its_row() -> None:
+    for version in set(ADDED_IN.values()):
+        (row,) = re.findall(rf"^\| {version} \[[DO]\] \|(.*?)\|", PAGE, re.MULTILINE)
+        told = re.sub(r" \([^)]*\)|, which.*", "", row)
+        added = {".".join(path[1:]) for path, since in ADDED_IN.items() if since == version}
+        assert set(told.strip().split(", ")) == added, version
+
+
+def test_each_description_is_on_the_page() -> None:
+    for (event_type, source), text in planner.DESCRIPTIONS.items():
+        if text:
+            assert f"| {event_type.value} | {source.value} | `{text}` |" in PAGE
+    assert f"`{planner.LIVE_MIGRATION}`" in PAGE
+
+
+def test_the_example_is_the_golden_one() -> None:
+    golden = Path(__file__).parent / "golden" / "section_4.json"
+    assert golden.read_text(encoding="utf-8").strip() in PAGE

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import stories
 from forewarn.protocol import exchange, instance
 from forewarn.protocol.exchange import GetInstance, Rules
 from forewarn.protocol.instance import ADDED_IN, INSTANCE_VERSIONS, NotInTree, Tree
@@ -36,54 +37,12 @@ def ask(path: str, query: str = "", version: str = VERSION) -> Reply:
 
 
 LEAVES = leaves(TREE)
-PUBLISHED = """
-    azEnvironment additionalCapabilities/hibernationEnabled customData evictionPolicy
-    extendedLocation/name extendedLocation/type host/id hostGroup/id isHostCompatibilityLayerVm
-    isVmInStandbyPool licenseType location name offer osProfile/adminUsername
-    osProfile/computerName osProfile/disablePasswordAuthentication osType physicalZone
-    placementGroupId plan/name plan/product plan/publisher platformFaultDomain
-    platformSubFaultDomain platformUpdateDomain priority provider publicKeys publisher
-    resourceGroupName resourceId securityProfile/encryptionAtHost
-    securityProfile/secureBootEnabled securityProfile/securityType
-    securityProfile/virtualTpmEnabled sku storageProfile/dataDisks
-    storageProfile/imageReference/id storageProfile/imageReference/offer
-    storageProfile/imageReference/publisher storageProfile/imageReference/sku
-    storageProfile/imageReference/version storageProfile/osDisk/caching
-    storageProfile/osDisk/createOption storageProfile/osDisk/diffDiskSettings/option
-    storageProfile/imageReference/communityGalleryImageId
-    storageProfile/imageReference/exactVersion
-    storageProfile/imageReference/sharedGalleryImageId
-    storageProfile/osDisk/diskSizeGB storageProfile/osDisk/encryptionSettings/enabled
-    storageProfile/osDisk/encryptionSettings/diskEncryptionKey/secretUrl
-    storageProfile/osDisk/encryptionSettings/diskEncryptionKey/sourceVault/id
-    storageProfile/osDisk/encryptionSettings/keyEncryptionKey/keyUrl
-    storageProfile/osDisk/encryptionSettings/keyEncryptionKey/sourceVault/id
-    storageProfile/osDisk/image/uri storageProfile/osDisk/managedDisk/id
-    storageProfile/osDisk/managedDisk/storageAccountType storageProfile/osDisk/name
-    storageProfile/osDisk/osType storageProfile/osDisk/vhd/uri
-    storageProfile/osDisk/writeAcceleratorEnabled storageProfile/resourceDisk/size
-    subscriptionId tags tagsList userData version virtualMachineScaleSet/id vmId
-    vmScaleSetName vmSize zone
-"""
-"""What Azure's own reference names below `compute`."""
-TRUTH_VALUES = [
-    "additionalCapabilities/hibernationEnabled",
-    "isHostCompatibilityLayerVm",
-    "isVmInStandbyPool",
-    "osProfile/disablePasswordAuthentication",
-    "securityProfile/encryptionAtHost",
-    "securityProfile/secureBootEnabled",
-    "securityProfile/virtualTpmEnabled",
-    "storageProfile/osDisk/encryptionSettings/enabled",
-    "storageProfile/osDisk/writeAcceleratorEnabled",
-]
-NUMBERS = [
-    "platformFaultDomain",
-    "platformUpdateDomain",
-    "storageProfile/osDisk/diskSizeGB",
-    "storageProfile/resourceDisk/size",
-]
-"""A .NET client of the field reads these as numbers, and its whole answer fails on `""`."""
+TOLD = stories.lines_beside(__file__, "instance.txt")
+
+
+def told(kind: str) -> list[str]:
+    """Return the words of the lines of a kind."""
+    return [word for line, _ in TOLD for word in line.split()[1:] if line.startswith(f"{kind} ")]
 
 
 def test_every_value_of_the_tree_is_a_string() -> None:
@@ -94,27 +53,21 @@ def test_every_value_of_the_tree_is_a_string() -> None:
 
 
 def test_a_typed_client_parses_every_truth_value_and_number() -> None:
-    for path in TRUTH_VALUES:
+    for path in told("truth"):
         assert ask(f"/compute/{path}", "&format=text").body in {b"true", b"false"}, path
-    for path in NUMBERS:
+    for path in told("number"):
         assert ask(f"/compute/{path}", "&format=text").body.isdigit(), path
 
 
 def test_no_field_of_azures_newest_version_is_missing() -> None:
-    for path in PUBLISHED.split():
+    for path in told("published"):
         assert instance.find(TREE, ("compute", *path.split("/"))) is not None
 
 
-COUNTS = (
-    *(11, 11, 15, 15, 17, 17, 19, 21, 22, 23, 23, 24, 25, 25, 25, 25),
-    *(27, 28, 29, 29, 31, 32, 32, 34, 34, 34, 35, 36, 38, 38, 38, 39, 40, 40, 40),
-)
-NAMES = dict(zip(INSTANCE_VERSIONS, COUNTS, strict=True))
-"""How many names each version has below `compute`."""
-
-
 def test_a_version_has_the_names_that_it_and_earlier_ones_brought() -> None:
-    for version, count in NAMES.items():
+    names = told("names")
+    assert names[::2] == [*INSTANCE_VERSIONS]
+    for version, count in zip(names[::2], map(int, names[1::2]), strict=True):
         answer = json.loads(ask("/compute", version=version).body)
         assert len(answer) == count, version
         assert list(answer) == sorted(answer), version
@@ -143,26 +96,13 @@ def test_a_leaf_is_bare_text_with_format_text_and_refused_without() -> None:
             assert f"/metadata/instance{place} is a single value".encode() in refused.body
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "names"),
-    [
-        ("/compute/plan", b'{"name":"","product":"","publisher":""}', b"name\nproduct\npublisher"),
-        ("/compute/tagsList/1", b'{"name":"tier","value":"1"}', b"name\nvalue"),
-        ("/compute/publicKeys", b"[]", b""),
-        (
-            "/network/interface/0/ipv6",
-            b'{"ipAddress":[{"privateIpAddress":"fd00::10","publicIpAddress":""}]}',
-            b"ipAddress/",
-        ),
-        ("/NETWORK/Interface/00/ipv4/subnet/", b'[{"address":"10.0.0.0","prefix":"24"}]', b"0/"),
-    ],
-)
-def test_a_subtree_is_json_and_the_names_below_it_as_text(
-    path: str, body: bytes, names: bytes
-) -> None:
-    for query in ("", "&format=json", "&format=JSON"):
-        assert ask(path, query) == Reply(200, body, JSON)
-    assert ask(path, "&format=text") == Reply(200, names, TEXT)
+def test_a_subtree_is_json_and_the_names_below_it_as_text() -> None:
+    for line, expected in (each for each in TOLD if each[0].startswith("subtree ")):
+        path = line.split()[1]
+        body, _, names = expected.partition(" |")
+        for query in ("", "&format=json", "&format=JSON"):
+            assert ask(path, query) == Reply(200, body.encode(), JSON)
+        assert ask(path, "&format=text") == Reply(200, "\n".join(names.split()).encode(), TEXT)
 
 
 def test_a_client_walks_the_tree_by_its_text() -> None:
@@ -183,13 +123,7 @@ def test_the_whole_tree_is_at_the_root() -> None:
 
 
 def test_what_is_not_in_the_tree_is_not_found() -> None:
-    for path in (
-        *("compute/nothing", "compute/name/0", "compute/name/web-0", "compute//name"),
-        *("compute/name//", "computes", "network/interface/1", "network/interface/-1"),
-        *("network/interface/0x0", "network/interface/%C2%B2", "network/interface/%D9%A0"),
-        *("network/interface/" + "0" * 10, "network/interface/" + "9" * 5000),
-        *("networ%E2%84%AA", "%ff"),
-    ):
+    for path in (*told("nowhere"), "network/interface/" + "9" * 5000):
         for query in ("", "&format=text"):
             refused = ask(f"/{path}", query)
             assert (refused.status, refused.body) == (404, b'{"error":"Not found"}'), path

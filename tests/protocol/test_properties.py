@@ -65,7 +65,7 @@ def as_shown(document: EventsDocument, version: Version) -> Listing:
 
 
 @given(DOCUMENTS, SOME_VERSION)
-def test_what_a_version_can_show_is_what_a_client_reads(
+def test_what_a_version_shows_is_what_clients_read(
     document: EventsDocument, version: Version
 ) -> None:
     body = codec.encode_document(document, version)
@@ -82,9 +82,7 @@ FIRST_SHOWN = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
 
 
 @given(DOCUMENTS, SOME_VERSION)
-def test_no_version_shows_a_field_or_a_type_that_came_later(
-    document: EventsDocument, version: Version
-) -> None:
+def test_no_version_shows_what_came_later(document: EventsDocument, version: Version) -> None:
     content = json.loads(codec.encode_document(document, version))
     assert list(content) == ["DocumentIncarnation", "Events"]
     keys = ALWAYS + [key for key, since in ADDED.items() if since <= version.name]
@@ -96,9 +94,7 @@ def test_no_version_shows_a_field_or_a_type_that_came_later(
 
 
 @given(DOCUMENTS)
-def test_incarnation_ids_and_their_order_are_the_same_in_every_version(
-    document: EventsDocument,
-) -> None:
+def test_incarnation_ids_and_order_are_the_same_in_all_versions(document: EventsDocument) -> None:
     ids = [event.event_id for event in document.events]
     for version in VERSIONS:
         read = codec.decode_listing(codec.encode_document(document, version))

@@ -2,7 +2,6 @@
 
 import codecs
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stories
 from forewarn.protocol import codec
 from forewarn.protocol.versions import VERSIONS, EventsDocument, ScheduledEvent, Version
 from forewarn.vocabulary import EventSource, EventStatus, EventType
@@ -103,12 +103,10 @@ def read(kind: str, written: str) -> str:
 
 
 def test_an_answer_is_read_however_it_is_written() -> None:
-    text = Path(__file__).with_name("answers.txt").read_text(encoding="utf-8")
-    for line in (line for line in text.splitlines() if line and not line.startswith("#")):
-        told, _, expected = line.partition(" -> ")
+    for told, expected in stories.lines_beside(__file__, "answers.txt"):
         kind, _, written = told.partition(" ")
         found = read(kind, written)
-        assert expected in found if kind == "document" else found == expected, line
+        assert expected in found if kind == "document" else found == expected, told
 
 
 def test_what_no_line_can_hold_is_read_too() -> None:

@@ -20,17 +20,6 @@ import pytest
 import stories
 from forewarn.protocol import codec, exchange, refusals
 from forewarn.protocol.codec import AgentReport, Malformed
-from forewarn.protocol.exchange import (
-    CATCH_UP_SECONDS,
-    Claim,
-    GetDocument,
-    GetInstance,
-    IfNoneMatch,
-    Peer,
-    PostApproval,
-    Resource,
-    Rules,
-)
 from forewarn.protocol.instance import INSTANCE_VERSIONS
 from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS, Version
@@ -50,10 +39,10 @@ PEERS: Final = {
     "guest": world.GUEST,
     "loopback": world.LOOPBACK,
     "stranger": world.STRANGER,
-    "desk": Peer(address=world.STRANGER.address, vm_paths=True),
+    "desk": exchange.Peer(address=world.STRANGER.address, vm_paths=True),
     "proxy": world.PROXY,
-    "own-proxy": Peer(address=world.ADDRESS, trusted_proxy=True),
-    "dropping": Peer(address="192.0.2.7", trusted_proxy=True, without_header=True),
+    "own-proxy": exchange.Peer(address=world.ADDRESS, trusted_proxy=True),
+    "dropping": exchange.Peer(address="192.0.2.7", trusted_proxy=True, without_header=True),
 }
 DOCUMENTS: Final = {
     "availability-set": cases.DOCUMENTS[ScopeKind.AVAILABILITY_SET],
@@ -77,7 +66,7 @@ class Story:
 
     def __init__(self) -> None:
         self.there = World()
-        self.rules = Rules()
+        self.rules = exchange.Rules()
 
     def carry_out(self, row: str) -> None:
         """Carry a line out, and compare its answer."""
@@ -95,7 +84,7 @@ class Story:
             act(self, shlex.split(follows), *words, **options)
 
     def setting(self, _: list[str], post_without_header: Any) -> None:
-        self.rules = Rules(post_without_header=post_without_header)
+        self.rules = exchange.Rules(post_without_header=post_without_header)
 
     def over(self, _: list[str], seconds: str) -> None:
         """Have the machine be over its rate, and away for so long."""
@@ -164,7 +153,7 @@ class Story:
         if found.below:
             known["below"] = "/".join(each.replace("/", "%2F") for each in found.below)
         given = dict(fact.split("=", 1) for fact in facts)
-        assert found.resource is Resource[resource]
+        assert found.resource is exchange.Resource[resource]
         assert {name: value for name, value in known.items() if value is not None} == given
 
     def approves(self, _: list[str], target: str, case: str = "") -> None:
@@ -225,6 +214,8 @@ def check(reply: Reply, fact: str) -> None:
             assert len(reply.body) < int(value)
         case "body":
             assert reply.body == raw(value)
+        case "bytes":
+            assert world.as_golden(reply) == cases.golden(f"{value}.http")
         case "golden":
             assert reply.body == cases.golden(value)
         case "newest":
@@ -244,9 +235,9 @@ def check(reply: Reply, fact: str) -> None:
 def shown(value: Any) -> str:
     """Return a fact of a request in a word."""
     match value:
-        case IfNoneMatch():
+        case exchange.IfNoneMatch():
             return "*" if value.anything else b",".join(value.tags).decode()
-        case Claim():
+        case exchange.Claim():
             return f"{value.id.decode()},{value.signature.decode()}"
         case AgentReport():
             return f"{value.status},{value.reason}"
@@ -272,21 +263,24 @@ def test_the_story_holds(title: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_each_version_may_read_and_approve(version: Version) -> None:
     target = b"/metadata/scheduledevents?api-version=" + version.name.encode()
-    for method, wanted in ((b"GET", GetDocument), (b"POST", PostApproval)):
+    for method, wanted in ((b"GET", exchange.GetDocument), (b"POST", exchange.PostApproval)):
         request = HttpRequest(method, target, HEADER)
-        assert exchange.judge(request, world.GUEST, Rules()) == wanted(version=version)
+        assert exchange.judge(request, world.GUEST, exchange.Rules()) == wanted(version=version)
 
 
 def test_every_instance_version_is_served() -> None:
     for name in INSTANCE_VERSIONS:
         target = f"/metadata/instance/compute/name?api-version={name}&format=text".encode()
-        wanted = GetInstance(version=name, path=("compute", "name"), format="text")
-        assert exchange.judge(HttpRequest(b"GET", target, HEADER), world.GUEST, Rules()) == wanted
+        wanted = exchange.GetInstance(version=name, path=("compute", "name"), format="text")
+        assert (
+            exchange.judge(HttpRequest(b"GET", target, HEADER), world.GUEST, exchange.Rules())
+            == wanted
+        )
 
 
-def waiting(*tags: bytes, seconds: int = 0) -> GetDocument:
-    return GetDocument(
-        version=NEWEST_VERSION, if_none_match=IfNoneMatch(tags), wait_seconds=seconds
+def waiting(*tags: bytes, seconds: int = 0) -> exchange.GetDocument:
+    return exchange.GetDocument(
+        version=NEWEST_VERSION, if_none_match=exchange.IfNoneMatch(tags), wait_seconds=seconds
     )
 
 
@@ -298,11 +292,11 @@ def waiting(*tags: bytes, seconds: int = 0) -> GetDocument:
         ((b"7",), 60, 8, 0),
         ((b"7",), 0, 7, 0),
         # Who has read a later document waits a moment for it.
-        ((b"8",), 0, 7, CATCH_UP_SECONDS),
-        ((b"2", b"8"), 0, 7, CATCH_UP_SECONDS),
+        ((b"8",), 0, 7, exchange.CATCH_UP_SECONDS),
+        ((b"2", b"8"), 0, 7, exchange.CATCH_UP_SECONDS),
         ((b"7", b"8"), 0, 7, 0),
         ((b"6",), 0, 7, 0),
-        ((b"9" * 19,), 0, 7, CATCH_UP_SECONDS),
+        ((b"9" * 19,), 0, 7, exchange.CATCH_UP_SECONDS),
         ((b"9" * 20,), 0, 7, 0),
         ((b"eight",), 0, 7, 0),
         ((b"-8",), 0, 7, 0),
@@ -380,14 +374,14 @@ def test_a_proxy_signs_the_id_that_it_sends_as_openstacks_agent_and_openssl_do()
     known = b"ada9bdbe0a794214d1c5a9f68e59975c47565eb87971b5474f9bd873eac27c5e"
     assert exchange.sign(b"web-0", b"0123456789abcdef") == known
     signature = exchange.sign(ID, SECRET)
-    claim = Claim(ID, signature)
+    claim = exchange.Claim(ID, signature)
     for secrets, good in (([OTHER, SECRET], True), ([SECRET, OTHER], True), ([OTHER], False)):
         assert exchange.is_signed(claim, secrets) is good
     assert not exchange.is_signed(claim, [])
-    assert exchange.is_signed(Claim(ID, signature.upper()), [SECRET])
+    assert exchange.is_signed(exchange.Claim(ID, signature.upper()), [SECRET])
     for wrong in (b"", b"0" * 64, b"\xff" * 64, signature[:-1]):
-        assert not exchange.is_signed(Claim(ID, wrong), [SECRET])
-    assert not exchange.is_signed(Claim(ID.upper(), signature), [SECRET])
+        assert not exchange.is_signed(exchange.Claim(ID, wrong), [SECRET])
+    assert not exchange.is_signed(exchange.Claim(ID.upper(), signature), [SECRET])
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])

@@ -1,6 +1,7 @@
-"""What a relay knows: the documents that it takes, their age, and the file that has them."""
+"""What a relay knows: documents, their age, the file that has them, settings and metrics."""
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -8,13 +9,18 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 import forked
 from forewarn.maintenance.model import Changes
-from forewarn.relay import cache
+from forewarn.relay import cache, relay
 from forewarn.relay.cache import DocumentRefused, Freshness, HostDocuments, StateFile, StateUnusable
+from forewarn.relay.settings import PORT, replica
 from forewarn.server.relay_feed import GuestRules, HostDocument, ScopeDocument
 from guest import room
+from guest.room import EVENTS, get
+from house import tree
+from relay.running import relayed
 
 WEB = ScopeDocument(scope=room.SCOPES[0])
 BASTION = ScopeDocument(scope=room.SCOPES[1])
@@ -63,7 +69,7 @@ VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2))
 
 
 @given(VALUES, VALUES)
-def test_a_difference_leads_from_one_to_the_other(
+def test_a_difference_leads_from_one_to_other(
     before: dict[str, int], after: dict[str, int]
 ) -> None:
     changed, gone = cache.difference(before, after)
@@ -79,34 +85,25 @@ def test_a_difference_leads_from_one_to_the_other(
 START = Freshness(true_until=100.0)
 
 
-def test_documents_are_as_the_service_has_them_while_a_replica_holds_the_request() -> None:
-    known = START.heard(200.0)
-    assert known.age(10_000.0) == 0
-    assert known.shown_age(10_000.0) == 0
+HEARD = START.heard(200.0)
 
 
-def test_a_path_that_the_system_found_dead_may_have_been_so_since_its_last_probe() -> None:
-    known = START.heard(200.0).lost(300.0, 250.0, is_dark=True)
-    assert known.true_until == 300.0 - cache.DARK_SECONDS
-    soon = START.heard(200.0).lost(300.0, 299.0, is_dark=True)
-    assert soon.true_until == 299.0
-
-
-def test_a_replica_that_froze_has_told_nothing_since_it_was_asked() -> None:
-    known = START.heard(200.0).lost(300.0, 230.0, is_dark=False)
-    assert known.true_until == 230.0
-    again = known.lost(400.0, 390.0, is_dark=True)
+def test_documents_are_true_while_a_replica_holds_the_request_or_until_it_was_heard_last() -> None:
+    assert HEARD.age(10_000.0) == HEARD.shown_age(10_000.0) == 0
+    # A path that the system found dead may have been so since its last probe.
+    assert HEARD.lost(300.0, 250.0, is_dark=True).true_until == 300.0 - cache.DARK_SECONDS
+    assert HEARD.lost(300.0, 299.0, is_dark=True).true_until == 299.0
+    # A replica that froze has told nothing since it was asked.
+    frozen = HEARD.lost(300.0, 230.0, is_dark=False)
+    assert frozen.true_until == 230.0
+    again = frozen.lost(400.0, 390.0, is_dark=True)
     assert again.true_until == 230.0  # nothing was heard meanwhile
 
 
-def test_only_an_age_above_that_of_a_change_of_replicas_is_shown() -> None:
-    known = START.heard(200.0).lost(200.0, 200.0, is_dark=False)
+def test_an_age_above_that_of_a_change_of_replicas_is_shown_and_guests_answered_so_long() -> None:
+    known = HEARD.lost(200.0, 200.0, is_dark=False)
     assert known.shown_age(200.0 + cache.SHOWN_SECONDS) == 0
     assert known.shown_age(206.9) == 6
-
-
-def test_guests_are_answered_for_as_long_as_the_settings_say() -> None:
-    known = START.heard(200.0).lost(200.0, 200.0, is_dark=False)
     assert known.serves(10_000.0, 0)
     assert known.serves(230.0, 30)
     assert not known.serves(230.1, 30)
@@ -223,3 +220,69 @@ def test_a_file_that_can_no_longer_be_written_is_not_believed() -> None:
         folder.chmod(0o555)
         ran = forked.run(["-c", READ_BY_NOBODY, made])
     assert ran.stdout.strip() == "unusable", ran.stderr
+
+
+# Its settings, and its metrics.
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("https://forewarn-1.example", f"https://forewarn-1.example:{PORT}"),
+        ("https://[fd00::1]:443/", "https://[fd00::1]:443"),
+        ("http://127.0.0.1:80", "http://127.0.0.1:80"),
+        ("http://localhost", f"http://localhost:{PORT}"),
+    ],
+)
+def test_an_address_of_a_replica_is_a_url_with_a_port_of_its_own(url: str, address: str) -> None:
+    assert str(replica(url)) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "forewarn-1.example:8173",
+        "ftp://forewarn-1.example",
+        "https://",
+        "https://forewarn-1.example:0",
+        "https://forewarn-1.example:65536",
+        "https://forewarn 1.example",
+        "https://forewarn-1.example\n",
+        "https://ann:secret@forewarn-1.example",
+        "https://forewarn-1.example/v1",
+        "https://forewarn-1.example?x=1",
+        "http://10.0.0.1",
+        "http://forewarn-1.example",
+    ],
+)
+def test_what_is_no_address_of_a_replica_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="invalid URL"):
+        replica(url)
+
+
+# Its metrics.
+
+PAGE = tree.ROOT / "docs" / "reference" / "relay-metrics.md"
+
+
+def test_each_metric_has_its_heading_and_its_help_and_nothing_else_has() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### `(\w+)`\n(.+)$", text, re.MULTILINE))
+    assert list(sections) == [relay.PREFIX + name for name in relay.FAMILIES]
+    for name, help_ in relay.FAMILIES.items():
+        assert sections[relay.PREFIX + name].startswith(help_)
+
+
+async def test_a_relays_metrics_are_read_as_prometheus_reads_them(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (_, running):
+        assert await running.status() == 200
+        assert await running.status(get(EVENTS, "Expect: 200-ok")) == 417
+        text = running.relay.metrics(process=1).decode()
+    families = {
+        f"{each.name}_total" if each.type == "counter" else each.name: each.samples
+        for each in text_string_to_metric_families(text)
+    }
+    assert set(families) == {relay.PREFIX + name for name in relay.FAMILIES}
+    requests = families[f"{relay.PREFIX}guest_requests_total"]
+    assert {"resource": "events", "status": "200"} in [each.labels for each in requests]

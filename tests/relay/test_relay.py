@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import patience
 from forewarn.clock import SystemClock
@@ -31,16 +32,11 @@ HALF_AN_HOUR = 1800.0
 
 def newer(standin: StandIn, incarnation: int) -> None:
     """Let the scope have another incarnation."""
-    scope = standin.documents.scope("web")
-    changed = type(scope)(
-        **{f: getattr(scope, f) for f in scope.__struct_fields__} | {"incarnation": incarnation}
-    )
+    changed = replace(standin.documents.scope("web"), incarnation=incarnation)
     standin.learn(Changes(scopes=(changed,)))
 
 
-async def test_guests_read_through_a_relay_what_the_service_has_and_its_changes(
-    tmp_path: Path,
-) -> None:
+async def test_guests_read_by_a_relay_what_the_service_has_and_its_changes(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         answer = await relay.ask()
         assert json.loads(answer.body)["Events"][0]["EventId"] == room.EVENT_ID
@@ -64,9 +60,7 @@ async def test_an_approval_is_answered_once_the_service_has_it(tmp_path: Path) -
         assert await relay.status(post()) == 403
 
 
-async def test_an_approval_goes_to_the_next_replica_when_one_does_not_answer(
-    tmp_path: Path,
-) -> None:
+async def test_an_approval_goes_to_the_next_replica_if_one_does_not_answer(tmp_path: Path) -> None:
     one, two = filled(), filled()
 
     async def cut_off(request: Request) -> Answer | None:
@@ -93,7 +87,7 @@ def last_heard(relay: running.Running, seconds: float) -> None:
     reader.freshness = type(reader.freshness)(true_until=at, is_true=False)
 
 
-async def test_guests_read_on_while_the_service_is_away_and_are_told_how_old_it_is(
+async def test_guests_read_on_without_the_service_and_are_told_how_old_it_is(
     tmp_path: Path,
 ) -> None:
     async with relayed(tmp_path) as (service, relay):
@@ -176,9 +170,7 @@ async def test_no_socket_opens_before_anything_is_known(tmp_path: Path) -> None:
     await service.stop()
 
 
-async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_relay_whose_token_is_refused_answers_nobody_meanwhile(tmp_path: Path) -> None:
     removed_on: list[int] = []
 
     class Noting(cache.StateFile):
@@ -203,7 +195,7 @@ async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_a
         assert "" in service.etags[1:]
 
 
-async def test_nothing_is_forgotten_while_the_first_news_after_a_refused_token_are_saved(
+async def test_nothing_is_forgotten_while_news_after_a_refused_token_is_saved(
     tmp_path: Path,
 ) -> None:
     released = threading.Event()
@@ -230,9 +222,7 @@ async def test_nothing_is_forgotten_while_the_first_news_after_a_refused_token_a
         assert (tmp_path / "state" / cache.FILE_NAME).exists()
 
 
-async def test_beyond_the_longest_age_connections_are_closed_without_an_answer(
-    tmp_path: Path,
-) -> None:
+async def test_beyond_the_longest_age_connections_close_without_an_answer(tmp_path: Path) -> None:
     async with relayed(tmp_path, max_stale_seconds=10) as (service, relay):
         await service.stop()
         await reached(lambda: not relay.heard)
@@ -274,9 +264,7 @@ async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_pat
         await reached(lambda: "web-0" not in relay.relay._seen._saved)
 
 
-async def test_the_age_of_a_request_is_the_same_whatever_the_services_clock_is_set_to(
-    tmp_path: Path,
-) -> None:
+async def test_the_age_of_a_request_does_not_depend_on_the_services_clock(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         service.shows_time = False
         clock = SystemClock()
@@ -302,9 +290,7 @@ async def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None
         writer.close()
 
 
-async def test_the_disk_is_never_waited_for_on_the_thread_that_answers_guests(
-    tmp_path: Path,
-) -> None:
+async def test_the_disk_is_never_waited_for_where_guests_are_answered(tmp_path: Path) -> None:
     threads: list[int] = []
 
     class Noting(cache.StateFile):
@@ -338,9 +324,7 @@ async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_servic
         await reached(lambda: relay.relay._forwarding._claims == {})  # no timer is left
 
 
-async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica_is_heard(
-    tmp_path: Path,
-) -> None:
+async def test_a_claimed_machine_is_claimed_again_at_another_replica(tmp_path: Path) -> None:
     replicas = [filled(), filled()]
     moved = room.machine("web-1", "127.0.0.1", scope="web")
     for each in replicas:
@@ -362,9 +346,7 @@ async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica
     await second.stop()
 
 
-async def test_a_stranger_is_refused_once_the_service_does_not_know_it_or_does_not_answer(
-    tmp_path: Path,
-) -> None:
+async def test_a_stranger_is_refused_once_the_service_does_not_know_it(tmp_path: Path) -> None:
     async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
         assert [await relay.status() for _ in range(4)] == [403] * 4
         assert [await relay.status(post()) for _ in range(2)] == [403] * 2
@@ -383,7 +365,7 @@ async def test_a_stranger_is_refused_once_the_service_does_not_know_it_or_does_n
             assert await relay.status() == 403
 
 
-async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_the_service(
+async def test_an_approval_of_a_machine_that_moved_here_waits_for_the_service(
     tmp_path: Path,
 ) -> None:
     async with relayed(tmp_path, SystemClock(), listener=running.GUESTS) as (service, relay):
@@ -400,9 +382,7 @@ async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_th
         writer.close()
 
 
-async def test_a_second_relay_of_one_folder_is_refused_and_changes_nothing_there(
-    tmp_path: Path,
-) -> None:
+async def test_a_second_relay_of_a_folder_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     other = filled("h2")
     async with started(other), relayed(tmp_path) as (service, relay):
         second = made(settings(tmp_path, other))

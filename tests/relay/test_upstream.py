@@ -81,9 +81,7 @@ async def test_no_answer_that_does_not_fit_changes_what_guests_read(tmp_path: Pa
             assert await relay.incarnation() == "2"
 
 
-async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
-    tmp_path: Path,
-) -> None:
+async def test_a_replica_that_answers_is_found_behind_those_that_do_not(tmp_path: Path) -> None:
     # Who knows nothing yet takes the first host that fits for its own.
     others = [other for name, other in HOSTILE.items() if name != "another host's"]
     broken, service = [filled() for _ in others], filled()
@@ -97,9 +95,7 @@ async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
         assert await relay.status(post()) == 200
 
 
-async def test_a_service_behind_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(
-    tmp_path: Path,
-) -> None:
+async def test_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         waits: list[bool] = []
 
@@ -196,9 +192,7 @@ async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
         assert (reply.status, len(began)) == (200, 1)
 
 
-async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_more(
-    tmp_path: Path,
-) -> None:
+async def test_a_replica_that_never_answers_takes_its_share_of_the_time(tmp_path: Path) -> None:
     async def never(_: Request) -> Answer:
         await asyncio.Event().wait()
         raise AssertionError
@@ -280,7 +274,7 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
         runner.run(asyncio.wait_for(run(loop), patience.SECONDS))
 
 
-async def test_claims_are_repeated_together_and_none_of_a_machine_that_the_fleet_has_here(
+async def test_claims_are_repeated_together_and_none_of_what_the_fleet_has_here(
     tmp_path: Path,
 ) -> None:
     addresses = [f"10.0.0.{n}" for n in range(4)]
@@ -338,9 +332,7 @@ def refuse_approvals(service: StandIn, status: int, code: str) -> None:
     service.other = refuse
 
 
-async def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_others_say(
-    tmp_path: Path,
-) -> None:
+async def test_an_outcome_that_a_replica_does_not_know_is_unknown_to_guests(tmp_path: Path) -> None:
     one, two = filled(), filled()
     refuse_approvals(one, 503, "unknown-outcome")
     refuse_approvals(two, 503, "unavailable")
@@ -381,9 +373,7 @@ async def test_a_stall_of_the_loop_is_told_once_and_at_once(tmp_path: Path) -> N
         assert sum(each.stalled_seconds >= 30 for each in service.states) == 1
 
 
-async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
-    tmp_path: Path,
-) -> None:
+async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         state = tmp_path / "state"
         (state / f"{cache.FILE_NAME}.new").mkdir()  # nothing can be written there
@@ -397,9 +387,7 @@ async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
         assert (state / cache.FILE_NAME).exists()
 
 
-async def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(
-    tmp_path: Path,
-) -> None:
+async def test_a_service_is_trusted_by_the_settings_certificates_alone(tmp_path: Path) -> None:
     made, key = certify(tmp_path, "127.0.0.1")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(made, key)

@@ -220,9 +220,7 @@ class HubStory(Told):
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "hub.txt"))
-def test_relays_are_told_what_concerns_their_hosts(
-    replica: HubReplica, rows: list[tuple[int, str]]
-) -> None:
+def test_relays_hear_what_concerns_them(replica: HubReplica, rows: list[tuple[int, str]]) -> None:
     assert HubStory(replica).play("hub.txt", rows)
 
 
@@ -238,17 +236,13 @@ def test_relays_are_told_what_concerns_their_hosts(
         f"\0.7.{'0' * 32}",
     ],
 )
-def test_an_etag_that_no_replica_made_is_that_of_no_document(
-    replica: HubReplica, etag: str
-) -> None:
+def test_an_etag_that_no_replica_made_is_of_no_document(replica: HubReplica, etag: str) -> None:
     assert tag_of(etag) == NO_TAG
     assert not replica.hub.has_all("h0", etag)
     assert replica.hub.changed("h0", etag) is not None
 
 
-def test_a_machine_that_changes_its_scope_brings_the_new_one_and_takes_the_old(
-    replica: HubReplica,
-) -> None:
+def test_a_machine_that_changes_its_scope_brings_the_new_one_alone(replica: HubReplica) -> None:
     relay = ToldRelay("h9")
     done(replica.plane.record_hosts({"web-0": "h9"}))
     relay.ask(replica.hub)
@@ -373,9 +367,7 @@ async def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubRepli
     assert hub.waiting == 0
 
 
-def test_a_relay_is_told_which_machines_have_to_ask_again_until_they_have(
-    replica: HubReplica,
-) -> None:
+def test_a_relay_is_told_which_machines_must_ask_again_until_they_have(replica: HubReplica) -> None:
     replica.ask("web-0")
     replica.start()
     relay, other = ToldRelay("h0"), ToldRelay("h1")

@@ -1,29 +1,36 @@
-"""Relays are answered over real sockets, each about its own host alone."""
+"""Relays are answered over real sockets, at any replica, each about its own host alone."""
 
+import shutil
+import ssl
 import threading
 from collections.abc import Generator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 import patience
 from forewarn.cli import main
 from forewarn.clock import SystemClock
 from forewarn.protocol import codec
-from forewarn.server import relay_feed
+from forewarn.server import relay_feed, settings
 from forewarn.server.relay_feed import (
     AgedSighting,
+    GuestApproval,
     RelayRefusal,
     UnknownCaller,
 )
+from forewarn.server.secret_files import SecretUnusable
 from forewarn.store import sqlite
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
 from patience import eventually
 from relay_plane.served import AskingRelay, Served, with_relays
 from server.exchange import REQUEST, Exchanges
 from server.running import Answer, Client, fleet, request_reboot
+from store.shared import SharedStore
 from stories import stories_beside
 
 T = TypeVar("T")
@@ -105,9 +112,7 @@ class RelayExchanges(Exchanges):
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "plane.txt"))
-def test_a_relay_is_answered_about_its_own_host(
-    service: Served, rows: list[tuple[int, str]]
-) -> None:
+def test_a_relay_hears_of_its_own_host(service: Served, rows: list[tuple[int, str]]) -> None:
     story = RelayExchanges(service)
     sighting = {"machine": "web-0", "version": "2020-07-01"}
     story.bound |= {
@@ -123,9 +128,7 @@ def test_a_relay_is_answered_about_its_own_host(
     assert story.play("plane.txt", rows)
 
 
-def test_a_relay_is_told_of_the_machines_of_its_host_the_rules_and_the_time(
-    service: Served,
-) -> None:
+def test_a_relay_is_told_of_the_machines_of_its_host_rules_and_the_time(service: Served) -> None:
     relay = service.relay("h1")
     told = relay.host()
     assert told.host == "h1"
@@ -260,3 +263,133 @@ def test_who_knows_more_than_a_restored_database_is_told_what_that_has(tmp_path:
         relay.address = running.relays
         relay.host()
         assert not relay.etag.startswith(f"{epoch}.")
+
+
+# From one replica to another.
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Generator[tuple[Served, Served]]:
+    store = SharedStore()
+
+    def one(name: str) -> Served:
+        own = settings.ReplicaSettings(name=name)
+        folder = tmp_path / name
+        folder.mkdir()
+        return Served(with_relays(folder, replica=own), store)
+
+    with one("a") as first, one("b") as second:
+        first.client().ask("PUT", "/v1/fleet", fleet())
+        eventually(lambda: second.client().ask("GET", "/v1/fleet/machines/web-0").status, 200)
+        yield first, second
+
+
+def test_a_relay_goes_on_at_another_replica_where_it_was(replicas: tuple[Served, Served]) -> None:
+    first, second = replicas
+    relay = first.relay("h0")
+    relay.host()
+    relay.address = second.relays
+    eventually(lambda: relay.request(at_once=True).status, 304)
+    waiting = beside(relay.host)
+    eventually(second.waiting_relays, 1)
+    request_reboot(first.client())
+    told = waiting.result(patience.SECONDS)
+    ((event,),) = (document.events for document in told.scopes)
+    wanted = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=(event.event.event_id,))
+    assert relay.ask("POST", relay_feed.APPROVALS_PATH, wanted).status == 200
+    relay.address = first.relays
+    (document,) = relay.host().scopes
+    assert document.events[0].event.status == "Started"
+
+
+def test_a_token_is_valid_and_revoked_at_every_replica(replicas: tuple[Served, Served]) -> None:
+    first, second = replicas
+    relay = first.relay("h0")
+    relay.address = second.relays
+    eventually(lambda: relay.request("", at_once=True).status, 200)
+    relay.host()
+    waiting = beside(relay.request)
+    eventually(second.waiting_relays, 1)
+    first.client().ask("DELETE", "/v1/relays/tokens?host=h0")
+    assert refusal(waiting.result(patience.SECONDS)) == (401, "unauthorized")
+
+
+def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served, Served]) -> None:
+    first, second = replicas
+    relay = first.relay("h0")
+    relay.host()
+    relay.ask(
+        "POST", relay_feed.SIGHTINGS_PATH, [AgedSighting(machine="web-0", version="2020-07-01")]
+    )
+
+    def known() -> tuple[bool, str]:
+        seen = second.client().get("/v1/fleet/machines/web-0")["last_seen"]
+        hosts = second.client().get("/v1/hosts")["hosts"]
+        (relay,) = (host["relay"] for host in hosts if host["name"] == "h0")
+        return seen is not None, relay["state"] if relay else ""
+
+    eventually(known, (True, "present"))
+    assert service_of(second, "h0") == "a"
+
+
+def service_of(asked: Served, name: str) -> str:
+    """The replica that heard a host's relay last, by the word of another."""
+    told: str = asked.client().get(f"/v1/hosts/{name}")["host"]["relay"]["replica"]
+    return told
+
+
+# Relays of other machines, by TLS alone.
+
+
+CERTIFICATES = Path(__file__).parents[1] / "operator" / "certificates"
+
+
+def encrypted(folder: Path, certificate: str = "first") -> settings.Settings:
+    for kind in ("pem", "key"):
+        shutil.copy(CERTIFICATES / f"{certificate}.{kind}", folder / f"tls.{kind}")
+    files = {"tls_certificate": str(folder / "tls.pem"), "tls_key": str(folder / "tls.key")}
+    relay = settings.RelaySettings(listen="127.0.0.1:0", **files)
+    return msgspec.structs.replace(with_relays(folder), relay=relay)
+
+
+def trust(certificate: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=CERTIFICATES / f"{certificate}.pem")
+
+
+def test_a_relay_that_trusts_the_certificate_is_told_its_host_and_waits_also_when_it_is_renewed(
+    tmp_path: Path,
+) -> None:
+    with Served(encrypted(tmp_path), InMemoryStore()) as running:
+        assert running.relays.startswith("https://127.0.0.1:")
+        relay = running.relay("h0")
+        relay.trusting = trust("second")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            relay.host()
+        relay.trusting = trust("first")
+        assert relay.host().host == "h0"
+        with relay.waiting():
+            eventually(running.waiting_relays, 1)
+        eventually(running.waiting_relays, 0)  # its connection is lost
+        encrypted(tmp_path, "second")
+        running.reload()
+        relay.trusting = trust("second")
+        assert relay.host("").host == "h0"
+
+
+def test_a_service_without_a_usable_certificate_does_not_start(tmp_path: Path) -> None:
+    wanted = encrypted(tmp_path)
+    (tmp_path / "tls.pem").write_text("nothing")
+    with pytest.raises(SecretUnusable), Served(wanted, InMemoryStore()):
+        pass
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"listen": "10.0.0.1:8173", "tls_certificate": "tls.pem"},
+        {"listen": "[::1]:8173"},
+        {"listen": ""},
+    ],
+)
+def test_with_a_certificate_or_on_loopback_relays_may_ask(given: dict[str, str]) -> None:
+    assert settings.RelaySettings(**given).listen == given["listen"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import patience
-from agent import workplace
+from client.scripted import Keeping
 from forewarn.testing import certify
 from forewarn.testing.certify import Handler, HandlerVerdict
 from house.tree import ROOT
@@ -133,7 +133,7 @@ def test_a_checkpoint_is_written(tmp_path: Path) -> None:
 @SOAK
 def test_a_pool_is_left(tmp_path: Path) -> None:
     rules = pages.block("draining", "toml", "/room")
-    with workplace.site() as room:
+    with Keeping() as room:
         places = {
             "http://10.0.0.5:8405": room.url,
             "{ ready = { wait_seconds = 7 } }": f"{{ ready = {{ wait_seconds = 0.1 }} }}, {MARKS}",
