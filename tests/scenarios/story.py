@@ -20,6 +20,7 @@ from functools import partialmethod
 from typing import Any, Final
 
 import msgspec
+import pytest
 
 from forewarn import times
 from forewarn.connectors.port import Outcome
@@ -113,14 +114,24 @@ class Story(Told):
         self.group.setdefault("roles", []).append(written)
 
     def apply(self, **options: str) -> None:
-        groups = {kind: written for kind, written in self.groups.items() if written}
-        fleet = msgspec.convert(groups, fleet_file.Fleet, strict=False)
-        self.groups.clear()
+        fleet = self.written()
         ways = {name: told == "yes" for name, told in options.items()}
         if hasattr(self, "house"):
             self.applied = self.house.ask(lambda plane: plane.apply_fleet(fleet, **ways))
         else:
             self.house = MortalHouse(fleet, self.policy, dies_often=self.dies_often)
+
+    def written(self) -> fleet_file.Fleet:
+        """Read the groups that are written down, once."""
+        groups = {kind: written for kind, written in self.groups.items() if written}
+        self.groups.clear()
+        return msgspec.convert(groups, fleet_file.Fleet, strict=False)
+
+    def unreadable(self, says: str) -> None:
+        """No fleet file may hold what is written down."""
+        with pytest.raises(msgspec.ValidationError) as error:
+            self.written()
+        assert says in str(error.value)
 
     # Operators.
 
@@ -289,7 +300,7 @@ class Story(Told):
 
     def expect_machine(self, name: str, /, **options: str) -> None:
         found = self.house.machine(name)
-        self.compare(found, options)
+        self.compare(found, options, **msgspec.structs.asdict(found.profile))
 
     def expect_applied(self, **options: str) -> None:
         """Compare the result of the latest change of the fleet."""
@@ -297,6 +308,10 @@ class Story(Told):
 
     def expect_no_scope(self, name: str) -> None:
         assert model.key(name) not in self.house.look(lambda reading: reading.scopes())
+
+    def expect_scope(self, name: str, /, **options: str) -> None:
+        found = self.house.look(lambda reading: reading.scopes())[model.key(name)]
+        self.compare(found, options)
 
     def expect_no_machine(self, name: str) -> None:
         assert model.key(name) not in self.house.look(lambda reading: reading.machines())

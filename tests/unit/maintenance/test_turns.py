@@ -1,6 +1,5 @@
 """A maintenance whose units take turns: turns.txt, one verb a line, and what tables tell better."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partialmethod
 from typing import Any, Final
@@ -444,47 +443,3 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     of = of_units(*units, at_once="2")
     assert turn_plan.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
     assert turn_plan.drained_soon(of_units(), units[1]) == ()
-
-
-# Policies, and words as people write them.
-
-
-@pytest.mark.parametrize(
-    ("policy", "where"),
-    [
-        ({"zone": "Mars/Olympus"}, "policy.zone"),
-        ({"windows": ("some day",)}, "policy.windows"),
-        ({"at_once": "rest"}, "policy.at_once"),
-        ({"blackouts": (Span(NOW, NOW),)}, "policy.blackouts"),
-    ],
-)
-def test_a_refused_policy_says_where(policy: dict[str, Any], where: str) -> None:
-    with pytest.raises(Refused) as refusal:
-        turns.check_policy(TurnPolicy(**policy))
-    assert (refusal.value.code, refusal.value.facts) == (ErrorCode.INVALID, {"where": where})
-
-
-@pytest.mark.parametrize(
-    ("read", "right", "wrong"),
-    [
-        (units.read_amount, ("1", "99999", "1%", "10%", "100%"), ("", "0", "0%", "101%", "rest")),
-        (units.read_spread, ("", "host", "tag:rack"), ("tag:", "Host", "rack")),
-        (
-            units.read_waves,
-            ([], ["rest"], ["1", "10%", "rest"], ["1", "2"]),
-            (["0"], ["0", "rest"], ["rest", "1"], ["1", "0"]),
-        ),
-        (units.read_tags, (), (["rack"], ["=r1"], ["rack=r1", "rack=r2"])),
-    ],
-)
-def test_amounts_waves_places_and_tags_are_read_as_people_write_them(
-    read: Callable[[Any], Any], right: tuple[Any, ...], wrong: tuple[Any, ...]
-) -> None:
-    for each in right:
-        assert read(each) == each
-    for each in wrong:
-        with pytest.raises(ValueError, match="expected"):
-            read(each)
-    tags = units.read_tags(["rack=r1", "os=", "query=a=b"])
-    assert tags == {"rack": "r1", "os": "", "query": "a=b"}
-    assert [units.amount("rest", count) for count in (0, 1, 5)] == [1, 1, 5]
