@@ -6,15 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import FLEET, MINUTE, NOW
+from builders import FLEET, MINUTE, NOW, maintenance
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
 from forewarn.control import plane, tombstones
 from forewarn.control.plane import Retention
-from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Refused, Tombstone
+from forewarn.maintenance import fleet_file, news
+from forewarn.maintenance.model import Changes, HoldKind, Refused, Tombstone
 from forewarn.maintenance.planner import Request
-from forewarn.store.port import HistoryQuery
+from forewarn.maintenance.units import CheckProgress
+from forewarn.store.port import HistoryQuery, StoreUnavailable
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -215,3 +216,36 @@ def test_a_removed_scope_is_raised_with_a_restored_store(house: House) -> None:
     done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("bastion") == 103
+
+
+# News: what is written down for outsiders with each change; scenarios/rules/news.txt has the types.
+
+
+def news_of(house: House, after: int = 0) -> list[str]:
+    with house.store.read() as reading:
+        rows = reading.news_after(after, 1000)
+    return [item.type for row in rows for item in news.decode(row.items)]
+
+
+def test_a_commit_that_fails_is_no_news_and_old_news_is_trimmed(house: House) -> None:
+    house.store.away = True
+    with pytest.raises(StoreUnavailable):
+        done(house.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
+    house.store.away = False
+    assert news_of(house) == ["fleet.changed"]
+    house.clock.advance(2 * timedelta(hours=1))
+    house.ask(REBOOT, "bastion")
+    done(house.plane.forget(Retention(news=timedelta(hours=1))))
+    assert news_of(house) == ["maintenance.scheduled", "operation.scheduled"]
+
+
+def test_a_start_that_takes_a_check_back_tells_no_new_maintenance(house: House) -> None:
+    run = CheckProgress(run=1, began_at=NOW, lease_until=NOW + timedelta(hours=1))
+    checked = msgspec.structs.replace(maintenance("h0", check="smoke"), check=run)
+    house.put(Changes(maintenances=(checked,)))
+    with house.store.read() as reading:
+        before = reading.position().sequence
+    done(house.plane.release_claims("here"))
+    with house.store.read() as reading:
+        assert reading.maintenances([1])[1].check.due
+    assert news_of(house, before) == []

@@ -27,9 +27,10 @@ from forewarn.connectors.port import Outcome
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.outbox import state_of
-from forewarn.maintenance import fleet_file, model, planner
+from forewarn.maintenance import fleet_file, model, news, planner
 from forewarn.maintenance.alerts import remedy
 from forewarn.maintenance.model import HoldKind, Policy
+from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.standing import of_operation
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import TurnPolicy
@@ -39,9 +40,10 @@ from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME
 from forewarn.server.settings import RulesSettings
 from forewarn.vocabulary import AgentStatus
 from scenarios.house import BEGINNING, Impossible, MortalHouse, ServerKilled
-from stories import Told, elapsed, listed
+from stories import Told, elapsed, listed, said
 
 TARGETS: Final = ("hosts", "scopes", "machines")
+DEFAULTS: Final = (0, "", None, (), {})
 GROUPS: Final = ("availability_set", "scale_set", "cloud_service", "machine")
 
 
@@ -60,6 +62,9 @@ class Story(Told):
         self.policy = Policy()
         self.groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.group: dict[str, Any] = {}
+        self.read_news = 0
+        """How much of the news was compared."""
+        self.news: list[NewsItem] = []
 
     def carry_out(self, row: str) -> None:
         # As the line before said: the server dies, nobody gets an answer, and nothing has changed.
@@ -366,6 +371,38 @@ class Story(Told):
         holds = self.house.look(lambda reading: reading.holds())
         text = of_operation(found, live, holds, self.house.watch.now())
         assert all(word in text for word in words) if any(words) else not text, text
+
+    def expect_news(self, *expected: str) -> None:
+        """Compare the types of the news since the last look, and the subject of each."""
+        rows = self.house.look(lambda reading: reading.news_after(self.read_news, 1000))
+        self.read_news = max((row.sequence for row in rows), default=self.read_news)
+        self.news = [item for row in rows for item in news.decode(row.items)]
+        assert [f"{item.type} {item.subject}" for item in self.news] == [*expected]
+
+    def expect_told(self, kind: str, **expected: str) -> None:
+        """Compare every fact of the latest news of a type that was looked at.
+
+        The ids are those of the operation's events, and a description is compared if it is told.
+        """
+        data = [each.data for each in self.news if each.type == kind][-1]
+        facts = msgspec.structs.asdict(data)
+        operation = self.house.operation(facts["operation"])
+        events = operation.events if operation else ()
+        assert facts.pop("event_ids") == tuple(event.id for event in events)
+        if "description" not in expected:
+            del facts["description"]
+        told = {name: said_of(fact) for name, fact in facts.items() if fact not in DEFAULTS}
+        assert told == expected, told
+
+
+def said_of(fact: Any) -> str:
+    """Return a fact of news as a line tells it: a time by its distance from the beginning."""
+    match fact:
+        case dict():
+            return ",".join(f"{name}:{count}" for name, count in fact.items())
+        case datetime():
+            return f"{(fact - BEGINNING).total_seconds():g}s"
+    return said(fact)
 
 
 def event_words(event: Listed) -> list[str]:
