@@ -8,8 +8,7 @@ from forewarn.maintenance.model import Changes, Sighting
 from forewarn.store.port import Replica
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
-from store.conformance import save
-from store.conformance_outbox import WITH_MACHINES
+from store.story import WITH_MACHINES, save
 from store.values import NOW
 from stories import Told, stories_beside
 

@@ -13,9 +13,9 @@ import patience
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store.port import Position
 from forewarn.store.sql import Store, Transaction
-from store.conformance import assert_rolled_back, relay, save, webhook
-from store.conformance_outbox import new_change
+from store.conformance import assert_rolled_back
 from store.engines import Engine
+from store.story import new_change, relay, save, webhook
 from store.values import (
     BATCH,
     NOW,

@@ -24,9 +24,8 @@ from forewarn.store.port import (
 )
 from forewarn.store.postgresql import Patience, PostgresqlStore
 from forewarn.store.sql import Store
-from store.conformance import save
-from store.conformance_outbox import append, append_alone, replica, seen
 from store.engines import EMPTY, NEEDS_POSTGRESQL, server
+from store.story import append, append_alone, replica, save, seen
 from store.values import BATCH, WEB, machine
 from tcp_proxy import TcpProxy
 

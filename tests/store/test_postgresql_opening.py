@@ -10,8 +10,8 @@ from forewarn.maintenance.model import Changes
 from forewarn.store import postgresql
 from forewarn.store.port import StoreError, StoreUnavailable, StoreUnusable
 from postgres import Postgres
-from store.conformance import save
 from store.engines import NEEDS_POSTGRESQL, SHORT, server
+from store.story import save
 from store.values import WEB
 
 pytestmark = NEEDS_POSTGRESQL
