@@ -98,9 +98,13 @@ def room() -> Iterator[Room]:
     built.close()
 
 
-async def test_an_operation_is_over_when_its_machines_have_asked_again(room: Room) -> None:
+async def test_machines_are_made_to_ask_again_each_second_until_all_are_back_and_then_it_rests(
+    room: Room,
+) -> None:
     operation = room.carry_out("web-0", "web-3")
-    await room.time_passes()
+    await room.time_passes(10)
+    assert 8 <= len(room.asked_again) <= 11
+    assert set(room.asked_again) == {operation}
     assert room.status(operation) is RETURNING
     assert room.plane.looks == []
     room.saw("web-0")
@@ -108,35 +112,16 @@ async def test_an_operation_is_over_when_its_machines_have_asked_again(room: Roo
     room.saw("web-3")
     await room.until(lambda: room.status(operation) is COMPLETED)
     assert not room.operation(operation).down
-
-
-async def test_machines_that_wait_for_an_answer_are_made_to_ask_again_each_second(
-    room: Room,
-) -> None:
-    operation = room.carry_out("web-0")
-    await room.time_passes(10)
-    assert 8 <= len(room.asked_again) <= 11
-    assert set(room.asked_again) == {operation}
-    room.saw("web-0")
-    await room.until(lambda: room.status(operation) is COMPLETED)
-    told = len(room.asked_again)
-    room.carry_out("bastion", agent=AgentStatus.READY, succeeded=False)
-    await room.time_passes()
-    assert len(room.asked_again) == told
-
-
-async def test_the_watch_rests_once_everybody_is_back_and_forgets_them(room: Room) -> None:
-    operation = room.carry_out("web-0")
-    await room.time_passes()
-    room.saw("web-0")
-    await room.until(lambda: room.status(operation) is COMPLETED)
     await room.until(lambda: not room.watch._awaiting)
-    naps = set()
+    told, naps = len(room.asked_again), set()
     for _ in range(100):
         room.clock.advance(SECOND)
         await patience.settled()
         naps.update(at for at, _ in room.clock._sleepers)
     assert len(naps) < 10  # a nap of half a minute each
+    room.carry_out("bastion", agent=AgentStatus.READY, succeeded=False)
+    await room.time_passes()
+    assert len(room.asked_again) == told
 
 
 async def test_what_nobody_awaits_costs_nothing(room: Room) -> None:
@@ -147,17 +132,6 @@ async def test_what_nobody_awaits_costs_nothing(room: Room) -> None:
         await patience.settled()
     assert room.store.commits == commits
     assert room.plane.looks == []
-
-
-async def test_a_machine_that_leaves_the_fleet_is_awaited_no_more(room: Room) -> None:
-    operation = room.carry_out("web-0", "web-3", succeeded=False)
-    await room.time_passes()
-    assert room.operation(operation).awaited == ("web-0", "web-3")
-    done(room.plane.remove_machines(["web-0"]))
-    await room.until(lambda: room.operation(operation).awaited == ("web-3",))
-    done(room.plane.remove_machines(["web-3"]))
-    await room.until(lambda: not room.operation(operation).down)
-    assert room.status(operation) is FAILED
 
 
 async def test_a_machine_that_leaves_while_the_plane_decides_is_not_forgotten(room: Room) -> None:
@@ -178,26 +152,18 @@ async def test_a_machine_that_leaves_while_the_plane_decides_is_not_forgotten(ro
     assert room.status(operation) is FAILED
 
 
-async def test_what_the_store_could_not_take_is_recorded_when_it_is_there_again(room: Room) -> None:
-    operation = room.carry_out("web-0")
-    await room.time_passes()
-    room.store.away = True
-    room.saw("web-0")
-    await room.until(lambda: room.store.refused > 2)
-    room.store.away = False
-    await room.until(lambda: room.status(operation) is COMPLETED)
-    assert not room.operation(operation).down
-
-
-async def test_a_machine_that_left_while_the_store_was_away_is_not_forgotten(room: Room) -> None:
-    operation = room.carry_out("web-0", succeeded=False)
+async def test_who_left_or_asked_while_the_store_was_away_is_not_forgotten(room: Room) -> None:
+    gone = room.carry_out("web-0", succeeded=False)
+    back = room.carry_out("bastion")
     await room.time_passes()
     done(room.plane.remove_machines(["web-0"]))
     room.store.away = True
+    room.saw("bastion")
     await room.until(lambda: room.store.refused > 2)
     room.store.away = False
-    await room.until(lambda: not room.operation(operation).down)
-    assert room.status(operation) is FAILED
+    await room.until(lambda: room.status(back) is COMPLETED)
+    await room.until(lambda: not room.operation(gone).down)
+    assert room.status(gone) is FAILED
 
 
 def test_what_was_awaited_before_a_restart_is_looked_at_once(room: Room) -> None:

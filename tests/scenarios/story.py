@@ -28,7 +28,7 @@ from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.outbox import state_of
 from forewarn.maintenance import fleet_file, model, news, planner
-from forewarn.maintenance.alerts import remedy
+from forewarn.maintenance.alerts import Audience, remedy
 from forewarn.maintenance.model import HoldKind, Policy
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.standing import of_operation
@@ -275,10 +275,11 @@ class Story(Told):
         for (_, _, _, *at), event in zip(expected, events, strict=True):
             assert all(self.moment(each) == event.not_before for each in at), event
 
-    def expect_operation(self, name: str, status: str, **options: str) -> None:
+    def expect_operation(self, name: str, status: str, says: str = "", **options: str) -> None:
         found = self.house.operation(name)
         assert found is not None, f"there is no operation {name}"
         assert found.status == status, found
+        assert says in found.outcome
         self.compare(
             found,
             {"held": "", "waits_for": "", **options},
@@ -292,6 +293,7 @@ class Story(Told):
             approvals=tuple(e.scope for e in found.events if e.approval is not None),
             by=tuple(e.approval.by for e in found.events if e.approval is not None),
             dropped=tuple(event.scope for event in found.dropped),
+            ids=tuple(event.id for event in found.events),
         )
 
     def expect_operations(self, *names: str, maintenance: str = "1") -> None:
@@ -350,17 +352,25 @@ class Story(Told):
     def maintenance(self, number: str) -> model.Maintenance:
         return self.house.look(lambda reading: reading.maintenances([int(number)]))[int(number)]
 
+    def audience(self, operation: str, *counts: str) -> None:
+        """Tell the machines of an operation, those that ask, and those of them that see it."""
+        self.house.audiences[operation] = Audience(*map(int, counts))
+
     def expect_alerts(self, *expected: str) -> None:
-        assert {f"{alert.kind} {alert.about}" for alert in self.house.alerts()} == {*expected}
+        """Compare all alerts, the oldest first."""
+        assert [f"{alert.kind} {alert.about}" for alert in self.house.alerts()] == [*expected]
 
     def expect_no_alerts(self) -> None:
         self.expect_alerts()
 
-    def expect_alert(self, kind: str, about: str, says: str = "", **options: str) -> None:
+    def expect_alert(
+        self, kind: str, about: str, says: str = "", without: str = "\0", **options: str
+    ) -> None:
         """Compare what is told of the one alert of a kind about something."""
         every = {(each.kind.value, each.about): each for each in self.house.alerts()}
         found = every[kind, about]
         assert says in found.message
+        assert without not in found.message
         self.compare(found, options, remedy=remedy(found))
 
     def expect_standing(self, name: str, *words: str) -> None:
