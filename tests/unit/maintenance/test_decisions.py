@@ -1,18 +1,20 @@
 """What follows from causes, where no story of tests/scenarios tells it: by the rules alone."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, SECOND, Bench, applied, maintenance
+from builders import MINUTE, NOW, SECOND, Bench, Snapshot, applied, maintenance, succeed
 from forewarn.maintenance import commands, fleet_file, invariants, planner, turns, units
 from forewarn.maintenance.model import (
     AT_ONCE,
     Changes,
     Enablement,
+    Operation,
     Policy,
     Queueing,
     Refused,
@@ -33,9 +35,14 @@ from stories import Told, elapsed, elapsed_at, stories_beside
 
 REBOOT = EventType.REBOOT
 HOUR = timedelta(hours=1)
+replace = msgspec.structs.replace
 OPENS, CLOSES = NOW + HOUR, NOW + 2 * HOUR
 AHEAD = HOUR - 15 * MINUTE - SECOND
 """How long until guests hear of what is asked for now, so that their notice ends at OPENS."""
+
+
+def raises_broken(words: str) -> Any:
+    return pytest.raises(invariants.InvariantBroken, match=words)
 
 
 class BenchStory(Told):
@@ -45,6 +52,7 @@ class BenchStory(Told):
 
     def __init__(self) -> None:
         self.bench = Bench()
+        self.kept: dict[str, Snapshot] = {}
 
     def decide(self, rule: Callable[..., Any], *given: Any, **named: Any) -> None:
         self.decision = self.bench.decide(rule, *given, **named)
@@ -130,6 +138,71 @@ class BenchStory(Told):
         """Look whether its machines are back."""
         self.decide(commands.record_returns, (operation,))
 
+    # The invariants: operations that no rule leads to, and what follows what.
+
+    def altered(self, name: str, of: str = "", twice: str = "", **told: str) -> Operation:
+        """An operation with other values; those of its event begin with `event_`."""
+        fields = msgspec.to_builtins(self.bench.operation(of or name)) | {"id": name}
+        (event,) = fields["events"]
+        for field, text in told.items():
+            value: Any = {"nothing": None, "none": []}.get(text, text)
+            if field.endswith(("_at", "not_before")) and value is not None:
+                value = (NOW + elapsed(text)).isoformat()
+            elif field.removeprefix("event_") in {"machines", "hosts"} and value:
+                value = text.split(",")
+            into = event if field.startswith("event_") and field != "event_type" else fields
+            into[field.removeprefix("event_") if into is event else field] = value
+        if twice:
+            fields["events"] *= 2
+        return msgspec.convert(fields, Operation, strict=False)
+
+    def another(self, name: str, **told: str) -> None:
+        """There is another operation, like one that is there."""
+        made = self.altered(name, **told)
+        self.bench.snapshot = applied(self.bench.snapshot, Changes(operations=(made,)))
+
+    def incarnations(self, number: str) -> None:
+        scopes = self.bench.snapshot.scopes.values()
+        same = tuple(replace(scope, incarnation=int(number)) for scope in scopes)
+        self.bench.snapshot = applied(self.bench.snapshot, Changes(scopes=same))
+
+    def sound(self, name: str = "", **told: str) -> None:
+        """Nothing is broken: of all, or of what has changed."""
+        if told:
+            invariants.check_operation(self.altered(name, **told))
+        else:
+            changed = [self.bench.operation(name)] if name else None
+            invariants.check(self.bench.snapshot.world(), changed)
+
+    def breaks(self, says: str, name: str, **told: str) -> None:
+        """An altered operation breaks an invariant, by itself or among all."""
+        damaged = self.altered(name, **told)
+        world = applied(self.bench.snapshot, Changes(operations=(damaged,))).world()
+        for changed in (None, [damaged]):
+            with raises_broken(rf"^operation {name}: .*{says}"):
+                invariants.check(world, changed)
+
+    def broken(self, says: str, *names: str) -> None:
+        """An invariant is broken: by all, and by what has changed."""
+        for changed in (None, *([self.bench.operation(name)] for name in names)):
+            with raises_broken(says):
+                invariants.check(self.bench.snapshot.world(), changed)
+
+    def keep(self, name: str) -> None:
+        self.kept[name] = self.bench.snapshot
+
+    def follows(self, before: str, after: str, says: str = "") -> None:
+        """One snapshot may follow another, or breaks an invariant."""
+        with raises_broken(says) if says else nullcontext():
+            succeed(self.kept[before], self.kept[after])
+
+    def follows_altered(self, before: str, says: str, name: str, **told: str) -> None:
+        """No snapshot with an altered operation may follow."""
+        known = self.kept[before]
+        after = applied(known, Changes(operations=(self.altered(name, **told),)))
+        with raises_broken(rf"{name}: .*{says}"):
+            succeed(known, after)
+
     # What must be so.
 
     def decided(self, *operations: str) -> None:
@@ -197,15 +270,15 @@ def test_of_a_long_complaint_or_doubt_the_end_is_kept_and_one_without_words_is_o
 def test_what_is_approved_and_waits_for_nothing_is_due_at_once() -> None:
     bench = Bench()
     bench.ask_each_domain()
-    event = msgspec.structs.replace(bench.event("2.1"), approval=bench.word())
-    approved = msgspec.structs.replace(bench.operation("2.1"), waits_for="", events=(event,))
+    event = replace(bench.event("2.1"), approval=bench.word())
+    approved = replace(bench.operation("2.1"), waits_for="", events=(event,))
     assert approved.wakeup_at == AT_ONCE
 
 
 def test_cancelling_a_maintenance_that_is_not_open_still_takes_what_is_pending() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
-    bench.snapshot = msgspec.structs.replace(bench.snapshot, maintenances={})
+    bench.snapshot = replace(bench.snapshot, maintenances={})
     bench.cancel(maintenance=1)
     assert bench.operation("1.1").status is EventStatus.CANCELED
     with pytest.raises(Refused) as refusal:
@@ -228,7 +301,58 @@ def test_the_invariants_see_a_doubt_before_the_start_and_a_start_outside_its_win
     ):
         invariants.check_operation(operation)
         with pytest.raises(invariants.InvariantBroken):
-            invariants.check_operation(msgspec.structs.replace(operation, **wrong))
+            invariants.check_operation(replace(operation, **wrong))
+
+
+def test_of_a_succession_only_what_the_changes_name_is_looked_at() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    before = bench.snapshot
+    bench.let_pass(15 * MINUTE)
+    (new,) = bench.snapshot.operations.values()
+    web, still = bench.scope("web"), before.scopes["web"]
+    succeed(before, bench.snapshot, Changes(operations=(new,), scopes=(web,)))
+    unmoved = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": still})
+    with raises_broken("web: its events changed and"):
+        succeed(before, unmoved, Changes(operations=(new,)))
+    moved = replace(before, scopes=before.scopes | {"web": web})
+    with raises_broken("web: its events did not change and"):
+        succeed(before, moved, Changes(scopes=(web,)))
+    succeed(before, unmoved, Changes())
+
+
+def test_an_operation_that_takes_a_machine_which_its_decision_removes_is_noticed() -> None:
+    before, bench = Bench().snapshot, Bench()
+    entered = bench.ask(REBOOT, "web-0", "web-3").changes
+    for harmless in ((), ("web-1",)):
+        succeed(before, bench.snapshot, replace(entered, removed_machines=harmless))
+    with raises_broken("that the same decision removes"):
+        succeed(before, bench.snapshot, replace(entered, removed_machines=("web-3",)))
+
+
+def test_an_incarnation_moves_with_the_events_of_its_scope_and_only_up() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    first = bench.snapshot
+    bench.let_pass(15 * MINUTE)
+    second = bench.snapshot
+    bench.ask(REBOOT, "bastion")
+    third = bench.snapshot
+
+    def moved(snapshot: Snapshot, to: int) -> Snapshot:
+        web = replace(snapshot.scopes["web"], incarnation=to)
+        return replace(snapshot, scopes=snapshot.scopes | {"web": web})
+
+    succeed(first, moved(second, 3))
+    for before, after, told in (
+        (first, moved(second, 1), "changed .* by 0"),
+        (first, moved(second, 0), "changed .* by -1"),
+        (second, moved(second, 3), "did not change .* by 1"),
+        (second, moved(third, 3), "did not change .* by 1"),
+    ):
+        with raises_broken(f"scope web: its events {told}$"):
+            succeed(before, after)
+    invariants.check(replace(second, scopes={}).world())  # a scope outside of it is not judged
 
 
 # Units.
@@ -240,8 +364,8 @@ def test_no_more_maintenances_with_units_are_open_than_the_limit_and_others_are_
     bench = Bench()
     bench.ask(REBOOT, scope="batch")
     one = bench.maintenance()
-    many = {n: msgspec.structs.replace(one, number=n) for n in range(1, units.MAX_OPEN + 1)}
-    bench.snapshot = msgspec.structs.replace(bench.snapshot, maintenances=many)
+    many = {n: replace(one, number=n) for n in range(1, units.MAX_OPEN + 1)}
+    bench.snapshot = replace(bench.snapshot, maintenances=many)
     refused = refusal_of(bench=bench, scope="web")
     assert (refused.code, refused.facts) == (ErrorCode.LIMIT, {"most": units.MAX_OPEN})
     request = planner.Request(event_type=REBOOT, machines=("web-0",))
@@ -252,9 +376,7 @@ def test_no_more_maintenances_with_units_are_open_than_the_limit_and_others_are_
 def test_a_maintenance_that_was_halted_elsewhere_recalls_what_has_not_started() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
-    halted = msgspec.structs.replace(
-        bench.maintenance(), state=MaintenanceState.HALTED, reason="the tail is lost"
-    )
+    halted = replace(bench.maintenance(), state=MaintenanceState.HALTED, reason="the tail is lost")
     bench.snapshot = applied(bench.snapshot, Changes(maintenances=(turns.recalled(halted),)))
     bench.take_turns()
     assert bench.operation("1.1").status is EventStatus.CANCELED
@@ -263,12 +385,12 @@ def test_a_maintenance_that_was_halted_elsewhere_recalls_what_has_not_started() 
 
 def test_a_maintenance_is_open_until_its_state_and_each_unit_are_over() -> None:
     waiting = maintenance("h1")
-    running = (msgspec.structs.replace(waiting.units[0], state=UnitState.RUNNING),)
+    running = (replace(waiting.units[0], state=UnitState.RUNNING),)
     over = {MaintenanceState.ANNOUNCED, MaintenanceState.STOPPED, MaintenanceState.DONE}
     for state in MaintenanceState:
-        of = msgspec.structs.replace(waiting, state=state, units=())
+        of = replace(waiting, state=state, units=())
         assert of.open is (state not in over)
-        assert msgspec.structs.replace(of, units=running).open
+        assert replace(of, units=running).open
 
 
 # Requests.
