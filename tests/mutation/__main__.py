@@ -39,6 +39,7 @@ from mutmut.utils import file_utils, format_utils
 TESTS = {
     "maintenance": [
         "tests/unit/maintenance",
+        "tests/unit/test_words.py",
         "tests/scenarios/test_scenarios.py",
         "tests/control/test_webhooks.py",
     ],
