@@ -1,10 +1,10 @@
 """Every store of ours keeps every promise of the port."""
 
-from store import conformance, conformance_together
+from store import conformance
 
 TestStories = conformance.Stories
 TestHistory = conformance.History
 TestOutbox = conformance.Outbox
 TestMembers = conformance.Members
 TestText = conformance.Text
-TestTogether = conformance_together.Together
+TestTogether = conformance.Together
