@@ -1,8 +1,9 @@
-"""What people write, and how it is shown: words.txt, and what holds for any text."""
+"""What people write, how it is shown, and notice: words.txt, and what holds for any text."""
 
 import itertools
+import random
 import re
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import NOW
+from builders import MINUTE, NOW, SECOND
 from forewarn import times
-from forewarn.maintenance import time_windows, turns, units, webhooks
+from forewarn.maintenance import notice, time_windows, turns, units, webhooks
 from forewarn.maintenance.model import Refused
+from forewarn.maintenance.notice import NO_STALLS, OUTAGE_SECONDS, RECENT_SECONDS, Stall
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.units import TurnPolicy
 from forewarn.maintenance.webhooks import Webhook
-from forewarn.vocabulary import ErrorCode
-from stories import Told, listed, stories_beside
+from forewarn.vocabulary import ErrorCode, EventType
+from stories import Told, elapsed, listed, stories_beside
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOOK = Webhook(
@@ -45,6 +47,8 @@ def span_of(told: str) -> Span:
 
 class Words(Told):
     """Texts and their meanings, a line each."""
+
+    stalls: tuple[Stall, ...] = NO_STALLS
 
     def span(self, text: str, seconds: str) -> None:
         assert times.span(text) == timedelta(seconds=int(seconds))
@@ -133,6 +137,30 @@ class Words(Told):
 
     def shown_url(self, url: str, told: str) -> None:
         assert Webhook(name="x", url=url, secret="", cursor=(0, 0)).shown_url == told
+
+    # Notice.
+
+    def least(self, kind: str, span: str, minutes: str = "") -> None:
+        assert notice.minimum(EventType(kind), int(minutes) if minutes else None) == elapsed(span)
+
+    def whole(self, span: str, told: str) -> None:
+        assert notice.whole_seconds(NOW + elapsed(span)) == NOW + elapsed(told)
+
+    def not_before(self, span: str, least: str, zone: str = "0") -> None:
+        after = elapsed(span.lstrip("-")) * (-1 if span.startswith("-") else 1)
+        asked = (NOW + after).astimezone(timezone(timedelta(hours=int(zone))))
+        assert notice.not_before(asked, elapsed(least), NOW) == NOW + after
+
+    def forget_stalls(self) -> None:
+        self.stalls = NO_STALLS
+
+    def gap(self, begin: str, end: str, owed: str, *stalls: str) -> None:
+        self.stalls, found = notice.end_gap(self.stalls, float(begin), float(end))
+        assert found == float(owed)
+        assert [f"{stall.ended:g}:{stall.seconds:g}" for stall in self.stalls] == [*stalls]
+
+    def unread(self, begin: str, now: str, seconds: str) -> None:
+        assert notice.unread_seconds(self.stalls, float(begin), float(now)) == float(seconds)
 
     # Policies.
 
@@ -229,3 +257,42 @@ def test_an_alert_of_a_webhook_shows_nothing_that_is_secret() -> None:
     assert "https://chat.example/..." in alert.message
     assert "503" in alert.message
     assert "hidden" not in alert.message
+
+
+MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(
+    lambda moment: moment.replace(tzinfo=UTC)
+)
+
+
+@given(MOMENTS)
+def test_not_before_is_the_least_notice_rounded_up_to_a_second(now: datetime) -> None:
+    chosen = notice.not_before(None, 15 * MINUTE, now)
+    assert chosen.microsecond == 0
+    assert timedelta(0) <= chosen - (now + 15 * MINUTE) < SECOND
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_notice_loses_more_than_five_seconds_to_any_stalls(seed: int) -> None:
+    """Any notice of up to 15 minutes, between any two instants at which the loop ran."""
+    chance = random.Random(seed)
+    now, stalls = 0.0, NO_STALLS
+    ran: list[tuple[float, float, float]] = []
+    for _ in range(300):
+        gap = chance.choice([0.25, 0.9, 1.1, 2, 4.4, 5, 7, 60, 400])
+        stalls, owed = notice.end_gap(stalls, now, now + gap)
+        now += gap
+        ran.append((now, gap if gap > notice.STALL_SECONDS else 0.0, owed))
+        assert sum(each.seconds for each in stalls) <= OUTAGE_SECONDS
+        assert len(stalls) <= OUTAGE_SECONDS / notice.STALL_SECONDS
+        unread = given_back = 0.0
+        for ended, stalled, moved in reversed(ran):
+            if now - ended > RECENT_SECONDS:
+                break
+            unread, given_back = unread + stalled, given_back + moved
+            assert unread - given_back <= OUTAGE_SECONDS + 1e-6
+    assert sum(moved for _, _, moved in ran) <= sum(stalled for _, stalled, _ in ran) + 1e-6
+
+
+def test_the_last_second_of_all_times_is_too_far_ahead() -> None:
+    with pytest.raises(Refused):
+        notice.not_before(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), MINUTE, NOW)
