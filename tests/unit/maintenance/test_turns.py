@@ -1,6 +1,6 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and its plan."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partialmethod
 from itertools import cycle
 from random import Random
@@ -41,7 +41,7 @@ from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.turns import Ask, Check, Done, Obstacle, Start, Stop, Wait
+from forewarn.maintenance.turns import Ask, Check, Done, Obstacle, Stop, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,
@@ -200,6 +200,32 @@ class TurnStory(Told):
         assert because in self.of.reason
         self.compare(self.of, {"state": state, **told})
 
+    def begins(self, opens: str = "", closes: str = "", **told: str) -> None:
+        """A unit that is asked for now: its NotBefore, and its own longer notice."""
+        span = Span(NOW + elapsed(opens), NOW + elapsed(closes)) if opens else ALWAYS
+        found = turns.start_of(self.of, span, self.now)
+        times = [elapsed_at(at) if at else None for at in (found.opens_at, found.closes_at)]
+        assert times == [elapsed(told_at) if told_at else None for told_at in (opens, closes)]
+        self.compare(found, told)
+
+    def notice(self, event_type: str, span: str) -> None:
+        of = replace(self.of, event_type=EventType(event_type))
+        assert turns.notice_of(of) == elapsed(span)
+
+    def follows(self, name: str, drain: str = "", asked: str = "", reason: str = "") -> None:
+        """A unit under way follows the drain of its host, as that is now."""
+        units = tuple(
+            replace(unit, state=RUNNING, drain=True, reason="as before")
+            for unit in self.of.units
+            if unit.name == name
+        )
+        at = {"requested_at": NOW, "changed_at": NOW, "reboot_asked_at": NOW if asked else None}
+        drains = (
+            {name: Drain(host=name, state=HostState(drain), reason=reason, **at)} if drain else {}
+        )
+        of = replace(self.of, units=units)
+        self.of = turns.follow(of, {}, drains, lambda _: False, self.now)
+
     def progress(self, **told: str) -> None:
         self.compare(self.of.check, told)
 
@@ -211,32 +237,6 @@ for each in MaintenanceOrder:
 @pytest.mark.parametrize("rows", stories_beside(__file__, "turns.txt"))
 def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     assert TurnStory().play("turns.txt", rows)
-
-
-OPENS = NOW + 10 * HOUR
-WINDOW = Span(OPENS, OPENS + HOUR)
-
-
-@pytest.mark.parametrize(
-    ("policy", "window", "not_before", "notice_seconds"),
-    [
-        ({}, ALWAYS, None, 0),
-        ({}, WINDOW, None, 0),
-        ({"notice_seconds": 3600}, ALWAYS, NOW + HOUR + SECOND, 0),
-        ({"notice_seconds": 1800}, WINDOW, OPENS, 1800),
-        ({"notice_seconds": 37_800}, WINDOW, OPENS + HOUR / 2 + SECOND, 0),
-        ({"approval_until": NOW + 9 * HOUR}, ALWAYS, NOW + 9 * HOUR + SECOND, 0),
-        ({"approval_until": NOW}, ALWAYS, NOW + 15 * MINUTE + SECOND, 0),
-        ({"approval_until": OPENS + HOUR / 2}, WINDOW, OPENS + HOUR / 2 + SECOND, 0),
-    ],
-)
-def test_a_unit_starts_in_its_window_after_the_longer_notice_and_approval(
-    policy: dict[str, Any], window: Span, not_before: datetime | None, notice_seconds: int
-) -> None:
-    opens, closes = (None, None) if window is ALWAYS else (OPENS, OPENS + HOUR)
-    assert turns.start_of(maintenance(**policy), window, NOW) == Start(
-        not_before=not_before, notice_seconds=notice_seconds, opens_at=opens, closes_at=closes
-    )
 
 
 # What became of units.
@@ -276,29 +276,6 @@ def test_a_unit_is_done_when_its_operation_is_over_and_its_domain_is_up_unless_m
 def test_a_unit_that_history_has_forgotten_has_failed_and_one_not_recalled_yet_goes_on() -> None:
     assert followed(Bench()).state is RUNNING
     assert followed(Bench(), lost={"1.1"}).state is FAILED
-
-
-@pytest.mark.parametrize(
-    ("drain", "state", "reason"),
-    [
-        (None, FAILED, None),
-        ({"state": HostState.DRAINING}, RUNNING, "draining"),
-        ({"state": HostState.DRAINING, "reason": "web-0 moves"}, RUNNING, "draining: web-0 moves"),
-        ({"state": HostState.STUCK, "reason": "no power"}, FAILED, None),
-        ({"state": HostState.UP}, FAILED, None),
-        ({"state": HostState.UP, "reboot_asked_at": NOW}, UnitState.DONE, ""),
-    ],
-)
-def test_a_unit_follows_the_drain_of_its_host(
-    drain: dict[str, Any] | None, state: UnitState, reason: str | None
-) -> None:
-    of = of_units(under_way("h0", drain=True, reason="as before"))
-    drains = {}
-    if drain is not None:
-        drains["h0"] = Drain(host="h0", requested_at=NOW, changed_at=NOW, **drain)
-    (unit,) = turns.follow(of, {}, drains, lambda _: False, NOW).units
-    assert unit.state is state
-    assert reason in {None, unit.reason}
 
 
 def test_only_the_units_that_are_concerned_are_followed() -> None:
@@ -373,19 +350,6 @@ def test_what_the_table_lacks_is_refused(
     with pytest.raises(Refused) as refusal:
         turns.entered(before, trigger, NOW)
     assert refusal.value.code is ErrorCode.CONFLICT
-
-
-@pytest.mark.parametrize(
-    ("event_type", "minutes"),
-    [
-        (EventType.FREEZE, 15),
-        (EventType.REBOOT, 15),
-        (EventType.REDEPLOY, 10),
-        (EventType.TERMINATE, 15),
-    ],
-)
-def test_the_notice_is_that_of_the_type(event_type: EventType, minutes: int) -> None:
-    assert turns.notice_of(replace(maintenance(), event_type=event_type)) == minutes * MINUTE
 
 
 # What is in the way.
