@@ -15,6 +15,7 @@ A line `story TITLE` begins another story, on what stands above the first such l
 
 import contextlib
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partialmethod
 from typing import Any, Final
@@ -33,6 +34,7 @@ from forewarn.maintenance.model import HoldKind, Policy
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.standing import of_operation
 from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import TurnPolicy
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listed
@@ -56,6 +58,7 @@ class Story(Told):
     beginning = BEGINNING
     house: MortalHouse
     applied: fleet_file.Applied
+    planned: PlannedTurns
 
     def __init__(self, *, dies_often: bool = False) -> None:
         self.dies_often = dies_often
@@ -150,30 +153,41 @@ class Story(Told):
         request = msgspec.convert(wanted, planner.Request, strict=False)
         self.house.ask(lambda plane: plane.request(request))
 
-    def schedule_units(
+    def schedule_units(self, kind: str, **options: str) -> None:
+        """Ask for maintenance by units under a policy; targets of a kind have commas between."""
+        asked, wanted, _ = self.prepared(kind, **options)
+        self.house.ask(lambda plane: plane.order(maintenances.start, wanted, asked))
+
+    def plan_units(self, kind: str, **options: str) -> None:
+        """Plan maintenance by units, without asking for it."""
+        _, _, plan = self.prepared(kind, **options)
+        self.planned = plan()
+
+    def prepared(
         self,
         kind: str,
         source: str = "Platform",
         idempotency_key: str = "",
         to_host: str = "",
+        duration_seconds: str = "-1",
         **options: str,
-    ) -> None:
-        """Ask for maintenance by units under a policy; targets of a kind have commas between."""
+    ) -> tuple[Asked, model.Maintenance, Callable[[], PlannedTurns]]:
         keyed = {"source": source, "idempotency_key": idempotency_key, "to_host": to_host}
+        keyed |= {"event_type": kind, "duration_seconds": duration_seconds}
         targets = {name: listed(options.pop(name)) for name in options.keys() & {*TARGETS}}
         policy: dict[str, Any] = {**options}
         policy |= {name: (options[name],) for name in options.keys() & {"windows"}}
         policy |= {name: listed(options[name]) for name in options.keys() & {"waves"}}
         asked = Asked(
-            request=msgspec.convert({"event_type": kind, **keyed}, planner.Request),
+            request=msgspec.convert(keyed, planner.Request, strict=False),
             targets=msgspec.convert(targets, UnitTargets),
             policy=msgspec.convert(policy, TurnPolicy, strict=False),
         )
         now = self.house.watch.now()
-        wanted, _ = self.house.look(
+        wanted, plan = self.house.look(
             lambda reading: maintenances.prepared(state_of(reading), asked, self.policy, now=now)
         )
-        self.house.ask(lambda plane: plane.order(maintenances.start, wanted, asked))
+        return asked, wanted, plan
 
     def strike(self, kind: str, *machines: str, **options: str) -> None:
         self.schedule(kind, *machines, by="platform", no_notice="yes", **options)
@@ -355,6 +369,20 @@ class Story(Told):
     def audience(self, operation: str, *counts: str) -> None:
         """Tell the machines of an operation, those that ask, and those of them that see it."""
         self.house.audiences[operation] = Audience(*map(int, counts))
+
+    def expect_plan(self, because: str = "", stands: str = "", **options: str) -> None:
+        """Compare a plan, and look for words in what its rest waits for and what stands still."""
+        assert because in self.planned.reason
+        assert stands in self.planned.stands
+        self.compare(self.planned, options)
+
+    def expect_planned_wave(self, number: str, /, **options: str) -> None:
+        self.compare(self.planned.waves[int(number) - 1], options)
+
+    def expect_window(self, opens: str) -> None:
+        """Compare the next window of a plan: its day and hour."""
+        assert self.planned.window is not None
+        assert f"{self.planned.window.opens:%a %H:%M}" == opens
 
     def expect_alerts(self, *expected: str) -> None:
         """Compare all alerts, the oldest first."""
