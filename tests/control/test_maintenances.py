@@ -13,12 +13,12 @@ import pytest
 import patience
 from builders import NOW, SECOND
 from control.conftest import done, put
-from control.site import FLEET, ON_H1, ManualChecks, Site, asked_for, drain_of, played
+from control.site import FLEET, ON_H1, REBOOT, ManualChecks, Site, asked_for, drain_of, played
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
 from forewarn.control.maintenances import UnitTargets
 from forewarn.control.plane import Stepped
-from forewarn.maintenance import fleet_file, host_drain
+from forewarn.maintenance import fleet_file, host_drain, planner
 from forewarn.maintenance.model import (
     Changes,
     DrainOptions,
@@ -81,6 +81,13 @@ async def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_anot
         "h2": HostState.EMPTY,
     }
     assert site.reboots == []
+
+
+def test_a_request_is_the_same_however_its_machines_are_written() -> None:
+    keyed = msgspec.structs.replace(REBOOT, idempotency_key="k")
+    same = UnitTargets(machines=("Cache", "db", "cache"))
+    digests = {planner.digest(keyed, *asked_for(of, keyed).more) for of in (DB_AND_CACHE, same)}
+    assert len(digests) == 1
 
 
 def test_machines_are_named_by_their_tags(site: Site) -> None:
