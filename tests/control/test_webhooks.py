@@ -37,6 +37,8 @@ class WebhookStory(Told):
         self.silent: set[str] = set()
         self.kept: dict[str, Webhook] = {}
         self.reads = 0
+        self.on_read: Callable[[], object] = lambda: None
+        """Called once, when something was read."""
 
     def carry_out(self, row: str) -> None:
         super().carry_out(row)
@@ -51,6 +53,10 @@ class WebhookStory(Told):
         removed = done(self.house.plane.order(orders.remove, names))
         assert {one.name for one in removed} == {*names}
         assert len(removed) == len({*names})
+
+    def amid_read(self, verb: str, *names: str) -> None:
+        """Carry a line out when the next answer of the store is on its way."""
+        self.on_read = lambda: getattr(self, verb)(*names)
 
     def late(self, name: str) -> None:
         """A replica has sent for the first webhook of a name, which was removed since."""
@@ -80,7 +86,10 @@ class WebhookStory(Told):
         async def read(question: Callable[[Reading], object]) -> object:
             self.reads += 1
             with self.house.store.read() as reading:
-                return question(reading)
+                answer = question(reading)
+            on_read, self.on_read = self.on_read, lambda: None
+            on_read()
+            return answer
 
         async def send(to: Webhook, id_: str, _: bytes, by: str) -> str:
             number = id_.partition("_")[0]
