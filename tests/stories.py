@@ -20,7 +20,7 @@ from builders import NOW
 from forewarn import times
 from forewarn.maintenance.model import Refused
 
-OPTION: Final = re.compile(r"[a-z_]+=")
+OPTION: Final = re.compile(r"[a-z][a-z_0-9]*=")
 
 Rows = list[tuple[int, str]]
 """Lines, each with its number."""

@@ -28,8 +28,8 @@ from forewarn.store.port import HistoryQuery
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventStatus, EventType
-from store.conformance_outbox import append_alone, replica
 from store.engines import NEEDS_POSTGRESQL, server
+from store.story import append_alone, replica
 from store.values import NOW, drain, hold, operation, tombstone, with_maintenances
 
 Capture = pytest.CaptureFixture[str]

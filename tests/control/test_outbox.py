@@ -3,8 +3,9 @@
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,21 +30,20 @@ from forewarn.maintenance.model import (
     Operation,
     Policy,
     Queueing,
-    Refused,
     Scope,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import LiveState, World
 from forewarn.store.port import ChangeRecord, OutcomeUnknown, StoreError, StoreUnavailable
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import AccessRole, EventType
 from store.shared import SharedStore, lost_tail
 from store.wrapped import Wrapped
+from stories import Told, stories_beside
 
 
 class Memory:
@@ -113,6 +113,156 @@ class ReplicaProcess:
             assert self.follower.applied == reading.position()
 
 
+class OutboxStory(Told):
+    """Replicas a and b on one store; a has applied a fleet."""
+
+    def __init__(self) -> None:
+        self.store = SharedStore()
+        self.replicas = {name: ReplicaProcess(self.store, name) for name in "ab"}
+        self.told_of: dict[str, list[Reached]] = {name: [] for name in "ab"}
+        for name, each in self.replicas.items():
+            each.feed.tell(self.told_of[name].append)
+        self.plane("a").apply_fleet(FLEET).result()
+        self.told_of["a"].clear()
+        self.tail = ExitStack()
+        self.used: dict[str, OperatorRequest] = {}
+
+    def plane(self, name: str) -> Plane:
+        return self.replicas[name].plane
+
+    def request(self, name: str, away: str = "", **wanted: Any) -> None:
+        asked = self.plane(name).request(Request(**{"event_type": EventType.REBOOT} | wanted))
+        with pytest.raises(StoreUnavailable) if away else nullcontext():
+            asked.result()
+
+    def ask(self, name: str, *machines: str, away: str = "") -> None:
+        self.request(name, away, machines=machines)
+
+    def strike(self, name: str, *machines: str) -> None:
+        self.request(name, machines=machines, no_notice=True)
+
+    def freeze(self, name: str, scope: str) -> None:
+        self.request(name, event_type=EventType.FREEZE, scope=scope)
+
+    def approve(self, name: str, operation: str) -> None:
+        with self.store.read() as reading:
+            (event,) = reading.operations([operation])[operation].events
+        self.plane(name).approve(event.scope, [event.id], by="x", address="").result()
+
+    def claim(self, name: str, *expected: str) -> None:
+        """What is claimed, its attempt, and by whom else it may have been begun."""
+        tasks = self.plane(name).claim(name, timedelta(minutes=1), 10).result()
+        told = [f"{t.operation} {t.attempt} by {','.join(t.claimed_elsewhere)}" for t in tasks]
+        assert [each.removesuffix(" by ") for each in told] == [*expected]
+
+    def finish(self, name: str, operation: str, attempt: str) -> None:
+        self.plane(name).finish(operation, int(attempt), Outcome(succeeded=True)).result()
+
+    def resume(self, name: str, number: str) -> None:
+        order = (int(number), MaintenanceOrder.RESUME, "")
+        self.plane(name).order(maintenances.order, *order, by="ann").result()
+
+    def remove(self, name: str, machine: str) -> None:
+        self.plane(name).remove_machines([machine]).result()
+
+    def set(self, name: str) -> None:
+        self.plane(name).put_setting("x", "y").result()
+
+    def token(self, name: str, account: str, digest: str) -> None:
+        times: dict[str, Any] = {"created_by": "root", "created_at": NOW, "expires_at": None}
+        made = Token(name=account, role=AccessRole.OPERATOR, digest=digest, **times)
+        self.plane(name).order(accounts.create_token, made).result()
+        request = OperatorRequest(
+            by=account, role=made.role, address="", action="", request="", token=made
+        )
+        self.used.setdefault(account, request)
+
+    def revoke(self, name: str, account: str) -> None:
+        self.plane(name).order(accounts.revoke_tokens, [account]).result()
+
+    def hold(self, name: str, by: str) -> None:
+        """Put a hold with the first token of an account."""
+        plane = self.plane(name).audited(self.used[by], lambda _: "")
+        plane.hold(HoldKind.EVERYTHING, "", reason="", by=by).result()
+
+    def trim(self, count: str) -> None:
+        with self.store.write() as transaction:
+            assert transaction.trim(NOW.replace(year=NOW.year + 1), int(count)) == int(count)
+
+    def keep(self) -> None:
+        """From here on the store will have lost what is committed."""
+        self.tail.enter_context(lost_tail(self.store))
+
+    def lose(self) -> None:
+        self.tail.close()
+
+    def look(self, *names: str) -> None:
+        for name in names:
+            self.replicas[name].follower.look()
+
+    # What must be so.
+
+    def whole(self, name: str) -> None:
+        self.replicas[name].is_whole()
+
+    def told(self, name: str, count: str) -> None:
+        assert len(self.replicas[name].memory.told) == int(count)
+
+    def same(self, *names: str) -> None:
+        first, second = (self.replicas[name].memory.told for name in names)
+        assert first == second
+
+    def position(self, sequence: str) -> None:
+        with self.store.read() as reading:
+            assert reading.position().sequence == int(sequence)
+
+    def reached(self, name: str, *expected: str) -> None:
+        told = [f"{one.sequence}{':lost' * one.lost}" for one in self.told_of[name]]
+        assert told == [*expected]
+
+    def news(self, *expected: str) -> None:
+        with self.store.read() as reading:
+            assert [str(row.sequence) for row in reading.news_after(0, 10)] == [*expected]
+
+    def changes_lost(self, count: str) -> None:
+        """The latest news is of so many."""
+        with self.store.read() as reading:
+            (lost,) = news.decode(reading.news_after(0, 10)[-1].items)
+        assert (lost.type, lost.data.count) == (news.NewsType.CHANGES_LOST, int(count))
+
+    def lost(self, name: str, changes: str) -> None:
+        found = self.replicas[name].follower.lost
+        assert found is not None
+        assert found.changes == int(changes)
+
+    def ended(self, name: str, *expected: str) -> None:
+        """The latest change has these operations that are over."""
+        latest = self.replicas[name].memory.told[-1].operations
+        assert [f"{one.id} {one.status}" for one in latest if not one.live] == [*expected]
+
+    def operation(self, name: str, operation: str, status: str) -> None:
+        found = self.replicas[name].memory.operations.get(operation)
+        assert (found.status if found else "gone") == status
+
+    def incarnation(self, name: str, scope: str, number: str) -> None:
+        assert self.replicas[name].memory.scopes[scope].incarnation == int(number)
+
+    def removed(self, machine: str, incarnation: str) -> None:
+        with self.store.read() as reading:
+            assert reading.tombstones()[machine].incarnation == int(incarnation)
+
+    def maintenance(self, number: str, state: str, because: str, **told: str) -> None:
+        with self.store.read() as reading:
+            found = reading.maintenances([int(number)])[int(number)]
+        assert because in found.reason
+        self.compare(found, {"state": state, **told})
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "outbox.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert OutboxStory().play("outbox.txt", rows)
+
+
 @pytest.fixture
 def store() -> SharedStore:
     return SharedStore()
@@ -129,41 +279,12 @@ def pair(store: SharedStore) -> tuple[ReplicaProcess, ReplicaProcess]:
 Pair = tuple[ReplicaProcess, ReplicaProcess]
 
 
-def test_a_replica_learns_what_another_committed(pair: Pair) -> None:
-    first, second = pair
-    first.ask("web-0")
-    assert second.memory.told == []
-    second.follower.look()
-    second.is_whole()
-    assert second.memory.told == first.memory.told
-
-
-def test_a_replica_that_writes_first_learns_what_was_committed_before(pair: Pair) -> None:
-    first, second = pair
-    second.ask("web-0")
-    second.is_whole()
-    first.ask("web-1")
-    first.is_whole()
-    assert len(first.memory.told) == 3
-    second.follower.look()
-    assert second.memory.told == first.memory.told
-
-
 def test_what_a_transaction_saved_is_one_row_with_the_replicas_name(pair: Pair) -> None:
     first, _ = pair
     with first.store.read() as reading:
         (row,) = reading.changes_after(0, 10)
     assert (row.sequence, row.replica, row.format) == (1, "a", outbox.JSON)
     assert msgspec.json.decode(row.body, type=list[Changes]) == first.memory.told
-
-
-def test_a_transaction_that_saved_nothing_has_no_row(pair: Pair) -> None:
-    first, _ = pair
-    with first.store.read() as reading:
-        before = reading.position()
-    first.plane.put_setting("x", "y").result()
-    with first.store.read() as reading:
-        assert reading.position() == before
 
 
 def test_what_is_too_much_for_a_row_is_read_from_the_store(pair: Pair) -> None:
@@ -197,18 +318,6 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     second.follower.look()
     second.is_whole()
     assert second.memory.scopes["web"].incarnation == 9
-
-
-def test_a_replica_that_stood_still_until_rows_were_trimmed_reads_the_store(pair: Pair) -> None:
-    first, second = pair
-    second.follower.look()
-    second.is_whole()
-    for machine in ("web-0", "web-1", "web-2", "bastion"):
-        first.ask(machine)
-    with first.store.write() as transaction:
-        assert transaction.trim(NOW.replace(year=NOW.year + 1), 3) == 3
-    second.follower.look()
-    second.is_whole()
 
 
 def test_more_rows_than_are_read_at_once_are_all_read_before_the_answer(pair: Pair) -> None:
@@ -276,173 +385,6 @@ def test_a_job_that_breaks_an_index_leaves_the_world_as_the_store_is(pair: Pair)
     first.is_whole()
 
 
-# The store loses its last changes.
-
-
-def test_where_the_store_lost_its_last_changes_memory_is_read_again(pair: Pair) -> None:
-    first, second = pair
-    first.ask("web-0")
-    with lost_tail(first.store):
-        gone = first.ask("web-1")
-    first.follower.look()
-    first.is_whole()
-    ended = [o for o in first.memory.told[-1].operations if o.id == gone]
-    assert [o.status for o in ended] == [EventStatus.CANCELED]
-    assert first.follower.lost is not None
-    assert first.follower.lost.changes == 1
-    second.follower.look()
-    second.is_whole()
-
-
-def test_a_loss_is_news_and_no_number_of_news_is_given_again(pair: Pair) -> None:
-    first, second = pair
-    reached: list[Reached] = []
-    first.feed.tell(reached.append)
-    first.ask("web-0")
-    with lost_tail(first.store):
-        first.ask("web-1")
-        first.ask("bastion")
-    last = reached[-1].sequence
-    for replica in (first, second):
-        replica.follower.look()
-    assert [one.lost for one in reached] == [False] * 3 + [True]
-    with first.store.read() as reading:
-        found = reading.news_after(0, 10)
-        assert [row.sequence for row in found] == [1, 2, 3 + outbox.SKIPPED_CHANGES]
-        assert found[-1].sequence == reached[-1].sequence > last
-    (lost,) = news.decode(found[-1].items)
-    assert (lost.type, lost.data.count) == (news.NewsType.CHANGES_LOST, 2)
-    assert second.ask("web-1") not in {"1.1", "2.1", "3.1"}
-    with first.store.read() as reading:
-        assert reading.position().sequence == found[-1].sequence + 1
-
-
-def test_incarnations_are_raised_once_whoever_notices(pair: Pair) -> None:
-    first, second = pair
-    first.ask("web-0")
-    first.plane.remove_machines(["web-2"]).result()
-    with lost_tail(first.store):
-        first.ask("web-1")
-        second.follower.look()
-    for replica in (second, first):
-        replica.follower.look()
-    for replica in pair:
-        replica.follower.look()
-        replica.is_whole()
-        assert replica.memory.scopes["web"].incarnation == 1 + outbox.RAISE_BY
-        assert replica.follower.lost == second.follower.lost
-    with first.store.read() as reading:
-        assert reading.tombstones()["web-2"].incarnation == 1 + outbox.RAISE_BY
-    with lost_tail(first.store):
-        second.ask("web-1")
-    second.follower.look()
-    assert second.memory.scopes["web"].incarnation == 1 + 2 * outbox.RAISE_BY
-
-
-def test_what_may_have_been_carried_out_in_what_was_lost_counts_as_begun_elsewhere(
-    pair: Pair,
-) -> None:
-    first, second = pair
-    lease = timedelta(minutes=1)
-    started = Request(event_type=EventType.REBOOT, machines=("web-0",), no_notice=True)
-    first.plane.request(started).result()
-    scheduled, over = first.ask("bastion"), first.ask("batch_0")
-    events = {one: first.memory.operations[one].events[0] for one in (scheduled, over)}
-
-    def approve(replica: ReplicaProcess, *operations: str) -> None:
-        for one in operations:
-            event = events[one]
-            replica.plane.approve(event.scope, [event.id], by="x", address="").result()
-
-    with lost_tail(first.store):
-        (lost,) = first.plane.claim("a", lease, 10).result()
-        approve(first, scheduled, over)
-        assert first.memory.operations[scheduled].status is EventStatus.STARTED
-        first.plane.claim("a", lease, 10).result()
-        first.plane.finish(over, 1, Outcome(succeeded=True)).result()
-        assert over not in first.memory.operations
-    first.follower.look()
-    assert first.memory.operations[over].status is EventStatus.SCHEDULED
-    (task,) = second.plane.claim("b", lease, 10).result()
-    assert task.operation == lost.operation
-    assert task.attempt > lost.attempt + 1
-    assert task.claimed_elsewhere == (outbox.NOBODY,)
-    approve(second, scheduled, over)
-    tasks = second.plane.claim("a", lease, 10).result()
-    assert {task.operation for task in tasks} == {scheduled, over}
-    assert {task.claimed_elsewhere for task in tasks} == {(outbox.NOBODY,)}
-    with pytest.raises(Refused):
-        first.plane.finish(lost.operation, lost.attempt, Outcome(succeeded=True)).result()
-
-
-def test_what_the_second_replica_to_notice_had_begun_counts_as_begun_elsewhere_too(
-    pair: Pair,
-) -> None:
-    first, second = pair
-    reached: list[Reached] = []
-    second.feed.tell(reached.append)
-    scheduled = first.ask("bastion")
-    (event,) = first.memory.operations[scheduled].events
-    with lost_tail(first.store):
-        first.ask("web-0")
-        second.plane.approve("bastion", [event.id], by="bastion", address="").result()
-        (lost,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
-        assert lost.operation == scheduled
-    first.follower.look()
-    with pytest.raises(StoreUnavailable):  # its memory is of what is gone
-        second.ask("web-1")
-    second.follower.look()
-    assert reached[-1].lost
-    second.is_whole()
-    first.follower.look()
-    first.plane.approve("bastion", [event.id], by="bastion", address="").result()
-    (task,) = first.plane.claim("a", timedelta(minutes=1), 10).result()
-    assert (task.operation, task.claimed_elsewhere) == (scheduled, (outbox.NOBODY,))
-
-
-def test_a_maintenance_whose_next_operation_was_lost_is_halted(pair: Pair) -> None:
-    first, second = pair
-    frozen = Request(event_type=EventType.FREEZE, scope="web")
-    plan = first.plane.request(frozen).result()
-
-    def carry_out(name: str) -> int:
-        events = [event.id for event in first.memory.operations[name].events]
-        first.plane.approve("web", events, by="web-0", address="").result()
-        (task,) = first.plane.claim("a", timedelta(minutes=1), 10).result()
-        return task.attempt
-
-    attempt = carry_out("1.1")
-    second.follower.look()
-    with lost_tail(first.store):
-        first.plane.finish("1.1", attempt, Outcome(succeeded=True)).result()
-        carry_out("1.2")
-        second.follower.look()
-    for replica in pair:
-        replica.follower.look()
-    with first.store.read() as reading:
-        (maintenance,) = reading.maintenances([plan.maintenance.number]).values()
-        assert maintenance.state is MaintenanceState.HALTED
-        assert maintenance.reason == outbox.LOST_OPERATION
-        assert maintenance.announced == 1 + outbox.SKIPPED_NUMBERS
-    (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
-    second.plane.finish("1.1", task.attempt, Outcome(succeeded=True)).result()
-    assert second.memory.operations == {}
-    resume = MaintenanceOrder.RESUME
-    (resumed,) = second.plane.order(maintenances.order, 1, resume, "", by="ann").result()
-    assert resumed.id not in {"1.1", "1.2"}
-
-
-def test_a_lost_change_is_noticed_though_another_has_its_number(pair: Pair) -> None:
-    first, second = pair
-    with lost_tail(first.store):
-        first.ask("web-1")
-    second.ask("web-0")
-    assert second.follower.applied.sequence == first.follower.applied.sequence
-    first.follower.look()
-    first.is_whole()
-    assert first.follower.lost is not None
-
-
 def test_memory_is_known_to_be_whole_though_the_writer_is_in_a_transaction() -> None:
     clock = ManualClock(NOW)
     follower = Follower(SharedStore(), Changefeed(), clock)
@@ -484,16 +426,6 @@ def test_what_others_have_committed_is_read_while_the_writer_waits_for_its_turn(
     asking.join()
     assert "web-0" in (was_read or ())
     second.is_whole()
-
-
-def test_nothing_is_decided_on_a_memory_that_the_store_has_lost(pair: Pair) -> None:
-    first, _ = pair
-    with lost_tail(first.store):
-        first.ask("web-1")
-    with pytest.raises(StoreUnavailable):
-        first.ask("web-2")
-    first.ask("web-2")  # it was read again meanwhile
-    first.is_whole()
 
 
 def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: Pair) -> None:
@@ -589,34 +521,6 @@ def test_the_thread_outlives_a_store_that_is_away_or_loses_its_answers() -> None
     assert thread.ended.result(patience.SECONDS) is None
     for each in (replica, writer):
         each.writer.close()
-
-
-@pytest.mark.parametrize("again", [None, "another digest"])
-def test_a_token_that_another_replica_revoked_or_replaced_changes_nothing(
-    pair: Pair, again: str | None
-) -> None:
-    def token(digest: str) -> Token:
-        return Token(
-            name="ann",
-            role=AccessRole.OPERATOR,
-            digest=digest,
-            created_by="root",
-            created_at=NOW,
-            expires_at=None,
-        )
-
-    first, second = pair
-    made = first.plane.order(accounts.create_token, token("d")).result()
-    ann = OperatorRequest(by="ann", role=made.role, address="", action="", request="", token=made)
-    plane = first.plane.audited(ann, lambda _: "")
-    plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann").result()
-    second.plane.order(accounts.revoke_tokens, ["ann"]).result()
-    if again is not None:
-        second.plane.order(accounts.create_token, token(again)).result()
-    with pytest.raises(Refused) as caught:  # the first has not heard of it yet
-        plane.release(HoldKind.EVERYTHING, "").result()
-    assert caught.value.code is ErrorCode.UNAUTHORIZED
-    first.is_whole()
 
 
 def test_what_was_read_again_tells_which_tokens_are_valid() -> None:

@@ -1,21 +1,20 @@
 """The plane: what stories do not tell of the way from a question to the store and the feed."""
 
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 import pytest
 
-from builders import FLEET, MINUTE, NOW
+from builders import FLEET, MINUTE, NOW, maintenance
 from control.conftest import House, done
-from forewarn.connectors.port import Outcome
 from forewarn.control import plane, tombstones
 from forewarn.control.plane import Retention
-from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Refused, Tombstone
+from forewarn.maintenance import fleet_file, news
+from forewarn.maintenance.model import Changes, HoldKind, Refused, Tombstone
 from forewarn.maintenance.planner import Request
-from forewarn.store.port import HistoryQuery
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
+from forewarn.maintenance.units import CheckProgress
+from forewarn.store.port import HistoryQuery, StoreUnavailable
+from forewarn.vocabulary import ApproverKind, EventType
 
 REBOOT = EventType.REBOOT
 
@@ -83,24 +82,6 @@ def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> 
     assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance.number == 1002
 
 
-def test_a_key_that_was_used_for_another_request_is_refused(house: House) -> None:
-    house.ask(REBOOT, "web-0", idempotency_key="k1")
-    same: dict[str, Any] = {"event_type": REBOOT, "machines": ("web-0",)}
-    for changed in (
-        {"machines": ("web-1",)},
-        {"machines": (), "scope": "web"},
-        {"machines": (), "host": "web-0"},
-        {"event_type": EventType.REDEPLOY},
-        {"description": "another text"},
-        {"no_notice": True},
-        {"without_notice": True},
-    ):
-        with pytest.raises(Refused) as refusal:
-            done(house.plane.request(Request(**same | changed, idempotency_key="k1")))
-        assert refusal.value.code is ErrorCode.CONFLICT, changed
-        assert refusal.value.facts == {"maintenance": 1}
-
-
 def test_a_start_voids_the_claims_of_its_replica_and_where_it_is_alone_all_others(
     house: House,
 ) -> None:
@@ -147,15 +128,6 @@ def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House)
         done(house.plane.approve("web", [event_id], by="web-0", address=""))
 
 
-def test_a_fleet_is_applied_and_a_dry_run_is_not(house: House) -> None:
-    more = fleet_file.Fleet(machine=(fleet_file.StandaloneMachine(name="extra"),))
-    told = len(house.told)
-    assert done(house.plane.apply_fleet(more, dry_run=True)).added == ("extra",)
-    assert len(house.told) == told
-    assert done(house.plane.apply_fleet(more)).added == ("extra",)
-    assert [m.name for m in house.told[-1].machines] == ["extra"]
-
-
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
     names = tuple(
         fleet_file.StandaloneMachine(name=f"m{n}") for n in range(plane.ADVANCE_BATCH + 5)
@@ -167,23 +139,6 @@ def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
 
 
 # What was removed, and a store that is restored.
-
-
-def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
-    house: House,
-) -> None:
-    house.ask(EventType.PREEMPT, "batch_0")
-    house.clock.advance(MINUTE)
-    done(house.plane.advance())
-    (act,) = done(house.plane.claim("here", MINUTE, 10))
-    done(house.plane.finish("1.1", act.attempt, Outcome(succeeded=True)))
-    assert house.operation("1.1").status is EventStatus.COMPLETED
-    away = fleet_file.AvailabilitySet(
-        name="away", machines=(fleet_file.NamedMachine(name="batch_0"),)
-    )
-    wanted = fleet_file.Fleet(availability_set=(away,))
-    assert done(house.plane.apply_fleet(wanted, again=True)).added == ("batch_0",)
-    assert house.incarnation("away") == house.incarnation("batch") + 1 > 2
 
 
 def test_what_was_removed_is_raised_with_a_restored_store_and_the_oldest_forgotten(
@@ -215,3 +170,36 @@ def test_a_removed_scope_is_raised_with_a_restored_store(house: House) -> None:
     done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("bastion") == 103
+
+
+# News: what is written down for outsiders with each change; scenarios/rules/news.txt has the types.
+
+
+def news_of(house: House, after: int = 0) -> list[str]:
+    with house.store.read() as reading:
+        rows = reading.news_after(after, 1000)
+    return [item.type for row in rows for item in news.decode(row.items)]
+
+
+def test_a_commit_that_fails_is_no_news_and_old_news_is_trimmed(house: House) -> None:
+    house.store.away = True
+    with pytest.raises(StoreUnavailable):
+        done(house.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
+    house.store.away = False
+    assert news_of(house) == ["fleet.changed"]
+    house.clock.advance(2 * timedelta(hours=1))
+    house.ask(REBOOT, "bastion")
+    done(house.plane.forget(Retention(news=timedelta(hours=1))))
+    assert news_of(house) == ["maintenance.scheduled", "operation.scheduled"]
+
+
+def test_a_start_that_takes_a_check_back_tells_no_new_maintenance(house: House) -> None:
+    run = CheckProgress(run=1, began_at=NOW, lease_until=NOW + timedelta(hours=1))
+    checked = msgspec.structs.replace(maintenance("h0", check="smoke"), check=run)
+    house.put(Changes(maintenances=(checked,)))
+    with house.store.read() as reading:
+        before = reading.position().sequence
+    done(house.plane.release_claims("here"))
+    with house.store.read() as reading:
+        assert reading.maintenances([1])[1].check.due
+    assert news_of(house, before) == []

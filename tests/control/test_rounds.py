@@ -179,8 +179,8 @@ async def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(
         await let_pass(house, SECOND, FAILING)
         assert house.operation("2.1").status is EventStatus.COMPLETED
         assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
-        await let_pass(house, SECOND, 600)
-        assert plane.asked < 30
+        await let_pass(house, SECOND, 200)
+        assert plane.asked < 15
         assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
         plane.broken = ""
         await let_pass(house, SECOND, int(LONGEST_NAP / SECOND))

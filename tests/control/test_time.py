@@ -22,14 +22,13 @@ from forewarn.control.service_clock import ClockJumped, ClockScale, Served, Serv
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import Writer
 from forewarn.maintenance import relays
-from forewarn.maintenance.model import Changes, Drain, HostState, Operation, Sighting
+from forewarn.maintenance.model import Changes, Drain, HostState, Sighting
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.store.port import Replica
 from forewarn.vocabulary import EventStatus, EventType
-from stories import on_a_loop
+from stories import Told, elapsed, on_a_loop, stories_beside
 
 HOUR = timedelta(hours=1)
-HOOK = Webhook(name="chat", url="https://example.com", secret="whsec_", cursor=(1, 0))
 replace = msgspec.structs.replace
 
 
@@ -81,25 +80,174 @@ class Start:
             self.watch.beat()
         self.beat()
 
-    def jumps(self, by: timedelta) -> "Start":
-        """Set the wall clock; the service sees it, ends, and is started again at once."""
-        self.clock.jump(by)
-        with pytest.raises(ClockJumped):
-            self.beat()
-        return Start(self.house).open()
-
-    def served(self) -> Served:
-        return msgspec.json.decode(done(self.plane.setting(SETTING)), type=Served)
-
-    def operation(self) -> Operation:
-        return self.house.operation("1.1")
-
-    def not_before(self) -> datetime:
-        return self.operation().not_before
-
     def status(self) -> EventStatus:
         done(self.plane.advance())
-        return self.operation().status
+        return self.house.operation("1.1").status
+
+
+class TimeStory(Told):
+    """A service on a house's store, and its next starts."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.clock = house.clock
+        self.now_of = Start(house).open()
+        self.sightings: dict[str, Sighting] = {}
+        self.schedule("web-0")
+
+    @property
+    def plane(self) -> Plane:
+        return self.now_of.plane
+
+    @property
+    def watch(self) -> ServiceClock:
+        return self.now_of.watch
+
+    def schedule(self, machine: str, kind: str = "Reboot") -> None:
+        self.house.ask(EventType(kind), machine)
+
+    def approve(self, operation: str) -> None:
+        (event,) = self.house.operation(operation).events
+        done(self.plane.approve(event.scope, [event.id], by="web-0", address="10.0.0.10"))
+
+    def operator_approve(self, operation: str) -> None:
+        done(self.plane.approve_for_guests([operation], by="ops"))
+
+    def claim(self, by: str, *expected: str) -> None:
+        tasks = done(self.plane.claim(by, MINUTE, 1))
+        assert [task.operation for task in tasks] == [*expected]
+
+    def advance(self) -> None:
+        done(self.plane.advance())
+
+    def asked(self, machine: str) -> None:
+        """A machine asks; it may not be written down yet."""
+        seen = Sighting(asked_at=self.clock.now(), version="2020-07-01")
+        self.sightings[machine] = self.now_of.sightings[machine] = seen
+        self.now_of.seen.hear(machine)
+
+    def asked_before(self, machine: str) -> None:
+        """The next process knows when a machine asked the one before."""
+        self.now_of.sightings[machine] = self.sightings[machine]
+
+    def pass_(self, span: str) -> None:
+        self.clock.advance(elapsed(span))
+
+    def live(self, span: str) -> None:
+        self.now_of.live(elapsed(span))
+
+    def jump(self, by: str) -> None:
+        self.clock.jump(moment(by) - NOW)
+
+    def jumped(self) -> None:
+        with pytest.raises(ClockJumped):
+            self.watch.beat()
+
+    def look(self) -> None:
+        self.watch.beat()
+
+    def beat(self) -> None:
+        self.now_of.beat()
+
+    def save(self) -> None:
+        on_a_loop(self.now_of.heartbeat._save())
+
+    def open(self) -> None:
+        self.now_of.open()
+
+    def restart(self, closed: str = "") -> None:
+        self.now_of = Start(self.house)
+        if not closed:
+            self.open()
+
+    def store(self, how: str) -> None:
+        self.house.store.away, self.house.store.blind = how == "away", how == "blind"
+
+    def reboots(self, host: str) -> None:
+        """A drain has asked for the reboot of a host."""
+        at = self.clock.now()
+        times = {"requested_at": at, "changed_at": at, "reboot_asked_at": at}
+        drain = Drain(host=host, state=HostState.REBOOTING, boot_id="boot-0", **times)
+        self.house.put(Changes(drains=(drain,)))
+
+    def relay_token(self, host: str) -> None:
+        """The relay of a host has a token, which it has used."""
+        made = self.clock.now()
+        token = replace(relays.new_token(host, "d", by="ann", at=made), used_at=made)
+        self.house.put(Changes(tokens=(token,)))
+
+    def webhook(self, name: str) -> None:
+        """A webhook is added, and refuses."""
+        made = Webhook(name=name, url="https://example.com", secret="whsec_", cursor=(1, 0))
+        added = done(self.plane.order(webhooks.add, made))
+        done(self.plane.order(webhooks.move, added, partial(refused, added, "HTTP 503")))
+
+    # What must be so.
+
+    def operation(self, name: str, status: str, **told: str) -> None:
+        self.compare(self.house.operation(name), {"status": status, **told})
+
+    def obstacle(self, says: str = "") -> None:
+        """Look for words in what keeps everything from starting."""
+        assert [says in each for each in self.watch.obstacles()] == [True] * bool(says)
+
+    def unread(self, seconds: str) -> None:
+        served = msgspec.json.decode(done(self.plane.setting(SETTING)), type=Served)
+        assert served.unread_seconds == float(seconds)
+
+    def now(self, span: str) -> None:
+        assert self.watch.now() == moment(span)
+
+    def owed(self, span: str) -> None:
+        assert self.watch.owed == elapsed(span)
+
+    def may_start(self, how: str) -> None:
+        assert self.watch.may_start() is (how == "yes")
+
+    def seen(self, *machines: str) -> None:
+        with self.house.store.read() as reading:
+            assert [*reading.sightings()] == [*machines]
+
+    def shows(self, name: str, beat: str) -> None:
+        """A replica that is alone shows itself, and has no row."""
+        on_a_loop(self.now_of.replicas.beat(serving=True))
+        found = [(row.name, row.beat_at) for row in self.now_of.replicas.all()]
+        assert found == [(name, moment(beat))]
+        with self.house.store.read() as reading:
+            assert reading.replicas() == {}
+
+    def drain(self, host: str, **told: str) -> None:
+        with self.house.store.read() as reading:
+            found = reading.drains()[host]
+        assert {name: getattr(found, name) for name in told} == {
+            name: moment(each) for name, each in told.items()
+        }
+
+    def token(self, host: str, at: str) -> None:
+        """The World and the store have the one token, made and used at this time."""
+        known = done(self.plane.order(lambda unit, _: dict(unit.world.tokens)))
+        (token,) = known.values()
+        assert (token.created_at, token.used_at) == (moment(at), moment(at))
+        with self.house.store.read() as reading:
+            assert reading.tokens() == known
+
+    def webhook_free(self, name: str, at: str) -> None:
+        with self.house.store.read() as reading:
+            assert reading.webhooks()[name].free(moment(at))
+
+
+setattr(TimeStory, "pass", TimeStory.pass_)
+
+
+def moment(told: str) -> datetime:
+    """A time by its distance from the beginning: `-2h`."""
+    span = elapsed(told.lstrip("-"))
+    return NOW - span if told.startswith("-") else NOW + span
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "time.txt"))
+def test_the_story_holds(house: House, rows: list[tuple[int, str]]) -> None:
+    assert TimeStory(house).play("time.txt", rows)
 
 
 @pytest.fixture
@@ -107,25 +255,6 @@ def start(house: House) -> Start:
     started = Start(house).open()
     house.ask(EventType.REBOOT, "web-0")
     return started
-
-
-# Outages.
-
-
-@pytest.mark.parametrize("restarts", [True, False])
-@pytest.mark.parametrize(("up", "listens"), [(299, True), (300, False)])
-def test_a_machine_that_could_not_ask_during_an_outage_is_awaited_all_the_same(
-    start: Start, up: int, *, listens: bool, restarts: bool
-) -> None:
-    asked = Sighting(asked_at=start.clock.now(), version="2020-07-01")
-    start.live(SECOND)
-    start.clock.advance(2 * HOUR)
-    again = Start(start.house).open() if restarts else start  # or the process stood still
-    again.beat()
-    again.sightings["web-0"] = asked
-    again.live((up - 1) * SECOND)
-    done(again.plane.approve_for_guests(["1.1"], by="ops"))
-    assert again.operation().awaited == (("web-0",) if listens else ())
 
 
 def test_a_crash_within_the_lapse_leaves_all_of_it_to_the_next_start(start: Start) -> None:
@@ -151,69 +280,7 @@ def test_a_crash_within_the_lapse_leaves_all_of_it_to_the_next_start(start: Star
         asyncio.run(Heartbeat(Dying(writer, mint("f")), watch, start.clock).begin())
     assert done(start.plane.setting(SETTING)) == before
     Start(start.house)
-    assert start.not_before() == NOW + HOUR + 15 * MINUTE
-
-
-def test_nothing_starts_before_guests_can_read(start: Start) -> None:
-    start.plane.approve("web", [start.operation().events[0].id], by="web-0", address="")
-    start.house.ask(EventType.REBOOT, "bastion")
-    start.clock.advance(3 * SECOND)
-    again = Start(start.house)
-    event = start.house.operation("2.1").events[0].id
-    done(again.plane.approve("bastion", [event], by="bastion", address="10.0.3.10"))
-    assert start.house.operation("2.1").status is EventStatus.SCHEDULED
-    assert "guests cannot read yet" in again.watch.obstacles()[0]
-    again.open()
-    done(again.plane.advance())
-    assert start.house.operation("2.1").status is EventStatus.STARTED
-
-
-@pytest.mark.parametrize("approved", [True, False])
-def test_a_process_that_stood_still_starts_nothing_before_it_has_given_the_time_back(
-    start: Start, approved: bool
-) -> None:
-    start.clock.advance(20 * MINUTE)
-    if approved:
-        event = start.operation().events[0].id
-        done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    assert start.status() is EventStatus.SCHEDULED
-    assert "held up" in start.watch.obstacles()[0]
-    start.watch.beat()
-    assert start.status() is EventStatus.SCHEDULED
-    assert "notices are extended" in start.watch.obstacles()[0]
-    start.beat()
-    assert start.watch.obstacles() == ()
-    assert start.not_before() == NOW + 35 * MINUTE
-    assert start.status() is (EventStatus.STARTED if approved else EventStatus.SCHEDULED)
-
-
-def test_short_stalls_add_up_within_a_notice(start: Start) -> None:
-    """Six of 4.5 s: a preemption's 30 s would have 3 s in which somebody could read."""
-    start.house.ask(EventType.PREEMPT, "batch_0")
-    stalled = timedelta(seconds=4.5)
-    for number in range(6):
-        start.live(0.5 * SECOND)
-        start.clock.advance(stalled)
-        done(start.plane.advance())
-        assert start.house.operation("2.1").status is EventStatus.SCHEDULED, number
-        start.beat()
-    assert start.house.operation("2.1").not_before == NOW + 30 * SECOND + 6 * stalled
-    assert start.not_before() == NOW + 15 * MINUTE + 6 * stalled
-    start.live(30 * SECOND - 6 * 0.5 * SECOND)
-    done(start.plane.advance())
-    assert start.house.operation("2.1").status is EventStatus.STARTED
-
-
-def test_short_restarts_add_up_too(start: Start) -> None:
-    away = 4 * SECOND
-    start.clock.advance(away)
-    again = Start(start.house).open()
-    assert again.served().unread_seconds == away.total_seconds()
-    assert again.not_before() == NOW + 15 * MINUTE
-    again.clock.advance(away)
-    third = Start(start.house).open()
-    assert third.not_before() == NOW + 15 * MINUTE + 2 * away
-    assert third.served().unread_seconds == 0
+    assert start.house.operation("1.1").not_before == NOW + HOUR + 15 * MINUTE
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
@@ -236,25 +303,6 @@ def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float)
     watch.turn(real.monotonic())  # who waited at the socket is answered before the beat
     watch.beat()
     assert watch.owed == 6 * scale * SECOND
-
-
-# Clocks.
-
-
-@pytest.mark.parametrize("jump", [24 * HOUR, 2.1 * SECOND, -2.1 * SECOND, -24 * HOUR])
-def test_a_jump_ends_the_process_and_until_then_nothing_starts_and_time_goes_on(
-    start: Start, jump: timedelta
-) -> None:
-    event = start.operation().events[0].id
-    start.live(5 * MINUTE)
-    start.clock.jump(jump)
-    with pytest.raises(ClockJumped):
-        start.watch.beat()
-    assert start.watch.now() == NOW + 5 * MINUTE
-    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    assert start.status() is EventStatus.SCHEDULED
-    with pytest.raises(ClockJumped):
-        start.watch.beat()
 
 
 @pytest.mark.parametrize("step", [1.9 * SECOND, -1.9 * SECOND])
@@ -281,47 +329,6 @@ def test_a_clock_that_was_asked_late_or_answers_late_has_not_jumped() -> None:
         assert watch.tell(at, asked) == at
     with pytest.raises(ClockJumped, match=r"3\.0 s ahead"):
         watch.tell(NOW + MINUTE + 3 * SECOND, asked)
-
-
-def test_while_the_store_is_away_what_is_owed_stays_owed(house: House) -> None:
-    store = house.store
-    start = Start(house).open()
-    house.ask(EventType.REBOOT, "web-0")
-    start.clock.advance(MINUTE)
-    store.away = True
-    start.beat()
-    assert (start.watch.owed, start.watch.may_start()) == (MINUTE, False)
-    store.away = False
-    start.beat()
-    assert start.watch.owed == timedelta(0)
-    assert start.not_before() == NOW + 16 * MINUTE
-
-
-def test_an_outage_counts_once_though_what_was_seen_cannot_be_written(start: Start) -> None:
-    store = start.house.store
-    start.sightings["web-0"] = Sighting(asked_at=NOW, version="2020-07-01")
-    start.seen.hear("web-0")
-    start.clock.advance(MINUTE)
-    start.watch.beat()
-    store.blind = True
-    for _ in range(3):
-        on_a_loop(start.heartbeat._save())
-    assert start.watch.owed == timedelta(0)
-    assert start.not_before() == NOW + 16 * MINUTE
-    for blind, seen in ((True, []), (False, ["web-0"])):
-        store.blind = blind
-        on_a_loop(start.heartbeat._save())
-        with store.read() as reading:
-            assert [*reading.sightings()] == seen
-
-
-def test_alone_with_the_store_a_replica_shows_itself(start: Start) -> None:
-    start.clock.advance(MINUTE)
-    on_a_loop(start.replicas.beat(serving=True))
-    found = [(row.name, row.beat_at) for row in start.replicas.all()]
-    assert found == [("only", NOW + MINUTE)]
-    with start.house.store.read() as reading:
-        assert reading.replicas() == {}
 
 
 async def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
@@ -369,58 +376,9 @@ async def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_ma
     for _ in range(15 * 60 + 4):
         start.watch.beat()
         await let_pass(SECOND)
-    assert start.operation().status is EventStatus.SCHEDULED
+    assert start.house.operation("1.1").status is EventStatus.SCHEDULED
     start.watch.pay(start.watch.owed)
     await let_pass(2 * SECOND)
-    assert start.operation().status is EventStatus.STARTED
+    assert start.house.operation("1.1").status is EventStatus.STARTED
     ticker.stop()
     await running
-
-
-def test_leases_move_with_an_outage_and_with_a_clock_that_was_set_back(start: Start) -> None:
-    event = start.operation().events[0].id
-    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    done(start.plane.claim("there", MINUTE, 1))
-    start.beat()
-    ahead = start.jumps(2 * HOUR)
-    assert done(ahead.plane.claim("here", MINUTE, 1)) == ()
-    assert ahead.operation().lease_until == ahead.clock.now() + MINUTE
-    again = ahead.jumps(-2 * HOUR)
-    assert again.operation().lease_until == again.clock.now() + MINUTE
-
-
-def test_a_drain_goes_on_after_its_clock_was_set_back_and_waits_no_longer(start: Start) -> None:
-    asked_at = start.clock.now()
-    drain = Drain(
-        host="h0",
-        state=HostState.REBOOTING,
-        requested_at=asked_at,
-        changed_at=asked_at,
-        reboot_asked_at=asked_at,
-        boot_id="boot-0",
-    )
-    start.house.put(Changes(drains=(drain,)))
-    start.live(MINUTE)
-    again = start.jumps(-2 * HOUR)
-    now = again.clock.now()
-    with again.house.store.read() as reading:
-        found = reading.drains()["h0"]
-    assert found.changed_at == now
-    assert found.reboot_asked_at == now - MINUTE
-
-
-def test_memory_has_the_tokens_and_webhooks_of_a_clock_that_was_set_back(start: Start) -> None:
-    made = start.clock.now()
-    token = replace(relays.new_token("h0", "d", by="ann", at=made), used_at=made)
-    start.house.put(Changes(tokens=(token,)))
-    added = done(start.plane.order(webhooks.add, HOOK))
-    done(start.plane.order(webhooks.move, added, partial(refused, added, "HTTP 503")))
-    start.live(MINUTE)
-    again = start.jumps(-2 * HOUR)
-    now = again.clock.now()
-    known = done(again.plane.order(lambda unit, _: dict(unit.world.tokens)))
-    assert known == {token.name: replace(token, created_at=now, used_at=now)}
-    with again.house.store.read() as reading:
-        assert reading.tokens() == known
-        (hook,) = reading.webhooks().values()
-    assert hook.free(now)

@@ -1,9 +1,8 @@
-"""News for webhooks: in order, at least once, by one replica, however receivers behave."""
+"""News for webhooks, whose replicas and receivers do what a story says: webhooks.txt."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import pairwise
 
 import pytest
@@ -15,44 +14,67 @@ from forewarn.control import webhooks as orders
 from forewarn.control.changefeed import Reached
 from forewarn.control.webhooks import LOOK_EVERY, Deliveries
 from forewarn.maintenance import news
-from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
-from forewarn.maintenance.webhooks import BEHIND, MAX_WEBHOOKS, TURN, Webhook
+from forewarn.maintenance.webhooks import MAX_WEBHOOKS, Webhook
 from forewarn.store.port import ChangeRecord
 from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
+from stories import RUNNER, Told, elapsed, listed, stories_beside
 
 
-def item(kind: NewsType = NewsType.OPERATION_STARTED) -> NewsItem:
-    return NewsItem(type=kind, at=NOW, subject="operation 1.1", data=NewsData())
-
-
-class Stage(House):
+class WebhookStory(Told):
     """A store, receivers, and the deliveries of replicas; time stands still until it is told."""
 
     def __init__(self) -> None:
-        super().__init__(fleet=None)
+        self.house = House(fleet=None)
         self.replicas: dict[str, Deliveries] = {}
-        self.got: list[tuple[str, str]] = []
-        """Webhooks, and the numbers of what they were sent."""
-        self.sent: list[tuple[str, datetime]] = []
-        """Which replica sent each of these, and when."""
+        self.tasks: list[asyncio.Task[None]] = []
+        self.sent: list[tuple[str, str, str, datetime]] = []
+        """Webhooks, the numbers of what they were sent, by which replica, and when."""
         self.refusing: set[str] = set()
         """Webhooks, or the numbers of items."""
         self.silent: set[str] = set()
+        self.kept: dict[str, Webhook] = {}
         self.reads = 0
+        self.on_read: Callable[[], object] = lambda: None
+        """Called once, when something was read."""
 
-    def add(self, name: str = "ours", types: tuple[str, ...] = ()) -> Webhook:
-        made = Webhook(
-            name=name, url=f"https://{name}.example/", types=types, secret=name, cursor=(0, 0)
-        )
-        added: Webhook = done(self.plane.order(orders.add, made))
-        return added
+    def carry_out(self, row: str) -> None:
+        super().carry_out(row)
+        RUNNER.run(patience.settled())
 
-    def tell(self, *items: NewsItem, by: str = "one") -> None:
+    def add(self, name: str, types: str = "") -> None:
+        url = f"https://{name}.example/"
+        made = Webhook(name=name, url=url, types=tuple(listed(types)), secret=name, cursor=(0, 0))
+        self.kept.setdefault(name, done(self.house.plane.order(orders.add, made)))
+
+    def remove(self, *names: str) -> None:
+        removed = done(self.house.plane.order(orders.remove, names))
+        assert {one.name for one in removed} == {*names}
+        assert len(removed) == len({*names})
+
+    def amid_read(self, verb: str, *names: str) -> None:
+        """Carry a line out when the next answer of the store is on its way."""
+        self.on_read = lambda: getattr(self, verb)(*names)
+
+    def late(self, name: str) -> None:
+        """A replica has sent for the first webhook of a name, which was removed since."""
+        old = self.kept[name]
+        assert done(self.house.plane.order(orders.move, old, lambda _: old)) is None
+
+    def keep(self, name: str) -> None:
+        self.kept[name] = self.found(name)
+
+    def lose(self, name: str) -> None:
+        """The store has lost what changed of a webhook since it was kept."""
+        with self.house.store.write() as transaction:
+            transaction.put_webhooks([self.kept[name]])
+
+    def tell(self, *types: str, by: str = "one") -> None:
         """Commit news, at a replica if that lives."""
-        with self.store.write() as transaction:
+        items = [NewsItem(NewsType(t), NOW, "operation 1.1", NewsData()) for t in types]
+        with self.house.store.inner.write() as transaction:
             token = f"t{transaction.position().sequence}"
             change = ChangeRecord(token=token, replica=by, at=NOW, format=0, body=b"")
             told = news.encode(items)
@@ -60,234 +82,147 @@ class Stage(House):
         for name, each in self.replicas.items():
             each.hear(Reached(sequence, told if name == by else None))
 
-    def row(self, name: str = "ours") -> Webhook:
-        with self.store.read() as reading:
-            return reading.webhooks()[name]
-
-    def numbers(self, name: str = "ours") -> list[str]:
-        return [number for to, number in self.got if to == name]
-
-    def alerts(self, replica: str = "one") -> list[Alert]:
-        return self.replicas[replica].alerts()
-
-    @asynccontextmanager
-    async def running(self, *names: str) -> AsyncIterator[None]:
-        """Run replicas until the end of the block."""
-        tasks = [self.start(name) for name in names or ("one",)]
-        try:
-            yield
-        finally:
-            for each in self.replicas.values():
-                each.stop()
-            await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), patience.SECONDS)
-
-    def start(self, name: str) -> "asyncio.Task[None]":
+    def run(self, *names: str) -> None:
         async def read(question: Callable[[Reading], object]) -> object:
             self.reads += 1
-            with self.store.read() as reading:
-                return question(reading)
+            with self.house.store.read() as reading:
+                answer = question(reading)
+            on_read, self.on_read = self.on_read, lambda: None
+            on_read()
+            return answer
 
-        async def send(to: Webhook, id_: str, _: bytes) -> str:
+        async def send(to: Webhook, id_: str, _: bytes, by: str) -> str:
             number = id_.partition("_")[0]
-            self.got.append((to.name, number))
-            self.sent.append((name, self.clock.now()))
+            self.sent.append((to.name, number, by, self.house.clock.now()))
             if to.name in self.silent:
                 await asyncio.Event().wait()
             return "it is down" if {to.name, number} & self.refusing else ""
 
-        made = self.replicas[name] = Deliveries(self.plane, read, self.clock, self.clock, send)
-        return asyncio.create_task(made.run())
+        for name in names:
 
-    async def until(self, reached: Callable[[], object]) -> None:
-        await patience.reached(reached, lambda: self.got)
+            async def sends(to: Webhook, id_: str, body: bytes, by: str = name) -> str:
+                return await send(to, id_, body, by)
 
-    async def pass_time(self, whole: timedelta) -> None:
+            clock = self.house.clock
+            made = Deliveries(self.house.plane, read, clock, clock, sends)
+            self.replicas[name] = made
+            self.tasks.append(RUNNER.get_loop().create_task(made.run()))
+
+    def end(self) -> None:
+        for each in self.replicas.values():
+            each.stop()
+        for task in self.tasks:
+            RUNNER.run(asyncio.wait_for(task, patience.SECONDS))
+        self.house.close()
+
+    def die(self, name: str) -> None:
+        self.replicas.pop(name).stop()
+
+    def refuse(self, name: str) -> None:
+        self.refusing.add(name)
+
+    def accept(self, name: str) -> None:
+        self.refusing.discard(name)
+
+    def silence(self, name: str) -> None:
+        self.silent.add(name)
+
+    def hear(self, name: str) -> None:
+        self.silent.discard(name)
+
+    def store(self, how: str) -> None:
+        self.house.store.away = how == "away"
+        assert how == "away" or self.house.store.refused
+
+    def trim(self, count: str) -> None:
+        with self.house.store.write() as transaction:
+            assert transaction.trim_news(NOW + LOOK_EVERY, int(count)) == int(count)
+
+    def pass_(self, span: str) -> None:
         """Let time pass in steps, so that replicas look as often as they do."""
-        await patience.settled()
-        for _ in range(whole // LOOK_EVERY):
-            self.clock.advance(LOOK_EVERY)
-            await patience.settled()
+        for _ in range(elapsed(span) // LOOK_EVERY):
+            self.house.clock.advance(LOOK_EVERY)
+            RUNNER.run(patience.settled())
+
+    def later(self, span: str) -> None:
+        self.house.clock.advance(elapsed(span))
+
+    # What must be so.
+
+    def found(self, name: str) -> Webhook:
+        with self.house.store.read() as reading:
+            return reading.webhooks()[name]
+
+    def got(self, name: str, *numbers: str) -> None:
+        assert [number for to, number, _, _ in self.sent if to == name] == [*numbers]
+
+    def by(self, *replicas: str) -> None:
+        assert [each for _, _, each, _ in self.sent] == [*replicas]
+
+    def pauses(self, *seconds: str) -> None:
+        times = [at for _, _, _, at in self.sent]
+        assert [(after - at).total_seconds() for at, after in pairwise(times)] == [
+            *map(float, seconds)
+        ]
+
+    def row(self, name: str, **told: str) -> None:
+        self.compare(self.found(name), told)
+
+    def alerts(self, *expected: str) -> None:
+        found = self.replicas["one"].alerts()
+        assert [f"{alert.kind} {alert.about}" for alert in found] == [*expected]
+
+    def quiet(self, span: str) -> None:
+        before = self.house.store.commits
+        self.pass_(span)
+        assert self.house.store.commits == before
+
+
+setattr(WebhookStory, "pass", WebhookStory.pass_)
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def told() -> Iterator[WebhookStory]:
+    story = WebhookStory()
+    yield story
+    story.end()
 
 
-async def test_a_webhook_gets_what_it_wants_of_what_happens_after_it_was_added_in_order(
-    stage: Stage,
+@pytest.mark.parametrize("rows", stories_beside(__file__, "webhooks.txt"))
+def test_the_story_holds(told: WebhookStory, rows: list[tuple[int, str]]) -> None:
+    assert told.play("webhooks.txt", rows)
+
+
+def test_a_webhook_gets_what_it_wants_of_what_happens_after_it_was_added_in_order(
+    told: WebhookStory,
 ) -> None:
-    stage.tell(item())
-    stage.add()
-    stage.add("holds", types=("hold",))
-    async with stage.running():
-        stage.tell(item(), item(NewsType.HOLD_PUT))
-        for _ in range(2 * orders.BATCH):
-            stage.tell(item())
-        stage.tell(item(NewsType.HOLD_RELEASED))
-        await stage.until(lambda: len(stage.got) == 5 + 2 * orders.BATCH)
-        await patience.settled()
+    started, put = "operation.started", "hold.put"
+    told.tell(started)
+    told.add("ours")
+    told.add("holds", types="hold")
+    told.run("one")
+    for items in ([started, put], *[[started]] * 2 * orders.BATCH, ["hold.released"]):
+        told.tell(*items)
+    told.pass_("5s")
     last = 3 + 2 * orders.BATCH
-    assert stage.numbers("holds") == ["2-1", f"{last}-0"]
-    assert stage.numbers() == ["2-0", "2-1", *(f"{n}-0" for n in range(3, last + 1))]
+    told.got("holds", "2-1", f"{last}-0")
+    told.got("ours", "2-0", "2-1", *(f"{n}-0" for n in range(3, last + 1)))
     for name in ("ours", "holds"):
-        assert (stage.row(name).cursor, stage.row(name).free(NOW)) == ((last + 1, 0), True)
+        assert (told.found(name).cursor, told.found(name).free(NOW)) == ((last + 1, 0), True)
 
 
-async def test_what_is_refused_is_tried_again_after_growing_pauses_and_before_anything_after_it(
-    stage: Stage,
-) -> None:
-    stage.add()
-    stage.refusing.add("1-1")
-    async with stage.running():
-        stage.tell(item(), item(), item())
-        await stage.pass_time(timedelta(minutes=30))
-        assert (stage.row().tries, stage.row().trouble) == (9, "it is down")
-        stage.refusing.clear()
-        await stage.pass_time(timedelta(minutes=10))
-    assert stage.numbers() == ["1-0", *["1-1"] * 10, "1-2"]
-    assert (stage.row().tries, stage.row().trouble) == (0, "")
-    pauses = [(after - at).total_seconds() for (_, at), (_, after) in pairwise(stage.sent)]
-    assert pauses == [0, 5, 10, 20, 40, 80, 160, 320, 600, 600, 0]
+def test_news_without_a_webhook_does_not_read_the_store_each_time(told: WebhookStory) -> None:
+    told.run("one")
+    told.pass_("5s")
+    before = told.reads
+    for _ in range(50):
+        told.carry_out("tell operation.started")
+    assert told.reads <= before + 1
 
 
-async def test_a_slow_receiver_keeps_no_other_waiting_and_is_an_alert_after_ten_minutes(
-    stage: Stage,
-) -> None:
-    stage.add("slow")
-    stage.add("quick")
-    stage.silent.add("slow")
-    async with stage.running():
-        stage.tell(item())
-        stage.tell(item())
-        await stage.until(lambda: stage.numbers("quick") == ["1-0", "2-0"])
-        await stage.pass_time(BEHIND - 2 * LOOK_EVERY)
-        assert stage.alerts() == []
-        await stage.pass_time(2 * LOOK_EVERY)
-        (alert,) = stage.alerts()
-        assert (alert.kind, alert.about) == (AlertKind.WEBHOOK_BEHIND, "webhook slow")
-        assert alert.since == NOW
-    assert stage.numbers("slow") == ["1-0"]
-
-
-async def test_a_webhook_that_is_removed_gets_nothing_more_even_if_another_has_its_name(
-    stage: Stage,
-) -> None:
-    stage.add()
-    stage.refusing.add("ours")
-    async with stage.running():
-        stage.tell(item(), item())
-        await stage.until(lambda: stage.row().tries)
-        done(stage.plane.order(orders.remove, ["ours"]))
-        stage.refusing.clear()
-        stage.tell(item())
-        await stage.pass_time(timedelta(minutes=20))
-        assert stage.numbers() == ["1-0"]
-        old = stage.add()
-        done(stage.plane.order(orders.remove, ["ours"]))
-        stage.add("ours", types=("hold",))
-        assert done(stage.plane.order(orders.move, old, lambda _: old)) is None
-        stage.tell(item(), item(NewsType.HOLD_PUT))
-        await stage.pass_time(LOOK_EVERY)
-        await stage.until(lambda: len(stage.got) == 2)
-    assert stage.numbers() == ["1-0", "3-1"]
-
-
-async def test_news_without_a_webhook_does_not_read_the_store_each_time(stage: Stage) -> None:
-    async with stage.running():
-        await stage.pass_time(LOOK_EVERY)
-        before = stage.reads
-        for _ in range(50):
-            stage.tell(item())
-            await patience.settled()
-        assert stage.reads <= before + 1
-
-
-async def test_replicas_never_send_side_by_side_and_each_goes_on_where_another_died(
-    stage: Stage,
-) -> None:
-    stage.add()
-    async with stage.running("one", "two"):
-        for by in ("one", "two"):
-            stage.tell(item(), item(), by=by)
-            await stage.until(lambda: len(stage.got) % 2 == 0)
-            await stage.pass_time(2 * TURN)
-        assert stage.numbers() == ["1-0", "1-1", "2-0", "2-1"]
-        assert [by for by, _ in stage.sent] == ["one", "one", "two", "two"]
-        stage.silent.add("ours")
-        stage.tell(item(), by="one")
-        await stage.until(lambda: len(stage.got) == 5)
-        stage.replicas.pop("one").stop()  # in the middle of it
-        stage.silent.clear()
-        await stage.pass_time(TURN - 2 * LOOK_EVERY)
-        assert len(stage.got) == 5
-        await stage.pass_time(2 * LOOK_EVERY)
-    assert stage.numbers()[4:] == ["3-0", "3-0"]
-    assert [by for by, _ in stage.sent[4:]] == ["one", "two"]
-    assert stage.row().cursor == (4, 0)
-
-
-async def test_where_the_store_is_away_or_has_lost_its_last_changes_its_row_says_what_is_next(
-    stage: Stage,
-) -> None:
-    before = stage.add()
-    async with stage.running():
-        stage.tell(item())
-        await stage.until(lambda: stage.row().cursor == (2, 0))
-        with stage.store.write() as transaction:  # as after the promotion of a standby
-            transaction.put_webhooks([before])
-        await stage.pass_time(LOOK_EVERY)
-        assert stage.numbers() == ["1-0", "1-0"]
-        stage.tell(item())
-        stage.store.away = True
-        await stage.until(lambda: stage.store.refused)
-        stage.store.away = False
-        await stage.pass_time(TURN)
-    assert stage.numbers() == ["1-0", "1-0", "2-0"]
-
-
-async def test_news_that_was_deleted_before_it_was_accepted_is_missed_and_says_so(
-    stage: Stage,
-) -> None:
-    stage.add()
-    stage.refusing.add("ours")
-    async with stage.running():
-        stage.tell(item(), item())
-        await stage.until(lambda: stage.row().tries)
-        stage.tell(item())
-        with stage.store.write() as transaction:
-            transaction.trim_news(NOW + LOOK_EVERY, 1)
-        stage.refusing.clear()
-        await stage.pass_time(2 * LOOK_EVERY)
-        assert [alert.about for alert in stage.alerts()] == ["webhook ours"]
-        missed_at = stage.row().missed_at
-        stage.clock.advance(timedelta(days=1))
-        assert stage.alerts() == []
-        assert stage.row().missed_at == missed_at is not None
-    assert stage.numbers() == ["1-0", "2-0"]
-
-
-async def test_a_quiet_time_writes_nothing(stage: Stage) -> None:
-    stage.add()
-    async with stage.running():
-        before = stage.store.commits
-        await stage.pass_time(timedelta(minutes=10))
-        assert stage.store.commits == before
-
-
-def test_a_name_is_given_once_there_is_a_limit_and_removal_is_of_all_or_none(stage: Stage) -> None:
-    stage.add()
+def test_there_is_a_limit_of_webhooks(told: WebhookStory) -> None:
+    for number in range(MAX_WEBHOOKS):
+        told.add(f"w{number}")
     with pytest.raises(Refused) as refusal:
-        stage.add()
-    assert refusal.value.code is ErrorCode.CONFLICT
-    for number in range(MAX_WEBHOOKS - 1):
-        stage.add(f"w{number}")
-    with pytest.raises(Refused) as refusal:
-        stage.add("more")
+        told.add("more")
     assert refusal.value.code is ErrorCode.LIMIT
-    with pytest.raises(Refused) as refusal:
-        done(stage.plane.order(orders.remove, ["ours", "b"]))
-    assert refusal.value.facts == {"what": "webhook", "name": "b"}
-    assert [one.name for one in done(stage.plane.order(orders.remove, ["ours", "ours"]))] == [
-        "ours"
-    ]

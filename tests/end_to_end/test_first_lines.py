@@ -27,7 +27,7 @@ README, INDEX, INSTALL, FIRST_FLEET = (
     "docs/guides/install.md",
     "docs/guides/first-fleet.md",
 )
-ONE_FILE_OF_TESTS = "-n 0 tests/unit/test_times.py"
+ONE_FILE_OF_TESTS = "-n 0 tests/unit/test_words.py"
 """`make test` in place of all tests, of which this is one."""
 
 

@@ -39,6 +39,7 @@ from mutmut.utils import file_utils, format_utils
 TESTS = {
     "maintenance": [
         "tests/unit/maintenance",
+        "tests/unit/test_words.py",
         "tests/scenarios/test_scenarios.py",
         "tests/control/test_webhooks.py",
     ],
@@ -52,7 +53,7 @@ TESTS = {
         "tests/connectors/virtual/test_stories.py",
         "tests/connectors/virtual/test_kills.py",
     ],
-    "control": ["tests/control/test_returns.py"],
+    "control": ["tests/control/test_threads.py"],
     "agent": [
         "tests/agent/test_decider.py",
         "tests/agent/test_stories.py",

@@ -72,6 +72,7 @@ class MortalHouse(Harness):
         self._operations: dict[str, model.Operation] = {}
         self._sightings: dict[str, Sighting] = {}
         """What the machines' requests told last, by key: as of the last heartbeat in the store."""
+        self.audiences: dict[str, alerts.Audience] = {}
         super().__init__(
             fleet, policy, beginning=BEGINNING, store=self.mortal, run=stories.on_a_loop
         )
@@ -245,10 +246,10 @@ class MortalHouse(Harness):
         with self.store.read() as reading:
             failed = reading.unacknowledged_failures(CLAIMS)
             return alerts.items(
-                [*reading.live_operations().values(), *failed.values()],
+                {**reading.live_operations(), **failed}.values(),
                 reading.open_maintenances().values(),
                 reading.holds(),
-                {},
+                self.audiences,
                 self.watch.now(),
                 up_since=self.beginning,
             )

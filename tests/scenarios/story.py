@@ -15,22 +15,26 @@ A line `story TITLE` begins another story, on what stands above the first such l
 
 import contextlib
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partialmethod
 from typing import Any, Final
 
 import msgspec
+import pytest
 
 from forewarn import times
 from forewarn.connectors.port import Outcome
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.outbox import state_of
-from forewarn.maintenance import fleet_file, model, planner
-from forewarn.maintenance.alerts import remedy
+from forewarn.maintenance import fleet_file, model, news, planner
+from forewarn.maintenance.alerts import Audience, remedy
 from forewarn.maintenance.model import HoldKind, Policy
+from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.standing import of_operation
 from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import TurnPolicy
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listed
@@ -38,9 +42,10 @@ from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME
 from forewarn.server.settings import RulesSettings
 from forewarn.vocabulary import AgentStatus
 from scenarios.house import BEGINNING, Impossible, MortalHouse, ServerKilled
-from stories import Told, elapsed, listed
+from stories import Told, elapsed, listed, said
 
 TARGETS: Final = ("hosts", "scopes", "machines")
+DEFAULTS: Final = (0, "", None, (), {})
 GROUPS: Final = ("availability_set", "scale_set", "cloud_service", "machine")
 
 
@@ -53,12 +58,16 @@ class Story(Told):
     beginning = BEGINNING
     house: MortalHouse
     applied: fleet_file.Applied
+    planned: PlannedTurns
 
     def __init__(self, *, dies_often: bool = False) -> None:
         self.dies_often = dies_often
         self.policy = Policy()
         self.groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.group: dict[str, Any] = {}
+        self.read_news = 0
+        """How much of the news was compared."""
+        self.news: list[NewsItem] = []
 
     def carry_out(self, row: str) -> None:
         # As the line before said: the server dies, nobody gets an answer, and nothing has changed.
@@ -113,14 +122,24 @@ class Story(Told):
         self.group.setdefault("roles", []).append(written)
 
     def apply(self, **options: str) -> None:
-        groups = {kind: written for kind, written in self.groups.items() if written}
-        fleet = msgspec.convert(groups, fleet_file.Fleet, strict=False)
-        self.groups.clear()
+        fleet = self.written()
         ways = {name: told == "yes" for name, told in options.items()}
         if hasattr(self, "house"):
             self.applied = self.house.ask(lambda plane: plane.apply_fleet(fleet, **ways))
         else:
             self.house = MortalHouse(fleet, self.policy, dies_often=self.dies_often)
+
+    def written(self) -> fleet_file.Fleet:
+        """Read the groups that are written down, once."""
+        groups = {kind: written for kind, written in self.groups.items() if written}
+        self.groups.clear()
+        return msgspec.convert(groups, fleet_file.Fleet, strict=False)
+
+    def unreadable(self, says: str) -> None:
+        """No fleet file may hold what is written down."""
+        with pytest.raises(msgspec.ValidationError) as error:
+            self.written()
+        assert says in str(error.value)
 
     # Operators.
 
@@ -134,30 +153,41 @@ class Story(Told):
         request = msgspec.convert(wanted, planner.Request, strict=False)
         self.house.ask(lambda plane: plane.request(request))
 
-    def schedule_units(
+    def schedule_units(self, kind: str, **options: str) -> None:
+        """Ask for maintenance by units under a policy; targets of a kind have commas between."""
+        asked, wanted, _ = self.prepared(kind, **options)
+        self.house.ask(lambda plane: plane.order(maintenances.start, wanted, asked))
+
+    def plan_units(self, kind: str, **options: str) -> None:
+        """Plan maintenance by units, without asking for it."""
+        _, _, plan = self.prepared(kind, **options)
+        self.planned = plan()
+
+    def prepared(
         self,
         kind: str,
         source: str = "Platform",
         idempotency_key: str = "",
         to_host: str = "",
+        duration_seconds: str = "-1",
         **options: str,
-    ) -> None:
-        """Ask for maintenance by units under a policy; targets of a kind have commas between."""
+    ) -> tuple[Asked, model.Maintenance, Callable[[], PlannedTurns]]:
         keyed = {"source": source, "idempotency_key": idempotency_key, "to_host": to_host}
+        keyed |= {"event_type": kind, "duration_seconds": duration_seconds}
         targets = {name: listed(options.pop(name)) for name in options.keys() & {*TARGETS}}
         policy: dict[str, Any] = {**options}
         policy |= {name: (options[name],) for name in options.keys() & {"windows"}}
         policy |= {name: listed(options[name]) for name in options.keys() & {"waves"}}
         asked = Asked(
-            request=msgspec.convert({"event_type": kind, **keyed}, planner.Request),
+            request=msgspec.convert(keyed, planner.Request, strict=False),
             targets=msgspec.convert(targets, UnitTargets),
             policy=msgspec.convert(policy, TurnPolicy, strict=False),
         )
         now = self.house.watch.now()
-        wanted, _ = self.house.look(
+        wanted, plan = self.house.look(
             lambda reading: maintenances.prepared(state_of(reading), asked, self.policy, now=now)
         )
-        self.house.ask(lambda plane: plane.order(maintenances.start, wanted, asked))
+        return asked, wanted, plan
 
     def strike(self, kind: str, *machines: str, **options: str) -> None:
         self.schedule(kind, *machines, by="platform", no_notice="yes", **options)
@@ -259,10 +289,11 @@ class Story(Told):
         for (_, _, _, *at), event in zip(expected, events, strict=True):
             assert all(self.moment(each) == event.not_before for each in at), event
 
-    def expect_operation(self, name: str, status: str, **options: str) -> None:
+    def expect_operation(self, name: str, status: str, says: str = "", **options: str) -> None:
         found = self.house.operation(name)
         assert found is not None, f"there is no operation {name}"
         assert found.status == status, found
+        assert says in found.outcome
         self.compare(
             found,
             {"held": "", "waits_for": "", **options},
@@ -276,6 +307,7 @@ class Story(Told):
             approvals=tuple(e.scope for e in found.events if e.approval is not None),
             by=tuple(e.approval.by for e in found.events if e.approval is not None),
             dropped=tuple(event.scope for event in found.dropped),
+            ids=tuple(event.id for event in found.events),
         )
 
     def expect_operations(self, *names: str, maintenance: str = "1") -> None:
@@ -289,7 +321,7 @@ class Story(Told):
 
     def expect_machine(self, name: str, /, **options: str) -> None:
         found = self.house.machine(name)
-        self.compare(found, options)
+        self.compare(found, options, **msgspec.structs.asdict(found.profile))
 
     def expect_applied(self, **options: str) -> None:
         """Compare the result of the latest change of the fleet."""
@@ -297,6 +329,10 @@ class Story(Told):
 
     def expect_no_scope(self, name: str) -> None:
         assert model.key(name) not in self.house.look(lambda reading: reading.scopes())
+
+    def expect_scope(self, name: str, /, **options: str) -> None:
+        found = self.house.look(lambda reading: reading.scopes())[model.key(name)]
+        self.compare(found, options)
 
     def expect_no_machine(self, name: str) -> None:
         assert model.key(name) not in self.house.look(lambda reading: reading.machines())
@@ -330,17 +366,39 @@ class Story(Told):
     def maintenance(self, number: str) -> model.Maintenance:
         return self.house.look(lambda reading: reading.maintenances([int(number)]))[int(number)]
 
+    def audience(self, operation: str, *counts: str) -> None:
+        """Tell the machines of an operation, those that ask, and those of them that see it."""
+        self.house.audiences[operation] = Audience(*map(int, counts))
+
+    def expect_plan(self, because: str = "", stands: str = "", **options: str) -> None:
+        """Compare a plan, and look for words in what its rest waits for and what stands still."""
+        assert because in self.planned.reason
+        assert stands in self.planned.stands
+        self.compare(self.planned, options)
+
+    def expect_planned_wave(self, number: str, /, **options: str) -> None:
+        self.compare(self.planned.waves[int(number) - 1], options)
+
+    def expect_window(self, opens: str) -> None:
+        """Compare the next window of a plan: its day and hour."""
+        assert self.planned.window is not None
+        assert f"{self.planned.window.opens:%a %H:%M}" == opens
+
     def expect_alerts(self, *expected: str) -> None:
-        assert {f"{alert.kind} {alert.about}" for alert in self.house.alerts()} == {*expected}
+        """Compare all alerts, the oldest first."""
+        assert [f"{alert.kind} {alert.about}" for alert in self.house.alerts()] == [*expected]
 
     def expect_no_alerts(self) -> None:
         self.expect_alerts()
 
-    def expect_alert(self, kind: str, about: str, says: str = "", **options: str) -> None:
+    def expect_alert(
+        self, kind: str, about: str, says: str = "", without: str = "\0", **options: str
+    ) -> None:
         """Compare what is told of the one alert of a kind about something."""
         every = {(each.kind.value, each.about): each for each in self.house.alerts()}
         found = every[kind, about]
         assert says in found.message
+        assert without not in found.message
         self.compare(found, options, remedy=remedy(found))
 
     def expect_standing(self, name: str, *words: str) -> None:
@@ -351,6 +409,38 @@ class Story(Told):
         holds = self.house.look(lambda reading: reading.holds())
         text = of_operation(found, live, holds, self.house.watch.now())
         assert all(word in text for word in words) if any(words) else not text, text
+
+    def expect_news(self, *expected: str) -> None:
+        """Compare the types of the news since the last look, and the subject of each."""
+        rows = self.house.look(lambda reading: reading.news_after(self.read_news, 1000))
+        self.read_news = max((row.sequence for row in rows), default=self.read_news)
+        self.news = [item for row in rows for item in news.decode(row.items)]
+        assert [f"{item.type} {item.subject}" for item in self.news] == [*expected]
+
+    def expect_told(self, kind: str, **expected: str) -> None:
+        """Compare every fact of the latest news of a type that was looked at.
+
+        The ids are those of the operation's events, and a description is compared if it is told.
+        """
+        data = [each.data for each in self.news if each.type == kind][-1]
+        facts = msgspec.structs.asdict(data)
+        operation = self.house.operation(facts["operation"])
+        events = operation.events if operation else ()
+        assert facts.pop("event_ids") == tuple(event.id for event in events)
+        if "description" not in expected:
+            del facts["description"]
+        told = {name: said_of(fact) for name, fact in facts.items() if fact not in DEFAULTS}
+        assert told == expected, told
+
+
+def said_of(fact: Any) -> str:
+    """Return a fact of news as a line tells it: a time by its distance from the beginning."""
+    match fact:
+        case dict():
+            return ",".join(f"{name}:{count}" for name, count in fact.items())
+        case datetime():
+            return f"{(fact - BEGINNING).total_seconds():g}s"
+    return said(fact)
 
 
 def event_words(event: Listed) -> list[str]:

@@ -1,63 +1,69 @@
 """What every store must keep: `port.py` as tests. A store's own tests come beside, not in here.
 
-The fixtures `store`, `new` and `engine` say which store is held to it.
+The fixtures `store`, `shared_store`, `new` and `engine` say which store is held to it.
 """
 
+import signal
+import subprocess
+import threading
 from collections.abc import Callable
-from datetime import datetime
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.maintenance import relays
-from forewarn.maintenance.accounts import DONE, AuditRecord, Deed, Token
+import forked
+import patience
+from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
-    Approval,
     Changes,
     Drain,
     Hold,
+    HoldKind,
     Machine,
     Maintenance,
     Operation,
     Refused,
     Scope,
-    StartCause,
     Tombstone,
 )
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
-from forewarn.store.port import AuditQuery, HistoryQuery
+from forewarn.store.port import JUMP, AuditQuery, HistoryQuery, Position, StoreUnusable
 from forewarn.store.sql import Store, Transaction
-from forewarn.vocabulary import AccessRole, ApproverKind, ErrorCode, EventStatus
+from forewarn.vocabulary import ErrorCode
 from store import values
-from store.engines import NewStore
+from store.engines import Engine, NewStore
+from store.story import (
+    WITH_MACHINES,
+    StoreStory,
+    append,
+    append_alone,
+    new_change,
+    relay,
+    replica,
+    save,
+    seen,
+    webhook,
+)
 from store.values import (
     BATCH,
-    GOING,
     MINUTE,
     NOW,
-    OVER,
     WEB,
+    drain,
     event,
+    hold,
     machine,
     operation,
     tombstone,
     with_maintenances,
 )
-
-STARTED = {
-    "status": EventStatus.STARTED,
-    "started_at": NOW,
-    "start_cause": StartCause.NOTICE_OVER,
-}
-APPROVAL = Approval(kind=ApproverKind.GUEST, by="Web-0", address="10.0.0.1", at=NOW)
-
-
-def save(store: Store, changes: Changes) -> None:
-    with store.write() as transaction:
-        transaction.save(changes)
+from stories import stories_beside
 
 
 def assert_rolled_back(store: Store, work: Callable[[Transaction], None]) -> None:
@@ -174,84 +180,13 @@ class Values:
         assert read == there
         assert read.utcoffset() is not None
 
-    def test_settings_are_kept_by_name(self, store: Store) -> None:
-        with store.write() as transaction:
-            assert transaction.setting("origin") is None
-            transaction.put_setting("origin", "1")
-            transaction.put_setting("origin", "2")
-            transaction.put_setting("other", "")
-        with store.read() as reading:
-            assert reading.setting("origin") == "2"
-            assert reading.setting("other") == ""
 
+class Stories:
+    """Every store answers as store.txt tells."""
 
-class Questions:
-    """What the rules and the people ask."""
-
-    def test_a_maintenance_is_found_by_its_idempotency_key(self, store: Store) -> None:
-        keys = {1: "k1", 2: "", 3: "k1", 4: "K1", 5: ""}
-        asked = (
-            msgspec.structs.replace(values.maintenance(number), idempotency_key=key)
-            for number, key in keys.items()
-        )
-        save(store, Changes(maintenances=tuple(asked)))
-        with store.read() as reading:
-            found = [reading.maintenance_of_key(key) for key in ("k1", "K1", "k2", "")]
-        assert [one and one.number for one in found] == [3, 4, None, None]
-
-    def test_numbers_of_maintenances_are_never_given_twice(self, store: Store) -> None:
-        with store.write() as transaction:
-            assert [transaction.next_maintenance_number() for _ in range(2)] == [1, 1]
-        save(store, Changes(maintenances=(values.maintenance(7),)))
-        done = operation("8.1", status=EventStatus.COMPLETED, ended_at=NOW)
-        with store.write() as transaction:
-            assert transaction.next_maintenance_number() == 8
-            transaction.save(with_maintenances(done))
-        with store.write() as transaction:
-            assert transaction.purge(NOW + MINUTE, 10) == 1
-            assert transaction.maintenances([8]) == {}
-        with store.write() as transaction:
-            assert transaction.next_maintenance_number() == 9
-
-    def test_numbers_of_maintenances_that_were_skipped_are_never_given(self, store: Store) -> None:
-        save(store, Changes(maintenances=(values.maintenance(7),)))
-        with store.write() as transaction:
-            transaction.skip_maintenance_numbers(10)
-            assert transaction.next_maintenance_number() == 18
-        with store.write() as transaction:
-            assert transaction.next_maintenance_number() == 18
-
-    def test_a_maintenance_without_operations_goes_with_those_after_it(self, store: Store) -> None:
-        done = operation("8.1", status=EventStatus.COMPLETED, ended_at=NOW)
-        several = tuple(values.maintenance(n, *OVER) for n in (7, 9))
-        drained = (*several, values.maintenance(6, *GOING), values.maintenance(8))
-        save(store, Changes(maintenances=drained, operations=(done,)))
-        with store.write() as transaction:
-            assert transaction.purge(NOW + MINUTE, 10) == 1
-            assert set(transaction.maintenances([6, 7, 8, 9])) == {6, 9}
-
-    def test_purging_forgets_what_ended_before_and_nothing_else(self, store: Store) -> None:
-        ended = {"status": EventStatus.COMPLETED}
-        first = operation("1.1", event("A", "web", "web-0"), **ended, ended_at=NOW)
-        second = operation("1.2", **ended, ended_at=NOW + MINUTE)
-        third = operation("2.1", **ended, ended_at=NOW + MINUTE)
-        kept = operation("3.1", **ended, ended_at=NOW + 2 * MINUTE)
-        save(store, with_maintenances(second, third, first, kept, operation("3.2")))
-        with store.write() as transaction:
-            assert transaction.purge(NOW + 2 * MINUTE, 1) == 1
-        with store.read() as reading:
-            assert reading.operations_of_events(["A"]) == reading.operations(["1.1"]) == {}
-            assert set(reading.maintenances([1, 2, 3])) == {1, 2, 3}
-        with store.write() as transaction:
-            assert transaction.purge(NOW + 2 * MINUTE, 10) == 2
-            assert transaction.purge(NOW + 2 * MINUTE, 10) == 0
-        with store.read() as reading:
-            assert set(reading.maintenances([1, 2, 3])) == {3}
-            assert set(reading.operations_of_maintenance(3)) == {"3.1", "3.2"}
-            assert reading.history(HistoryQuery(machine="web-0")).operations == (
-                reading.operations(["3.2"])["3.2"],
-                reading.operations(["3.1"])["3.1"],
-            )
+    @pytest.mark.parametrize("rows", stories_beside(__file__, "store.txt"))
+    def test_the_story_holds(self, store: Store, rows: list[tuple[int, str]]) -> None:
+        assert StoreStory(store).play("store.txt", rows)
 
 
 def all_pages(store: Store, query: HistoryQuery) -> list[str]:
@@ -294,257 +229,358 @@ class History:
             assert last.next is None
             assert reading.history(HistoryQuery(limit=4)).next is None
 
-    def test_what_ended_is_listed_by_its_end_and_counted_by_its_status(self, store: Store) -> None:
-        ended = {"status": EventStatus.COMPLETED}
-        made = [operation(f"1.{n}", ended_at=NOW + n * MINUTE, **ended) for n in (3, 1, 2)]
-        made.append(operation("1.4", ended_at=NOW + 2 * MINUTE, status=EventStatus.CANCELED))
-        awaited = operation("1.5", ended_at=NOW + 5 * MINUTE, **ended, awaited=("web-0",))
-        save(store, with_maintenances(*made, awaited, operation("1.6")))
-        with store.read() as reading:
-            assert [o.id for o in reading.ended(NOW + 2 * MINUTE, 10)] == ["1.3", "1.4", "1.2"]
-            assert [o.id for o in reading.ended(NOW, 1)] == ["1.3"]
-            assert reading.ends(NOW + 2 * MINUTE) == {
-                EventStatus.COMPLETED: 2,
-                EventStatus.CANCELED: 1,
-            }
-            assert reading.ends(NOW + 9 * MINUTE) == {}
 
+class Outbox:
+    """Changes are numbered in the order of commits, at a time that does not go back."""
 
-def token(name: str, **fields: object) -> Token:
-    known = {
-        "role": AccessRole.VIEWER,
-        "digest": f"of {name}",
-        "created_by": "root",
-        "created_at": NOW,
-        "expires_at": None,
-    }
-    return msgspec.convert(known | fields | {"name": name}, Token)
+    def test_a_second_change_in_a_transaction_is_a_mistake(self, store: Store) -> None:
+        def twice() -> None:
+            with store.write() as transaction:
+                append(transaction, "a")
+                append(transaction, "b")
 
+        with pytest.raises(AssertionError):
+            twice()
+        assert append_alone(store, "c") == Position(1, "c")
 
-def record(
-    by: str = "ann", *, outcome: str = DONE, at: datetime = NOW, deed: str = ""
-) -> AuditRecord:
-    return AuditRecord(
-        at=at,
-        by=by,
-        role=AccessRole.OPERATOR,
-        address="10.0.0.1",
-        action="POST /v1/approvals",
-        deed=deed,
-        detail="1.1",
-        outcome=outcome,
-        request=f"of {by}",
-    )
+    def test_numbers_have_no_gaps_and_follow_the_order_of_commits(self, store: Store) -> None:
+        seen: list[int] = []
+        stop = threading.Event()
 
+        def follow() -> None:
+            while not stop.wait(patience.PAUSE_SECONDS):
+                with store.read() as reading:
+                    new = reading.changes_after(seen[-1] if seen else 0, 7)
+                seen.extend(one.sequence for one in new)
 
-def write(store: Store, *records: AuditRecord) -> None:
-    with store.write() as transaction:
-        transaction.record(records)
+        follower = threading.Thread(target=follow)
+        follower.start()
+        try:
+            with ThreadPoolExecutor(8) as threads:
+                made = list(threads.map(lambda n: append_alone(store, f"t{n}"), range(80)))
+            append_alone(store, "last")
+        finally:
+            stop.set()
+            follower.join()
+        assert sorted(p.sequence for p in made) == list(range(1, 81))
+        assert seen == list(range(1, len(seen) + 1))
 
-
-def found(store: Store, query: AuditQuery | None = None) -> list[int]:
-    with store.read() as reading:
-        return [one.sequence for one in reading.audit(query or AuditQuery())]
-
-
-def purge(store: Store, before: datetime, limit: int = 100, refusals: int = 100) -> int:
-    with store.write() as transaction:
-        return transaction.purge_audit(before, limit, refusals=refusals)
-
-
-class Accounts:
-    """Tokens come and go; records are numbered, and forgotten by age."""
-
-    def test_tokens_are_in_the_order_of_their_names_and_go_when_revoked(self, store: Store) -> None:
-        bob, ann = token("bob"), token("ann", expires_at=NOW + MINUTE)
-        save(store, Changes(tokens=(bob, ann)))
-        with store.read() as reading:
-            assert list(reading.tokens().values()) == [ann, bob]
-        save(store, Changes(revoked_tokens=("bob", "nobody")))
-        with store.read() as reading:
-            assert reading.tokens() == {"ann": ann}
-
-    def test_a_token_may_replace_the_one_that_is_revoked_with_it(self, store: Store) -> None:
-        save(store, Changes(tokens=(token("ann"),)))
-        again = token("ann", role=AccessRole.ADMIN)
-        save(store, Changes(tokens=(again,), revoked_tokens=("ann",)))
-        with store.read() as reading:
-            assert reading.tokens() == {"ann": again}
-
-    def test_a_token_of_a_relay_that_was_used_replaces_itself(self, store: Store) -> None:
-        made = relays.new_token("h1", "0123456789", by="ann", at=NOW)
-        used = msgspec.structs.replace(made, used_at=NOW)
-        for each in (made, used):
-            save(store, Changes(tokens=(each,)))
-            with store.read() as reading:
-                assert reading.tokens() == {"relay/h1/01234567": each}
-
-    def test_log_ins_are_left_out_if_asked_for_but_no_refused_one(self, store: Store) -> None:
-        deeds = ("approve", Deed.LOG_IN, Deed.LOG_IN_LINK, Deed.LOG_OUT)
-        write(store, *(record("ann", deed=deed) for deed in deeds))
-        write(store, record("", outcome="unauthorized", deed=Deed.LOG_IN))
-        assert found(store, AuditQuery(logins=False)) == [5, 1]
-        assert found(store) == [5, 4, 3, 2, 1]
-
-    def test_records_are_numbered_in_the_order_of_commits(self, store: Store) -> None:
-        write(store, record("ann"), record("bob"))
-        assert_rolled_back(store, lambda transaction: transaction.record([record("cid")]))
-        write(store)
-        write(store, record("dan"))
-        with store.read() as reading:
-            written = reading.audit(AuditQuery())
-        assert [(one.sequence, one.by) for one in written] == [(3, "dan"), (2, "bob"), (1, "ann")]
-
-    def test_a_transaction_sees_its_own_records_and_tokens(self, store: Store) -> None:
+    def test_the_time_of_a_transaction_never_goes_back(self, store: Store) -> None:
         with store.write() as transaction:
-            transaction.record([record()])
-            transaction.save(Changes(tokens=(token("ann"),)))
-            assert [one.sequence for one in transaction.audit(AuditQuery())] == [1]
-            assert list(transaction.tokens()) == ["ann"]
+            now = transaction.now()
+            if now is not None:
+                append(transaction, "ahead", now + JUMP / 2)
+        if now is None:  # the process's own clock counts
+            return
+        with store.write() as transaction:
+            later = transaction.now()
+        assert later is not None
+        assert later > now + JUMP / 2
+
+    def test_the_time_of_a_transaction_is_the_clocks_once_that_was_set_back(
+        self, store: Store
+    ) -> None:
+        with store.write() as transaction:
+            now = transaction.now()
+            if now is not None:
+                append(transaction, "before", now + timedelta(days=1))
+        if now is None:  # the process's own clock counts
+            return
+        with store.write() as transaction:
+            later = transaction.now()
+        assert later is not None
+        assert now < later < now + timedelta(days=1)
+
+
+class Members:
+    """What replicas say of themselves, and their names."""
+
+    def test_what_a_replica_says_is_read_back(self, store: Store) -> None:
+        told = replica(applied=7, serving=False, clock_ahead_ms=-3, addresses=("10.0.0.1:80",))
+        at = store.beat(told)
+        assert store.shared or at == NOW
+        with store.read() as reading:
+            assert reading.replicas() == {"r1": told}
+
+    def test_once_the_clock_is_set_back_nothing_was_seen_later_than_now(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
+        late = NOW + MINUTE
+        store.beat(replica("r1", beat_at=late), seen("web-0", asked_at=late) | seen("web-1"))
+        store.hear([relay("h1", late), relay("h2", NOW, due_at=NOW)])
+        with store.write() as transaction:
+            transaction.mark_relay("h1", late)
+            transaction.set_back(NOW, NOW)
+        with store.read() as reading:
+            assert reading.sightings() == seen("web-0") | seen("web-1")
+            assert reading.replicas()["r1"].beat_at == NOW
+            relays = reading.relays()
+            assert (relays["h1"].heard_at, relays["h1"].due_at) == (NOW, NOW)
+            assert relays["h1"].held_for == NOW
+            assert relays["h2"] == relay("h2", NOW, due_at=NOW)
+
+    def test_a_process_that_does_not_know_that_the_clock_was_set_back_writes_nothing(
+        self, store: Store
+    ) -> None:
+        if not store.shared:
+            return  # the process's own clock counts
+        save(store, WITH_MACHINES)
+        future = datetime(9000, 1, 1, tzinfo=UTC)
+        told = store.beat(replica("r1", beat_at=future), seen("web-0", asked_at=future))
+        store.hear([relay("h1", future)], future)
+        with store.read() as reading:
+            assert reading.sightings() == {}
+            assert reading.relays() == {}
+            assert reading.replicas()["r1"].beat_at <= told
+
+    def test_what_was_seen_is_told_to_who_has_read_before(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
+        store.beat(replica("r1"), seen("web-0"))
+        since = store.beat(replica("r2", beat_at=NOW + MINUTE), seen("web-1"))
+        with store.read() as reading:
+            assert list(reading.sightings(since)) == ["web-1"]
+            assert reading.sightings(since + MINUTE) == {}
+
+    def test_replicas_that_saw_the_same_machines_do_not_wait_for_each_other(
+        self, store: Store
+    ) -> None:
+        names = [f"m{n}" for n in range(200)]
+        fleet = tuple(map(machine, names))
+        save(store, Changes(scopes=(WEB,), machines=fleet))
+        with ThreadPoolExecutor(4) as threads:
+            orders = [
+                {name: one for key in names[::way] for name, one in seen(key).items()}
+                for way in (1, -1) * 8
+            ]
+            for done in [
+                threads.submit(store.beat, replica(f"r{n}"), o) for n, o in enumerate(orders)
+            ]:
+                done.result()
+        with store.read() as reading:
+            assert len(reading.sightings()) == len(names)
+
+    def test_a_name_is_one_replicas_until_it_is_given_back(self, shared_store: Store) -> None:
+        member = shared_store.join("r1")
+        other = shared_store.join("r2")
+        with pytest.raises(StoreUnusable) as refused:
+            shared_store.join("r1")
+        assert "r1" in str(refused.value)
+        assert "\n" not in str(refused.value)
+        member.close()
+        shared_store.join("r1").close()
+        other.close()
+
+    def test_a_member_is_told_of_changes_alone(self, shared_store: Store) -> None:
+        member = shared_store.join("r1")
+        assert member.wait(patience.PAUSE_SECONDS) == 0
+        append_alone(shared_store, "a")
+        append_alone(shared_store, "b")
+        told = [member.wait(patience.SECONDS)]
+        if told == [1]:
+            told.append(member.wait(patience.SECONDS))
+        assert told in ([2], [1, 2])
+        with shared_store.write() as transaction:
+            transaction.put_setting("a", "b")
+        assert_rolled_back(shared_store, lambda transaction: append(transaction, "b") and None)
+        append_alone(shared_store, "c")
+        assert member.wait(patience.SECONDS) == 3  # it is the next that the member is told of
+        member.close()
+
+    def test_every_member_that_waits_is_woken(self, shared_store: Store) -> None:
+        members = [shared_store.join(f"r{n}") for n in range(3)]
+        with ThreadPoolExecutor(3) as threads:
+            waiting = [threads.submit(member.wait, patience.SECONDS) for member in members]
+            append_alone(shared_store, "a")
+            assert [w.result() for w in waiting] == [1] * 3
+        for member in members:
+            member.close()
+
+
+class Text:
+    """No text has a NUL character: not every database can store it."""
 
     @pytest.mark.parametrize(
-        ("query", "expected"),
+        "changes",
         [
-            (AuditQuery(), [4, 3, 2, 1]),
-            (AuditQuery(by="ann"), [3, 1]),
-            (AuditQuery(by="Ann"), []),
-            (AuditQuery(since=NOW + MINUTE), [4, 3, 2]),
-            (AuditQuery(until=NOW + MINUTE), [1]),
-            (AuditQuery(since=NOW + MINUTE, until=NOW + 3 * MINUTE), [3, 2]),
-            (AuditQuery(before=3), [2, 1]),
-            (AuditQuery(before=3, by="ann", limit=1), [1]),
-            (AuditQuery(limit=2), [4, 3]),
-            (AuditQuery(by="nobody"), []),
-            (AuditQuery(by="\0"), []),
+            Changes(scopes=(msgspec.structs.replace(WEB, name="a\0b"),)),
+            Changes(scopes=(WEB,), machines=(machine("a", tags=(("role", "\0"),)),)),
+            with_maintenances(operation("1.1", description="\0")),
+            Changes(holds=(hold(HoldKind.EVERYTHING, reason="a\0"),)),
+            Changes(drains=(drain("\0h1"),)),
         ],
     )
-    def test_a_query_finds_its_records_newest_first(
-        self, store: Store, query: AuditQuery, expected: list[int]
-    ) -> None:
-        names = ("ann", "bob", "ann", "bob")
-        write(store, *(record(by, at=NOW + n * MINUTE) for n, by in enumerate(names)))
-        assert found(store, query) == expected
-
-    def test_what_is_older_is_forgotten_the_oldest_first(self, store: Store) -> None:
-        write(store, *(record(at=NOW + n * MINUTE) for n in range(5)))
-        assert purge(store, NOW + 3 * MINUTE, limit=2) == 2
-        assert found(store) == [5, 4, 3]
-        assert purge(store, NOW + 3 * MINUTE) == 1
-        assert found(store) == [5, 4]
-        assert purge(store, NOW + 3 * MINUTE) == 0
-        write(store, record())
-        assert found(store)[0] == 6
-
-    def test_of_refusals_only_the_latest_are_kept_and_of_changes_all(self, store: Store) -> None:
-        code = ErrorCode.UNAUTHORIZED.value
-        outcomes = (code, DONE, code, code, DONE, code)
-        write(store, *(record(outcome=outcome) for outcome in outcomes))
-        assert purge(store, NOW, refusals=2) == 2
-        assert found(store) == [6, 5, 4, 2]
-        assert purge(store, NOW, refusals=2) == 0
-
-    def test_a_record_with_a_nul_is_refused(self, store: Store) -> None:
-        with pytest.raises(Refused):
-            write(store, record("a\0b"))
-        assert found(store) == []
-
-
-def webhook(name: str, url: str = "https://a.example/") -> Webhook:
-    return Webhook(name=name, url=url, secret="whsec_", cursor=(0, 0))
-
-
-def put(store: Store, *webhooks: Webhook) -> None:
-    with store.write() as transaction:
-        transaction.put_webhooks(webhooks)
-
-
-class Webhooks:
-    """Webhooks are kept by name, beside the outbox."""
-
-    def test_webhooks_are_in_the_order_of_their_names_and_replaced_by_them(
-        self, store: Store
-    ) -> None:
-        put(store, webhook("b"), webhook("a"))
-        put(store, webhook("b", "https://b.example/"))
-        put(store)
+    def test_a_nul_is_refused_and_nothing_changes(self, store: Store, changes: Changes) -> None:
+        with pytest.raises(Refused) as refused:
+            save(store, changes)
+        assert refused.value.code is ErrorCode.INVALID
+        with pytest.raises(Refused), store.write() as transaction:
+            transaction.put_setting("a", "\0")
         with store.read() as reading:
-            found = reading.webhooks()
-        assert list(found) == ["a", "b"]
-        assert found["b"].url == "https://b.example/"
+            assert reading.scopes() == {}
 
-    def test_what_is_removed_is_gone_and_what_is_not_there_does_no_harm(self, store: Store) -> None:
-        put(store, webhook("a"), webhook("b"))
-        with store.write() as transaction:
-            transaction.remove_webhooks(["a", "nobody"])
-            assert list(transaction.webhooks()) == ["b"]
-            assert transaction.position().sequence == 0
+    def test_what_looks_like_a_nul_in_json_is_text_as_any(self, store: Store) -> None:
+        save(store, Changes(scopes=(msgspec.structs.replace(WEB, name="\\u0000"),)))
         with store.read() as reading:
-            assert list(reading.webhooks()) == ["b"]
-
-    def test_a_nul_character_is_refused(self, store: Store) -> None:
-        with pytest.raises(Refused) as refusal:
-            put(store, webhook("a\0b"))
-        assert refusal.value.code is ErrorCode.INVALID
+            assert [scope.name for scope in reading.scopes().values()] == ["\\u0000"]
 
 
-def relay(host: str = "h1", heard_at: datetime = NOW, **fields: object) -> Relay:
-    known: dict[str, object] = {
-        "replica": "a",
-        "version": "1",
-        "started_at": NOW,
-        "due_at": heard_at + MINUTE,
-        "etag": "e.7.d",
-        "machines": 3,
-    }
-    return msgspec.convert(known | fields | {"host": host, "heard_at": heard_at}, Relay)
+class Together:
+    """All or nothing, one after the other, and kept."""
 
+    def test_a_transaction_that_raises_leaves_nothing(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,)))
+        whole = msgspec.structs.replace(
+            with_maintenances(operation("1.1")),
+            scopes=(BATCH, msgspec.structs.replace(WEB, incarnation=5)),
+            machines=(machine("a"),),
+            holds=(hold(HoldKind.EVERYTHING),),
+            tombstones=(tombstone("b"),),
+            drains=(drain("h1"),),
+        )
 
-def known(store: Store) -> dict[str, Relay]:
-    with store.read() as reading:
-        return reading.relays()
-
-
-class Relays:
-    """Of a relay the latest that was heard counts."""
-
-    def test_of_a_relay_the_latest_that_anybody_heard_counts(self, store: Store) -> None:
-        store.hear([relay("h2"), relay("h1", NOW + MINUTE)])
-        store.hear([relay("h1", NOW, replica="b"), relay("h2", NOW + MINUTE, replica="b")])
-        assert known(store) == {
-            "h1": relay("h1", NOW + MINUTE),
-            "h2": relay("h2", NOW + MINUTE, replica="b"),
-        }
-
-    def test_relays_are_found_by_their_hosts_and_by_when_they_were_heard(
-        self, store: Store
-    ) -> None:
-        store.hear([relay("h1"), relay("h2", NOW + MINUTE), relay("h3", NOW + 2 * MINUTE)])
-        with store.read() as reading:
-            assert set(reading.relays(["h2", "h1", "h9"])) == {"h1", "h2"}
-            assert set(reading.relays(since=NOW + MINUTE)) == {"h2", "h3"}
-            assert set(reading.relays(["h1", "h2"], NOW + MINUTE)) == {"h2"}
-
-    def test_what_is_heard_leaves_alone_for_which_absence_a_host_is_held(
-        self, store: Store
-    ) -> None:
         store.hear([relay()])
-        with store.write() as transaction:
+
+        def change(transaction: Transaction) -> None:
+            transaction.save(whole)
+            transaction.put_setting("a", "b")
+            transaction.put_webhooks([webhook("a")])
             transaction.mark_relay("h1", NOW)
-            transaction.mark_relay("unknown", NOW)
-            assert transaction.relays()["h1"].held_for == NOW
-        store.hear([relay("h1", NOW + MINUTE)])
-        assert known(store) == {"h1": relay("h1", NOW + MINUTE, held_for=NOW)}
-        with store.write() as transaction:
-            transaction.mark_relay("h1", None)
-        assert known(store)["h1"].held_for is None
-
-    def test_a_relay_that_is_forgotten_is_gone(self, store: Store) -> None:
-        store.hear([relay("h1"), relay("h2")])
-        with store.write() as transaction:
+            transaction.append(new_change("a"), b"[1]")
+            assert set(transaction.scopes()) == {"web", "batch"}
+            assert transaction.next_maintenance_number() == 2
             transaction.forget_relay("h1")
-        assert list(known(store)) == ["h2"]
 
-    def test_a_relay_that_says_a_nul_is_refused(self, store: Store) -> None:
-        with pytest.raises(Refused):
-            store.hear([relay(version="a\0b")])
-        assert known(store) == {}
+        assert_rolled_back(store, change)
+        with store.read() as reading:
+            assert reading.scopes() == {"web": WEB}
+            assert reading.machines() == reading.live_operations() == reading.tombstones() == {}
+            assert reading.holds() == ()
+            assert reading.drains() == reading.webhooks() == {}
+            assert reading.setting("a") is None
+            assert reading.relays() == {"h1": relay()}
+            assert reading.news_after(0, 10) == []
+            assert reading.position() == Position()
+        with store.write() as transaction:
+            assert transaction.next_maintenance_number() == 1
+            assert transaction.append(new_change("b")) == Position(1, "b")
+
+    def test_increments_of_many_threads_are_all_counted(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB, BATCH)))
+
+        def increment(_: int) -> None:
+            with store.write() as transaction:
+                scopes = transaction.scopes().values()
+                more = (msgspec.structs.replace(s, incarnation=s.incarnation + 1) for s in scopes)
+                transaction.save(Changes(scopes=tuple(more)))
+
+        with ThreadPoolExecutor(16) as threads:
+            assert len(list(threads.map(increment, range(160)))) == 160
+        with store.read() as reading:
+            assert {s.incarnation for s in reading.scopes().values()} == {160}
+
+    def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB, BATCH)))
+        stop = threading.Event()
+        torn: list[tuple[int, int, int]] = []
+
+        def watch() -> int:
+            looks = 0
+            while not stop.is_set():
+                with store.read() as reading:
+                    web = reading.scopes()["web"].incarnation
+                    batch = reading.scopes()["batch"].incarnation
+                    change = reading.position().sequence
+                looks += 1
+                if not web == batch == change:
+                    torn.append((web, batch, change))
+            return looks
+
+        with ThreadPoolExecutor(4) as threads:
+            watching = [threads.submit(watch) for _ in range(4)]
+            for number in range(1, 60):
+                both = (msgspec.structs.replace(s, incarnation=number) for s in (WEB, BATCH))
+                with store.write() as transaction:
+                    for scope in both:
+                        transaction.save(Changes(scopes=(scope,)))
+                    transaction.append(new_change(f"t{number}"))
+            stop.set()
+            assert sum(w.result() for w in watching) > 0
+        assert torn == []
+
+    def test_a_view_is_of_the_instant_at_which_it_was_opened(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,)))
+        begun = threading.Event()
+
+        def write() -> None:
+            begun.set()
+            save(store, Changes(scopes=(msgspec.structs.replace(WEB, incarnation=1),)))
+
+        writer = threading.Thread(target=write)
+        with store.read() as reading:
+            writer.start()
+            assert begun.wait(patience.SECONDS)
+            writer.join(patience.SECONDS)
+            assert reading.scopes() == {"web": WEB}
+        writer.join()
+        with store.read() as reading:
+            assert reading.scopes()["web"].incarnation == 1
+
+    def test_any_thread_may_close_the_store(self, engine: Engine, tmp_path: Path) -> None:
+        opened = engine.open(tmp_path)
+        closing = threading.Thread(target=opened.close)
+        closing.start()
+        closing.join()
+        again = engine.open(tmp_path)
+        with again.read() as reading:
+            assert reading.scopes() == {}
+        again.close()
+
+    def test_what_was_committed_is_there_when_it_is_opened_again(
+        self, engine: Engine, tmp_path: Path
+    ) -> None:
+        whole = msgspec.structs.replace(
+            with_maintenances(operation("1.1")),
+            scopes=(WEB,),
+            machines=(machine("a"),),
+            holds=(hold(HoldKind.HOST, "h1"),),
+            tombstones=(tombstone("B"),),
+            drains=(drain("h1"),),
+        )
+        opened = engine.open(tmp_path)
+        save(opened, whole)
+        opened.close()
+        opened = engine.open(tmp_path)
+        with opened.read() as reading:
+            assert reading.operations(["1.1"]) == {"1.1": whole.operations[0]}
+            assert reading.machines() == {"a": whole.machines[0]}
+            assert reading.scopes() == {"web": WEB}
+            assert reading.holds() == whole.holds
+            assert reading.tombstones() == {"b": whole.tombstones[0]}
+            assert reading.drains() == {"h1": whole.drains[0]}
+        opened.close()
+
+    def test_what_was_committed_survives_the_death_of_the_process(
+        self, engine: Engine, tmp_path: Path
+    ) -> None:
+        told = 0
+        engine.open(tmp_path).close()  # a server that it needs is this process's child
+        for _ in range(3):
+            child = forked.Forked(
+                ["-m", "store.committer", engine.name, str(tmp_path)],
+                cwd=Path(__file__).parents[1],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert child.stdout is not None
+            with child, child.stdout as lines:
+                for _ in range(25):
+                    told = int(lines.readline())
+                child.send_signal(signal.SIGKILL)
+                told = max([told, *(int(line) for line in lines if line.endswith("\n"))])
+            assert child.returncode == -signal.SIGKILL
+            opened = engine.open(tmp_path)
+            with opened.read() as reading:
+                kept = reading.scopes()["web"].incarnation
+                ids = reading.operations([f"1.{n}" for n in range(kept + 2)])
+            opened.close()
+            assert kept in {told, told + 1}, "one more may have been committed, but not told"
+            assert set(ids) == {f"1.{n}" for n in range(1, kept + 1)}

@@ -1,14 +1,10 @@
 """Every store of ours keeps every promise of the port."""
 
-from store import conformance, conformance_outbox, conformance_together
+from store import conformance
 
-TestQuestions = conformance.Questions
+TestStories = conformance.Stories
 TestHistory = conformance.History
-TestAccounts = conformance.Accounts
-TestWebhooks = conformance.Webhooks
-TestRelays = conformance.Relays
-TestTogether = conformance_together.Together
-TestOutbox = conformance_outbox.Outbox
-TestNews = conformance_outbox.News
-TestMembers = conformance_outbox.Members
-TestText = conformance_outbox.Text
+TestOutbox = conformance.Outbox
+TestMembers = conformance.Members
+TestText = conformance.Text
+TestTogether = conformance.Together

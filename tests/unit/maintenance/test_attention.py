@@ -1,33 +1,25 @@
 """What an operator must know, and the words beside a status, beside the stories of scenarios."""
 
-import re
 from datetime import datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
 
-from builders import MINUTE, NOW, SECOND, Bench, maintenance
-from forewarn.maintenance import alerts, commands, planner, standing, turn_forecast, turns
+from builders import MINUTE, NOW, Bench, maintenance
+from forewarn.maintenance import alerts, commands, standing, turn_forecast, turns
 from forewarn.maintenance.alerts import AlertKind, Audience
 from forewarn.maintenance.footprints import Footprint
 from forewarn.maintenance.model import (
-    Changes,
     Drain,
     HoldKind,
     HostState,
     Maintenance,
     Refused,
 )
-from forewarn.maintenance.news import of_others
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
-from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import ErrorCode, EventType
 
 REBOOT = EventType.REBOOT
-
-
-def listed(bench: Bench, **sights: Audience) -> list[tuple[AlertKind, str]]:
-    return [(item.kind, item.about) for item in items(bench, **sights)]
 
 
 def items(bench: Bench, **sights: Audience) -> list[alerts.Alert]:
@@ -70,43 +62,6 @@ def test_units_that_the_rules_refuse_are_listed_after_ten_minutes_until_they_go(
     assert "h0, h1: no room" in item.message
     assert alerts.remedy(item) == "maintenance show 1"
     assert found(turns.asked(again, {0: 1, 1: 2}, NOW + 10 * MINUTE), 20 * MINUTE) == []
-
-
-def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:
-    bench = Bench()
-    bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
-    bench.ask(REBOOT, "web-0")
-    (item,) = items(bench, **{"1_1": Audience(2, 2, 1), "2_1": Audience(1, 1, 1)})[1:]
-    assert (item.kind, item.about, item.since) == (AlertKind.UNSEEN, "1.1", NOW)
-    assert "1 of 2 machines" in item.message
-    bench.approve(bench.event("1.1").id)
-    assert listed(bench, **{"1_1": Audience(2, 2, 0)}) == []
-
-
-@pytest.mark.parametrize(("up", "silent"), [(119, ""), (120, "2 of 3 machines")])
-def test_machines_that_do_not_ask_are_listed_once_they_have_had_the_time_to(
-    up: int, silent: str
-) -> None:
-    bench = Bench()
-    bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
-    (operation,) = bench.snapshot.operations.values()
-    found = alerts.items(
-        [operation], (), (), {"1.1": Audience(3, 1, 0)}, NOW, up_since=NOW - up * SECOND
-    )
-    (message,) = [item.message for item in found if item.kind is AlertKind.UNSEEN]
-    assert re.findall(r"\d of \d machines", message) == [
-        *([silent] if silent else ()),
-        "1 of 3 machines",
-    ]
-
-
-def test_the_oldest_is_first() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    bench.now += MINUTE
-    bench.hold(HoldKind.MACHINE, "bastion")
-    bench.now += 13 * MINUTE
-    assert listed(bench) == [(AlertKind.UNAPPROVED, "1.1"), (AlertKind.HELD, "machine bastion")]
 
 
 @pytest.fixture
@@ -159,32 +114,6 @@ def test_a_maintenance_that_rests_says_since_when_and_how_it_goes_on(bench: Benc
 # Holds with an end: they end at their time, never before, and plans count on it.
 
 END = NOW + 10 * MINUTE
-
-
-@pytest.fixture
-def held() -> Bench:
-    """An operation of web-0 whose scope is held for ten minutes, five after its announcement."""
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    bench.let_pass(5 * MINUTE)
-    bench.hold(HoldKind.SCOPE, "web", END)
-    return bench
-
-
-def test_whatever_tells_of_a_hold_tells_its_end(held: Bench) -> None:
-    operation, (hold,) = held.operation("1.1"), held.snapshot.holds
-    assert " until 12:10Z: " in standing.of_operation(operation, {}, [hold], held.now)
-    (alert,) = alerts.items([], [], [hold], {}, held.now, up_since=NOW)
-    machine = held.snapshot.machines["web-0"]
-    for said in (alert.message, planner.on_hold([machine], [hold])):
-        assert "2026-03-02 12:10:00Z" in said
-
-
-def test_the_news_tell_an_end_from_a_release(held: Bench) -> None:
-    (hold,) = held.snapshot.holds
-    for now, told in ((END - SECOND, "hold.released"), (END, "hold.expired")):
-        (item,) = of_others(LiveState(), Changes(released=(hold,)), (), now)
-        assert (item.type, item.data.until) == (told, END)
 
 
 def plan_end(bench: Bench) -> datetime | None:

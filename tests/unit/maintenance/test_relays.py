@@ -1,7 +1,6 @@
 """Which hosts are held because their relays are away, and which tokens are valid."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,8 +10,9 @@ from hypothesis import strategies as st
 from builders import MINUTE, NOW, SECOND
 from forewarn.maintenance import relays
 from forewarn.maintenance.accounts import Token
-from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayTerms, new_token
+from forewarn.maintenance.relays import LATE, Relay, RelayTerms, new_token
 from forewarn.vocabulary import AccessRole
+from stories import Told, elapsed, stories_beside
 
 TERMS = RelayTerms(
     replica="a",
@@ -44,92 +44,57 @@ def token(digest: str, minutes: int, *, used: bool = False) -> Token:
     return msgspec.structs.replace(token, used_at=made if used else None)
 
 
-def held(heard: Relay, now: datetime, terms: RelayTerms = TERMS, *, all_of_it: bool = True) -> str:
-    """What is to be done about one relay: `hold SECONDS` before now, `release`, or nothing."""
-    hold, release = relays.judge([heard], terms, lambda _: all_of_it, now)
-    if hold:
-        ((about, since),) = hold
-        assert about is heard
-        assert release == []
-        return f"hold {(now - since).total_seconds():g}"
-    return "release" if release else ""
+def moment(told: str) -> datetime:
+    """A time by its distance from now: `-1m`."""
+    span = elapsed(told.lstrip("-"))
+    return NOW - span if told.startswith("-") else NOW + span
 
 
-SINCE = NOW + 10 * MINUTE
-STARTED = {"began_at": SINCE - 10 * SECOND, "since": SINCE}
-BEHIND = {"behind": {"h1": NOW + 10 * SECOND}}
-"""Something changed 10 s after the relay was heard."""
+class JudgedStory(Told):
+    """A relay as it was heard, and the terms by which it is judged."""
+
+    def __init__(self) -> None:
+        self.terms_of = TERMS
+        self.relay()
+
+    def go_to(self, elapsed: timedelta) -> None:
+        self.now = NOW + elapsed
+
+    def relay(self, heard: str = "0s", waits: str = "1m", by: str = "a", held: str = "") -> None:
+        held_for = moment(held) if held else None
+        self.heard = relay(moment(heard), elapsed(waits), replica=by, held_for=held_for)
+
+    def terms(
+        self, began: str = "-101m", since: str = "-100m", token: str = "-90m", behind: str = ""
+    ) -> None:
+        host, _, at = behind.partition(":")
+        self.terms_of = RelayTerms(
+            replica="a",
+            began_at=moment(began),
+            since=moment(since),
+            tokens={} if token == "none" else {"h1": moment(token)},
+            behind={host: moment(at)} if behind else {},
+        )
+
+    def judged(self, what: str = "", lacks: str = "") -> None:
+        hold, release = relays.judge([self.heard], self.terms_of, lambda _: not lacks, self.now)
+        told = [f"hold {(self.now - since).total_seconds():g}" for _, since in hold]
+        assert all(about is self.heard for about in (*(one for one, _ in hold), *release))
+        assert told + ["release"] * len(release) == ([what] if what else [])
 
 
-@pytest.mark.parametrize(
-    ("fields", "terms", "is_late", "held_for"),
-    [
-        # Once its next request is late, since its last; what another heard may come later.
-        ({}, {}, NOW + MINUTE + LATE, 66),
-        ({"replica": "b"}, {}, NOW + MINUTE + LATE + HEARSAY, 72),
-        # One that lacks what changed is away though its request may wait.
-        ({"waits": 5 * MINUTE}, BEHIND, NOW + 10 * SECOND + LATE, 16),
-        ({"waits": 5 * MINUTE, "replica": "b"}, BEHIND, NOW + 10 * SECOND + LATE + HEARSAY, 22),
-        # An absence from before this replica's start counts since that, a later one whole.
-        ({}, STARTED, SINCE + LATE, 16),
-        ({"heard_at": SINCE - 8 * SECOND, "waits": SECOND}, STARTED, SINCE + LATE, 14),
-    ],
-)
-def test_a_relay_is_away_from_its_moment_on_and_not_before(
-    fields: dict[str, Any], terms: dict[str, Any], is_late: datetime, held_for: float
-) -> None:
-    known = msgspec.structs.replace(TERMS, **terms)
-    assert held(relay(**fields), is_late, known) == ""
-    assert held(relay(**fields), is_late + SECOND, known) == f"hold {held_for:g}"
+@pytest.mark.parametrize("rows", stories_beside(__file__, "relays.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    assert JudgedStory().play("relays.txt", rows)
 
 
-def test_what_changed_on_another_host_makes_no_relay_late() -> None:
-    elsewhere = msgspec.structs.replace(TERMS, behind={"h2": NOW})
-    assert held(relay(waits=5 * MINUTE), NOW + 5 * MINUTE, elsewhere) == ""
-
-
-def test_each_relay_is_judged_by_itself_to_the_moment() -> None:
+def test_each_relay_is_judged_by_itself() -> None:
     late = NOW + 5 * MINUTE
     on_time, away = relay(late), relay(host="h2")
     back = relay(late, host="h3", held_for=NOW)
     terms = msgspec.structs.replace(TERMS, tokens={"h1": NOW, "h2": NOW, "h3": NOW})
     found = relays.judge([on_time, away, back], terms, lambda _: True, late)
     assert found == ([(away, NOW)], [back])
-    edge = NOW + MINUTE + LATE
-    assert relays.judge([away], terms, lambda _: True, edge) == ([], [])
-    assert relays.judge([away], terms, lambda _: True, edge + SECOND) == ([(away, NOW)], [])
-
-
-AWAY = NOW + 5 * MINUTE
-NOBODYS, NEWER = {"tokens": {}}, {"tokens": {"h1": NOW + SECOND}}
-
-
-@pytest.mark.parametrize(
-    ("fields", "terms", "now", "all_of_it", "what"),
-    [
-        # It is held once for each absence, whoever has more patience.
-        ({"held_for": NOW}, {}, AWAY, True, ""),
-        ({"held_for": NOW - MINUTE}, {}, AWAY, True, "hold 300"),
-        *(
-            ({"held_for": NOW, "replica": replica}, {}, NOW + MINUTE + late, True, "")
-            for replica in ("a", "b")
-            for late in (LATE, LATE + SECOND, LATE + HEARSAY, LATE + HEARSAY + SECOND)
-        ),
-        # It is released when its relay is back and has everything.
-        ({"held_for": NOW - MINUTE}, {}, NOW, False, ""),
-        ({"held_for": NOW - MINUTE}, {}, NOW, True, "release"),
-        ({}, {}, NOW, True, ""),
-        # Without a token it is not held but released; an older token's word holds nothing.
-        ({}, NOBODYS, AWAY, True, ""),
-        ({"held_for": NOW}, NOBODYS, AWAY, False, "release"),
-        ({}, NEWER, AWAY, True, ""),
-    ],
-)
-def test_a_host_is_held_once_for_each_absence_and_released_when_its_relay_has_everything(
-    fields: dict[str, Any], terms: dict[str, Any], now: datetime, all_of_it: bool, what: str
-) -> None:
-    known = msgspec.structs.replace(TERMS, **terms)
-    assert held(relay(**fields), now, known, all_of_it=all_of_it) == what
 
 
 @given(

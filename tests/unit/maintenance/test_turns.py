@@ -1,8 +1,9 @@
-"""A maintenance whose units take turns: turns.txt, one verb a line, and what tables tell better."""
+"""A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partialmethod
+from itertools import cycle
+from random import Random
 from typing import Any, Final
 
 import msgspec
@@ -13,34 +14,44 @@ from forewarn.maintenance import (
     footprints,
     time_windows,
     turn_check,
+    turn_forecast,
     turn_orders,
     turn_plan,
     turns,
     units,
 )
+from forewarn.maintenance.commands import ALWAYS_ON
 from forewarn.maintenance.footprints import SEVERAL, Footprint
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
+    GuestFacts,
+    HostFacts,
     HostState,
+    Machine,
     Maintenance,
     Refused,
+    Scope,
     Way,
 )
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turns import Ask, Check, Done, Obstacle, Start, Stop, Wait
+from forewarn.maintenance.turn_plan import PlannedTurns
+from forewarn.maintenance.turns import Ask, Check, Done, Obstacle, Stop, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,
     MaintenanceTrigger,
+    TurnOrder,
     TurnPolicy,
     Unit,
     UnitKind,
     UnitState,
 )
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.maintenance.world import LiveState, World
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 from stories import Told, elapsed, elapsed_at, stories_beside
 
 TIMES: Final = ("opens_at", "closes_at", "approval_until")
@@ -187,6 +198,32 @@ class TurnStory(Told):
         assert because in self.of.reason
         self.compare(self.of, {"state": state, **told})
 
+    def begins(self, opens: str = "", closes: str = "", **told: str) -> None:
+        """A unit that is asked for now: its NotBefore, and its own longer notice."""
+        span = Span(NOW + elapsed(opens), NOW + elapsed(closes)) if opens else ALWAYS
+        found = turns.start_of(self.of, span, self.now)
+        times = [elapsed_at(at) if at else None for at in (found.opens_at, found.closes_at)]
+        assert times == [elapsed(told_at) if told_at else None for told_at in (opens, closes)]
+        self.compare(found, told)
+
+    def notice(self, event_type: str, span: str) -> None:
+        of = replace(self.of, event_type=EventType(event_type))
+        assert turns.notice_of(of) == elapsed(span)
+
+    def follows(self, name: str, drain: str = "", asked: str = "", reason: str = "") -> None:
+        """A unit under way follows the drain of its host, as that is now."""
+        units = tuple(
+            replace(unit, state=RUNNING, drain=True, reason="as before")
+            for unit in self.of.units
+            if unit.name == name
+        )
+        at = {"requested_at": NOW, "changed_at": NOW, "reboot_asked_at": NOW if asked else None}
+        drains = (
+            {name: Drain(host=name, state=HostState(drain), reason=reason, **at)} if drain else {}
+        )
+        of = replace(self.of, units=units)
+        self.of = turns.follow(of, {}, drains, lambda _: False, self.now)
+
     def progress(self, **told: str) -> None:
         self.compare(self.of.check, told)
 
@@ -198,32 +235,6 @@ for each in MaintenanceOrder:
 @pytest.mark.parametrize("rows", stories_beside(__file__, "turns.txt"))
 def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     assert TurnStory().play("turns.txt", rows)
-
-
-OPENS = NOW + 10 * HOUR
-WINDOW = Span(OPENS, OPENS + HOUR)
-
-
-@pytest.mark.parametrize(
-    ("policy", "window", "not_before", "notice_seconds"),
-    [
-        ({}, ALWAYS, None, 0),
-        ({}, WINDOW, None, 0),
-        ({"notice_seconds": 3600}, ALWAYS, NOW + HOUR + SECOND, 0),
-        ({"notice_seconds": 1800}, WINDOW, OPENS, 1800),
-        ({"notice_seconds": 37_800}, WINDOW, OPENS + HOUR / 2 + SECOND, 0),
-        ({"approval_until": NOW + 9 * HOUR}, ALWAYS, NOW + 9 * HOUR + SECOND, 0),
-        ({"approval_until": NOW}, ALWAYS, NOW + 15 * MINUTE + SECOND, 0),
-        ({"approval_until": OPENS + HOUR / 2}, WINDOW, OPENS + HOUR / 2 + SECOND, 0),
-    ],
-)
-def test_a_unit_starts_in_its_window_after_the_longer_notice_and_approval(
-    policy: dict[str, Any], window: Span, not_before: datetime | None, notice_seconds: int
-) -> None:
-    opens, closes = (None, None) if window is ALWAYS else (OPENS, OPENS + HOUR)
-    assert turns.start_of(maintenance(**policy), window, NOW) == Start(
-        not_before=not_before, notice_seconds=notice_seconds, opens_at=opens, closes_at=closes
-    )
 
 
 # What became of units.
@@ -263,29 +274,6 @@ def test_a_unit_is_done_when_its_operation_is_over_and_its_domain_is_up_unless_m
 def test_a_unit_that_history_has_forgotten_has_failed_and_one_not_recalled_yet_goes_on() -> None:
     assert followed(Bench()).state is RUNNING
     assert followed(Bench(), lost={"1.1"}).state is FAILED
-
-
-@pytest.mark.parametrize(
-    ("drain", "state", "reason"),
-    [
-        (None, FAILED, None),
-        ({"state": HostState.DRAINING}, RUNNING, "draining"),
-        ({"state": HostState.DRAINING, "reason": "web-0 moves"}, RUNNING, "draining: web-0 moves"),
-        ({"state": HostState.STUCK, "reason": "no power"}, FAILED, None),
-        ({"state": HostState.UP}, FAILED, None),
-        ({"state": HostState.UP, "reboot_asked_at": NOW}, UnitState.DONE, ""),
-    ],
-)
-def test_a_unit_follows_the_drain_of_its_host(
-    drain: dict[str, Any] | None, state: UnitState, reason: str | None
-) -> None:
-    of = of_units(under_way("h0", drain=True, reason="as before"))
-    drains = {}
-    if drain is not None:
-        drains["h0"] = Drain(host="h0", requested_at=NOW, changed_at=NOW, **drain)
-    (unit,) = turns.follow(of, {}, drains, lambda _: False, NOW).units
-    assert unit.state is state
-    assert reason in {None, unit.reason}
 
 
 def test_only_the_units_that_are_concerned_are_followed() -> None:
@@ -362,19 +350,6 @@ def test_what_the_table_lacks_is_refused(
     assert refusal.value.code is ErrorCode.CONFLICT
 
 
-@pytest.mark.parametrize(
-    ("event_type", "minutes"),
-    [
-        (EventType.FREEZE, 15),
-        (EventType.REBOOT, 15),
-        (EventType.REDEPLOY, 10),
-        (EventType.TERMINATE, 15),
-    ],
-)
-def test_the_notice_is_that_of_the_type(event_type: EventType, minutes: int) -> None:
-    assert turns.notice_of(replace(maintenance(), event_type=event_type)) == minutes * MINUTE
-
-
 # What is in the way.
 
 
@@ -446,45 +421,122 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     assert turn_plan.drained_soon(of_units(), units[1]) == ()
 
 
-# Policies, and words as people write them.
+Takes = dict[str, Footprint]
 
 
-@pytest.mark.parametrize(
-    ("policy", "where"),
-    [
-        ({"zone": "Mars/Olympus"}, "policy.zone"),
-        ({"windows": ("some day",)}, "policy.windows"),
-        ({"at_once": "rest"}, "policy.at_once"),
-        ({"blackouts": (Span(NOW, NOW),)}, "policy.blackouts"),
-    ],
-)
-def test_a_refused_policy_says_where(policy: dict[str, Any], where: str) -> None:
-    with pytest.raises(Refused) as refusal:
-        turns.check_policy(TurnPolicy(**policy))
-    assert (refusal.value.code, refusal.value.facts) == (ErrorCode.INVALID, {"where": where})
+def made(takes: Takes, *, drain: bool = False, **policy: Any) -> Maintenance:
+    of = msgspec.structs.replace(maintenance(*takes), policy=TurnPolicy(**policy))
+    given = [msgspec.structs.replace(unit, drain=drain) for unit in of.units]
+    units = turn_plan.arranged(given, lambda unit: takes[unit.key], of.policy)
+    return msgspec.structs.replace(of, units=units)
 
 
-@pytest.mark.parametrize(
-    ("read", "right", "wrong"),
-    [
-        (units.read_amount, ("1", "99999", "1%", "10%", "100%"), ("", "0", "0%", "101%", "rest")),
-        (units.read_spread, ("", "host", "tag:rack"), ("tag:", "Host", "rack")),
-        (
-            units.read_waves,
-            ([], ["rest"], ["1", "10%", "rest"], ["1", "2"]),
-            (["0"], ["0", "rest"], ["rest", "1"], ["1", "0"]),
-        ),
-        (units.read_tags, (), (["rack"], ["=r1"], ["rack=r1", "rack=r2"])),
-    ],
-)
-def test_amounts_waves_places_and_tags_are_read_as_people_write_them(
-    read: Callable[[Any], Any], right: tuple[Any, ...], wrong: tuple[Any, ...]
+def hosts(count: int, scope: str = "") -> Takes:
+    """Hosts with one machine each: each in a domain of a scope, or with a scope of its own."""
+    return {
+        f"h{n}": Footprint(machines=(f"m{n}",), domains={scope: n} if scope else {f"m{n}": 0})
+        for n in range(count)
+    }
+
+
+def large(chance: Random, count: int = 1000) -> Takes:
+    """Hosts in 20 racks with ten machines each; a scope's domain is its host's rack."""
+    takes: Takes = {}
+    for number in range(count):
+        rack = number % 20
+        scopes = {f"s{chance.randrange(400)}": rack % 5 for _ in range(10)}
+        names = tuple(f"m{number}-{n}" for n in range(10))
+        takes[f"h{number}"] = Footprint(machines=names, domains=scopes)
+    return takes
+
+
+def world_of(takes: Takes) -> World:
+    """A World of what hosts take."""
+    machines = {
+        name: Machine(
+            name=name,
+            scope=scope,
+            update_domain=domain,
+            fault_domain=0,
+            vm_id=f"id-{name}",
+            host=host,
+        )
+        for host, its in takes.items()
+        for name, (scope, domain) in zip(its.machines, cycle(its.domains.items()), strict=False)
+    }
+    names = {one.scope for one in machines.values()}
+    scopes = {n: Scope(name=n, kind=ScopeKind.AVAILABILITY_SET, update_domains=5) for n in names}
+    return World(LiveState(scopes=scopes, machines=machines))
+
+
+def survey_of(takes: Takes) -> HostSurvey:
+    """A look that finds the machines on the hosts that take them."""
+    hosts = {
+        host: HostFacts(
+            answers=True,
+            boot_id="1",
+            free_memory_mib=100_000,
+            can_reboot=True,
+            guests=tuple(
+                GuestFacts(vm_id=f"id-{n}", name=n, running=True, memory_mib=1)
+                for n in its.machines
+            ),
+        )
+        for host, its in takes.items()
+    }
+    keys = {f"id-{name}": name for its in takes.values() for name in its.machines}
+    return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
+
+
+def planned(of: Maintenance, takes: Takes) -> PlannedTurns:
+    drains = any(unit.drain for unit in of.units)
+    return turn_forecast.planned(
+        of,
+        lambda unit: takes[unit.key],
+        lambda: world_of(takes),
+        ALWAYS_ON,
+        NOW,
+        survey=survey_of(takes) if drains else None,
+    )
+
+
+def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
+    takes = hosts(2, "web")
+    world = world_of(takes)
+    for name, machine in [*world.machines.items()]:
+        world.machines[name] = msgspec.structs.replace(machine, host="")
+    world.maintenances[1] = made(takes, drain=True, at_once="100%")
+    survey = survey_of({**takes, "h2": Footprint(machines=(), domains={})})
+    for index in range(2):
+        turn_plan.drain(world, 1, index, survey, NOW)
+    first, second = world.maintenances[1].units
+    assert first.state is UnitState.RUNNING
+    assert (second.state, second.name in world.drains) == (UnitState.WAITING, False)
+    assert second.retry_at is not None
+
+
+def test_units_are_dealt_to_waves_by_number_and_by_part() -> None:
+    takes = hosts(20)
+    waves = [unit.wave for unit in made(takes, waves=("1", "10%", "rest")).units]
+    assert waves == [0] + [1] * 2 + [2] * 17
+    assert [u.wave for u in made(takes, waves=("5",)).units] == [0] * 5 + [1] * 15
+    assert [u.wave for u in made(takes, waves=("100%", "5")).units] == [0] * 20
+
+
+def test_units_without_machines_are_named() -> None:
+    takes = {"h9": Footprint(machines=(), domains={})} | hosts(2)
+    plan = planned(made(takes, at_once="2", order=TurnOrder.LISTED), takes)
+    assert plan.without_machines == ("h9",)
+    assert plan.first == ("h0", "h1")
+    assert plan.units == 2
+
+
+@pytest.mark.parametrize(("at_once", "drain"), [("1", True), ("10%", False)])
+def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
+    at_once: str, *, drain: bool
 ) -> None:
-    for each in right:
-        assert read(each) == each
-    for each in wrong:
-        with pytest.raises(ValueError, match="expected"):
-            read(each)
-    tags = units.read_tags(["rack=r1", "os=", "query=a=b"])
-    assert tags == {"rack": "r1", "os": "", "query": "a=b"}
-    assert [units.amount("rest", count) for count in (0, 1, 5)] == [1, 1, 5]
+    takes = large(Random(1))
+    plan = planned(made(takes, at_once=at_once, drain=drain), takes)
+    assert plan.machines == 10_000
+    assert plan.first
+    assert (plan.earliest is None) == drain  # that would be 20,000 moves: it is not foreseen
