@@ -271,9 +271,6 @@ class SiteStory(Told):
         assert part.obstacle == ""
 
 
-setattr(SiteStory, "pass", SiteStory.pass_)
-
-
 @pytest.mark.parametrize("rows", stories_beside(__file__, "maintenances.txt"))
 def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     told = SiteStory()

@@ -230,9 +230,6 @@ class RelayStory(Told):
             return dict(reading.relays())
 
 
-setattr(RelayStory, "pass", RelayStory.pass_)
-
-
 @pytest.mark.parametrize("rows", stories_beside(__file__, "relay_watch.txt"))
 def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     assert RelayStory().play("relay_watch.txt", rows)

@@ -4,6 +4,7 @@ What is owed to guests is given before anything starts.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
-from control.conftest import House, done
+from control.conftest import Busy, House, done
 from forewarn.clock import ManualClock
 from forewarn.control import webhooks
 from forewarn.control.changefeed import Changefeed
@@ -249,9 +250,6 @@ class TimeStory(Told):
             assert reading.webhooks()[name].free(moment(at))
 
 
-setattr(TimeStory, "pass", TimeStory.pass_)
-
-
 def moment(told: str) -> datetime:
     """A time by its distance from the beginning: `-2h`."""
     span = elapsed(told.lstrip("-"))
@@ -410,9 +408,6 @@ class ReplicaStory(Told):
             for one in self.processes[name].replicas.alerts()
         ]
         assert told == [*expected]
-
-
-setattr(ReplicaStory, "pass", ReplicaStory.pass_)
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "replicas.txt"))
@@ -582,3 +577,103 @@ async def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_ma
     assert operation(start).status is EventStatus.STARTED
     ticker.stop()
     await running
+
+
+# With real threads, one order at a time.
+
+STALL = 2 * SECOND
+"""Short of an outage by itself."""
+
+
+@pytest.fixture
+def threaded() -> Iterator[Busy]:
+    built = Busy(fleet=FLEET)
+    yield built
+    built.close()
+
+
+class Interrupted(ManualClock):
+    """A machine's clock that lets somebody else act while one thread reads it."""
+
+    def __init__(self) -> None:
+        super().__init__(NOW)
+        self.interrupt: Callable[[], None] | None = None
+
+    def monotonic(self) -> float:
+        now = super().monotonic()
+        if self.interrupt is not None:
+            interrupt, self.interrupt = self.interrupt, None
+            interrupt()
+        return now
+
+
+async def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum(
+    threaded: Busy,
+) -> None:
+    """The loop, its heartbeat and the writer's thread are real; time passes between two turns."""
+    real = threaded.clock
+    watch = ServiceClock(real)
+    heartbeat = Heartbeat(threaded.plane, watch, real)
+
+    def not_before() -> datetime:
+        return threaded.operation("1.1").not_before
+
+    await heartbeat.begin()
+    watch.open()
+    threaded.ask(EventType.REBOOT, "web-0")
+    beating = asyncio.create_task(heartbeat.run())
+    await patience.settled()
+    for _ in range(3):
+        real.advance(STALL)
+        await patience.settled()
+
+    def has_moved() -> bool:
+        real.advance(SECOND / 100)  # the heartbeat tries again, by and by
+        return not_before() > NOW + 15 * MINUTE
+
+    await patience.reached(has_moved)
+    heartbeat.stop()
+    await beating
+    assert not_before() == NOW + 15 * MINUTE + 3 * STALL
+
+
+class Contended:
+    """A lock that knows whether anybody has had to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waited = False
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.waited = True
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_nothing_starts_between_the_end_of_an_outage_and_what_is_owed_for_it() -> None:
+    """A transaction asks whether it may start something while the late beat is on its way."""
+    real = Interrupted()
+    watch = ServiceClock(ManualClock(NOW), loop=real)
+    watch.open()
+    assert watch.may_start()
+    real.advance(10 * SECOND)
+    watch._lock = lock = Contended()  # type: ignore[assignment] # it tells that somebody waits
+    beat = threading.Thread(target=watch.beat)
+
+    def beats() -> None:
+        beat.start()
+        patience.until(lambda: lock.waited or not beat.is_alive())
+
+    original = watch._held_up
+
+    def held_up() -> bool:
+        real.interrupt = beats
+        return original()
+
+    watch._held_up = held_up  # type: ignore[method-assign] # the instant between two looks
+    assert not watch.may_start()
+    beat.join(patience.SECONDS)
+    assert not beat.is_alive()

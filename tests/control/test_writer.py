@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -15,18 +16,20 @@ import msgspec
 import pytest
 
 import patience
-from builders import FLEET, MINUTE, NOW
+from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import Busy, Counting, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, Writer
+from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, ThreadWriter, Writer
 from forewarn.maintenance import fleet_file, news
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Scope
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable
+from forewarn.store.sql import Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 
 FINE = Outcome(succeeded=True, message="fine")
@@ -335,6 +338,83 @@ def test_an_inline_writer_answers_before_it_returns() -> None:
     assert isinstance(writer.submit(fail).exception(0), ZeroDivisionError)
     writer.close()
     assert store.names() == {"a"}
+    store.close()
+
+
+# Where a thread, the loop and the disk meet; `test_stress` lets chance choose the order.
+
+
+class Stalled(asyncio.SelectorEventLoop):
+    """A loop whose callers on other threads are put aside for a few turns after each call."""
+
+    def call_soon_threadsafe(self, *given: Any, **more: Any) -> asyncio.Handle:
+        handle = super().call_soon_threadsafe(*given, **more)
+        if threading.current_thread().name == "forewarn-writer":
+            turns = threading.Event()
+            super().call_soon_threadsafe(super().call_soon_threadsafe, turns.set)
+            turns.wait(patience.SECONDS)
+        return handle
+
+
+def test_a_handler_meets_memory_before_a_change_or_after_it_and_never_between(
+    busy: BusyFleet,
+) -> None:
+    first: list[str] = []
+    second: list[str] = []
+    between = 0
+
+    async def story() -> None:
+        nonlocal between
+        for memory in (first, second):
+            busy.feed.subscribe(lambda c, known=memory: known.extend(m.name for m in c.machines))
+        busy.feed.deliver_on(asyncio.get_running_loop())
+        for n in range(20):
+            again = {"machine": [{"name": f"m{n}"}]}
+            future = busy.plane.apply_fleet(msgspec.convert(again, fleet_file.Fleet))
+            while not future.done() or len(second) <= n:
+                between += len(first) != len(second)
+                await asyncio.sleep(0)  # so that it looks between any two turns
+
+    with asyncio.Runner(loop_factory=Stalled) as runner:
+        runner.run(story())
+    assert (len(first), between) == (20, 0)
+
+
+def test_a_writer_that_dies_answers_whoever_waits_and_says_so(busy: BusyFleet) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    @contextmanager
+    def write() -> Iterator[Transaction]:
+        entered.set()
+        assert go.wait(patience.SECONDS)
+        raise SystemExit
+        yield
+
+    busy.store.write = write  # type: ignore[method-assign] # a thread can die of anything
+    waiting = [busy.plane.probe()]
+    assert entered.wait(patience.SECONDS)
+    waiting += [busy.plane.probe() for _ in range(3)]
+    go.set()
+    for future in waiting:
+        with pytest.raises(StoreUnavailable):
+            future.result(patience.SECONDS)
+    ended = busy.writer.ended.exception(patience.SECONDS)
+    assert isinstance(ended, StoreUnavailable)
+    assert isinstance(ended.__cause__, SystemExit)
+    with pytest.raises(StoreUnavailable):
+        busy.plane.probe().result(patience.SECONDS)
+
+
+def test_a_question_does_not_wait_for_whoever_writes(tmp_path: Path) -> None:
+    store = sqlite.open_store(tmp_path / "it.db")
+    writer = ThreadWriter(store, ManualClock(NOW), Changefeed())
+    plane = Plane(writer, mint("a"))
+    with store.write():
+        waiting = plane.probe()
+        assert plane.next_wakeup().result(patience.SECONDS) is None
+        assert not waiting.done()
+    waiting.result(patience.SECONDS)
+    writer.close()
     store.close()
 
 
