@@ -6,6 +6,7 @@ begins with spaces belongs to the one above.
 
 import asyncio
 import atexit
+import keyword
 import re
 import shlex
 from collections.abc import Callable, Coroutine
@@ -88,7 +89,7 @@ def play(name: str, rows: Rows, carry_out: Callable[[str], object]) -> int:
 
 
 class Told:
-    """A story so far. Its public methods are the verbs, with `-` for `_`.
+    """A story so far. Its public methods are the verbs, with `-` for `_`; `pass_` is `pass`.
 
     `at 5m` before a verb is a time from the beginning, and `refused=conflict` says that a line must
     be refused, and may name facts; `refused_saying` and `refused_without` are about its words.
@@ -123,7 +124,7 @@ class Told:
             return
         refused = options.pop("refused", "").split()
         says, unsaid = options.pop("refused_saying", ""), options.pop("refused_without", "\0")
-        act = getattr(self, verb.replace("-", "_"))
+        act = getattr(self, verb.replace("-", "_") + "_" * keyword.iskeyword(verb))
         if not refused:
             act(*names, **options)
             return

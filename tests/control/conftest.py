@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,6 +21,7 @@ from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, HostFacts, Operation, Policy, Queueing, Sighting
 from forewarn.maintenance.planner import Plan, Request
+from forewarn.maintenance.relays import Relay
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
@@ -45,15 +46,23 @@ class Counting(Wrapped):
         self.commits = 0
         self.away = self.blind = False
         self.refused = 0
+        self.fails_in = 0
+        """It is away for this one of the next transactions."""
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        if self.away:
+        self.fails_in -= 1
+        if self.away or self.fails_in == 0:
             self.refused += 1
             raise StoreUnavailable("the disk is full")
         with super().write() as transaction:
             yield transaction
         self.commits += 1
+
+    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
+        if self.away:
+            raise StoreUnavailable("the disk is full")
+        super().hear(relays, at)
 
     def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
         if self.blind:
@@ -63,33 +72,6 @@ class Counting(Wrapped):
     def names(self) -> set[str]:
         with self.read() as reading:
             return {scope.name for scope in reading.scopes().values()}
-
-
-class Slow(Plane):
-    """Keeps what it was asked; answers can be held back, as a slow disk holds them."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.looks: list[Collection[str]] = []
-        self.questions = 0
-        self.hold_back = False
-        self.held: list[tuple[Future[Any], Any]] = []
-
-    def record_returns(self, operations: Collection[str]) -> "Future[Any]":
-        self.looks.append(operations)
-        return self._late(super().record_returns(operations))
-
-    def next_wakeup(self) -> "Future[datetime | None]":
-        self.questions += 1
-        future = super().next_wakeup()
-        return future if future.result(patience.SECONDS) is not None else self._late(future)
-
-    def _late(self, future: "Future[Any]") -> "Future[Any]":
-        if not self.hold_back:
-            return future
-        late: Future[Any] = Future()
-        self.held.append((late, future.result(patience.SECONDS)))
-        return late
 
 
 class House:

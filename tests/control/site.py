@@ -19,7 +19,7 @@ from forewarn.control.executor import Executor
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
 from forewarn.control.outbox import everything, state_of
-from forewarn.control.plane import Plane, Retention, Stepped
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import Writer
 from forewarn.maintenance import fleet_file
@@ -36,9 +36,8 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
-from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitState
+from forewarn.maintenance.units import MaintenanceState, TurnPolicy
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventType
@@ -66,24 +65,15 @@ FLEET = msgspec.convert(
 ON_H1 = ("db", "web-0", "web-1")
 
 
-class ManualChecks:
-    """Checks whose ends the test decides; by default each passes at once."""
+class Checks:
+    """Checks that pass at once, or raise."""
 
     names = frozenset({"smoke"})
+    error: Exception | None = None
 
-    def __init__(self) -> None:
-        self.runs: list[CheckRun] = []
-        self.fails = 0
-        """How many of the next runs fail."""
-        self.open = asyncio.Event()
-        self.open.set()
-
-    async def run(self, run: CheckRun) -> CheckResult:
-        self.runs.append(run)
-        await self.open.wait()
-        if self.fails:
-            self.fails -= 1
-            return CheckResult(passed=False, message="cold caches")
+    async def run(self, _: CheckRun) -> CheckResult:
+        if self.error:
+            raise self.error
         return CheckResult(passed=True)
 
 
@@ -110,15 +100,12 @@ class Rebooted(SimulatedConnector):
     def __init__(self, site: "Site") -> None:
         super().__init__(site.clock, {}, site.machines)
         self._site = site
-        self.silent = ""
         self.survey_fails = False
         self.survey_hangs = False
         self.hanging = asyncio.Event()
         self.surveys = 0
-        self.tasks: list[Task] = []
 
     async def perform(self, task: Task) -> Outcome:
-        self.tasks.append(task)
         outcome = await super().perform(task)
         failing = task.machines[0] in self._site.failing
         return Outcome(succeeded=False, message="no memory") if failing else outcome
@@ -137,8 +124,6 @@ class Rebooted(SimulatedConnector):
         facts = (await self.survey())[host]
         assert not any(guest.running for guest in facts.guests)
         self._site.reboots.append(host)
-        if self._site.reboot_fails:
-            return Outcome(succeeded=False, message="permission denied")
         if self._site.reboot_hangs:
             await asyncio.Event().wait()
         return await super().reboot_host(host)
@@ -154,14 +139,13 @@ class Site:
         self.clock = ManualClock(NOW)
         self.reboots: list[str] = []
         self.failing: set[str] = set()
-        self.reboot_fails = False
         self.reboot_hangs = False
         self.host_back = Policy().host_back
         self.kills = 0
         self.connector = Rebooted(self)
-        self.checks = ManualChecks()
+        self.checks = Checks()
         self._mint = mint("b")
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self._wire()
         done(self.plane.apply_fleet(of))
 
@@ -188,17 +172,13 @@ class Site:
         self.maintenances.learn(known)
         for part in (self.ticker, self.executor, self.maintenances, self.hosts):
             self.feed.subscribe(part.learn)
-            self._tasks.append(asyncio.create_task(part.run()))
-
-    def driving(self) -> "asyncio.Task[None]":
-        """The task that drives the drains."""
-        return self._tasks[-1]
+            self.tasks.append(asyncio.create_task(part.run()))
 
     async def kill(self) -> None:
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks = []
 
     def play(self, story: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -292,11 +272,6 @@ class Site:
                 survey=survey,
             )
 
-    def plan(
-        self, targets: UnitTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
-    ) -> PlannedTurns:
-        return self.prepare(asked_for(targets, **policy), drained)[1]()
-
     def begin(
         self, targets: UnitTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
     ) -> Maintenance:
@@ -314,20 +289,6 @@ class Site:
     def maintenance(self, number: int = 1) -> Maintenance:
         with self.store.read() as reading:
             return reading.maintenances([number])[number]
-
-    def unit(self, name: str, number: int = 1) -> Unit:
-        return next(unit for unit in self.maintenance(number).units if unit.name == name)
-
-    def states(self, number: int = 1) -> dict[str, UnitState]:
-        return {unit.name: unit.state for unit in self.maintenance(number).units}
-
-    def order(
-        self, kind: MaintenanceOrder, unit: str = "", number: int = 1
-    ) -> tuple[Operation, ...]:
-        return done(self.plane.order(maintenances.order, number, kind, unit, by="bob"))
-
-    def take_turns(self, number: int = 1) -> Stepped:
-        return done(self.plane.order(maintenances.take_turns, number, None))
 
     async def reach(
         self, ready: Callable[[], bool], *, approving: bool = True, rounds: int = 300

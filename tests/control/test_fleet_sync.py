@@ -223,9 +223,6 @@ class SyncStory(Told):
         assert says in alert.message
 
 
-setattr(SyncStory, "pass", SyncStory.pass_)
-
-
 @pytest.fixture
 def told(house: House) -> Iterator[SyncStory]:
     story = SyncStory(house)

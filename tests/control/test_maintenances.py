@@ -1,10 +1,11 @@
-"""Maintenances and drains through the control plane: halted, killed, at cross purposes, refused."""
+"""Maintenances and drains through the control plane: maintenances.txt, and kills at any commit."""
 
 import asyncio
 import itertools
-from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,12 +13,14 @@ import pytest
 import patience
 from builders import NOW, SECOND
 from control.conftest import done, put
-from control.site import FLEET, ON_H1, REBOOT, ManualChecks, Site, asked_for, drain_of, played
+from control.site import FLEET, ON_H1, REBOOT, Site, asked_for, drain_of, played
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
-from forewarn.control.maintenances import UnitTargets
+from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
 from forewarn.control.plane import Stepped
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import fleet_file, host_drain, planner
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
     DrainOptions,
@@ -27,11 +30,18 @@ from forewarn.maintenance.model import (
     Stay,
 )
 from forewarn.maintenance.relays import Relay, new_token
-from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turns import Obstacle
-from forewarn.maintenance.units import CheckProgress, MaintenanceState, TurnOrder, UnitState
+from forewarn.maintenance.units import (
+    CheckProgress,
+    MaintenanceState,
+    TurnOrder,
+    TurnPolicy,
+    UnitState,
+)
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
+from stories import RUNNER, Told, elapsed, listed, stories_beside
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
@@ -42,43 +52,232 @@ def site() -> Site:
     return Site()
 
 
-async def test_hosts_that_can_be_drained_are_drained_and_rebooted(site: Site) -> None:
-    site.begin(UnitTargets(all_hosts=True), drained=("h1", "h2", "h3"))
-    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-    assert sorted(site.reboots) == ["h1", "h2", "h3"]
-    assert set(site.states().values()) == {DONE}
-    assert {drain.state for drain in site.drains().values()} == {HostState.UP}
-    assert site.where("web-0", "web-2", "cache") == ["h1", "h2", "h3"]
+class TroubledMaintenances(Maintenances):
+    """Fails in each step of one maintenance."""
+
+    broken = 0
+
+    def _step(self, each: int, survey: HostSurvey | None) -> "Future[Stepped]":
+        if each == self.broken:
+            raise ArithmeticError("no")
+        return super()._step(each, survey)
 
 
-async def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain(site: Site) -> None:
-    site.failing = {"cache"}  # which is on h3
-    site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
-    await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
-    assert site.reboots == []
-    site.failing.clear()
-    site.order(MaintenanceOrder.RETRY, "h3")
-    assert site.drains()["h3"].state is HostState.DRAINING
-    site.order(MaintenanceOrder.RESUME)
-    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-    assert site.reboots == ["h3", "h2"]
-    assert set(site.states().values()) == {DONE}
+class TroubledSite(Site):
+    """One whose maintenances can be troubled."""
+
+    maintenances: TroubledMaintenances
+
+    def _wire(self) -> None:
+        super()._wire()
+        given = (self.plane, self.clock, self.hosts.survey, self.checks)
+        self.maintenances = TroubledMaintenances(*given)
 
 
-async def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another(
-    site: Site,
-) -> None:
-    asked = asked_for(
-        UnitTargets(hosts=("h1", "h2")), draining=DrainOptions(), order=TurnOrder.LISTED
-    )
-    site.start_as_asked(asked, ("h1", "h2"))
-    await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
-    assert site.drains()["h1"].changed_at <= site.drains()["h2"].requested_at
-    assert {name: drain.state for name, drain in site.drains().items()} == {
-        "h1": HostState.EMPTY,
-        "h2": HostState.EMPTY,
-    }
-    assert site.reboots == []
+class SiteStory(Told):
+    """A site whose service runs; all waits when a line is over.
+
+    `until` and `reach` let time pass, and approve whatever is announced.
+    """
+
+    def __init__(self) -> None:
+        self.site = TroubledSite()
+        self.surveyed = 0
+        self.start()
+
+    def start(self) -> None:
+        async def start() -> None:
+            self.site.start()
+
+        RUNNER.run(start())
+
+    def kill(self) -> None:
+        RUNNER.run(self.site.kill())
+
+    def carry_out(self, row: str) -> None:
+        super().carry_out(row)
+        RUNNER.run(self.site.settle())
+
+    # Orders.
+
+    def fleet(self, *machines: str, tags: str = "") -> None:
+        """Apply machines alone, such as `db:h1`; without any, the fleet of the beginning."""
+        tagged = dict(each.split(":") for each in listed(tags))
+        alone = [
+            {"name": name, "host": host, "tags": tagged}
+            for name, host in (each.split(":") for each in machines)
+        ]
+        fleet = msgspec.convert({"machine": alone}, fleet_file.Fleet)
+        done(self.site.plane.apply_fleet(fleet if machines else FLEET))
+
+    def remove(self, *machines: str) -> None:
+        done(self.site.plane.remove_machines(machines))
+
+    def begin(self, drained: str = "", reboot: str = "yes", tags: str = "", **told: str) -> None:
+        """Begin a maintenance of hosts or machines, which have commas between them."""
+        kinds = {"hosts", "machines"} & told.keys()
+        targets: dict[str, Any] = {kind: tuple(listed(told.pop(kind))) for kind in kinds}
+        targets["tags"] = tuple(tuple(each.split(":")) for each in listed(tags))
+        policy = msgspec.convert(told, TurnPolicy, strict=False)
+        draining = DrainOptions(reboot=reboot == "yes") if drained else None
+        asked = Asked(
+            request=REBOOT, targets=UnitTargets(**targets), policy=policy, draining=draining
+        )
+        self.site.start_as_asked(asked, tuple(listed(drained)))
+
+    def drain(self, host: str, reboot: str = "", away: str = "") -> None:
+        """Have a host drained; the store may be away from then on."""
+        RUNNER.run(self.site.drain(host, reboot=bool(reboot)))
+        self.site.store.away = bool(away)
+
+    def order(self, kind: str, unit: str = "") -> None:
+        given = (1, MaintenanceOrder(kind), unit)
+        done(self.site.plane.order(maintenances.order, *given, by="bob"))
+
+    def retry_drain(self, host: str) -> None:
+        done(self.site.plane.order_drain(host, host_drain.retry))
+
+    # Time and trouble.
+
+    def until(self, host: str, state: str) -> None:
+        RUNNER.run(self.site.until(HostState(state), host=host))
+
+    def reach(self, state: str, number: str = "1", approving: str = "yes") -> None:
+        ready = self.site.is_in(MaintenanceState(state), number=int(number))
+        given = {"approving": approving == "yes", "rounds": 1000}
+        RUNNER.run(self.site.reach(ready, **given))
+
+    def pass_(self, span: str, times: str = "1") -> None:
+        for _ in range(int(times)):
+            self.site.clock.advance(elapsed(span))
+            RUNNER.run(self.site.settle())
+
+    def fails(self, *machines: str) -> None:
+        """What is done to these machines fails."""
+        self.site.failing = {*machines}
+
+    def survey(self, how: str) -> None:
+        self.site.connector.survey_fails = how == "fails"
+        self.site.connector.survey_hangs = how == "hangs"
+
+    def reboot_hangs(self, span: str) -> None:
+        """The command that reboots a host hangs, and has so much time."""
+        self.kill()
+        self.site.reboot_hangs, self.site.host_back = True, elapsed(span)
+        self.start()
+
+    def check_raises(self, why: str) -> None:
+        self.site.checks.error = OSError(why)
+
+    def store_back(self) -> None:
+        self.site.store.away = False
+
+    def stand_still_at_reboot(self) -> None:
+        """The service gets no turn between the order to reboot a host and its command."""
+
+        def stand_still(changes: Changes) -> None:
+            if any(drain.state is HostState.REBOOTING for drain in changes.drains):
+                self.site.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
+
+        self.site.feed.subscribe(stand_still)
+
+    def break_drain(self, like: str) -> None:
+        """The service has a drain of a host that nobody knows."""
+        drains = self.site.hosts.drains
+        self.site.hosts.drains = {"nobody knows it": drains[like], **drains}
+
+    def break_steps(self, number: str) -> None:
+        self.site.maintenances.broken = int(number)
+
+    def lose_zone(self, number: str) -> None:
+        """The time zone of a policy is gone."""
+
+        def moved_to_mars(unit: UnitOfWork, _: object) -> None:
+            known = unit.world.maintenances[int(number)]
+            policy = msgspec.structs.replace(known.policy, zone="Mars/Olympus")
+            moved = msgspec.structs.replace(known, policy=policy)
+            unit.world.maintenances[known.number] = moved
+
+        done(self.site.plane.order(moved_to_mars))
+
+    def relay_token(self, host: str) -> None:
+        token = new_token(host, "d", by="ann", at=NOW)
+        done(self.site.plane.order(relay_watch.create_token, token))
+
+    def relay_asks(self, host: str) -> None:
+        now = self.site.clock.now()
+        times = {"started_at": now, "heard_at": now, "due_at": now}
+        told = {"replica": "a", "version": "1", "etag": "", "machines": 0}
+        self.site.store.hear([Relay(host=host, **told, **times)])
+
+    def stop_drains(self) -> None:
+        """The part that drives drains ends at once, and well."""
+        task = self.site.tasks[-1]
+        assert not task.done()
+        self.site.hosts.stop()
+        RUNNER.run(self.site.settle())
+        assert task.done()
+        assert task.exception() is None
+
+    # What must be so.
+
+    def host(self, name: str, state: str, because: str = "", **told: str) -> None:
+        found = self.site.drains()[name]
+        assert because in found.reason
+        self.compare(found, {"state": state, **told})
+
+    def in_turn(self, first: str, second: str) -> None:
+        """The drain of one host was over when that of another began."""
+        drains = self.site.drains()
+        assert drains[first].changed_at <= drains[second].requested_at
+
+    def rebooted(self, *hosts: str) -> None:
+        assert self.site.reboots == [*hosts]
+
+    def where(self, *places: str) -> None:
+        expected = dict(place.split(":") for place in places)
+        assert self.site.where(*expected) == [*expected.values()]
+
+    def not_on(self, host: str, *machines: str) -> None:
+        assert host not in self.site.where(*machines)
+
+    def maintenance(self, number: str, state: str, because: str = "") -> None:
+        found = self.site.maintenance(int(number))
+        assert found.state == state
+        assert because in found.reason
+
+    def units(self, number: str, *expected: str) -> None:
+        units = self.site.maintenance(int(number)).units
+        assert [f"{unit.name} {unit.state}" for unit in units] == [*expected]
+
+    def unit(self, number: str, name: str, because: str) -> None:
+        units = self.site.maintenance(int(number)).units
+        assert [because in unit.reason for unit in units if unit.name == name] == [True]
+
+    def operations(self, count: str) -> None:
+        assert len(self.site.all_operations()) == int(count)
+
+    def surveys(self, count: str = "") -> None:
+        """How often the hosts were looked at since this was said last."""
+        before, self.surveyed = self.surveyed, self.site.connector.surveys
+        assert not count or self.surveyed - before == int(count)
+
+    def earlier_than(self, span: str) -> None:
+        assert self.site.clock.now() - NOW < elapsed(span)
+
+    def alerts(self, *expected: str) -> None:
+        part = self.site.maintenances
+        assert [f"{alert.kind} {alert.about}" for alert in part.alerts()] == [*expected]
+        assert part.obstacle == ""
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "maintenances.txt"))
+def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
+    told = SiteStory()
+    try:
+        assert told.play("maintenances.txt", rows)
+    finally:
+        told.kill()
 
 
 def test_a_request_is_the_same_however_its_machines_are_written() -> None:
@@ -88,32 +287,11 @@ def test_a_request_is_the_same_however_its_machines_are_written() -> None:
     assert len(digests) == 1
 
 
-def test_machines_are_named_by_their_tags(site: Site) -> None:
-    tagged = {"machine": [{"name": "db", "host": "h1", "tags": {"role": "leader"}}]}
-    done(site.plane.apply_fleet(msgspec.convert(tagged, fleet_file.Fleet)))
-    begun = site.begin(UnitTargets(tags=(("role", "leader"),), machines=("cache",)))
-    assert sorted(begun.targets) == sorted(unit.name for unit in begun.units) == ["cache", "db"]
-
-
 # The check.
 
 CHECKED = {"check": "smoke", "check_tries": 2, "check_within_seconds": 200}
 YEARS = timedelta(days=800)
 DB_AND_CACHE = UnitTargets(machines=("db", "cache"))
-
-
-def test_a_check_that_raises_has_failed() -> None:
-    class Broken(ManualChecks):
-        async def run(self, run: CheckRun) -> CheckResult:
-            raise OSError("no disk")
-
-    async def story(site: Site) -> None:
-        site.begin(DB_AND_CACHE, **CHECKED)
-        await site.reach(site.is_in(MaintenanceState.HALTED))
-
-    site = Site()
-    site.checks = Broken()
-    assert "no disk" in played(story, site).maintenance().reason
 
 
 def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over(site: Site) -> None:
@@ -190,31 +368,6 @@ def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
             return
 
 
-def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -> None:
-    names = [f"{scope}-{n}" for scope in ("web", "db") for n in range(3)]
-    alone = [{"name": name, "host": f"h{1 + int(name[-1])}"} for name in names]
-    farm = Site(msgspec.convert({"machine": alone}, fleet_file.Fleet))
-    home = {machine.name: machine.host for machine in farm.machines()}
-    hosts = tuple(sorted(set(home.values())))
-
-    async def story(_: Site) -> None:
-        await farm.drain("h1", reboot=True)
-        await farm.reach(lambda: "h1" not in farm.where(*home), approving=False)
-        begun = farm.begin(UnitTargets(hosts=("h2", "h3")), drained=hosts, at_once="2").number
-        await farm.settle()
-        assert set(farm.states(begun).values()) == {WAITING}
-        assert "of host h1" in farm.unit("h2", begun).reason
-
-        def over() -> bool:
-            return farm.maintenance(begun).state is not MaintenanceState.RUNNING
-
-        await farm.reach(over, approving=False, rounds=1000)
-
-    played(story, farm)
-    assert farm.where(*home) == [*home.values()]
-    assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
-
-
 def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: Site) -> None:
     site.plane.policy = Policy(user_initiated_limit=1)
     asked = asked_for(UnitTargets(machines=("cache",)))
@@ -224,106 +377,6 @@ def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: Site) -> None:
     done(site.plane.request(msgspec.structs.replace(of_user, machines=("db",))))
     plan = site.prepare(asked)[1]()
     assert (plan.first, plan.waits_for) == ((), Obstacle.REFUSED)
-
-
-def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
-    site: Site,
-) -> None:
-    token = new_token("h1", "d", by="ann", at=NOW)
-
-    def hear() -> None:
-        now = site.clock.now()
-        times = {"started_at": now, "heard_at": now, "due_at": now}
-        told = {"replica": "a", "version": "1", "etag": "", "machines": 0}
-        site.store.hear([Relay(host="h1", **told, **times)])
-
-    async def story() -> None:
-        done(site.plane.order(relay_watch.create_token, token))
-        hear()
-        await site.drain("h1", reboot=True)
-        await site.until(HostState.BACK)
-        before = len(site.operations())
-        for _ in range(20):
-            site.clock.advance(20 * SECOND)
-            await site.settle()
-        assert site.state() is HostState.BACK
-        assert "relay" in site.drains()["h1"].reason
-        assert len(site.operations()) == before
-        hear()
-        await site.until(HostState.UP)
-        assert site.where(*ON_H1) == ["h1"] * 3
-
-    site.play(story)
-
-
-async def test_a_host_that_stays_empty_is_looked_at_until_it_is_opened(site: Site) -> None:
-    await site.drain("h3")
-    await site.until(HostState.EMPTY, host="h3")
-    for _ in range(10):
-        site.clock.advance(20 * SECOND)
-        await site.settle()
-    assert site.state("h3") is HostState.EMPTY
-    done(site.plane.apply_fleet(FLEET))  # which was written before the drain
-    site.clock.advance(driver.LOOK_AGAIN)
-    await site.settle()
-    assert site.state("h3") is HostState.STUCK
-    assert "cache" in site.drains()["h3"].reason
-    done(site.plane.order_drain("h3", host_drain.retry))
-    await site.until(HostState.EMPTY, host="h3")
-    assert site.where("cache") != ["h3"]
-
-
-async def test_no_host_is_rebooted_by_a_service_that_stood_still_since_it_looked(
-    site: Site,
-) -> None:
-    def stand_still(changes: Changes) -> None:
-        if any(drain.state is HostState.REBOOTING for drain in changes.drains):
-            site.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
-
-    site.feed.subscribe(stand_still)
-    await site.drain("h1", reboot=True)
-    await site.until(HostState.STUCK)
-    assert site.reboots == []
-
-
-async def test_a_drain_that_cannot_be_decided_on_keeps_no_other_from_going_on(site: Site) -> None:
-    await site.drain("h1", reboot=True)
-    await site.settle()
-    broken = site.drains()["h1"]
-    site.hosts.drains = {"nobody knows it": broken, **site.hosts.drains}
-    await site.until(HostState.UP)
-    assert site.reboots == ["h1"]
-
-
-def test_a_reboot_command_has_the_time_that_its_host_has(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1", reboot=True)
-        await site.until(HostState.STUCK)
-        assert site.drains()["h1"].stuck_in is HostState.REBOOTING
-        assert site.clock.now() - NOW < Policy().host_back
-        assert site.reboots == ["h1"]
-
-    site.reboot_hangs = True
-    site.host_back = timedelta(0)
-    site.play(story)
-
-
-async def test_hosts_that_cannot_be_looked_at_make_the_drain_wait_and_then_stop(site: Site) -> None:
-    await site.drain("h1")
-    await site.settle()
-    site.connector.survey_fails = True
-    await site.until(HostState.STUCK)
-    assert "no library" in site.drains()["h1"].reason
-
-
-async def test_a_drain_waits_for_a_store_that_is_away(site: Site) -> None:
-    await site.drain("h1")
-    site.store.away = True
-    await site.settle()
-    assert site.live() == []
-    site.store.away = False
-    await site.until(HostState.EMPTY)
-    assert "h1" not in site.where(*ON_H1)
 
 
 @pytest.mark.parametrize(("bring_home", "every"), [(True, 2), (False, 7)])
@@ -396,12 +449,6 @@ async def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: 
     done(site.plane.drain_host(drain_of("h1", stay=Stay.REDEPLOY), survey))
 
 
-def test_an_order_about_a_host_that_is_not_drained_is_refused(site: Site) -> None:
-    with pytest.raises(Refused) as refusal:
-        done(site.plane.order_drain("h1", host_drain.retry))
-    assert refusal.value.code is ErrorCode.NOT_FOUND
-
-
 def test_a_look_that_takes_its_time_is_still_young_enough_for_a_reboot() -> None:
     assert timedelta(seconds=driver.SURVEY_SECONDS) < host_drain.LOOK_AGE_LIMIT
 
@@ -426,27 +473,3 @@ async def test_viewers_wait_for_one_look_together_and_one_that_leaves_does_not_e
     assert [viewer.done() for viewer in viewers] == [True, False, False, False, False]
     site.connector.hanging.set()
     assert len({id(await viewer) for viewer in viewers[1:]}) == 1
-
-
-async def test_hosts_that_stay_empty_are_looked_at_together(site: Site) -> None:
-    for host in ("h2", "h3"):
-        await site.drain(host)
-        await site.until(HostState.EMPTY, host=host)
-    site.clock.advance(2 * driver.LOOK_AGAIN)
-    await site.settle()
-    before = site.connector.surveys
-    site.clock.advance(driver.LOOK_AGAIN)
-    await site.settle()
-    assert site.connector.surveys == before + 1
-
-
-async def test_a_service_that_stops_does_not_wait_for_a_look_at_the_hosts(site: Site) -> None:
-    await site.drain("h1")
-    site.connector.survey_hangs = True
-    await site.settle()
-    running = site.driving()
-    assert not running.done()
-    site.hosts.stop()
-    await site.settle()
-    assert running.done()
-    assert running.exception() is None

@@ -26,11 +26,8 @@ from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
     HoldKind,
-    Machine,
-    Operation,
     Policy,
     Queueing,
-    Scope,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import new_token
@@ -46,29 +43,6 @@ from store.wrapped import Wrapped
 from stories import Told, stories_beside
 
 
-class Memory:
-    """What a process keeps: every change applied to what it was filled with."""
-
-    def __init__(self) -> None:
-        self.scopes: dict[str, Scope] = {}
-        self.machines: dict[str, Machine] = {}
-        self.operations: dict[str, Operation] = {}
-        self.told: list[Changes] = []
-
-    def learn(self, changes: Changes) -> None:
-        self.told.append(changes)
-        self.scopes |= {scope.key: scope for scope in changes.scopes}
-        self.machines |= {machine.key: machine for machine in changes.machines}
-        for name in changes.removed_scopes:
-            self.scopes.pop(name, None)
-        for name in changes.removed_machines:
-            self.machines.pop(name, None)
-        for operation in changes.operations:
-            self.operations.pop(operation.id, None)
-            if operation.live:
-                self.operations[operation.id] = operation
-
-
 def vars_of(world: World) -> dict[str, object]:
     """The tables and indexes of a World."""
     return {name: value for name, value in vars(world).items() if isinstance(value, dict)}
@@ -80,8 +54,10 @@ class ReplicaProcess:
     def __init__(self, store: SharedStore, name: str, *, threaded: bool = False) -> None:
         self.store = store
         self.feed = Changefeed()
-        self.memory = Memory()
-        self.feed.subscribe(self.memory.learn)
+        self.memory = World()
+        """What the loop has: every change applied to nothing."""
+        self.told: list[Changes] = []
+        self.feed.subscribe(self.learn)
         clock = SystemClock() if threaded else ManualClock(NOW)
         tokens = itertools.count()
         self.follower = Follower(
@@ -98,6 +74,11 @@ class ReplicaProcess:
         )
         self.plane = Plane(self.writer, mint(name), Policy(queue=Queueing.START))
 
+    def learn(self, changes: Changes) -> None:
+        self.told.append(changes)
+        self.memory.take(changes)
+        self.memory.settle()
+
     def ask(self, *machines: str) -> str:
         request = Request(event_type=EventType.REBOOT, machines=machines)
         return self.plane.request(request).result(patience.SECONDS).operations[0].id
@@ -106,10 +87,10 @@ class ReplicaProcess:
         """Compare memory with the store: the loop's, and the writer's World."""
         world = self.plane.order(lambda unit, _: unit.world).result(patience.SECONDS)
         with self.store.read() as reading:
-            assert vars_of(world) == vars_of(World(state_of(reading)))
-            assert self.memory.scopes == reading.scopes()
-            assert self.memory.machines == reading.machines()
-            assert self.memory.operations == reading.live_operations()
+            stored = World(state_of(reading))
+            assert vars_of(world) == vars_of(stored)
+            for table in outbox.KEPT:
+                assert getattr(self.memory, table) == getattr(stored, table)
             assert self.follower.applied == reading.position()
 
 
@@ -206,10 +187,10 @@ class OutboxStory(Told):
         self.replicas[name].is_whole()
 
     def told(self, name: str, count: str) -> None:
-        assert len(self.replicas[name].memory.told) == int(count)
+        assert len(self.replicas[name].told) == int(count)
 
     def same(self, *names: str) -> None:
-        first, second = (self.replicas[name].memory.told for name in names)
+        first, second = (self.replicas[name].told for name in names)
         assert first == second
 
     def position(self, sequence: str) -> None:
@@ -237,7 +218,7 @@ class OutboxStory(Told):
 
     def ended(self, name: str, *expected: str) -> None:
         """The latest change has these operations that are over."""
-        latest = self.replicas[name].memory.told[-1].operations
+        latest = self.replicas[name].told[-1].operations
         assert [f"{one.id} {one.status}" for one in latest if not one.live] == [*expected]
 
     def operation(self, name: str, operation: str, status: str) -> None:
@@ -284,7 +265,7 @@ def test_what_a_transaction_saved_is_one_row_with_the_replicas_name(pair: Pair) 
     with first.store.read() as reading:
         (row,) = reading.changes_after(0, 10)
     assert (row.sequence, row.replica, row.format) == (1, "a", outbox.JSON)
-    assert msgspec.json.decode(row.body, type=list[Changes]) == first.memory.told
+    assert msgspec.json.decode(row.body, type=list[Changes]) == first.told
 
 
 def test_what_is_too_much_for_a_row_is_read_from_the_store(pair: Pair) -> None:
@@ -328,7 +309,7 @@ def test_more_rows_than_are_read_at_once_are_all_read_before_the_answer(pair: Pa
             first.follower.append(transaction, saved, NOW)
     second.ask("web-0")
     assert second.follower.applied.sequence == outbox.MAX_ROWS + 5
-    assert [c.revived[0] for c in second.memory.told[1:-1]] == [
+    assert [c.revived[0] for c in second.told[1:-1]] == [
         str(number) for number in range(outbox.MAX_ROWS + 3)
     ]
 
@@ -468,27 +449,13 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: SharedSt
     for replica in replicas:
         replica.follower.look()
         replica.is_whole()
-        assert replica.memory.told == replicas[0].memory.told
+        assert replica.told == replicas[0].told
         assert not replica.feed.ended.done()
     for thread in threads:
         thread.close()
         assert thread.ended.result(patience.SECONDS) is None
     for replica in replicas:
         replica.writer.close()
-
-
-def test_a_replica_hears_of_a_change_without_being_asked(store: InMemoryStore) -> None:
-    first, second = (ReplicaProcess(store, name, threaded=True) for name in "ab")
-    heard = threading.Event()
-    second.feed.subscribe(lambda _: heard.set())
-    thread = FollowerThread(second.follower, store, store.join("b"), "1")
-    thread.start()
-    first.plane.apply_fleet(FLEET).result(patience.SECONDS)
-    assert heard.wait(patience.SECONDS)
-    thread.close()
-    store.join("b").close()  # the name is free again
-    for each in (first, second):
-        each.writer.close()
 
 
 class Losing(SharedStore):
@@ -506,7 +473,7 @@ class Losing(SharedStore):
             raise self.errors.pop(0)
 
 
-def test_the_thread_outlives_a_store_that_is_away_or_loses_its_answers() -> None:
+def test_a_replica_hears_of_changes_though_the_store_was_away_or_lost_its_answers() -> None:
     store = Losing(StoreUnavailable("away"), OutcomeUnknown("no answer"))
     replica = ReplicaProcess(store, "a", threaded=True)
     heard = threading.Event()
@@ -518,6 +485,7 @@ def test_the_thread_outlives_a_store_that_is_away_or_loses_its_answers() -> None
     assert heard.wait(patience.SECONDS)
     assert store.errors == []
     thread.close()
+    store.join("a").close()  # the name is free again
     assert thread.ended.result(patience.SECONDS) is None
     for each in (replica, writer):
         each.writer.close()

@@ -10,10 +10,10 @@ from control.conftest import House, done
 from forewarn.control import plane, tombstones
 from forewarn.control.plane import Retention
 from forewarn.maintenance import fleet_file, news
-from forewarn.maintenance.model import Changes, HoldKind, Refused, Tombstone
+from forewarn.maintenance.model import Changes, HoldKind, Tombstone
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.units import CheckProgress
-from forewarn.store.port import HistoryQuery, StoreUnavailable
+from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ApproverKind, EventType
 
 REBOOT = EventType.REBOOT
@@ -56,17 +56,6 @@ def test_an_approval_is_durable_and_names_who_gave_it(house: House) -> None:
         assert given.at == NOW + MINUTE
 
 
-def test_a_claim_says_what_is_to_be_done_and_is_held_by_one(house: House) -> None:
-    house.ask(REBOOT, "web-3", "web-0", no_notice=True, duration_seconds=40)
-    (act,) = done(house.plane.claim("here", MINUTE, 10))
-    assert (act.operation, act.attempt, act.event_type) == ("1.1", 1, REBOOT)
-    assert (act.machines, act.hosts) == (("web-0", "web-3"), ("h0", "h0"))
-    assert (act.duration_seconds, act.started_at) == (40, NOW)
-    assert done(house.plane.claim("there", MINUTE, 10)) == ()
-    (renewed,) = done(house.plane.renew({"1.1": 1, "9.1": 1}, 5 * MINUTE))
-    assert (renewed.id, renewed.lease_until) == ("1.1", NOW + 5 * MINUTE)
-
-
 def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> None:
     first = house.ask(REBOOT, "bastion", idempotency_key="k1")
     later = (
@@ -96,12 +85,6 @@ def test_a_start_voids_the_claims_of_its_replica_and_where_it_is_alone_all_other
     assert (task.attempt, task.claimed_elsewhere) == (2, ())
 
 
-def test_a_replica_claims_its_share_and_leaves_the_others_theirs(house: House) -> None:
-    house.ask(REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
-    shares = [len(done(house.plane.claim(name, MINUTE, 10, replicas=2))) for name in "abc"]
-    assert shares == [2, 1, 0]
-
-
 def test_what_everybody_has_read_is_trimmed_from_the_outbox(house: House) -> None:
     house.ask(REBOOT, "web-0")
     house.clock.advance(MINUTE)
@@ -109,23 +92,6 @@ def test_what_everybody_has_read_is_trimmed_from_the_outbox(house: House) -> Non
     assert not done(house.plane.forget(Retention(outbox=timedelta(0))))
     with house.store.read() as reading:
         assert [row.sequence for row in reading.changes_after(0, 9)] == [3]
-
-
-def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House) -> None:
-    event_id = house.ask(REBOOT, "web-0").operations[0].events[0].id
-    done(house.plane.cancel(["1"], reason=""))
-    house.ask(REBOOT, "web-1")
-    keep = timedelta(days=90)
-    house.clock.advance(keep)
-    done(house.plane.forget(Retention(history=keep)))
-    assert house.operation("1.1")
-    house.clock.advance(timedelta(seconds=1))
-    done(house.plane.forget(Retention(history=keep)))
-    with house.store.read() as reading:
-        page = reading.history(HistoryQuery())
-    assert [o.id for o in page.operations] == ["2.1"]
-    with pytest.raises(Refused):
-        done(house.plane.approve("web", [event_id], by="web-0", address=""))
 
 
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:

@@ -1,15 +1,13 @@
 """Relays that are away: relay_watch.txt, played by replicas on one store at one time."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from builders import FLEET, NOW, mint
-from control.conftest import done
+from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.control import relay_watch
 from forewarn.control.changefeed import Changefeed
@@ -29,35 +27,13 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.news import NewsType, decode
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.relays import BY, Relay, new_token
+from forewarn.maintenance.relays import BY, new_token
 from forewarn.maintenance.transitions import Decision
 from forewarn.store.port import StoreUnavailable
-from forewarn.store.sql import Store, Transaction
-from forewarn.store.sqlite import InMemoryStore
+from forewarn.store.sql import Store
 from forewarn.vocabulary import ErrorCode, EventType
 from store.shared import SharedStore
-from store.wrapped import Wrapped
 from stories import Told, elapsed, elapsed_at, stories_beside
-
-
-class Deaf(Wrapped):
-    """A store that takes no writes when it is told to take none."""
-
-    away = False
-
-    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
-        self._fail()
-        super().hear(relays, at)
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        self._fail()
-        with super().write() as transaction:
-            yield transaction
-
-    def _fail(self) -> None:
-        if self.away:
-            raise StoreUnavailable("the disk is full")
 
 
 class RelayReplica:
@@ -99,7 +75,7 @@ class RelayStory(Told):
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW)
-        self.shared = Deaf(InMemoryStore())
+        self.shared = Counting()
         self.replicas: dict[str, RelayReplica] = {}
         self.restart("a")
 
@@ -109,7 +85,7 @@ class RelayStory(Told):
     def together(self) -> None:
         """Replicas a and b share a store instead, and settle; the relay has not asked yet."""
         self.clock = ManualClock(NOW)
-        self.shared = Deaf(SharedStore())
+        self.shared = Counting(SharedStore())
         self.restart("a")
         self.restart("b")
         self.apply()
@@ -252,9 +228,6 @@ class RelayStory(Told):
     def _known(self) -> dict[str, Any]:
         with self.shared.read() as reading:
             return dict(reading.relays())
-
-
-setattr(RelayStory, "pass", RelayStory.pass_)
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "relay_watch.txt"))

@@ -1,27 +1,39 @@
-"""The ticker and the executor, on a clock that is advanced by hand: running.txt, and tasks."""
+"""The rounds of ticker, executor and watch for returns, by a clock moved by hand: running.txt."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future
+from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 import patience
-from builders import MINUTE, NOW, SECOND
-from control.conftest import Counting, House, Scripted, done
+from builders import FLEET, MINUTE, NOW, SECOND, mint
+from control.conftest import House, Scripted, done
+from forewarn.clock import ManualClock
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import RENEW_EVERY, Executor
 from forewarn.control.outbox import SKIPPED_NUMBERS
-from forewarn.control.plane import Plane, Retention
-from forewarn.control.ticker import AFTER_TROUBLE, Rounds, Ticker
+from forewarn.control.plane import Operations, Plane, Retention
+from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
+from forewarn.control.writer import Writer
 from forewarn.maintenance import fleet_file, planner
-from forewarn.maintenance.model import Changes, HoldKind, Verdict
-from forewarn.store.sql import Transaction
-from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
+from forewarn.maintenance.model import Changes, HoldKind, Refused, Sighting, Verdict
+from forewarn.store.port import StoreUnusable
+from forewarn.store.sqlite import InMemoryStore
+from forewarn.vocabulary import (
+    AgentStatus,
+    ErrorCode,
+    EventSource,
+    EventType,
+    TargetKind,
+)
 from store.shared import lost_tail
 from stories import Told, elapsed, listed, stories_beside
 
@@ -29,15 +41,100 @@ REBOOT = EventType.REBOOT
 FOUND = {"unknown": Found.UNKNOWN, "not-done": Found.NOT_DONE}
 
 
+class TroubledPlane(Plane):
+    """Counts what it is asked; an answer may come late, and what was done cannot be recorded."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.asked: Counter[str] = Counter()
+        self.purges = 0
+        """After how many more batches there is still something to purge."""
+        self.late = ""
+        """The question whose next answer is held back, as a slow disk holds it."""
+        self.held: list[tuple[Future[Any], Any]] = []
+        self.broken: dict[str, Exception] = {}
+
+    def next_wakeup(self) -> "Future[datetime | None]":
+        future = super().next_wakeup()
+        return future if future.result() is not None else self._answer("next-wakeup", future)
+
+    def advance(self, operation: str = "") -> "Future[int]":
+        return self._answer("advance", super().advance(operation))
+
+    def forget(self, keep: Retention) -> "Future[bool]":
+        future = super().forget(keep)
+        if self.purges:
+            self.purges -= 1
+            future = Future()
+            future.set_result(True)
+            return future
+        return self._answer("forget", future)
+
+    def record_returns(self, operations: Collection[str]) -> "Future[Operations]":
+        if failed := self._failed(*operations):
+            return failed
+        return self._answer("record-returns", super().record_returns(operations))
+
+    def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
+        self.asked["finish"] += 1
+        return self._failed(operation) or super().finish(operation, attempt, outcome)
+
+    def _failed(self, *operations: str) -> "Future[Operations] | None":
+        if not self.broken.keys() & {*operations}:
+            return None
+        failed: Future[Operations] = Future()
+        failed.set_exception(self.broken[min(self.broken)])
+        return failed
+
+    def _answer(self, question: str, future: "Future[Any]") -> "Future[Any]":
+        self.asked[question] += 1
+        if self.late != question:
+            return future
+        self.late = ""
+        late: Future[Any] = Future()
+        self.held.append((late, future.result()))
+        return late
+
+
+class BrokenRounds(Rounds):
+    """Fails as often as it is told to."""
+
+    fails = 0
+    error: Exception
+
+    async def _round(self) -> timedelta:
+        if self.fails:
+            self.fails -= 1
+            raise self.error
+        return SECOND
+
+
+ERRORS: dict[str, Exception] = {
+    "defect": ArithmeticError("no"),
+    "refused": Refused(ErrorCode.INVALID, "has a NUL"),
+    "unreadable": StoreUnusable("no"),
+}
+
+
 class RunningStory(Told):
     """A house with a connector that does what it is told; all waits when a line is over."""
 
-    def __init__(self, house: House, runner: asyncio.Runner) -> None:
-        self.house = house
+    plane: TroubledPlane
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.sightings: dict[str, Sighting] = {}
+        self.house = House(plane=TroubledPlane, sighting=self.sightings.get)
+        self.plane = self.house.plane  # type: ignore[assignment] # it is of the kind that was given
         self.runner = runner
         self.acting = Scripted()
         self.told = 0
-        self.parts: list[tuple[Rounds | Executor, asyncio.Task[None]]] = []
+        self.committed = self.house.store.commits
+        self.asked: Counter[str] = Counter()
+        """What the plane was asked when that was looked at last."""
+        self.asked_again: list[str] = []
+        self.whole = Changes()
+        """What was altered, as it was before."""
+        self.parts: list[tuple[Rounds, asyncio.Task[None]]] = []
 
     def carry_out(self, row: str) -> None:
         super().carry_out(row)
@@ -50,18 +147,117 @@ class RunningStory(Told):
         self.house.clock.advance(NOW + elapsed - self.house.clock.now())
         self.settle()
 
-    def run(self, part: Any) -> None:
-        self.house.feed.subscribe(part.learn)
+    def until(self, span: str, naps: str = "") -> None:
+        """Let time pass by seconds; there were at most so many waits for a time meanwhile."""
+        waits: set[float] = set()
+        while self.house.clock.now() < NOW + elapsed(span):
+            self.house.clock.advance(SECOND)
+            self.settle()
+            waits.update(at for at, _ in self.house.clock._sleepers)
+        assert not naps or len(waits) <= int(naps)
+
+    def run(self, part: Any, deaf: str = "") -> None:
+        if not deaf:
+            self.house.feed.subscribe(part.learn)
         self.parts.append((part, self.runner.get_loop().create_task(part.run())))
         self.settle()
 
     def ticker(self) -> None:
         self.run(Ticker(self.house.plane, self.house.clock, Retention()))
 
-    def start(self, replicas: str = "1", on_unknown: Any = "ask") -> None:
+    def start(
+        self, connector: str = "", replicas: str = "1", on_unknown: Any = "ask", deaf: str = ""
+    ) -> None:
         house, count = self.house, int(replicas)
-        given = (house.plane, self.acting, house.clock, "here")
-        self.run(Executor(*given, on_unknown=on_unknown, replicas=lambda: count))
+        at_once = SimulatedConnector(house.clock, {REBOOT: timedelta(0)})
+        acting = at_once if connector == "succeeding" else self.acting
+        executor = Executor(
+            house.plane,
+            acting,
+            house.clock,
+            "here",
+            on_unknown=on_unknown,
+            replicas=lambda: count,
+        )
+        self.run(executor, deaf)
+
+    def hear(self, *operations: str) -> None:
+        """The part that was started last hears of operations, all at once."""
+        part, _ = self.parts[-1]
+        part.learn(Changes(operations=tuple(map(self.house.operation, operations))))
+
+    def watch(self) -> None:
+        """The watch for returns starts, from what the store has."""
+        watch = ReturnWatch(
+            self.plane,
+            self.house.clock,
+            self.sightings.get,
+            lambda operation: self.asked_again.append(operation.id),
+        )
+        with self.house.store.read() as reading:
+            watch.learn(Changes(operations=tuple(reading.live_operations().values())))
+        watch.begin()
+        self.run(watch)
+
+    def saw(self, *machines: str, agent: str = "") -> None:
+        at, word = self.house.clock.now(), AgentStatus(agent) if agent else None
+        seen = Sighting(asked_at=at, version="2020-07-01", agent=word)
+        self.sightings |= dict.fromkeys(machines, seen)
+
+    def forget_sightings(self) -> None:
+        self.sightings.clear()
+
+    def finish(self, operation: str, how: str) -> None:
+        done(self.plane.finish(operation, 1, Outcome(succeeded=how == "well")))
+
+    def remove(self, machine: str) -> None:
+        done(self.plane.remove_machines([machine]))
+
+    # Trouble.
+
+    def rounds(self) -> None:
+        self.run(BrokenRounds("the part", self.house.clock))
+
+    def fail(self, times: str, how: str) -> None:
+        """So many of the next rounds fail."""
+        BrokenRounds.fails, BrokenRounds.error = int(times), ERRORS[how]
+
+    def store(self, how: str) -> None:
+        self.house.store.away = how == "away"
+
+    def interrupt(self, number: str) -> None:
+        """The store is away for one transaction: the next is number 1."""
+        self.house.store.fails_in = int(number)
+
+    def hold_back(self, question: str) -> None:
+        self.plane.late = question
+
+    def let_go(self) -> None:
+        (late, answer), *_ = self.plane.held
+        late.set_result(answer)
+
+    def purges(self, batches: str) -> None:
+        self.plane.purges = int(batches)
+
+    def broken(self, operation: str, how: str = "defect") -> None:
+        """Nothing more can be recorded of an operation."""
+        self.plane.broken[operation] = ERRORS[how]
+
+    def lose_scope(self, name: str) -> None:
+        with self.house.store.read() as reading:
+            self.whole = Changes(scopes=(reading.scopes()[name],))
+        self.house.put(Changes(removed_scopes=(name,)))
+
+    def spoil(self, name: str) -> None:
+        """An operation is altered as no rule does it."""
+        whole = self.house.operation(name)
+        self.whole = Changes(operations=(whole,))
+        broken = msgspec.structs.replace(whole, held_at=NOW)
+        self.house.put(Changes(operations=(broken,)))
+
+    def mend(self) -> None:
+        self.plane.broken.clear()
+        self.house.put(self.whole)
 
     def stop(self) -> None:
         async def ended() -> None:
@@ -131,6 +327,38 @@ class RunningStory(Told):
 
     # What must be so.
 
+    def alerts(self, *expected: str) -> None:
+        told = [f"{one.kind} {one.about}" for part, _ in self.parts for one in part.alerts()]
+        assert told == [*expected]
+
+    def obstacle(self, says: str = "") -> None:
+        """Look for words in what keeps the part that was started last from all of its work."""
+        found = self.parts[-1][0].obstacle
+        assert says in found
+        assert says or not found
+
+    def commits(self, count: str) -> None:
+        """So many were made since this was looked at last."""
+        before, self.committed = self.committed, self.house.store.commits
+        assert self.committed - before == int(count)
+
+    def questions(self, question: str, least: str, most: str) -> None:
+        """How often the plane was asked something since this was looked at last."""
+        before, self.asked[question] = self.asked[question], self.plane.asked[question]
+        assert int(least) <= self.asked[question] - before <= int(most)
+
+    def waiting_ended(self, least: str, most: str, *operations: str) -> None:
+        """How often the waiting requests of operations' machines were ended since the last look."""
+        assert int(least) <= len(self.asked_again) <= int(most)
+        assert {*self.asked_again} == {*operations}
+        self.asked_again.clear()
+
+    def at_once(self, count: str) -> None:
+        """The tasks that are performed now, for the connector and for the executor."""
+        executor = self.parts[-1][0]
+        assert isinstance(executor, Executor)
+        assert self.acting.at_once == executor.running == int(count)
+
     def connector(self, *expected: str) -> None:
         told = [" ".join(map(str, each)) for each in self.acting.asked[self.told :]]
         self.told = len(self.acting.asked)
@@ -180,11 +408,12 @@ class RunningStory(Told):
 
 
 @pytest.fixture
-def told(house: House) -> Iterator[RunningStory]:
+def told() -> Iterator[RunningStory]:
     with asyncio.Runner() as runner:
-        one = RunningStory(house, runner)
+        one = RunningStory(runner)
         yield one
         one.stop()
+    one.house.close()
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "running.txt"))
@@ -203,73 +432,6 @@ def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(
     told.carry_out("schedule Reboot bastion no_notice=yes")
     told.go_to(2 * RENEW_EVERY)
     assert [task.operation for task in told.acting.tasks] == ["1.1", f"{1 + SKIPPED_NUMBERS}.1"]
-
-
-class Interrupted(Counting):
-    """A store that is away for one transaction."""
-
-    fails_in = 0
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        self.fails_in -= 1
-        self.away = self.fails_in == 0
-        with super().write() as transaction:
-            yield transaction
-
-
-def test_an_outcome_is_looked_for_again_after_the_store_was_away(told: RunningStory) -> None:
-    store = told.house.store = Interrupted(told.house.store.inner)
-    told.house.plane = told.house.plane_of(Plane)
-    for row in (
-        "schedule Reboot web-0 no_notice=yes",
-        "claim here",
-        "at 2m  claim there",
-        "finds well",
-        "start",
-    ):
-        told.carry_out(row)
-    store.fails_in = 3  # the doubt is reported, the executor claims, and looks
-    told.carry_out("doubt 1.1 2")
-    assert store.refused == 1
-    told.carry_out("operation 1.1 Started")
-    told.go_to(2 * MINUTE + AFTER_TROUBLE)
-    told.carry_out("operation 1.1 Completed")
-
-
-def test_an_outcome_outlives_a_minute_without_the_store(told: RunningStory) -> None:
-    store = told.house.store
-    for row in ("start", "schedule Reboot web-0 no_notice=yes", "at 20s  finds unknown"):
-        told.carry_out(row)
-    store.away = True
-    told.carry_out("ends 1.1 well fine")
-    for passed in range(21, 100):  # longer than the claim lasts
-        told.go_to(passed * SECOND)
-    store.away = False
-    told.go_to(102 * SECOND)
-    told.carry_out('connector "perform 1.1 1" "forget 1.1 1"')
-    assert told.house.operation("1.1").outcome == "fine"
-
-
-async def test_a_doubt_that_is_heard_of_together_with_a_start_is_looked_at_too(
-    house: House,
-) -> None:
-    house.ask(REBOOT, "web-0", no_notice=True)
-    done(house.plane.claim("here", MINUTE, 1))
-    house.clock.advance(2 * MINUTE)
-    connector = Scripted()
-    connector.earlier = Outcome(succeeded=True)
-    executor = Executor(house.plane, connector, house.clock, "here", replicas=lambda: 9)
-    done(house.plane.claim("there", MINUTE, 1))
-    task = asyncio.create_task(executor.run())
-    await patience.settled()
-    done(house.plane.report_unknown("1.1", 2, "nobody knows"))
-    house.ask(REBOOT, "bastion", no_notice=True)
-    executor.learn(Changes(operations=(house.operation("2.1"), house.operation("1.1"))))
-    await patience.settled()
-    assert house.operation("1.1").status is EventStatus.COMPLETED
-    executor.stop()
-    await task
 
 
 @pytest.mark.parametrize(
@@ -351,3 +513,25 @@ def test_thousands_that_are_due_at_once_all_start(told: RunningStory) -> None:
     told.start()
     told.go_to(15 * MINUTE)
     assert len(told.acting.asked) == count
+
+
+async def test_the_ticker_rests_while_the_store_says_that_nothing_is_due_yet() -> None:
+    clock, behind = ManualClock(NOW), ManualClock(NOW - timedelta(milliseconds=90))
+    plane = TroubledPlane(Writer(InMemoryStore(), behind, Changefeed()), mint("a"))
+    done(plane.apply_fleet(FLEET))
+    done(plane.request(planner.Request(event_type=REBOOT, machines=("web-0",))))
+    ticker = Ticker(plane, clock, Retention())
+    running = asyncio.create_task(ticker.run())
+    for each in (clock, behind):
+        each.advance(timedelta(minutes=15))
+    started = []
+    for naps in range(2):
+        await patience.settled()
+        assert plane.asked["advance"] == naps + 1
+        for each in (clock, behind):
+            each.advance(timedelta(milliseconds=50))
+        await patience.settled()
+        started.append(done(plane.started()))
+    assert started == [frozenset(), {"1.1"}]
+    ticker.stop()
+    await running

@@ -178,9 +178,6 @@ class WebhookStory(Told):
         assert self.house.store.commits == before
 
 
-setattr(WebhookStory, "pass", WebhookStory.pass_)
-
-
 @pytest.fixture
 def told() -> Iterator[WebhookStory]:
     story = WebhookStory()

@@ -53,7 +53,7 @@ TESTS = {
         "tests/connectors/virtual/test_stories.py",
         "tests/connectors/virtual/test_kills.py",
     ],
-    "control": ["tests/control/test_threads.py"],
+    "control": ["tests/control/test_running.py", "tests/control/test_writer.py"],
     "agent": [
         "tests/agent/test_decider.py",
         "tests/agent/test_stories.py",

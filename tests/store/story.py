@@ -251,8 +251,8 @@ class StoreStory(Told):
     def machines(self, *names: str) -> None:
         self.save(Changes(scopes=(WEB,), machines=tuple(map(machine, names))))
 
-    def remove_machine(self, name: str) -> None:
-        self.save(Changes(removed_machines=(name,)))
+    def remove_machine(self, *names: str) -> None:
+        self.save(Changes(removed_machines=names))
 
     def beat(self, name: str, *sightings: str, applied: str = "0") -> None:
         told = replica(name, beat_at=self.now, applied=int(applied))

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psycopg
@@ -26,8 +27,9 @@ from forewarn.store.postgresql import Patience, PostgresqlStore
 from forewarn.store.sql import Store
 from postgres import Postgres
 from store.engines import EMPTY, NEEDS_POSTGRESQL, server
-from store.story import append, append_alone, replica, save, seen
+from store.story import StoreStory, append, append_alone, replica, save, seen
 from store.values import BATCH, WEB, machine
+from stories import stories_beside
 from tcp_proxy import TcpProxy
 
 pytestmark = NEEDS_POSTGRESQL
@@ -80,6 +82,131 @@ def beside(url: str) -> Iterator[PostgresqlStore]:
     opened.close()
 
 
+def end_backends(state: str) -> None:
+    those = f"FROM pg_stat_activity WHERE datname = 'troubled' AND state = '{state}'"
+    assert int(server().sql(f"SELECT count(pg_terminate_backend(pid)) {those}")) >= 1
+    patience.eventually(lambda: server().sql(f"SELECT count(*) {those}"), "0")
+
+
+def wait_for_locks(count: int) -> None:
+    """Return when so many connections wait for a lock."""
+    waiting = "FROM pg_stat_activity WHERE datname = 'troubled' AND wait_event_type = 'Lock'"
+    patience.until(lambda: int(server().sql(f"SELECT count(*) {waiting}")) >= count)
+
+
+COMMIT = b"COMMIT\0"
+"""As it is sent: nothing else has these bytes."""
+
+FAILURES = {"unavailable": StoreUnavailable, "unknown": OutcomeUnknown}
+
+
+class ReplicaStory(StoreStory):
+    """A replica's store, in which a thread may be at work as well."""
+
+    def __init__(self, url: str, has: Patience = SHORT) -> None:
+        super().__init__(postgresql.open_store(url, patience=has))
+        self.threads = ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        self.threads.shutdown()
+        self.store.close()
+
+    def change(self, token: str) -> None:
+        with self.store.write() as transaction:
+            transaction.save(Changes(scopes=(WEB,)))
+            append(transaction, token)
+
+    def fails(self, how: str, verb: str, *words: str) -> None:
+        with pytest.raises(StoreError) as failed:
+            getattr(self, verb)(*words)
+        assert type(failed.value) is FAILURES[how]
+
+    def meanwhile(self, verb: str, *words: str) -> None:
+        self.at_work = self.threads.submit(getattr(self, verb), *words)
+
+    def joined(self) -> None:
+        self.at_work.result(patience.SECONDS)
+
+    def scopes(self, *names: str) -> None:
+        with self.reading() as reading:
+            assert {*reading.scopes()} == {*names}
+
+
+class TroubleStory(ReplicaStory):
+    """A replica that reaches the database through a proxy, and another `beside` it that needs none.
+
+    A commit waits for a standby while one has a name.
+    """
+
+    def __init__(self, url: str, proxy: TcpProxy) -> None:
+        self.url = url
+        self.proxy = proxy
+        self.locking: psycopg.Connection[Any] | None = None
+        self.open(SHORT)
+
+    def open(self, has: Patience) -> None:
+        at = self.url.replace(f":{server().port}/", f":{self.proxy.port}/")
+        super().__init__(at, has)
+        self.other = ReplicaStory(self.url, has)
+
+    def patience(self, **seconds: str) -> None:
+        self.close()
+        self.open(msgspec.convert(seconds, Patience, strict=False))
+
+    def close(self) -> None:
+        self.other.close()
+        super().close()
+
+    def beside(self, verb: str, *words: str) -> None:
+        getattr(self.other, verb.replace("-", "_"))(*words)
+
+    def lose_answers(self, times: str) -> None:
+        self.proxy.lose_answers(COMMIT, times=int(times))
+
+    def lost(self, times: str) -> None:
+        assert self.proxy.lost == int(times)
+
+    def server(self, how: str) -> None:
+        getattr(self.proxy, how.replace("-", "_"))()
+
+    def end_backends(self, state: str) -> None:
+        end_backends(state)
+
+    def two_connections(self) -> None:
+        with self.store.read(), self.store.read():
+            pass
+
+    def standby(self, name: str) -> None:
+        server().sql(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        server().sql("SELECT pg_reload_conf()")
+        patience.eventually(lambda: server().sql("SHOW synchronous_standby_names"), name)
+
+    def cancel_wait(self) -> None:
+        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        patience.until(lambda: int(server().sql(f"SELECT count(pg_cancel_backend(pid)) {waiting}")))
+
+    def hold_row(self, of: str) -> None:
+        self.locking = psycopg.connect(self.url)
+        self.locking.execute(f"SELECT FROM {of} FOR UPDATE")
+
+    def free_row(self) -> None:
+        assert self.locking is not None
+        self.locking.close()
+
+    def locks(self, count: str) -> None:
+        wait_for_locks(int(count))
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "postgresql.txt"))
+def test_the_story_holds(url: str, proxy: TcpProxy, rows: list[tuple[int, str]]) -> None:
+    told = TroubleStory(url, proxy)
+    try:
+        assert told.play("postgresql.txt", rows)
+    finally:
+        told.standby("")
+        told.close()
+
+
 def save_and_append(store: Store, token: str) -> None:
     with store.write() as transaction:
         transaction.save(Changes(scopes=(BATCH,)))
@@ -91,141 +218,7 @@ def what_is_there(store: Store) -> tuple[set[str], Position]:
         return set(reading.scopes()), reading.position()
 
 
-COMMIT = b"COMMIT\0"
-"""As it is sent: nothing else has these bytes."""
-
-NOTHING = (set[str](), Position())
 SAVED = ({"batch"}, Position(1, "a"))
-
-
-def test_a_commit_whose_answer_is_lost_is_found_by_its_token(
-    store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
-) -> None:
-    proxy.lose_answers(COMMIT)
-    save_and_append(store, "a")
-    assert proxy.lost == 1
-    assert what_is_there(beside) == SAVED
-    append_alone(store, "b")
-    assert what_is_there(beside)[1] == Position(2, "b")
-
-
-def test_a_commit_that_never_arrived_is_told_as_nothing_changed(
-    store: PostgresqlStore, beside: PostgresqlStore, url: str
-) -> None:
-    def work() -> None:
-        with store.write() as transaction:
-            transaction.save(Changes(scopes=(BATCH,)))
-            append(transaction, "a")
-            end_backends("idle in transaction")
-
-    with pytest.raises(StoreUnavailable) as refused:
-        work()
-    assert not isinstance(refused.value, OutcomeUnknown)
-    assert what_is_there(beside) == NOTHING
-    save_and_append(store, "a")
-    assert what_is_there(beside) == SAVED
-
-
-def end_backends(state: str) -> None:
-    those = f"FROM pg_stat_activity WHERE datname = 'troubled' AND state = '{state}'"
-    assert int(server().sql(f"SELECT count(pg_terminate_backend(pid)) {those}")) >= 1
-    patience.eventually(lambda: server().sql(f"SELECT count(*) {those}"), "0")
-
-
-def test_an_outcome_that_nobody_can_look_up_is_unknown(
-    url: str, beside: PostgresqlStore, proxy: TcpProxy
-) -> None:
-    def work() -> None:
-        with store.write() as transaction:
-            transaction.save(Changes(scopes=(BATCH,)))
-            append(transaction, "a")
-            proxy.refuse_new()
-
-    with through(proxy, url, Patience(outcome=0.1)) as store:
-        proxy.lose_answers(COMMIT)
-        with pytest.raises(OutcomeUnknown):
-            work()
-        assert what_is_there(beside) == SAVED
-        proxy.heal()
-        save_and_append(store, "b")
-
-
-def test_a_lost_commit_without_a_change_of_the_outbox_is_unknown(
-    store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
-) -> None:
-    proxy.lose_answers(COMMIT)
-    with pytest.raises(OutcomeUnknown):
-        save(store, Changes(scopes=(BATCH,)))
-    assert proxy.lost == 1
-    assert what_is_there(beside)[0] == {"batch"}
-
-
-def test_a_lost_answer_to_a_reading_or_a_beat_is_no_unknown_outcome(
-    store: PostgresqlStore, proxy: TcpProxy
-) -> None:
-    proxy.lose_answers(COMMIT, times=2)
-    with store.read() as reading:
-        assert reading.scopes() == {}
-    assert proxy.lost == 1
-    with pytest.raises(StoreUnavailable):
-        store.beat(replica())
-    assert proxy.lost == 2
-    store.beat(replica())
-
-
-def test_a_commit_that_is_still_under_way_is_unknown_and_not_nothing(url: str) -> None:
-    with waiting_for_a_standby() as waits:
-        opened = postgresql.open_store(url, patience=Patience(answer=1.0, outcome=0.5))
-        waits()
-        with pytest.raises(OutcomeUnknown):
-            save_and_append(opened, "a")
-    with opened.read() as reading:
-        assert reading.position() == Position(1, "a")
-    opened.close()
-
-
-def test_a_commit_that_gave_up_on_its_standby_is_unknown_though_it_succeeded(url: str) -> None:
-    with waiting_for_a_standby() as waits, ThreadPoolExecutor(1) as threads:
-        opened = postgresql.open_store(url, patience=Patience(answer=patience.SECONDS))
-        waits()
-        saving = threads.submit(save_and_append, opened, "a")
-        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        patience.until(lambda: int(server().sql(f"SELECT count(pg_cancel_backend(pid)) {waiting}")))
-        with pytest.raises(OutcomeUnknown):
-            saving.result(patience.SECONDS)
-    opened.close()
-
-
-@contextlib.contextmanager
-def waiting_for_a_standby() -> "Iterator[object]":
-    """Give what makes every commit wait for a standby that is not there."""
-    names = "ALTER SYSTEM {} synchronous_standby_names {}"
-    try:
-        yield lambda: (
-            server().sql(names.format("SET", "= 'nobody'")),
-            server().sql("SELECT pg_reload_conf()"),
-            has_standby_names("nobody"),
-        )
-    finally:
-        server().sql(names.format("RESET", ""))
-        server().sql("SELECT pg_reload_conf()")
-        has_standby_names("")
-
-
-def has_standby_names(expected: str) -> None:
-    patience.eventually(lambda: server().sql("SHOW synchronous_standby_names"), expected)
-
-
-def test_a_lock_that_another_replica_keeps_is_not_waited_for_without_end(
-    store: PostgresqlStore, beside: PostgresqlStore
-) -> None:
-    with beside.write() as transaction:
-        transaction.scopes()
-        with pytest.raises(StoreUnavailable) as refused, store.write():
-            pass
-    assert "nothing was changed" in str(refused.value)
-    save_and_append(store, "a")
-
 
 HOLDER = """
 import sys
@@ -278,18 +271,6 @@ def patient(url: str) -> Iterator[PostgresqlStore]:
     opened.close()
 
 
-def test_a_transaction_that_waited_for_the_lock_in_vain_leaves_beats_alone(
-    url: str, store: PostgresqlStore
-) -> None:
-    with psycopg.connect(url) as other:
-        other.execute(postgresql._TAKE_LOCK)
-        with pytest.raises(StoreUnavailable):
-            save(store, Changes(scopes=(WEB,)))
-        store.beat(replica())
-        store.hear([])
-    save(store, Changes(scopes=(WEB,)))
-
-
 def test_a_holder_of_the_lock_that_is_frozen_loses_it_and_changes_nothing(
     patient: PostgresqlStore, holder: forked.Forked
 ) -> None:
@@ -320,23 +301,6 @@ def test_a_reader_may_take_its_time_between_two_questions(url: str) -> None:
     opened.close()
 
 
-def test_a_server_that_does_not_answer_is_given_up_on(
-    url: str, beside: PostgresqlStore, proxy: TcpProxy
-) -> None:
-    def work() -> None:
-        with store.write() as transaction:
-            transaction.save(Changes(scopes=(WEB,)))
-            proxy.stall()
-            transaction.scopes()
-
-    with through(proxy, url, Patience(answer=1.0)) as store:
-        with pytest.raises(StoreUnavailable):
-            work()
-        proxy.heal()
-        assert what_is_there(beside) == NOTHING
-        save_and_append(store, "a")
-
-
 def test_what_is_saved_goes_to_the_server_with_the_commit_or_before_a_question(
     store: PostgresqlStore, beside: PostgresqlStore
 ) -> None:
@@ -364,67 +328,6 @@ def test_a_sign_of_life_may_come_at_any_instant_of_a_transaction(
     often.close()
 
 
-def test_connections_that_were_lost_while_they_were_idle_are_not_noticed(
-    store: PostgresqlStore,
-) -> None:
-    with store.read(), store.read():
-        pass
-    for _ in range(3):
-        end_backends("idle")
-        save(store, Changes(scopes=(BATCH,)))
-        end_backends("idle")
-        with store.read() as reading:
-            assert set(reading.scopes()) == {"batch"}
-        end_backends("idle")
-        store.beat(replica())
-
-
-def test_a_server_that_is_gone_when_an_idle_connection_is_lost_is_away(
-    store: PostgresqlStore, proxy: TcpProxy
-) -> None:
-    save(store, Changes(scopes=(BATCH,)))
-    proxy.refuse()
-    for work in (
-        lambda: save(store, Changes()),
-        lambda: what_is_there(store),
-        lambda: store.beat(replica()),
-    ):
-        with pytest.raises(StoreUnavailable):
-            work()
-    proxy.heal()
-    assert what_is_there(store) == ({"batch"}, Position())
-
-
-def test_a_beat_during_a_removal_leaves_nothing_of_the_machine(url: str) -> None:
-    with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
-        save(removes, Changes(scopes=(WEB,), machines=(machine("a"),)))
-        beats.beat(replica(), seen("a"))
-        with removes.write() as transaction:
-            transaction.save(Changes(removed_machines=("a",)))
-            beating = threads.submit(beats.beat, replica(), seen("a"))
-            wait_for_locks(1)
-        beating.result(patience.SECONDS)
-        with beats.read() as reading:
-            assert reading.sightings() == {}
-
-
-def test_a_beat_and_a_removal_never_wait_for_each_other(url: str) -> None:
-    with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(2) as threads:
-        save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
-        for name in ("b", "a"):  # the table has them in this order, and beats come in the other
-            beats.beat(replica(), seen(name))
-        with psycopg.connect(url) as beside:
-            beside.execute("SELECT FROM sightings WHERE machine = 'b' FOR UPDATE")
-            removing = threads.submit(save, removes, Changes(removed_machines=("a", "b")))
-            wait_for_locks(1)
-            beating = threads.submit(beats.beat, replica(), seen("a") | seen("b"))
-            wait_for_locks(2)
-        removing.result(patience.SECONDS)
-        beating.result(patience.SECONDS)
-        with beats.read() as reading:
-            assert reading.sightings() == {}
-
-
 def test_what_a_beat_wrote_after_a_removal_is_news_since_then(url: str) -> None:
     with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
         save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
@@ -438,29 +341,10 @@ def test_what_a_beat_wrote_after_a_removal_is_news_since_then(url: str) -> None:
             assert [*reading.sightings(removed_at)] == ["b"]
 
 
-def test_beats_go_on_while_a_long_removal_is_under_way(url: str) -> None:
-    with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
-        save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
-        with psycopg.connect(url) as beside:
-            beside.execute("SELECT FROM state WHERE (kind, key) = ('machine', 'a') FOR UPDATE")
-            removing = threads.submit(save, removes, Changes(removed_machines=("a",)))
-            wait_for_locks(1)
-            beats.beat(replica(), seen("a") | seen("b"))
-        removing.result(patience.SECONDS)
-        with beats.read() as reading:
-            assert [*reading.sightings()] == ["b"]
-
-
 def opened(url: str) -> "contextlib.closing[PostgresqlStore]":
     # What another test makes slow is no lock that is held for too long.
     long = Patience(lock=patience.SECONDS, answer=patience.SECONDS)
     return contextlib.closing(postgresql.open_store(url, patience=long))
-
-
-def wait_for_locks(count: int) -> None:
-    """Return when so many connections wait for a lock."""
-    waiting = "FROM pg_stat_activity WHERE datname = 'troubled' AND wait_event_type = 'Lock'"
-    patience.until(lambda: int(server().sql(f"SELECT count(*) {waiting}")) >= count)
 
 
 def test_replicas_increments_are_all_counted_and_their_changes_are_in_order(url: str) -> None:
@@ -482,34 +366,6 @@ def test_replicas_increments_are_all_counted_and_their_changes_are_in_order(url:
     assert found == [(number, str(number)) for number in range(1, 81)]
     for each in stores:
         each.close()
-
-
-def test_nothing_is_committed_after_a_lost_connection_that_was_swallowed(
-    store: PostgresqlStore, beside: PostgresqlStore
-) -> None:
-    def stubborn() -> None:
-        with store.write() as transaction:
-            transaction.save(Changes(scopes=(WEB,)))
-            end_backends("idle in transaction")
-            for _ in range(2):
-                with pytest.raises(StoreUnavailable):
-                    transaction.scopes()
-
-    with pytest.raises(StoreUnavailable):
-        stubborn()
-    assert what_is_there(beside) == NOTHING
-    save_and_append(store, "a")
-
-
-def test_readers_and_beats_do_not_wait_for_the_writer(
-    store: PostgresqlStore, beside: PostgresqlStore
-) -> None:
-    with store.write() as transaction:
-        transaction.save(Changes(scopes=(WEB,)))
-        beside.beat(replica("r2"))
-        with beside.read() as reading:
-            assert reading.scopes() == {}
-            assert set(reading.replicas()) == {"r2"}
 
 
 def test_the_time_is_the_databases(store: PostgresqlStore, beside: PostgresqlStore) -> None:

@@ -4,12 +4,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import forked
@@ -282,43 +279,6 @@ def test_a_file_that_is_damaged_while_it_is_open_is_told(
     with pytest.raises(StoreUnusable, match="damaged"):
         look()
     opened.close()
-
-
-def test_readers_go_on_while_a_writer_is_at_work(store: sql.SqlStore) -> None:
-    with store.write() as transaction:
-        transaction.save(FLEET)
-        seen: list[int] = []
-
-        def look() -> None:
-            with store.read() as reading:
-                seen.append(len(reading.machines()))
-
-        reader = threading.Thread(target=look)
-        reader.start()
-        reader.join(patience.SECONDS)
-        assert seen == [0]
-
-
-def test_increments_through_connections_that_know_nothing_of_each_other_are_all_counted(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "two.db"
-    sqlite.open_store(path).close()
-    stores = [sql.SqlStore(sqlite.connections(path), place=str(path)) for _ in range(4)]
-    save(stores[0], Changes(scopes=(WEB,)))
-
-    def increment(number: int) -> None:
-        with stores[number % 4].write() as transaction:
-            scope = transaction.scopes()["web"]
-            more = msgspec.structs.replace(scope, incarnation=scope.incarnation + 1)
-            transaction.save(Changes(scopes=(more,)))
-
-    with ThreadPoolExecutor(8) as threads:
-        assert len(list(threads.map(increment, range(80)))) == 80
-    with stores[0].read() as reading:
-        assert reading.scopes()["web"].incarnation == 80
-    for each in stores:
-        each.close()
 
 
 def test_a_second_transaction_in_the_thread_of_the_first_is_a_mistake(store: sql.SqlStore) -> None:

@@ -225,9 +225,6 @@ class BenchStory(Told):
         self.compare(self.bench.operation(name), {"status": status, **told})
 
 
-setattr(BenchStory, "pass", BenchStory.pass_)
-
-
 @pytest.mark.parametrize("rows", stories_beside(__file__, "decisions.txt"))
 def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     assert BenchStory().play("decisions.txt", rows)

@@ -1,8 +1,8 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partialmethod
-from itertools import cycle
 from random import Random
 from typing import Any, Final
 
@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench, maintenance
+from forewarn.control.maintenances import Asked, UnitTargets, prepared
 from forewarn.maintenance import (
+    fleet_file,
     footprints,
     time_windows,
     turn_check,
@@ -26,19 +28,21 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
+    DrainOptions,
     GuestFacts,
     HostFacts,
     HostState,
     Machine,
     Maintenance,
+    Policy,
     Refused,
     Scope,
     Way,
 )
+from forewarn.maintenance.planner import Request
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Ask, Check, Done, Obstacle, Stop, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
@@ -50,7 +54,7 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
-from forewarn.maintenance.world import LiveState, World
+from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 from stories import Told, elapsed, elapsed_at, stories_beside
 
@@ -421,56 +425,8 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     assert turn_plan.drained_soon(of_units(), units[1]) == ()
 
 
-Takes = dict[str, Footprint]
-
-
-def made(takes: Takes, *, drain: bool = False, **policy: Any) -> Maintenance:
-    of = msgspec.structs.replace(maintenance(*takes), policy=TurnPolicy(**policy))
-    given = [msgspec.structs.replace(unit, drain=drain) for unit in of.units]
-    units = turn_plan.arranged(given, lambda unit: takes[unit.key], of.policy)
-    return msgspec.structs.replace(of, units=units)
-
-
-def hosts(count: int, scope: str = "") -> Takes:
-    """Hosts with one machine each: each in a domain of a scope, or with a scope of its own."""
-    return {
-        f"h{n}": Footprint(machines=(f"m{n}",), domains={scope: n} if scope else {f"m{n}": 0})
-        for n in range(count)
-    }
-
-
-def large(chance: Random, count: int = 1000) -> Takes:
-    """Hosts in 20 racks with ten machines each; a scope's domain is its host's rack."""
-    takes: Takes = {}
-    for number in range(count):
-        rack = number % 20
-        scopes = {f"s{chance.randrange(400)}": rack % 5 for _ in range(10)}
-        names = tuple(f"m{number}-{n}" for n in range(10))
-        takes[f"h{number}"] = Footprint(machines=names, domains=scopes)
-    return takes
-
-
-def world_of(takes: Takes) -> World:
-    """A World of what hosts take."""
-    machines = {
-        name: Machine(
-            name=name,
-            scope=scope,
-            update_domain=domain,
-            fault_domain=0,
-            vm_id=f"id-{name}",
-            host=host,
-        )
-        for host, its in takes.items()
-        for name, (scope, domain) in zip(its.machines, cycle(its.domains.items()), strict=False)
-    }
-    names = {one.scope for one in machines.values()}
-    scopes = {n: Scope(name=n, kind=ScopeKind.AVAILABILITY_SET, update_domains=5) for n in names}
-    return World(LiveState(scopes=scopes, machines=machines))
-
-
-def survey_of(takes: Takes) -> HostSurvey:
-    """A look that finds the machines on the hosts that take them."""
+def survey_of(places: Mapping[str, Iterable[Machine]]) -> HostSurvey:
+    """A look that finds machines on their hosts."""
     hosts = {
         host: HostFacts(
             answers=True,
@@ -478,35 +434,23 @@ def survey_of(takes: Takes) -> HostSurvey:
             free_memory_mib=100_000,
             can_reboot=True,
             guests=tuple(
-                GuestFacts(vm_id=f"id-{n}", name=n, running=True, memory_mib=1)
-                for n in its.machines
+                GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
+                for one in there
             ),
         )
-        for host, its in takes.items()
+        for host, there in places.items()
     }
-    keys = {f"id-{name}": name for its in takes.values() for name in its.machines}
+    keys = {one.vm_id: one.key for there in places.values() for one in there}
     return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
 
 
-def planned(of: Maintenance, takes: Takes) -> PlannedTurns:
-    drains = any(unit.drain for unit in of.units)
-    return turn_forecast.planned(
-        of,
-        lambda unit: takes[unit.key],
-        lambda: world_of(takes),
-        ALWAYS_ON,
-        NOW,
-        survey=survey_of(takes) if drains else None,
-    )
-
-
 def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
-    takes = hosts(2, "web")
-    world = world_of(takes)
-    for name, machine in [*world.machines.items()]:
-        world.machines[name] = msgspec.structs.replace(machine, host="")
-    world.maintenances[1] = made(takes, drain=True, at_once="100%")
-    survey = survey_of({**takes, "h2": Footprint(machines=(), domains={})})
+    machines = [{"name": f"m{n}", "update_domain": n} for n in range(2)]
+    group = {"name": "web", "update_domains": 2, "machines": machines}
+    world = Bench(msgspec.convert({"availability_set": [group]}, fleet_file.Fleet)).world()
+    of = maintenance("h0", "h1", at_once="100%")
+    world.maintenances[1] = replace(of, units=tuple(replace(u, drain=True) for u in of.units))
+    survey = survey_of({f"h{n}": [world.machines[f"m{n}"]] for n in range(2)})
     for index in range(2):
         turn_plan.drain(world, 1, index, survey, NOW)
     first, second = world.maintenances[1].units
@@ -515,28 +459,61 @@ def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
     assert second.retry_at is not None
 
 
+def arranged(count: int, *waves: str) -> list[int]:
+    """The waves of so many hosts, each of which has a scope of its own."""
+    units = maintenance(*(f"h{n}" for n in range(count))).units
+    alone = [Footprint(machines=(u.name,), domains={u.name: 0}) for u in units]
+    takes = dict(zip((unit.key for unit in units), alone, strict=True))
+    given = turn_plan.arranged(units, lambda unit: takes[unit.key], TurnPolicy(waves=waves))
+    return [unit.wave for unit in given]
+
+
 def test_units_are_dealt_to_waves_by_number_and_by_part() -> None:
-    takes = hosts(20)
-    waves = [unit.wave for unit in made(takes, waves=("1", "10%", "rest")).units]
-    assert waves == [0] + [1] * 2 + [2] * 17
-    assert [u.wave for u in made(takes, waves=("5",)).units] == [0] * 5 + [1] * 15
-    assert [u.wave for u in made(takes, waves=("100%", "5")).units] == [0] * 20
+    assert arranged(20, "1", "10%", "rest") == [0] + [1] * 2 + [2] * 17
+    assert arranged(20, "5") == [0] * 5 + [1] * 15
+    assert arranged(20, "100%", "5") == [0] * 20
 
 
 def test_units_without_machines_are_named() -> None:
-    takes = {"h9": Footprint(machines=(), domains={})} | hosts(2)
-    plan = planned(made(takes, at_once="2", order=TurnOrder.LISTED), takes)
-    assert plan.without_machines == ("h9",)
-    assert plan.first == ("h0", "h1")
-    assert plan.units == 2
+    takes = {"h9": (), "h0": ("a",), "h1": ("b",)}
+    alone = [{"name": name, "host": host} for host, names in takes.items() for name in names]
+    bench = Bench(msgspec.convert({"machine": alone}, fleet_file.Fleet))
+
+    def footprint(unit: Unit) -> Footprint:
+        return Footprint(machines=takes[unit.name], domains=dict.fromkeys(takes[unit.name], 0))
+
+    of = maintenance(*takes, at_once="2", order=TurnOrder.LISTED)
+    of = replace(of, units=turn_plan.arranged(of.units, footprint, of.policy))
+    plan = turn_forecast.planned(of, footprint, bench.snapshot.world, ALWAYS_ON, NOW)
+    assert (plan.without_machines, plan.first, plan.units) == (("h9",), ("h0", "h1"), 2)
 
 
 @pytest.mark.parametrize(("at_once", "drain"), [("1", True), ("10%", False)])
 def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
     at_once: str, *, drain: bool
 ) -> None:
-    takes = large(Random(1))
-    plan = planned(made(takes, at_once=at_once, drain=drain), takes)
+    """The hosts are in 20 racks; a scope's domain is its host's rack."""
+    chance = Random(1)
+    machines = {}
+    for number in range(10_000):
+        host, scope = number // 10, f"s{chance.randrange(400)}"
+        place = {"update_domain": host % 5, "fault_domain": 0, "host": f"h{host}"}
+        one = Machine(name=f"m{number}", scope=scope, vm_id=f"id-{number}", **place)
+        machines[one.key] = one
+    kind = {"kind": ScopeKind.AVAILABILITY_SET, "update_domains": 5}
+    scopes = {one.scope: Scope(name=one.scope, **kind) for one in machines.values()}
+    asked = Asked(
+        request=Request(event_type=EventType.REBOOT),
+        targets=UnitTargets(all_hosts=True),
+        policy=TurnPolicy(at_once=at_once),
+        draining=DrainOptions(reboot=True) if drain else None,
+    )
+    there: dict[str, list[Machine]] = {}
+    for one in machines.values():
+        there.setdefault(one.host, []).append(one)
+    live = LiveState(scopes=scopes, machines=machines)
+    survey = survey_of(there) if drain else None
+    plan = prepared(live, asked, Policy(), now=NOW, survey=survey)[1]()
     assert plan.machines == 10_000
     assert plan.first
     assert (plan.earliest is None) == drain  # that would be 20,000 moves: it is not foreseen
