@@ -81,7 +81,7 @@ def test_at_a_terminal_a_hangup_ends_it(service: Running) -> None:
     service.start(errors=slave)
     os.close(slave)
     try:
-        service.reload()
+        service.send(signal.SIGHUP)
         assert service.ended() == -signal.SIGHUP
     finally:
         os.close(master)

@@ -113,9 +113,11 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self._tell_clients(do="end")
-        for part in (*self.clients.values(), *self.relays.values(), *self.replicas.values()):
+        for client in self.clients.values():
             with contextlib.suppress(AssertionError):
-                part.end()
+                client.end()
+        for killed in (*self.relays.values(), *self.replicas.values()):
+            killed.kill()
 
     def _tell_clients(self, **order: Any) -> None:
         for client in self.clients.values():
@@ -224,7 +226,7 @@ class Cluster:
     def wait_until_ready(self) -> None:
         """Return when every replica says that it can do all its work."""
         for replica in self.replicas.values():
-            patience.until(lambda: is_ready(replica), replica.said)  # noqa: B023 - called at once
+            patience.until(lambda: is_ready(replica), replica.tail)  # noqa: B023 - called at once
 
     def resolve(self) -> None:
         """Tell the result of operations whose outcome is unknown, as the program's log has it.

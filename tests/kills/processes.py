@@ -5,7 +5,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import forked
 import patience
 import web
 from ports import free_port
+from programs import Program
 from server.running import Client
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -97,7 +97,7 @@ AT_ONCE = 8
 """The programs that run at once: enough that acts of every phase meet, on two processors."""
 
 
-class Service:
+class Service(Program):
     """One service process after another, over one folder.
 
     Args:
@@ -121,22 +121,14 @@ class Service:
         variables: Mapping[str, str],
     ) -> None:
         folder.mkdir(exist_ok=True)
+        given = {"FOREWARN_KILLS_BREAK": broken, "STATE_DIRECTORY": str(folder), **variables}
+        super().__init__(folder / "service.log", given)
         self.folder = folder
-        self.database = folder / "forewarn.db"
         self.socket = folder / "operator.sock"
-        self.log = folder / "service.log"
         self.port = free_port()
-        self.pid = 0
-        self._from = 0
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
-        self._variables = {
-            "FOREWARN_KILLS_BREAK": broken,
-            "STATE_DIRECTORY": str(folder),
-            **variables,
-        }
         self._whole = not broken
-        self._process: forked.Process | None = None
 
     def start(self, *, fresh: bool) -> None:
         """Begin to start; `wait_until_ready` returns when it serves.
@@ -144,20 +136,10 @@ class Service:
         Args:
             fresh: Whether it is a process of its own from the first import on, not forked.
         """
-        assert not self.pid
-        self._from = self.log.stat().st_size if self.log.exists() else 0
-        fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self._variables)
+        fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self.environment)
         serve = ["forewarn", "serve", "--config"] if self._whole else ["kills.served"]
         command = ["-m", *serve, str(self._config)]
-        given = environment(**self._variables)
-        with self.log.open("ab") as log:
-            if fresh:
-                self._process = subprocess.Popen(
-                    [sys.executable, *command], stdout=log, stderr=log, env=given
-                )
-            else:
-                self._process = forked.Forked(command, stdout=log, stderr=log, env=given)
-        self.pid = self._process.pid
+        self.begin(command, () if fresh else None, env=environment(**self.environment))
 
     def wait_until_ready(self) -> None:
         """Return when its log says that it serves.
@@ -168,46 +150,7 @@ class Service:
         Raises:
             AssertionError: It does not serve in time; the log says why.
         """
-        wanted = f'"pid": {self.pid},'.encode()
-
-        def ready() -> bool:
-            assert self.runs, self.said()
-            heard = self.log.read_bytes()[self._from :].splitlines()
-            return any(b'"event": "ready"' in line and wanted in line for line in heard)
-
-        patience.until(ready, self.said, every=POLL_SECONDS)
-
-    def said(self) -> str:
-        return self.log.read_text()[-4000:] if self.log.exists() else ""
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the process is there."""
-        return self._process is not None and self._process.poll() is None
-
-    def reap(self) -> int:
-        """Wait until it has ended, and return its exit status."""
-        assert self._process is not None
-        status = self._process.wait(ANSWER_SECONDS)
-        self._process = None
-        self.pid = 0
-        return status
-
-    def stop(self) -> int:
-        """Ask it to stop, and return its exit status."""
-        assert self._process is not None
-        self._process.terminate()
-        return self.reap()
-
-    def end(self) -> None:
-        """Leave no process behind, whatever happened."""
-        if self.pid:
-            self.kill()
-            self.reap()
+        self.wait_for(b'"event": "ready"', f'"pid": {self.pid},'.encode())
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the operator plane, and return what it answers with 200 or 201."""

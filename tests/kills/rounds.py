@@ -5,6 +5,7 @@ fell in a request is counted afterwards, from the clients' journals.
 """
 
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -179,15 +180,15 @@ class Rounds:
             aim = chance.choice(list(Phase))
             before, after = self._at_phase(aim)
         self.kills.append(Kill(before, after, aim, self._fresh))
-        status = self._service.reap()
-        assert status == -9, f"the service ended by itself: {status}\n{self._service.said()}"
+        status = self._service.ended()
+        assert status == -9, f"the service ended by itself: {status}\n{self._service.tail()}"
         while chance.random() < OF_STARTS:
             self._kill_start(fresh=fresh)
         self._start(fresh=fresh)
 
     def stop(self) -> None:
         """Have the service end in order."""
-        assert self._service.stop() == 0, self._service.said()
+        assert self._service.stop() == 0, self._service.tail()
 
     @property
     def fresh(self) -> int:
@@ -201,20 +202,20 @@ class Rounds:
             try:
                 self._service.wait_until_ready()
             except AssertionError:
-                if self._service.runs or self._service.reap() != BAD_STORE:
+                if self._service.runs or self._service.ended() != BAD_STORE:
                     raise
             else:
                 return
-        raise AssertionError(self._service.said())
+        raise AssertionError(self._service.tail())
 
     def _kill_start(self, *, fresh: bool) -> None:
         """Start, and kill that at any moment."""
         self._service.start(fresh=fresh)
         let_pass(self._chance.uniform(0, STARTS_TAKE[fresh]))
         before, after = self._now()
-        status = self._service.reap()
+        status = self._service.ended()
         if status != BAD_STORE:  # it met the lock of the killed process
-            assert status == -9, f"a start ended by itself: {status}\n{self._service.said()}"
+            assert status == -9, f"a start ended by itself: {status}\n{self._service.tail()}"
             self.kills.append(Kill(before, after, "start", fresh))
 
     def _by_client(self, kind: str, delay: float | None = None) -> tuple[float, float]:
@@ -249,7 +250,7 @@ class Rounds:
 
     def _now(self) -> tuple[float, float]:
         before = time.time()
-        self._service.kill()
+        self._service.send(signal.SIGKILL)
         return before, time.time()
 
 

@@ -5,16 +5,16 @@ synchronous pair is lost, the standby is promoted, and gets a standby of its own
 """
 
 import random
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kills import fleet
+from kills import fleet, judge
 from kills.cluster import IN_REQUEST, NAMES, Cluster
 from kills.processes import let_pass
 from kills.rounds import Outcome, answered, counted
-from replicas import judge
 from replicas.pair import Pair
 
 TWO: Final = 0.25
@@ -62,11 +62,11 @@ class Rounds:
         relays = [cluster.relays[host] for host in hosts]
         for victim in victims:
             if victim.runs:
-                victim.kill()
+                victim.send(signal.SIGKILL)
         for relay in relays:
-            relay.kill()
+            assert relay.kill() == -signal.SIGKILL, relay.tail()
         for victim in victims:
-            assert victim.reap() == -9, victim.said()
+            assert victim.ended() == -signal.SIGKILL, victim.tail()
         self.done.update({"replicas killed": len(names), "relays killed": len(hosts)})
         let_pass(chance.choice(AWAY_SECONDS))
         for relay in relays:
@@ -107,7 +107,7 @@ class Rounds:
         cluster = self._cluster
         finals = cluster.settle()
         journals = cluster.journals()
-        complaints = judge.judge(journals, cluster.runs(), finals)
+        complaints = judge.judge(journals, cluster.runs(), *finals)
         if self.done["replicas killed"] >= MANY and not self.done[HIT]:
             complaints.append("no kill fell in a request")
         entries = [entry for each in journals.values() for entry in each]
