@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import forked
-import patience
 import web
 from forewarn.store import sqlite
 from ports import free_port
@@ -61,7 +60,6 @@ class Running(Program):
         self.folder = folder
         self.socket = folder / "operator.sock"
         self.guest_port = free_port()
-        self._only_tcp = "off" in operator
         self.settings = folder / "forewarn.toml"
         database = folder / "forewarn.db"
         if not database.exists():
@@ -85,11 +83,7 @@ class Running(Program):
     @property
     def command(self) -> list[str]:
         """The command that serves."""
-        return [sys.executable, *self._arguments]
-
-    @property
-    def _arguments(self) -> list[str]:
-        return ["-m", "forewarn", "serve", "--config", str(self.settings)]
+        return [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
 
     def start(
         self,
@@ -99,34 +93,20 @@ class Running(Program):
         files: Collection[int] = (),
         awaits: bool = True,
     ) -> None:
-        """Start it and wait until it answers.
+        """Start it and wait until it says that it is ready.
 
         Args:
             by: The command that is to start it; it is forked if left out.
             program: What a forked one runs.
-            errors: Where its standard error goes; to its log if left out.
+            errors: Where its standard error goes, which has its log.
             files: Open files that the command is to have.
             awaits: Whether to wait.
         """
-        arguments = [*program, *self._arguments[2:]]
+        arguments = [*program, *self.command[3:]]
         terms = {} if errors is None else {"stderr": errors}
         self.begin(arguments, by or None, pass_fds=files, **terms)
         if awaits:
-            patience.until(self._started, self.log.read_text)
-
-    def _started(self) -> bool:
-        """Tell whether it answers operators; it may not have ended."""
-        assert self.runs, self.log.read_text()
-        return self._answers()
-
-    def _answers(self) -> bool:
-        """Tell whether it answers operators."""
-        if self._only_tcp:  # where only a command finds the token
-            return b'"event": "ready"' in self.log.read_bytes()[self._from :]
-        try:  # a command of its own at each look would slow the start down
-            return self.operator.ask("GET", "/v1/events").status == 200
-        except OSError:
-            return False
+            self.wait_for(b'"event": "ready"')
 
     def said(self, event: str = "") -> list[dict[str, Any]]:
         """Return the lines of its log, or those about an event."""
