@@ -158,7 +158,8 @@ class Cluster:
             "journal": str(self.folder / f"{client}.log"),
             "pause": [0.005, 0.03] if role == "guest" else [0.01, 0.06],
         }
-        self.clients[client] = Told("kills.clients", json.dumps(cast))
+        log = self.folder / f"{client}.err"
+        self.clients[client] = Told(log, "kills.clients", json.dumps(cast))
 
     def pids_for(self, client: str) -> list[int]:
         """Return whom a client kills, in the order of its places."""

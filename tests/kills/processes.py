@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import forked
 import patience
 import web
 from ports import free_port
@@ -18,9 +17,6 @@ from programs import Program
 from server.running import Client
 
 TESTS = Path(__file__).resolve().parents[1]
-ANSWER_SECONDS = patience.SECONDS
-"""The longest that a process of ours may take over an order."""
-
 HEEDED_AT_FIRST = {"LD_PRELOAD", "PYTHONPATH"}
 """Variables that come too late for a process that is forked."""
 
@@ -34,52 +30,42 @@ def environment(**more: str) -> dict[str, str]:
     return {**given, "PYTHONPATH": path, **more}
 
 
-class Told:
+class Told(Program):
     """A process that takes orders on its standard input and answers each with a line."""
 
-    def __init__(self, module: str, *arguments: str, **variables: str) -> None:
-        self._process = forked.Forked(
-            ["-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(**variables),
-        )
+    def __init__(self, log: Path, module: str, *arguments: str) -> None:
+        super().__init__(log)
+        pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        self.begin(["-m", module, *arguments], env=environment(), **pipes)
+        self._orders, self._answers = self.process.stdin, self.process.stdout
         self._rest = b""
 
     def tell(self, **order: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        self._orders.write(json.dumps(order).encode() + b"\n")
+        self._orders.flush()
 
-    def hear(self, seconds: float = ANSWER_SECONDS) -> Any:
+    def hear(self, seconds: float = patience.SECONDS) -> Any:
         """Return its next line, None if there is none in that time."""
-        assert self._process.stdout is not None
-        source = self._process.stdout.fileno()
+        source = self._answers.fileno()
         until = time.monotonic() + seconds
         while b"\n" not in self._rest:
             ready, _, _ = select.select([source], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 return None
             data = os.read(source, 65536)
-            assert data, f"a process of the run ended by itself: {self._process.args}"
+            assert data, f"a process of the run ended by itself: {self.tail()}"
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)
 
     def end(self) -> None:
         """Let it end; kill it if it does not."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._orders.close()
         try:
-            self._process.wait(ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
+            self.ended()
         finally:
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._answers.close()
 
 
 LEAST_BACK_SECONDS = 30
