@@ -31,8 +31,6 @@ TRUST: Final = "".join(
     for kind, where in (("local", ""), ("host", "all"))
     for databases in ("all", "replication")
 )
-FAST: Final = ("fsync = off", "full_page_writes = off", "synchronous_commit = off")
-"""Settings for tests that cut no power."""
 
 
 def found() -> bool:

@@ -1,10 +1,8 @@
 """Agents as processes of their own, and an endpoint whose document is the test's."""
 
 import json
-import os
 import re
 import shlex
-import signal
 import subprocess
 import threading
 import time
@@ -12,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-import forked
-import patience
 import web
 from client.scripted import Asked, Scripted, Talk
 from patience import until
 from ports import free_port
+from programs import Program
 
 COMMAND_LINE = ("-m", "forewarn", "agent", "run")
 """What people run; it becomes the agent."""
@@ -100,7 +97,7 @@ def started(event_id: str = "E1", **given: Any) -> dict[str, Any]:
     return event(event_id, EventStatus="Started", NotBefore="", **given)
 
 
-class Agent:
+class Agent(Program):
     """One machine's agent, with a log that its actions write."""
 
     def __init__(
@@ -113,13 +110,13 @@ class Agent:
         listen: tuple[str, int] | None = None,
     ) -> None:
         folder.mkdir(exist_ok=True)
+        super().__init__(folder / "agent.log")
         self.folder, self.machine = folder, machine
         self.address, self.port = listen or ("127.0.0.1", free_port())
-        self.log = folder / "actions.log"
-        self.said = folder / "agent.log"
+        self._actions = folder / "actions.log"
         self.settings = folder / "agent.toml"
         self.action = folder / "action"
-        paths = {"log": str(self.log), "hold": str(folder / "hold")}
+        paths = {"log": str(self._actions), "hold": str(folder / "hold")}
         self.action.write_text(
             ACTION.format_map({name: shlex.quote(path) for name, path in paths.items()})
         )
@@ -132,9 +129,6 @@ class Agent:
             f'[state]\nfolder = "state"\n[log]\nformat = "json"\n'
         )
         self.write(rules)
-        self.environment: dict[str, str] = {}
-        """Variables beside the test's own."""
-        self.process: forked.Process | None = None
 
     def write(self, rules: str) -> None:
         """Write the settings; `ACTION` in them is the program that leaves lines.
@@ -151,29 +145,23 @@ class Agent:
             by: What Python runs in the place of the agent.
             piped: Whether it writes its log to a pipe, which a thread copies, and not to the file.
         """
-        program = by or ("-m", "forewarn.agent")
-        environment = {**os.environ, **self.environment}
-        with self.said.open("ab") as said:
-            self.process = forked.Forked(
-                [*program, *options, "--config", str(self.settings)],
-                stdout=said,
-                stderr=subprocess.PIPE if piped else said,
-                env=environment,
-                cwd="/",  # as systemd starts it
-            )
+        arguments = [*(by or ("-m", "forewarn.agent")), *options, "--config", str(self.settings)]
+        terms = {"stderr": subprocess.PIPE} if piped else {}
+        self.begin(arguments, cwd="/", **terms)  # where systemd starts it
         if piped:
+            assert self.process is not None
             threading.Thread(target=self._copy, args=(self.process.stderr,), daemon=True).start()
         return self
 
     def _copy(self, pipe: IO[bytes]) -> None:
-        with pipe, self.said.open("ab", buffering=0) as said:
+        with pipe, self.log.open("ab", buffering=0) as said:
             for line in pipe:
                 said.write(line)
 
     @property
     def done(self) -> list[str]:
         """What the actions have left."""
-        return self.log.read_text().splitlines() if self.log.exists() else []
+        return self._actions.read_text().splitlines() if self._actions.exists() else []
 
     def page(self, path: str) -> tuple[int, str]:
         """Ask the status port; 0 where nobody answers."""
@@ -199,23 +187,13 @@ class Agent:
 
     def expect(self, *lines: str) -> None:
         """Wait until the actions have left exactly these lines."""
-        until(lambda: self.done == list(lines), lambda: (self.done, self.said.read_text()[-3000:]))
+        until(lambda: self.done == list(lines), lambda: (self.done, self.tail()))
 
     def until(self, holds: Callable[[], object]) -> None:
-        until(holds, lambda: (self.done, self.status(), self.said.read_text()[-3000:]))
+        until(holds, lambda: (self.done, self.status(), self.tail()))
 
     @property
     def looks(self) -> int:
         """How often it has seen the document, since its start; 0 where nobody answers."""
         looks = re.search(r"(?m)^forewarn_agent_looks_total (\d+)", self.page("/metrics")[1])
         return int(looks[1]) if looks else 0
-
-    def kill(self, number: int = signal.SIGKILL) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(patience.SECONDS)
-
-    def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()

@@ -41,4 +41,4 @@ def agents(tmp_path: Path, cloud: Endpoint) -> Generator[Callable[..., Agent]]:
 
     yield make
     for agent in made:
-        agent.close()
+        agent.kill()

@@ -38,7 +38,7 @@ class Playing:
         environment = {**environment, "TMPDIR": str(folder), "TERM": "xterm"}
         environment.pop("COLUMNS", None)  # which would be believed before the terminal itself
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *command],
+            command,
             stdout=written,
             stderr=written,
             env=environment,
@@ -98,11 +98,10 @@ class Playing:
 def playing(
     folder: Path,
     *arguments: str,
-    program: str = "forewarn",
     environment: dict[str, str] | None = None,
     terminal: bool = False,
 ) -> Generator[Playing]:
-    command = [program, *(["demo"] if program == "forewarn" else []), *arguments]
+    command = [sys.executable, "-m", "forewarn", "demo", *arguments]
     demo = Playing(command, folder, environment or dict(os.environ), terminal=terminal)
     try:
         yield demo

@@ -4,21 +4,19 @@ import functools
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import forked
-import patience
 import web
 from forewarn.store import sqlite
 from ports import free_port
+from programs import NOTHING, Program
 from server.running import Client
 
 POSTS = r'(?m)^forewarn_guest_requests_total\{code="(\d+)",resource="approvals"\} (\d+)'
@@ -46,7 +44,7 @@ def empty_database() -> bytes:
         return path.read_bytes()
 
 
-class Running:
+class Running(Program):
     """A service on its own folder, and the command line against it."""
 
     def __init__(
@@ -56,16 +54,13 @@ class Running:
         operator: str = "",
         connector: str = SWIFT,
         more: str = "",
-        environment: Mapping[str, str] = MappingProxyType({}),
+        environment: Mapping[str, str] = NOTHING,
     ) -> None:
+        super().__init__(folder / "service.log", environment)  # which commands have, too
         self.folder = folder
-        self.environment = environment
-        """Further variables of its process and of commands."""
         self.socket = folder / "operator.sock"
         self.guest_port = free_port()
-        self._only_tcp = "off" in operator
         self.settings = folder / "forewarn.toml"
-        self.log = folder / "service.log"
         database = folder / "forewarn.db"
         if not database.exists():
             database.touch(mode=0o600)
@@ -77,7 +72,6 @@ class Running:
             f"[connector.simulated]\n{connector}\n"
             f"{more}\n"
         )
-        self._process: forked.Process | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -89,11 +83,7 @@ class Running:
     @property
     def command(self) -> list[str]:
         """The command that serves."""
-        return [sys.executable, *self._arguments]
-
-    @property
-    def _arguments(self) -> list[str]:
-        return ["-m", "forewarn", "serve", "--config", str(self.settings)]
+        return [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
 
     def start(
         self,
@@ -103,57 +93,20 @@ class Running:
         files: Collection[int] = (),
         awaits: bool = True,
     ) -> None:
-        """Start it and wait until it answers.
+        """Start it and wait until it says that it is ready.
 
         Args:
             by: The command that is to start it; it is forked if left out.
             program: What a forked one runs.
-            errors: Where its standard error goes; to its log if left out.
+            errors: Where its standard error goes, which has its log.
             files: Open files that the command is to have.
             awaits: Whether to wait.
         """
-        with self.log.open("ab") as log:
-            self._from = log.tell()
-            to = log if errors is None else errors
-            given = {**os.environ, **self.environment}
-            if by:
-                command = [*by, *self.command]
-                self._process = subprocess.Popen(
-                    command, stdout=log, stderr=to, pass_fds=files, env=given
-                )
-            else:
-                arguments = [*program, *self._arguments[2:]]
-                self._process = forked.Forked(
-                    arguments, stdout=log, stderr=to, pass_fds=files, env=given
-                )
+        arguments = [*program, *self.command[3:]]
+        terms = {} if errors is None else {"stderr": errors}
+        self.begin(arguments, by or None, pass_fds=files, **terms)
         if awaits:
-            patience.until(self._started, self.log.read_text)
-
-    def _started(self) -> bool:
-        """Tell whether it answers operators; it may not have ended."""
-        assert self._process is not None
-        assert self._process.poll() is None, self.log.read_text()
-        return self._answers()
-
-    def _answers(self) -> bool:
-        """Tell whether it answers operators."""
-        if self._only_tcp:  # where only a command finds the token
-            return b'"event": "ready"' in self.log.read_bytes()[self._from :]
-        try:  # a command of its own at each look would slow the start down
-            return self.operator.ask("GET", "/v1/events").status == 200
-        except OSError:
-            return False
-
-    def ended(self) -> int:
-        """Wait for an end that it was not asked for by `stop`; return how it ended."""
-        assert self._process is not None
-        return self._process.wait(patience.SECONDS)
-
-    @property
-    def pid(self) -> int:
-        """The number of its process."""
-        assert self._process is not None
-        return self._process.pid
+            self.wait_for(b'"event": "ready"')
 
     def said(self, event: str = "") -> list[dict[str, Any]]:
         """Return the lines of its log, or those about an event."""
@@ -165,12 +118,6 @@ class Running:
         """Ask for its events as a machine does; return the status and the body."""
         path = f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
         return web.ask(self.guest_port, path, method, body)[:2]
-
-    def kill(self) -> None:
-        """End it without a word, as a lost power supply does."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(patience.SECONDS)
 
     @property
     def operator(self) -> Client:
@@ -193,21 +140,6 @@ class Running:
         found = re.findall(POSTS, answer.body.decode())
         assert {code for code, _ in found} <= {"200"}, found
         return sum(int(count) for _, count in found)
-
-    def reload(self) -> None:
-        """Have it read its secrets again."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
-
-    def stop(self) -> int:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(patience.SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
 
     def call(
         self, *arguments: str, stdin: str = "", **environment: str

@@ -146,7 +146,7 @@ class Agents:
             listen = ("127.0.0.1", self.agents[port_of].port) if port_of else None
             made = Agent(self.folder / name, self.url, "", machine=machine or name, listen=listen)
             self.agents[name] = made
-            self.opened.callback(made.close)
+            self.opened.callback(made.kill)
         self.agent_ = self.agents[name]
         if is_new or peers:
             ports = {each: made.port for each, made in self.agents.items()}
@@ -169,7 +169,7 @@ class Agents:
         self.process.send_signal(signal.Signals[f"SIG{name}"])
 
     def ended(self, status: str) -> None:
-        assert self.process.wait(patience.SECONDS) == int(status)
+        assert self.agent_.ended() == int(status)
 
     def disk(self, state: str) -> None:
         """Limit the size of the files that the agent writes, with EFBIG for ENOSPC."""
@@ -222,7 +222,7 @@ class Agents:
         self.agent_.until(told)
 
     def says(self, words: str) -> None:
-        self.agent_.until(lambda: words in self.agent_.said.read_text())
+        self.agent_.until(lambda: words in self.agent_.log.read_text())
 
     def tells(self, line: str, words: str) -> None:
         """Look for words in a line of `forewarn agent status`."""
@@ -303,8 +303,8 @@ def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
 ) -> None:
     agent = agents().start(by=("-c", EARLY))
     agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-    agent.until(lambda: "reloaded the rules" in agent.said.read_text())
-    assert agent.kill(signal.SIGTERM) == 0
+    agent.until(lambda: "reloaded the rules" in agent.log.read_text())
+    assert agent.stop() == 0
 
 
 def test_the_process_carries_neither_command_line_nor_drawing() -> None:

@@ -1,24 +1,177 @@
-"""The command line on a terminal, against a real service."""
+"""The command line as processes of its own: on a terminal, and `forewarn watch`."""
 
+import json
 import os
-import pty
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from end_to_end.running import Running
+import forked
+from client.scripted import Asked, document, message, serving
+from client.world import listed
+from end_to_end.playing import Playing
+from end_to_end.running import Running, lasting
 from forewarn.cli.exits import ExitStatus
+from patience import until
+from programs import Printing
+
+FLEET = """
+[[availability_set]]
+name = "web"
+update_domains = 2
+machines = [{ name = "web-0", update_domain = 0 }, { name = "web-1", update_domain = 0 }]
+[[machine]]
+name = "bastion"
+[[machine]]
+name = "lonely"
+"""
+APPROVE = (
+    'test "$FOREWARN_CHANGE/$FOREWARN_CONCERNS_ME" != appeared/yes || curl -sSf '
+    '--header Metadata:true --data "{\\"StartRequests\\":[{\\"EventId\\":'
+    '\\"$FOREWARN_EVENT_ID\\"}]}" '
+    '"$FOREWARN_ENDPOINT/metadata/scheduledevents?api-version=2020-07-01"'
+)
+WITHOUT_EXTRAS = """
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from forewarn.cli import main
+sys.exit(main.execute(sys.argv[2:]))
+"""
+SERVER_EXTRA = "filelock,httptools,starlette,structlog,uvicorn,uvloop,aiosqlite"
 
 
 @pytest.fixture(scope="module")
-def service(shared_folder: Path) -> Iterator[Running]:
-    with Running(shared_folder) as running:
-        running.apply('[[machine]]\nname = "bastion"\n')
+def service(shared_folder: Path) -> Generator[Running]:
+    with Running(shared_folder, connector=lasting(shared_folder)) as running:
+        running.apply(FLEET)
         yield running
+
+
+def place(service: Running, machine: str = "web-0") -> str:
+    return f"http://127.0.0.1:{service.guest_port}/vm/{machine}"
+
+
+def scheduled(service: Running, *arguments: str) -> str:
+    """The EventId of a maintenance of one machine."""
+    asked = service.document("schedule", *arguments)
+    event_id: str = asked["operations"][0]["events"][0]["id"]
+    return event_id
+
+
+def test_a_watch_runs_a_command_that_approves_and_goes_on_from_its_file_without_extras(
+    service: Running, tmp_path: Path
+) -> None:
+    state, seen = tmp_path / "state", tmp_path / "seen"
+    command = f"cat >> {seen}; {APPROVE}"
+    given = ("--endpoint", place(service), "--since", str(state))
+    act = service.folder / "act"
+    act.touch()
+    watching = Printing(tmp_path, "watch", *given, "--exec", command)
+    event_id = scheduled(service, "reboot", "web-0", "--description", 'New; kernel\'s "$HOME"')
+    lines = [watching.line(), watching.line()]
+    act.unlink()
+    lines.append(watching.line())
+    assert [line["change"] for line in lines] == ["appeared", "started", "gone"]
+    first = lines[0]["event"]
+    expected = {
+        "event_id": event_id,
+        "event_type": "Reboot",
+        "status": "Scheduled",
+        "resources": ["web-0"],
+        "concerns_me": True,
+        "description": 'New; kernel\'s "$HOME"',
+    }
+    assert expected.items() <= first.items()
+    assert 800 < first["notice_left_seconds"] <= 901
+    assert first["not_before"].endswith("Z")
+    assert lines[1]["event"]["not_before"] is None
+    until(lambda: not json.loads(state.read_text())["known"])
+    assert (watching.stop(), watching.errors()) == (ExitStatus.TERMINATED, "")
+    assert [json.loads(line) for line in seen.read_text().splitlines()] == lines
+    freeze = scheduled(service, "freeze", "web-1")
+    without_extras = (sys.executable, "-c", WITHOUT_EXTRAS, SERVER_EXTRA)
+    again = forked.completed([*without_extras, "watch", *given, "--once"])
+    assert again.returncode == 0, again.stderr
+    (line,) = again.stdout.splitlines()
+    assert (json.loads(line)["change"], json.loads(line)["event"]["event_id"]) == (
+        *("appeared", freeze),
+    )
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("state")] == ["state"]
+    service.call("cancel", freeze)
+
+
+def test_a_signal_ends_a_watch_at_once_and_quietly_whatever_its_command_does(
+    service: Running, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    slow = f"touch {begun}; exec sleep 600"
+    event_id = scheduled(service, "freeze", "bastion")
+    given = ("--endpoint", place(service, "bastion"))
+    watching = Printing(tmp_path, "watch", *given, "--exec", slow)
+    watching.line()
+    until(begun.exists)
+    assert watching.stop(signal.SIGINT) == ExitStatus.INTERRUPTED, "the command lasts ten minutes"
+    assert watching.errors() == ""
+    service.call("cancel", event_id)
+
+
+def test_a_command_that_fails_is_told_and_the_watch_goes_on(
+    service: Running, tmp_path: Path
+) -> None:
+    event_id = scheduled(service, "freeze", "bastion")
+    given = ("--endpoint", place(service, "bastion"))
+    watching = Printing(tmp_path, "watch", *given, "--exec", "exit 3")
+    assert watching.line()["change"] == "appeared"
+    service.call("cancel", event_id)
+    assert watching.line()["change"] == "gone"
+    watching.stop()
+    told = f"forewarn: the command ended with 3 for appeared of {event_id}\n"
+    assert told in watching.errors()
+
+
+def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: Path) -> None:
+    names = [f"machine-{number:04}-{'x' * 60}" for number in range(3000)]
+    large = listed(Resources=[*names, "web-0"])
+
+    def answers(asked: Asked, _: int) -> bytes:
+        return message(404) if "compute" in asked.target else message(200, document(large))
+
+    script = 'cat > "$0"; printf "%s %s" "${FOREWARN_RESOURCES-absent}" "$FOREWARN_CONCERNS_ME"'
+    said = tmp_path / "said"
+    command = f"sh -c '{script}' {tmp_path / 'event'} > {said}"
+    with serving(answers) as server:
+        given = ("--endpoint", server.url, "--name", "web-0", "--once", "--exec", command)
+        watching = Printing(tmp_path, "watch", *given)
+        assert watching.line()["event"]["concerns_me"] is True
+        assert (watching.ended(), watching.errors()) == (0, "")
+    assert said.read_text() == "absent yes"
+    told = json.loads((tmp_path / "event").read_text())
+    assert told["event"]["resources"] == [*names, "web-0"]
+
+
+@pytest.mark.parametrize("redirected", [">/dev/full 2>&1", ">&- 2>&-"])
+def test_an_output_that_cannot_be_written_keeps_no_command_from_being_run(
+    redirected: str, tmp_path: Path
+) -> None:
+    facts = listed(Resources=["web-0"], Description="caf\u00e9 \u2192 b")
+    with serving(lambda *_: message(200, document(facts))) as server:
+        command = f'echo "$FOREWARN_DESCRIPTION" > {tmp_path}/said'
+        watch = f"'{sys.executable}' -m forewarn watch --once --endpoint {server.url} --name web-0"
+        line = f"{watch} --exec '{command}' {redirected}"
+        latin = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        subprocess.run(["bash", "-c", line], check=False, env=os.environ | latin)
+    assert (tmp_path / "said").read_text(encoding="utf-8") == "caf\u00e9 \u2192 b\n"
 
 
 AS_NOBODY = (
@@ -34,35 +187,29 @@ def can_be_nobody() -> bool:
     return subprocess.run([*AS_NOBODY, "true"], check=False, capture_output=True).returncode == 0
 
 
-def on_a_terminal(*command: str) -> tuple[int, bytes]:
-    """Run the command line on a terminal; return its exit status and what is drawn."""
-    ours, theirs = pty.openpty()
-    variables = {**os.environ, "TERM": "xterm"}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=variables) as drawn:
-        os.close(theirs)
-        text = b""
-        try:
-            while part := os.read(ours, 65536):
-                text += part
-        except OSError:
-            pass  # Linux tells so that the other end is closed
-        os.close(ours)
-    return drawn.returncode, text
+def on_a_terminal(folder: Path, *command: str) -> tuple[int | None, str]:
+    """Run a command on a terminal; return its exit status and what is drawn."""
+    drawn = Playing([*command], folder, dict(os.environ), terminal=True)
+    drawn.read_to_the_end()
+    drawn.close()
+    return drawn.status, drawn.raw
 
 
-def test_on_a_terminal_a_table_is_drawn(service: Running) -> None:
-    forewarn = (sys.executable, "-m", "forewarn")
-    status, text = on_a_terminal(*forewarn, "fleet", "list", "--operator", str(service.socket))
+def test_on_a_terminal_a_table_is_drawn(service: Running, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "forewarn", "fleet", "list")
+    status, text = on_a_terminal(tmp_path, *command, "--operator", str(service.socket))
     assert status == 0
-    assert b"\x1b[1m" in text  # the heading is bold
-    assert "─".encode() in text
-    assert b"bastion" in text
+    assert "\x1b[1m" in text  # the heading is bold
+    assert "─" in text
+    assert "bastion" in text
 
 
 @pytest.mark.skipif(not can_be_nobody(), reason="needs root and setpriv, to be another user")
-def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(service: Running) -> None:
-    forewarn = (*AS_NOBODY, sys.executable, "-m", "forewarn")
-    status, text = on_a_terminal(*forewarn, "alerts", "--operator", str(service.socket))
+def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(
+    service: Running, tmp_path: Path
+) -> None:
+    command = (*AS_NOBODY, sys.executable, "-m", "forewarn", "alerts")
+    status, text = on_a_terminal(tmp_path, *command, "--operator", str(service.socket))
     assert status == ExitStatus.UNREACHABLE
-    assert b"permission denied" in text
-    assert b"sudo" in text
+    assert "permission denied" in text
+    assert "sudo" in text

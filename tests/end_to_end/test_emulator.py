@@ -273,7 +273,8 @@ def test_a_rule_leads_the_whole_machine_to_the_endpoint_until_it_is_undone(tmp_p
 
 def test_who_ends_it_ends_its_handlers_at_once(folder: Path) -> None:
     options = ["--only", "approve", "--only", "stops", "--patience", "3600"]
-    command = ["forewarn", "certify", *options, "--", "sh", "-c", "sleep 3600 & wait"]
+    command = [sys.executable, *FOREWARN, "certify", *options, "--"]
+    command += ["sh", "-c", "sleep 3600 & wait"]
     certify = Playing(command, folder, dict(os.environ), terminal=False)
     try:
         patience.until(lambda: certify.leftovers().count("sleep 3600 ") == 2)

@@ -1,7 +1,6 @@
 """News of a service that is a process: followers, what waits, webhooks, the example for chats."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import forked
 import patience
 from end_to_end.running import Running
 from forewarn.cli.follow import EventParser
@@ -22,24 +20,16 @@ from forewarn.cli.operator_client import OperatorClient
 from house.tree import ROOT
 from patience import until
 from ports import free_port
+from programs import Printing
 from server.receiver import receiving
 
 FLEET = "\n".join(f'[[machine]]\nname = "m{n}"\naddress = "10.0.0.{n + 1}"' for n in range(9))
 
 
-def begun(running: Running, folder: Path, *arguments: str) -> forked.Forked:
-    """Start a command whose output goes to a file of its first word."""
-    environment = {**os.environ, "FOREWARN_CONFIG": str(running.settings)}
-    environment.pop("FOREWARN_OPERATOR", None)
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        return forked.Forked(
-            ["-m", "forewarn", *arguments], stdout=out, stderr=err, env=environment
-        )
-
-
-def printed(folder: Path) -> list[dict[str, Any]]:
-    whole, _, _ = (folder / "out").read_text().rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+def begun(running: Running, folder: Path, *arguments: str) -> Printing:
+    """Begin a command that goes on."""
+    environment = {"FOREWARN_CONFIG": str(running.settings), "FOREWARN_OPERATOR": ""}
+    return Printing(folder, *arguments, environment=environment)
 
 
 def everything(running: Running, last: str) -> list[dict[str, Any]]:
@@ -62,7 +52,7 @@ def test_a_follower_misses_nothing_and_has_nothing_twice_while_the_service_is_ki
     running.apply(FLEET)
     follower = begun(running, folder, "follow", "--json", "--since", "0")
     try:
-        until(lambda: bool(printed(folder)))
+        follower.line()
         for number in range(9):
             body = {"event_type": "Freeze", "machines": [f"m{number}"], "no_notice": True}
             assert running.operator.ask("POST", "/v1/maintenances", body).status == 201
@@ -70,45 +60,42 @@ def test_a_follower_misses_nothing_and_has_nothing_twice_while_the_service_is_ki
                 running.kill()
                 running.start()
         finished = "maintenance.finished"
-        until(lambda: [one["type"] for one in printed(folder)].count(finished) == 9)
-        seen = printed(folder)
+        until(lambda: [one["type"] for one in follower.lines()].count(finished) == 9)
+        seen = follower.lines()
         assert seen == everything(running, seen[-1]["id"])
         assert len({one["id"] for one in seen}) == len(seen)
     finally:
         follower.kill()
-        follower.wait()
         running.stop()
 
 
 def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
-    out, err = folder / "out", folder / "err"
     with Running(folder) as running:
         running.apply(FLEET)
 
-        def waiting(machine: str) -> forked.Forked:
-            process = begun(running, folder, "schedule", "freeze", machine, "--wait")
-            until(lambda: "Scheduled" in out.read_text())
-            return process
+        def waiting(machine: str) -> Printing:
+            made = begun(running, folder, "schedule", "freeze", machine, "--wait")
+            until(lambda: "Scheduled" in made.tail())
+            return made
 
         def tells_of_changes() -> bool:
             running.call("postpone", "1", "+20m")
-            return out.read_text().count("1.1  Scheduled") > 1
+            return first.tail().count("1.1  Scheduled") > 1
 
         first = waiting("m0")
         until(tells_of_changes)
         assert running.call("approve", "1").returncode == 0
-        assert first.wait(patience.SECONDS) == 0, err.read_text()
-        assert "1.1  Completed" in out.read_text()
+        assert first.ended() == 0, first.errors()
+        assert "1.1  Completed" in first.tail()
         detail = running.document("schedule", "freeze", "m1", "--already-failed", "--wait")
         assert [one["status"] for one in detail["operations"]] == ["Completed"]
         canceled = waiting("m3")
         assert running.call("cancel", "3").returncode == 0
-        assert canceled.wait(patience.SECONDS) == 11
-        assert "3.1" in err.read_text()
+        assert canceled.ended() == 11
+        assert "3.1" in canceled.errors()
         interrupted = waiting("m4")
-        interrupted.send_signal(signal.SIGINT)
-        assert interrupted.wait(patience.SECONDS) == 130
-        assert "forewarn maintenance show 4" in err.read_text()
+        assert interrupted.stop(signal.SIGINT) == 130
+        assert "forewarn maintenance show 4" in interrupted.errors()
         assert running.operation()["status"] == "Scheduled"
 
 

@@ -1,5 +1,6 @@
 """The service as a process of its own: its signals, its exit statuses, and a disk that is full."""
 
+import contextlib
 import os
 import pty
 import resource
@@ -28,6 +29,18 @@ def service(folder: Path) -> Iterator[Running]:
     made = Running(folder)
     yield made
     made.kill()
+
+
+def start_silently(service: Running, errors: int) -> None:
+    """Start it, and wait until it answers operators: its log goes elsewhere."""
+    service.start(errors=errors, awaits=False)
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
+            return service.operator.ask("GET", "/readyz").status == 200
+        return False
+
+    until(answers)
 
 
 def test_a_signal_stops_it_and_leaves_everything_clean_for_the_next_start(
@@ -78,10 +91,10 @@ def test_a_second_signal_ends_it_at_once(service: Running) -> None:
 
 def test_at_a_terminal_a_hangup_ends_it(service: Running) -> None:
     master, slave = pty.openpty()
-    service.start(errors=slave)
+    start_silently(service, slave)
     os.close(slave)
     try:
-        service.reload()
+        service.send(signal.SIGHUP)
         assert service.ended() == -signal.SIGHUP
     finally:
         os.close(master)
@@ -163,7 +176,7 @@ def told(service: Running) -> tuple[int, str, str]:
 
 
 def test_a_service_whose_disk_is_full_says_that_it_is_not_ready(service: Running) -> None:
-    service.start(errors=subprocess.DEVNULL)
+    start_silently(service, subprocess.DEVNULL)
     client = service.operator
     assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
     request_reboot(client)

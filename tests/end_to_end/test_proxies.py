@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -70,11 +71,11 @@ def test_a_secret_is_changed_without_a_restart(service: Running) -> None:
 
     assert (status(SECRET), status(NEW)) == (200, 403)
     put(service.folder, NEW)
-    service.reload()
+    service.send(signal.SIGHUP)
     patience.until(lambda: status(NEW) == 200, service.log.read_text)
     assert status(SECRET) == 403
     put(service.folder, SECRET, mode=0o644)
-    service.reload()
+    service.send(signal.SIGHUP)
     patience.until(lambda: "has mode 0644" in service.log.read_text())
     assert status(NEW) == 200
 

@@ -80,7 +80,7 @@ class HostRelay(Relay):
 
     def events(self) -> list[Any]:
         status, document = self.ask()
-        assert status == 200, self.said()
+        assert status == 200, self.tail()
         return list(document["Events"])
 
 
@@ -96,7 +96,7 @@ def relay(service: Running, tmp_path: Path) -> Iterator[HostRelay]:
     made = service.operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
     running = HostRelay(tmp_path / "h1", PLANE, made.json["token"])
     yield running
-    running.end()
+    running.stop()
 
 
 def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_framework(
@@ -110,7 +110,7 @@ def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_fra
     until(lambda: re.search(listed, hosts().stdout), lambda: hosts().stdout)
     body = {"event_type": "Reboot", "machines": ["web-0"]}
     assert service.operator.ask("POST", "/v1/maintenances", body).status == 201
-    (event,) = until(relay.events, relay.said)
+    (event,) = until(relay.events, relay.tail)
     assert event["Resources"] == ["web-0"]
     approval = {"StartRequests": [{"EventId": event["EventId"]}]}
     assert relay.ask("POST", approval) == (200, None)
@@ -121,7 +121,7 @@ def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_fra
     assert relay.page("/readyz")[0] == relay.page("/healthz")[0] == 200
     assert json.loads(relay.page("/status")[1])["host"] == "h1"
     assert (relay.metric("serving"), relay.metric("upstream_up")) == (1, 1)
-    assert relay.end() == 0
+    assert relay.stop() == 0
 
 
 @pytest.mark.usefixtures("service")
@@ -133,7 +133,7 @@ def test_a_restart_refuses_nobody_where_systemd_has_the_socket(relay: HostRelay)
             for _ in range(3):
                 relay.start(files=(number,))
                 assert relay.ask()[0] == 200  # it waits in the queue until the relay is ready
-                assert relay.end() == 0
+                assert relay.stop() == 0
         finally:
             os.close(number)
 

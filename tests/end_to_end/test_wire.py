@@ -20,7 +20,7 @@ from end_to_end.running import Running
 from forewarn.protocol.instance import INSTANCE_VERSIONS
 from forewarn.testing import Emulator
 from ports import free_port
-from relays.process import Relay, settings, until
+from relays.process import Relay, settings
 
 CONNECTOR: Final = "reboot_seconds = 3600"
 OWN: Final = re.compile(
@@ -145,10 +145,10 @@ class Three:
         for number in (0, 2):
             port, event_id = self._all[number]
             exchanged(port, spelled("post").replace(EVENT, event_id.encode()))
-        until(lambda: len(set(self.ask(spelled("get")))) == 1)
+        patience.until(lambda: len(set(self.ask(spelled("get")))) == 1)
 
     def close(self) -> None:
-        self.relay.end()
+        self.relay.stop()
         assert self.service.stop() == 0
 
 

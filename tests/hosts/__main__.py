@@ -33,11 +33,9 @@ def chosen(arguments: Sequence[str]) -> list[str]:
     told = {*HERE.glob("test_*.py"), *HERE.glob("*.txt")} - {STORIES}
     every = of_root if namespace.with_root() else told - of_root
     # The longest first: whoever begins last ends last.
-    return named or [str(path) for path in sorted(every, key=_size, reverse=True)]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
+    return named or [
+        str(path) for path in sorted(every, key=lambda each: each.stat().st_size, reverse=True)
+    ]
 
 
 def run(file: str, arguments: Sequence[str], *, alone: bool) -> int:

@@ -1,5 +1,6 @@
 """The lab is made once a run of pytest; `python -m hosts` runs each file in one of its own."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def as_root(_nothing_is_missing: None) -> None:
 
 @pytest.fixture(scope="session")
 def lab(_nothing_is_missing: None) -> Iterator[labs.Lab]:
-    """The lab of a run of pytest, which is one file's."""
-    with labs.made("h1", "h2") as made:
+    """The lab of a run of pytest, which is one file's; where the service is beside, no relays."""
+    beside = os.environ.get("HOSTS_STORIES", "").endswith("beside.txt")
+    with labs.made("h1", "h2", has_relays=not beside) as made:
         yield made

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -15,11 +16,15 @@ from typing import Any, Final
 
 from hosts import agent_image
 from hosts.guest import Guest
-from hosts.host import until
-from hosts.lab import Lab
+from hosts.host import ENDPOINT, ROUTER, until
+from hosts.lab import NETWORK, Lab
+from recipes import pages
 from stories import Rows, Told, listed
 
 SYNC: Final = "\n[fleet.libvirt]\nsync = true"
+
+PAGE: Final = "libvirt"
+"""The guide."""
 
 SHARE: Final = "<filesystem type='mount'><source dir='{}'/><target dir='share'/></filesystem>"
 """A device that keeps a guest where it is."""
@@ -34,6 +39,7 @@ class HostStory(Told):
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self._made = False
+        self._printed = ""
         self._boot_ids: dict[str, set[str]] = {}
         self._migrating: list[subprocess.Popen[bytes]] = []
 
@@ -64,8 +70,24 @@ class HostStory(Told):
         limits = {name: f"memory_mib = {memory}" for name in self.lab.hosts if memory}
         self.lab.serve(self.lab.libvirt("\n".join(lines), **limits) + SYNC * bool(sync))
 
+    def serve_as_the_page_says(self) -> None:
+        """Let the service have the page's settings, with the lab's hosts in them."""
+        listener, _, text = pages.block(PAGE, "toml").partition("[connector]")
+        assert f'address = "{ENDPOINT}"\nport = 80' in listener
+        places = {}
+        for name, host in self.lab.hosts.items():
+            assert f'"tcp://{host.address}"' in text
+            places[f"qemu+ssh://root@{name}/system"] = host.uri
+            reboot, boot_id = map(json.dumps, (host.reboot_command, host.boot_id_command))
+            ssh = f'["ssh", "root@{name}", "systemctl", "reboot"]'
+            places[ssh] = f"{reboot}\nboot_id = {boot_id}"
+        self.lab.serve("[connector]" + pages.placed(text, places))
+
     def guest(self, name: str, host: str, *how: str, memory: str = "96") -> None:
-        """A guest that is up and approves; it may be `off`, without a `button`, or `tied`."""
+        """A guest that is up and approves.
+
+        It may be `off`, without a `button`, `tied`, or `routed` to the service alone.
+        """
         devices = ""
         if "tied" in how:
             share = self.lab.folder / "share"
@@ -77,6 +99,7 @@ class HostStory(Told):
             button="without-button" not in how,
             memory_mib=int(memory),
             devices=devices,
+            route=f"{ENDPOINT}/32" if "routed" in how else "default",
         )
         (made.define if "off" in how else made.start)(host)
 
@@ -104,8 +127,29 @@ class HostStory(Told):
     # Operators.
 
     def forewarn(self, *words: str, exits: str = "0") -> None:
-        status, _, said = self.lab.call(*words)
+        status, self._printed, said = self.lab.call(*words)
         assert str(status) == exits, said
+
+    def page(self, words: str, like: str = "") -> None:
+        """Run the commands of the page's block that has some words in it; keep what they print.
+
+        The first has all the words of the one command of another block, if that is told.
+        """
+        commands = _commands(words)
+        assert not like or {*_commands(like)[0]} < {*commands[0]}
+        self._printed = "".join(self.lab.forewarn(*command) for command in commands)
+
+    def printed(self, *words: str) -> None:
+        """All of this was printed by the last commands."""
+        assert all(word in self._printed for word in words), self._printed
+
+    def network_is_the_pages(self) -> None:
+        address, route = (line.strip() for line in pages.blocks(PAGE, "sh"))
+        assert address in NETWORK
+        assert route == f"ip route add {ENDPOINT}/32 via {ROUTER}"
+
+    def log_has_no(self, words: str) -> None:
+        assert words not in self.lab.service.log.read_text()
 
     def maintain(self, *words: str) -> None:
         """Have maintenance carried out well."""
@@ -320,3 +364,9 @@ class HostStory(Told):
     def reboots(self, host: str, number: str) -> None:
         """A host was rebooted so often in all."""
         assert self.lab.hosts[host].reboots == int(number)
+
+
+def _commands(words: str) -> list[list[str]]:
+    """Return the commands of the page's one block that has some words in it."""
+    lines = pages.block(PAGE, "console", words).splitlines()
+    return [shlex.split(line)[2:] for line in lines if line.startswith("$ forewarn ")]

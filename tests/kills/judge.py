@@ -13,7 +13,7 @@ by then.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from json import loads
@@ -143,14 +143,33 @@ def machines(operation: Mapping[str, Any]) -> set[str]:
     return {machine for event in operation["events"] for machine in event["machines"]}
 
 
-def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[str]:
+CLOCKS_SECONDS: Constant = 2.0
+"""The most by which replicas' clocks may part. Each follows the database's little by little,
+and asks over a connection that a busy machine holds up; a replica that is off by more ends."""
+
+STALE_SECONDS: Constant = 30.0
+"""The time for which an answer of one replica proves nothing about the others: many times the lag
+of a replica, and of a relay that looks for another one while replicas are killed."""
+
+
+def judge(
+    journals: Journals, runs: list[dict[str, Any]], final: Final, *others: Final
+) -> list[str]:
     """Return what is wrong, each in a sentence; nothing when all that was promised holds.
+
+    Replicas are one service. Who asks the same one never reads backwards; who asks another may
+    read, for a moment, what another has shown before. Nobody is blamed for how long: on a busy
+    machine it is the machine's.
 
     Args:
         journals: What each client wrote down, in its order.
         runs: What the connector's program wrote down, in its order.
         final: What the service shows at the end.
+        others: What the other replicas show.
     """
+    if others:  # the time that is told here is one's alone
+        read_from = final.read_from - CLOCKS_SECONDS
+        final = final._replace(read_from=read_from, stale_seconds=STALE_SECONDS)
     seen = Evidence(journals, runs, final)
     trace = _traced(seen)
     _starts(trace, seen)
@@ -165,6 +184,7 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
         *_runs_are_of_their_operations(seen),
         *_outcomes_are_the_program_s(seen),
         *_everything_ended(final),
+        *_replicas_agree(final, others),
         *(f"{name} was answered {odd['status']}: {odd['said'][:300]}"
           for name, odd in seen.noted("odd")),
     ]  # fmt: skip
@@ -357,6 +377,16 @@ def _everything_ended(final: Final) -> Iterator[str]:
     for scope, document in final.documents.items():
         if document["Events"]:
             yield f"the document of {scope} still shows {document['Events']}"
+
+
+def _replicas_agree(first: Final, others: Sequence[Final]) -> Iterator[str]:
+    for number, other in enumerate(others, 2):
+        for name in ("documents", "operations", "maintenances"):
+            one, two = getattr(first, name), getattr(other, name)
+            for key in one.keys() | two.keys():
+                if one.get(key) != two.get(key):
+                    told = f"{one.get(key)} and {two.get(key)}"
+                    yield f"replicas 1 and {number} show {name} {key} differently: {told}"
 
 
 # What operators were promised: holds, postponements, cancels and fleets.

@@ -5,22 +5,18 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import forked
 import patience
 import web
 from ports import free_port
+from programs import Program
 from server.running import Client
 
 TESTS = Path(__file__).resolve().parents[1]
-ANSWER_SECONDS = patience.SECONDS
-"""The longest that a process of ours may take over an order."""
-
 HEEDED_AT_FIRST = {"LD_PRELOAD", "PYTHONPATH"}
 """Variables that come too late for a process that is forked."""
 
@@ -34,52 +30,42 @@ def environment(**more: str) -> dict[str, str]:
     return {**given, "PYTHONPATH": path, **more}
 
 
-class Told:
+class Told(Program):
     """A process that takes orders on its standard input and answers each with a line."""
 
-    def __init__(self, module: str, *arguments: str, **variables: str) -> None:
-        self._process = forked.Forked(
-            ["-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(**variables),
-        )
+    def __init__(self, log: Path, module: str, *arguments: str) -> None:
+        super().__init__(log)
+        pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        self.begin(["-m", module, *arguments], env=environment(), **pipes)
+        self._orders, self._answers = self.process.stdin, self.process.stdout
         self._rest = b""
 
     def tell(self, **order: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        self._orders.write(json.dumps(order).encode() + b"\n")
+        self._orders.flush()
 
-    def hear(self, seconds: float = ANSWER_SECONDS) -> Any:
+    def hear(self, seconds: float = patience.SECONDS) -> Any:
         """Return its next line, None if there is none in that time."""
-        assert self._process.stdout is not None
-        source = self._process.stdout.fileno()
+        source = self._answers.fileno()
         until = time.monotonic() + seconds
         while b"\n" not in self._rest:
             ready, _, _ = select.select([source], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 return None
             data = os.read(source, 65536)
-            assert data, f"a process of the run ended by itself: {self._process.args}"
+            assert data, f"a process of the run ended by itself: {self.tail()}"
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)
 
     def end(self) -> None:
         """Let it end; kill it if it does not."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._orders.close()
         try:
-            self._process.wait(ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
+            self.ended()
         finally:
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._answers.close()
 
 
 LEAST_BACK_SECONDS = 30
@@ -97,7 +83,7 @@ AT_ONCE = 8
 """The programs that run at once: enough that acts of every phase meet, on two processors."""
 
 
-class Service:
+class Service(Program):
     """One service process after another, over one folder.
 
     Args:
@@ -121,22 +107,14 @@ class Service:
         variables: Mapping[str, str],
     ) -> None:
         folder.mkdir(exist_ok=True)
+        given = {"FOREWARN_KILLS_BREAK": broken, "STATE_DIRECTORY": str(folder), **variables}
+        super().__init__(folder / "service.log", given)
         self.folder = folder
-        self.database = folder / "forewarn.db"
         self.socket = folder / "operator.sock"
-        self.log = folder / "service.log"
         self.port = free_port()
-        self.pid = 0
-        self._from = 0
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
-        self._variables = {
-            "FOREWARN_KILLS_BREAK": broken,
-            "STATE_DIRECTORY": str(folder),
-            **variables,
-        }
         self._whole = not broken
-        self._process: forked.Process | None = None
 
     def start(self, *, fresh: bool) -> None:
         """Begin to start; `wait_until_ready` returns when it serves.
@@ -144,20 +122,10 @@ class Service:
         Args:
             fresh: Whether it is a process of its own from the first import on, not forked.
         """
-        assert not self.pid
-        self._from = self.log.stat().st_size if self.log.exists() else 0
-        fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self._variables)
+        fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self.environment)
         serve = ["forewarn", "serve", "--config"] if self._whole else ["kills.served"]
         command = ["-m", *serve, str(self._config)]
-        given = environment(**self._variables)
-        with self.log.open("ab") as log:
-            if fresh:
-                self._process = subprocess.Popen(
-                    [sys.executable, *command], stdout=log, stderr=log, env=given
-                )
-            else:
-                self._process = forked.Forked(command, stdout=log, stderr=log, env=given)
-        self.pid = self._process.pid
+        self.begin(command, () if fresh else None, env=environment(**self.environment))
 
     def wait_until_ready(self) -> None:
         """Return when its log says that it serves.
@@ -168,46 +136,7 @@ class Service:
         Raises:
             AssertionError: It does not serve in time; the log says why.
         """
-        wanted = f'"pid": {self.pid},'.encode()
-
-        def ready() -> bool:
-            assert self.runs, self.said()
-            heard = self.log.read_bytes()[self._from :].splitlines()
-            return any(b'"event": "ready"' in line and wanted in line for line in heard)
-
-        patience.until(ready, self.said, every=POLL_SECONDS)
-
-    def said(self) -> str:
-        return self.log.read_text()[-4000:] if self.log.exists() else ""
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the process is there."""
-        return self._process is not None and self._process.poll() is None
-
-    def reap(self) -> int:
-        """Wait until it has ended, and return its exit status."""
-        assert self._process is not None
-        status = self._process.wait(ANSWER_SECONDS)
-        self._process = None
-        self.pid = 0
-        return status
-
-    def stop(self) -> int:
-        """Ask it to stop, and return its exit status."""
-        assert self._process is not None
-        self._process.terminate()
-        return self.reap()
-
-    def end(self) -> None:
-        """Leave no process behind, whatever happened."""
-        if self.pid:
-            self.kill()
-            self.reap()
+        self.wait_for(b'"event": "ready"', f'"pid": {self.pid},'.encode())
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the operator plane, and return what it answers with 200 or 201."""

@@ -1,23 +1,32 @@
-"""Kills, one after another: start the service, let load come, kill it, start it on what that left.
+"""Kills, one after another: let load come, kill, start it on what that left.
 
-The aims are chosen from a seed. What a kill then meets is real and never quite the same: whether it
-fell in a request is counted afterwards, from the clients' journals.
+What is killed is one service, one or several of its replicas, or the relays of hosts. The aims are
+chosen from a seed. What a kill then meets is real and never quite the same: whether it fell in a
+request is counted afterwards, from the clients' journals.
 """
 
 import random
+import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kills import judge
+from kills import fleet, judge
 from kills.cluster import AIM_SECONDS, AT_ANSWER, IN_REQUEST, Cluster
-from kills.processes import POLL_SECONDS, let_pass
+from kills.processes import POLL_SECONDS, Service, let_pass
 
 SCALE: Final = 600.0
 """Fifteen minutes' notice is a second and a half."""
+
+LOAD_SECONDS: Final = (0.03, 0.3)
+"""How long load comes before a kill."""
+
+AWAY_SECONDS: Final = (0.0, 0.0, 0.1, 0.4, 1.5)
+"""How long what was killed stays away while others serve: the longest lets them take over its
+claims."""
 
 OF_STARTS: Final = 0.18
 """How many of all kills fall in a start, after one that fell in serving."""
@@ -29,7 +38,7 @@ to import first."""
 OF_MIGRATIONS: Final = 40
 """Of so many kills one falls in the first start of all, which makes the store."""
 
-IN_REQUEST_SHARE: Final = 0.75
+IN_REQUEST_SHARE: Final = 0.7
 """How many of the kills aim at a request."""
 
 STARTS: Final = 5
@@ -38,8 +47,11 @@ would: a program that it was just about to run holds it until it runs."""
 
 BAD_STORE: Final = 6
 
+SOME: Final = 30
+"""Of so many kills one falls in a request, whatever chance has."""
+
 MANY: Final = 100
-"""From so many kills of a service that serves on, chance does not excuse what they missed."""
+"""From so many kills on, chance does not excuse that few fell in a request."""
 
 LEAST_IN_REQUESTS: Final = 0.25
 """The share of many kills that must fall in a request."""
@@ -99,32 +111,6 @@ class Outcome(NamedTuple):
     """The counts, for people."""
 
 
-def judged(
-    kills: list[Kill],
-    journals: Mapping[str, list[dict[str, Any]]],
-    runs: list[dict[str, Any]],
-    final: judge.Final,
-) -> Outcome:
-    """Judge by what each client and the connector's program wrote down what the service shows."""
-    complaints = judge.judge(journals, runs, final)
-    serving = [kill for kill in kills if kill.aim != "start"]
-    hits = sum(in_request(kill, journals.values()) for kill in serving)
-    if len(serving) >= MANY and hits < LEAST_IN_REQUESTS * len(serving):
-        complaints.append(f"only {hits} of {len(serving)} kills fell in a request")
-    entries = [entry for each in journals.values() for entry in each]
-    starts = sum(run["what"] == "start" for run in runs)
-    ends = Counter(operation["status"] for operation in final.operations.values())
-    return Outcome(
-        complaints,
-        f"{len(kills)} kills, {sum(kill.fresh for kill in kills)} of fresh processes\n"
-        f"{hits} of {len(serving)} that fell while it served fell between a request's first byte "
-        f"and its answer\n"
-        f"aimed: {counted(Counter(kill.aim for kill in kills))}\n"
-        f"answered: {counted(answered(entries))}\n"
-        f"operations: {counted(ends)}; the program ran {starts} times",
-    )
-
-
 def answered(entries: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Count what clients were answered."""
     return Counter(f"{e['kind']} {e['status']}" for e in entries if e["what"] == "answered")
@@ -136,104 +122,108 @@ def counted(found: Mapping[str, int]) -> str:
 
 
 class Rounds:
-    """The service, its clients, and what has happened to them.
+    """A cluster under load, and what has happened to it."""
 
-    Args:
-        folder: Empty; holds everything.
-        seed: Of every choice.
-        broken: What is broken in the service on purpose, `""` for nothing.
-    """
-
-    def __init__(self, folder: Path, seed: int, broken: str = "") -> None:
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self.cluster = cluster
         self.kills: list[Kill] = []
-        self._chance = random.Random(seed)
-        self.cluster = Cluster(
-            folder, "", seed, ("service",), checked=False, scale=SCALE, broken=broken
-        )
-        (self._service,) = self.cluster.replicas.values()
+        self.done: Counter[str] = Counter()
+        """What was done beside the kills, and how often."""
+        self._chance = chance
+        self._fresh: set[str] = set()
+        """Replicas whose process was started anew, not forked."""
 
-    def prepare(self, *, fresh: bool, migrations: int) -> None:
-        """Start the service once, give it a fleet, and let the clients begin.
+    def begin(
+        self, hosts: Sequence[str] = fleet.HOSTS, *, fresh: bool = False, migrations: int = 0
+    ) -> None:
+        """Start everything on these hosts, and let load come.
 
         Args:
-            fresh: Whether the starts that are killed are started anew, not forked.
+            hosts: Of the fleet.
+            fresh: Whether processes are started anew, not forked.
             migrations: How many of the first starts are killed, which make the store.
         """
-        for _ in range(migrations):
-            self._kill_start(fresh=fresh)
-        self._start(fresh=True)
-        self.cluster.prepare()
-
-    def kill_once(self, *, fresh: bool) -> None:
-        """Serve and kill; the next start finds what that left.
-
-        Args:
-            fresh: Whether the process that is killed next time is started anew, not forked.
-        """
-        chance = self._chance
-        let_pass(chance.uniform(0.03, 0.25))
-        if chance.random() < IN_REQUEST_SHARE:
-            aim = chance.choice(IN_REQUEST)
-            before, after = self._by_client(aim)
-        else:
-            aim = chance.choice(list(Phase))
-            before, after = self._at_phase(aim)
-        self.kills.append(Kill(before, after, aim, self._fresh))
-        status = self._service.reap()
-        assert status == -9, f"the service ended by itself: {status}\n{self._service.said()}"
-        while chance.random() < OF_STARTS:
-            self._kill_start(fresh=fresh)
-        self._start(fresh=fresh)
-
-    def stop(self) -> None:
-        """Have the service end in order."""
-        assert self._service.stop() == 0, self._service.said()
+        for name in self.cluster.replicas:
+            for _ in range(migrations):
+                self._kill_start(name, fresh=fresh)
+            self._start(name, fresh=fresh)
+        self.cluster.prepare(hosts)
 
     @property
     def fresh(self) -> int:
-        """How many fresh processes were killed, with the one that runs."""
-        return sum(kill.fresh for kill in self.kills) + self._fresh
+        """How many fresh processes were killed, with those that run."""
+        return sum(kill.fresh for kill in self.kills) + len(self._fresh)
 
-    def _start(self, *, fresh: bool) -> None:
-        self._fresh = fresh
-        for _ in range(STARTS):
-            self._service.start(fresh=fresh)
-            try:
-                self._service.wait_until_ready()
-            except AssertionError:
-                if self._service.runs or self._service.reap() != BAD_STORE:
-                    raise
-            else:
-                return
-        raise AssertionError(self._service.said())
+    def kill(self, names: Sequence[str], hosts: Sequence[str] = (), *, fresh: bool = False) -> None:
+        """Kill replicas and the relays of hosts at the same moment, and start them again.
 
-    def _kill_start(self, *, fresh: bool) -> None:
-        """Start, and kill that at any moment."""
-        self._service.start(fresh=fresh)
-        let_pass(self._chance.uniform(0, STARTS_TAKE[fresh]))
-        before, after = self._now()
-        status = self._service.reap()
-        if status != BAD_STORE:  # it met the lock of the killed process
-            assert status == -9, f"a start ended by itself: {status}\n{self._service.said()}"
-            self.kills.append(Kill(before, after, "start", fresh))
+        A client that kills in its own request may hit another replica than the first of these.
 
-    def _by_client(self, kind: str, delay: float | None = None) -> tuple[float, float]:
-        """Let a client kill within its next request of this kind."""
-        if said := self.cluster.kill_in_request(self._chance, kind, delay=delay):
-            before, after = said["killed"]
-            return before, after
-        return self._now()
+        Args:
+            names: Of replicas.
+            hosts: Whose relays are killed.
+            fresh: Whether the processes that are killed next time are started anew, not forked.
+        """
+        cluster, chance = self.cluster, self._chance
+        let_pass(chance.uniform(*LOAD_SECONDS))
+        aim, said = self._aimed(names, hosts)
+        before, after = said["killed"] if said else (time.time(), 0.0)
+        if said and not hosts:
+            names = sorted({[*cluster.replicas][said["place"]], *names[1:]})
+        victims = {name: cluster.replicas[name] for name in names}
+        for victim in victims.values():
+            if victim.runs:
+                victim.send(signal.SIGKILL)
+        for host in hosts:
+            relay = cluster.relays[host]
+            assert relay.kill() == -signal.SIGKILL, relay.tail()
+        for victim in victims.values():
+            assert victim.ended() == -signal.SIGKILL, victim.tail()
+        was_fresh = not self._fresh.isdisjoint(names)
+        self.kills.append(Kill(before, after or time.time(), aim, was_fresh))
+        self.done.update({"replicas killed": len(names), "relays killed": len(hosts)})
+        if len(names) < len(cluster.replicas):
+            let_pass(chance.choice(AWAY_SECONDS))
+        for host in hosts:
+            cluster.relays[host].start()
+        if len(names) == len(cluster.replicas):
+            self.done["relays started without a replica"] += len(hosts)
+            for host in hosts:
+                cluster.relays[host].wait_until_ready()
+        for name in names:
+            while chance.random() < OF_STARTS:
+                self._kill_start(name, fresh=fresh)
+            self._start(name, fresh=fresh)
+        for host in hosts:
+            cluster.relays[host].wait_until_ready()
+        cluster.resolve()
 
-    def _at_phase(self, phase: Phase) -> tuple[float, float]:
-        """Kill when something tells that an act has come to this phase, or soon will."""
-        if phase is Phase.BEFORE_CLAIM:  # an approval's answer follows the commit that starts it
-            return self._by_client("approve", AT_ANSWER)
+    def _aimed(self, names: Sequence[str], hosts: Sequence[str]) -> tuple[str, Any]:
+        """Return at a moment that chance has chosen: its name, and what a client has killed."""
+        cluster, chance = self.cluster, self._chance
+        kinds: Sequence[str] = IN_REQUEST
+        if hosts:
+            kinds = ("read", "approve")
+        elif cluster.relays:  # guests would kill these
+            kinds = [kind for kind in kinds if kind not in {"read", "approve"}]
+        if chance.random() < IN_REQUEST_SHARE:
+            kind = chance.choice(kinds)
+            return kind, cluster.kill_in_request(chance, kind, hosts)
+        phase = chance.choice(list(Phase))
+        if phase is Phase.BEFORE_CLAIM and "approve" in kinds:
+            # An approval's answer follows the commit that starts it.
+            return phase, cluster.kill_in_request(chance, "approve", hosts, AT_ANSWER)
+        if phase in SIGNS and names:
+            self._wait_for(phase, cluster.replicas[names[0]])
+        return phase, None
+
+    def _wait_for(self, phase: Phase, service: Service) -> None:
+        """Return when something tells that an act has come to a phase, or soon will."""
         log, sign, span = SIGNS[phase]
-        self._until(self._service.log if log == "log" else self.cluster.runs_path, sign)
+        self._until(service.log if log == "log" else self.cluster.runs_path, sign)
         delay = self._chance.choice([0.0, 0.0, 0.0005, 0.001, 0.002])
         if delay := delay + self._chance.uniform(*span):
             let_pass(delay)
-        return self._now()
 
     def _until(self, log: Path, sign: bytes) -> None:
         """Return when a log has a new line with this, or the aim has waited enough."""
@@ -247,14 +237,66 @@ class Rounds:
                         return
             let_pass(POLL_SECONDS / 4)
 
-    def _now(self) -> tuple[float, float]:
+    def _start(self, name: str, *, fresh: bool) -> None:
+        service = self.cluster.replicas[name]
+        (self._fresh.add if fresh else self._fresh.discard)(name)
+        for _ in range(STARTS):
+            service.start(fresh=fresh)
+            try:
+                service.wait_until_ready()
+            except AssertionError:
+                if service.runs or service.ended() != BAD_STORE:
+                    raise
+            else:
+                return
+        raise AssertionError(service.tail())
+
+    def _kill_start(self, name: str, *, fresh: bool) -> None:
+        """Start, and kill that at any moment."""
+        service = self.cluster.replicas[name]
+        service.start(fresh=fresh)
+        let_pass(self._chance.uniform(0, STARTS_TAKE[fresh]))
         before = time.time()
-        self._service.kill()
-        return before, time.time()
+        status = service.kill()
+        if status != BAD_STORE:  # it met the lock of the killed process
+            assert status == -signal.SIGKILL, f"a start ended: {status}\n{service.tail()}"
+            self.kills.append(Kill(before, time.time(), "start", fresh))
+
+    def judged(self) -> Outcome:
+        """Let everything end; judge it by what clients and the program wrote down."""
+        cluster = self.cluster
+        finals = cluster.settle()
+        for replica in cluster.replicas.values():
+            assert replica.stop() == 0, replica.tail()
+        journals, runs = cluster.journals(), cluster.runs()
+        complaints = judge.judge(journals, runs, *finals)
+        serving = [kill for kill in self.kills if kill.aim != "start"]
+        hits = sum(in_request(kill, journals.values()) for kill in serving)
+        least = LEAST_IN_REQUESTS * len(serving) if len(serving) >= MANY else 1
+        if len(serving) >= SOME and hits < least:
+            complaints.append(f"only {hits} of {len(serving)} kills fell in a request")
+        entries = [entry for each in journals.values() for entry in each]
+        noted = Counter(entry["what"] for entry in entries)
+        operations = finals[0].operations.values()
+        ends = Counter(operation["status"] for operation in operations)
+        fresh = sum(kill.fresh for kill in self.kills)
+        again = sum(operation.get("attempt", 0) > 1 for operation in operations)
+        return Outcome(
+            complaints,
+            f"{len(self.kills)} kills, {fresh} of fresh processes\n"
+            f"{hits} of {len(serving)} that fell while it served fell between a request's first "
+            f"byte and its answer\n"
+            f"done: {counted(+self.done)}\n"
+            f"aimed: {counted(Counter(kill.aim for kill in self.kills))}\n"
+            f"answered: {counted(answered(entries))}; {noted['away']} x 503; "
+            f"{noted['read']} documents noted\n"
+            f"operations: {counted(ends)}, {again} of them claimed more than once; the program ran "
+            f"{sum(run['what'] == 'start' for run in runs)} times",
+        )
 
 
 def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Outcome:
-    """Do all of it and judge.
+    """Kill one service, and judge.
 
     Args:
         folder: Empty; holds everything.
@@ -263,12 +305,10 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Ou
         fresh: How many of them hit a process that was started anew, not forked.
         broken: What is broken in the service on purpose.
     """
-    rounds = Rounds(folder, seed, broken)
-    cluster = rounds.cluster
-    with cluster:
-        rounds.prepare(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
+    names = ("service",)
+    with Cluster(folder, "", seed, names, checked=False, scale=SCALE, broken=broken) as cluster:
+        rounds = Rounds(cluster, random.Random(seed))
+        rounds.begin(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
         while len(rounds.kills) < kills:
-            rounds.kill_once(fresh=rounds.fresh < fresh)
-        (final,) = cluster.settle()
-        rounds.stop()
-        return judged(rounds.kills, cluster.journals(), cluster.runs(), final)
+            rounds.kill(names, fresh=rounds.fresh < fresh)
+        return rounds.judged()

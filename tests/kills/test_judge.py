@@ -11,7 +11,6 @@ import yaml
 
 from kills import judge
 from kills.rounds import Kill, in_request
-from replicas import judge as replicas
 from stories import Told, WithoutTimes, stories_beside
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
@@ -160,7 +159,8 @@ def test_an_approval_is_as_old_as_its_answer_as_far_as_replicas_clocks_agree(
     run.operation["events"][0]["approval"]["at"] = at
     for each in run.journals["guest"]:
         each["replica"] = 0
-    complaints = replicas.judge(run.journals, run.runs, [run.final(scale=1.0)])
+    final = run.final(scale=1.0)
+    complaints = judge.judge(run.journals, run.runs, final, final)
     assert any("the approval that is there" in each for each in complaints) is told
 
 
@@ -174,3 +174,10 @@ def test_a_kill_falls_in_a_request_that_had_begun_and_was_never_answered() -> No
         broken | {"what": "answered"},
     ):
         assert not in_request(kill, [[copy.deepcopy(other)]])
+
+
+def test_replicas_that_differ_at_the_end_are_told() -> None:
+    run = Run()
+    final = run.final(scale=1.0)
+    (complaint,) = judge.judge(run.journals, run.runs, final, final._replace(maintenances={}))
+    assert "show maintenances 1 differently" in complaint

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import pwd
 import shutil
 import signal
 import stat
@@ -18,16 +17,10 @@ import patience
 from end_to_end.agents import Agent, until
 from house.tree import ROOT
 from ports import free_port
+from postgres import BIN
 from recipes import pages
 
 PAGE = "failover"
-BIN = max(
-    Path("/usr/lib/postgresql").glob("*/bin"),
-    key=lambda folder: int(folder.parent.name),
-    default=Path("/usr/lib/postgresql/15/bin"),
-)
-"""Of the newest version that Debian's packages have put here."""
-
 SCRIPT = ROOT / "docs" / "examples" / "switchover.sh"
 NETWORK = "127.0.0."
 NAMES = ("db-0", "db-1")
@@ -49,13 +42,6 @@ case $1 in
     stop) {owner} {bin}/pg_ctl -D {data} -m fast -w stop >/dev/null 2>&1 ;;
 esac
 """
-
-
-def found() -> bool:
-    """Tell whether PostgreSQL is there, and may be run by this user."""
-    if not (BIN / "postgres").exists():
-        return False
-    return os.geteuid() != 0 or any(each.pw_name == "postgres" for each in pwd.getpwall())
 
 
 def owner() -> str:
@@ -246,7 +232,7 @@ class Server:
     def stop(self) -> None:
         """Kill whatever is left of it, as the loss of its power does."""
         if self.agent is not None:
-            self.agent.close()
+            self.agent.kill()
         processes = self.frozen()
         for number in processes:
             with contextlib.suppress(ProcessLookupError):

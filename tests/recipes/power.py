@@ -8,9 +8,9 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import patience
 from end_to_end.agents import until
@@ -28,23 +28,12 @@ sys.exit(0 if said == "done" else said or "the switch is gone")
 """
 
 
-class Machine(Protocol):
-    """What can be stopped without being asked, and started."""
-
-    def stop(self) -> None:
-        """Kill whatever runs on it."""
-        ...
-
-    def start(self) -> None:
-        """Start what a boot starts."""
-        ...
-
-
 class Power:
     """Carries a service's acts out upon machines, each of which may last so many seconds."""
 
     def __init__(self, folder: Path, seconds: float = patience.SECONDS) -> None:
-        self.machines: Mapping[str, Machine] = {}
+        self.machines: Mapping[str, Any] = {}
+        """Each can `stop`, without being asked, and `start` what a boot starts."""
         self.acts: list[str] = []
         """What was carried out, as `Reboot db-0`."""
         self._socket = socket.socket(socket.AF_UNIX)
@@ -78,7 +67,11 @@ class Power:
                 return
             with connection:
                 event, name = connection.makefile().readline().split()
-                said = _tried(lambda event=event, name=name: self._act(event, name))
+                try:
+                    self._act(event, name)
+                    said = "done"
+                except Exception as error:  # noqa: BLE001 - it is the operation's outcome
+                    said = f"{type(error).__name__}: {error}"
                 connection.sendall(said.encode())
 
     def _act(self, event: str, name: str) -> None:
@@ -89,23 +82,12 @@ class Power:
         self.acts.append(f"{event} {name}")
 
 
-def _tried(act: Callable[[], None]) -> str:
-    try:
-        act()
-    except Exception as error:  # noqa: BLE001 - whatever it was is the operation's outcome
-        return f"{type(error).__name__}: {error}"
-    return "done"
-
-
 def completed(service: Running, maintenance: int) -> Any:
     """Return a maintenance's one operation once it has succeeded."""
-    records: list[Any] = []
 
-    def over() -> bool:
+    def found() -> list[Any]:
         kept = service.operator.get("/v1/history")["operations"]
-        records[:] = [each for each in kept if each["maintenance"] == maintenance]
-        return bool(records) and records[0]["status"] == "Completed"
+        return [each for each in kept if each["maintenance"] == maintenance]
 
-    until(over, lambda: records)
-    (record,) = records
-    return record
+    until(lambda: [each["status"] for each in found()] == ["Completed"], found)
+    return found()[0]

@@ -1,14 +1,10 @@
 """docs/guides/draining.md as it stands: HAProxy, web servers, and agents that drain or end them."""
 
 import contextlib
-import csv
 import functools
 import http.client
-import io
 import re
 import shutil
-import socket
-import subprocess
 import threading
 import tomllib
 from collections import Counter
@@ -24,14 +20,16 @@ from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from ports import free_port
 from recipes import pages
+from recipes.balancer import Balancer
 from recipes.power import Power
 from recipes.web import Web, asked, long_answer
 
 SETTINGS = pages.block("draining", "haproxy", "runtime API")
+NAMES = ("web-0", "web-1")
 
 
-class Balancer:
-    """A HAProxy by the page's settings.
+class Pool(Balancer):
+    """The page's HAProxy, before two web servers.
 
     Args:
         folder: Where its settings go.
@@ -41,41 +39,15 @@ class Balancer:
 
     def __init__(self, folder: Path, webs: list[Web], *, checks: str = " check") -> None:
         self.port, self.api = free_port(), free_port()
-        placed = pages.placed(
-            SETTINGS,
-            {
-                "10.0.0.5:9999": f"127.0.0.1:{self.api}",
-                "10.0.0.5:80": f"127.0.0.1:{self.port}",
-                "10.0.0.10:8080": f"127.0.0.1:{webs[0].port}",
-                "10.0.0.11:8080": f"127.0.0.1:{webs[1].port}",
-                " check": checks,
-            },
-        )
-        (folder / "haproxy.cfg").write_text(placed)
-        argv = ["haproxy", "-db", "-q", "-f", str(folder / "haproxy.cfg")]
-        self._process = subprocess.Popen(argv)
-        until(lambda: {asked(self.port) for _ in webs} == {web.name for web in webs})
-
-    def ask(self, line: str) -> str:
-        with socket.create_connection(("127.0.0.1", self.api), 10) as connection:
-            connection.sendall(f"{line}\n".encode())
-            answer = b""
-            while chunk := connection.recv(65536):
-                answer += chunk
-        return answer.decode()
-
-    def taking(self) -> set[str]:
-        """Return the servers that get new sessions, by its checks and by what it was told."""
-        return {name for name, row in self._rows().items() if row["status"].startswith("UP")}
-
-    def _rows(self) -> dict[str, dict[str, str]]:
-        """Return the statistics of each server of the backend."""
-        table = csv.DictReader(io.StringIO(self.ask("show stat").removeprefix("# ")))
-        return {row["svname"]: row for row in table if row["svname"].startswith("web-")}
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        places = {
+            "10.0.0.5:9999": f"127.0.0.1:{self.api}",
+            "10.0.0.5:80": f"127.0.0.1:{self.port}",
+            "10.0.0.10:8080": f"127.0.0.1:{webs[0].port}",
+            "10.0.0.11:8080": f"127.0.0.1:{webs[1].port}",
+            " check": checks,
+        }
+        super().__init__(folder, pages.placed(SETTINGS, places), self.api, NAMES)
+        until(lambda: {asked(self.port) for _ in webs} == set(NAMES))
 
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
@@ -90,14 +62,14 @@ def test_an_idle_kept_connection_holds_nothing_up_and_goes_to_another_server(
     tmp_path: Path, cloud: Endpoint
 ) -> None:
     with contextlib.ExitStack() as opened:
-        webs = [Web(tmp_path / name, name).start() for name in ("web-0", "web-1")]
+        webs = [Web(tmp_path / name, name).start() for name in NAMES]
         for web in webs:
             opened.callback(web.close)
-        balancer = Balancer(tmp_path, webs)
+        balancer = Pool(tmp_path, webs)
         opened.callback(balancer.close)
         rules = pages.placed(RULES, {"10.0.0.5:9999": f"127.0.0.1:{balancer.api}"})
         agent = Agent(tmp_path / "agent", cloud.url, rules)
-        opened.callback(agent.start().close)
+        opened.callback(agent.start().kill)
         agent.until(lambda: agent.page("/readyz")[0] == 200)
         kept = [
             opened.enter_context(
@@ -107,7 +79,7 @@ def test_an_idle_kept_connection_holds_nothing_up_and_goes_to_another_server(
             )
             for _ in range(4)
         ]
-        assert {name_by(connection) for connection in kept} == {"web-0", "web-1"}
+        assert {name_by(connection) for connection in kept} == set(NAMES)
         held = {connection.sock for connection in kept}
         cloud.show(event())
         agent.until(lambda: agent.phase() == "Approved")
@@ -173,7 +145,7 @@ def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
         }
         rules = pages.placed(pages.block("draining", "toml", "pid_file"), here)
         agent = Agent(tmp_path / "agent", cloud.url, rules)
-        opened.callback(agent.start().close)
+        opened.callback(agent.start().kill)
         agent.until(lambda: agent.page("/readyz")[0] == 200)
         cloud.show(event(EventType="Preempt", notice=30))
         until(lambda: asked(web.port) == "")  # nobody new is let in
@@ -192,7 +164,6 @@ def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
         agent.until(lambda: not agent.status()["standing"])
 
 
-NAMES = ("web-0", "web-1")
 BOOT = 0.5
 """Seconds from the host's `done` until the machine's agent is started."""
 
@@ -225,7 +196,7 @@ class Machine:
     def stop(self) -> None:
         self.on = False
         self.web.kill()
-        self.agent.close()
+        self.agent.kill()
 
     def start(self) -> None:
         """Switch it on, and return before anything runs on it."""
@@ -246,7 +217,7 @@ class Machine:
         if self._booting.ident is not None:
             self._booting.join()
         self.web.close()
-        self.agent.close()
+        self.agent.kill()
 
 
 class Pair:
@@ -256,7 +227,7 @@ class Pair:
         self.service = service
         url = f"http://127.0.0.1:{service.guest_port}"
         webs = [Web(folder / f"of-{name}", name).start() for name in NAMES]
-        self.balancer = Balancer(folder, webs, checks=CHECKS)
+        self.balancer = Pool(folder, webs, checks=CHECKS)
         self.machines = {}
         for name, web in zip(NAMES, webs, strict=True):
             rules = pages.placed(
@@ -276,7 +247,7 @@ class Pair:
             return False
         operations = self.service.operator.get("/v1/history")["operations"]
         assert not [each for each in operations if each["status"] == "Failed"], operations
-        return self.balancer.taking() == set(NAMES) and all(
+        return self.balancer.up() == set(NAMES) and all(
             each["status"] == "Completed" for each in operations
         )
 
@@ -321,7 +292,7 @@ class Witness:
 
     def _look(self) -> None:
         while not self._over.wait(PAUSE):
-            taking = self._pair.balancer.taking()
+            taking = self._pair.balancer.up()
             if not any(self._pair.machines[name].on for name in taking):
                 self.nobody += 1
 

@@ -39,12 +39,12 @@ def table(section: str) -> set[str]:
 def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
     made = Agent(tmp_path / "agent", cloud.url, pages.placed(RULES, QUICK))
     yield made.start()
-    made.close()
+    made.kill()
 
 
 def lines(agent: Agent) -> list[dict[str, Any]]:
     """Return what the action has written so far; every line that the agent says is an object."""
-    text = agent.said.read_text().rpartition("\n")[0]
+    text = agent.log.read_text().rpartition("\n")[0]
     said = [json.loads(line) for line in text.splitlines()]
     return [line for line in said if line["logger"] == "forewarn.agent.event"]
 
@@ -69,18 +69,18 @@ def test_the_page_shows_the_fields_that_a_line_has_and_its_filter_keeps_the_even
     assert list(over) == list(LINE)
     assert (over["phase"], over["message"]) == ("undo", "Reboot of web-0 is over")
     assert over["event_id"] == line["event_id"]
-    assert len(agent.said.read_text().splitlines()) > 2
+    assert len(agent.log.read_text().splitlines()) > 2
     if shutil.which("jq"):
         command = pages.placed(
             pages.block("event-log", "sh", "jq"),
-            {"journalctl -u forewarn-agent -o cat": f"(echo Starting; cat {agent.said})"},
+            {"journalctl -u forewarn-agent -o cat": f"(echo Starting; cat {agent.log})"},
         )
         kept = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
         assert [json.loads(line) for line in kept.stdout.splitlines()] == lines(agent)
 
 
 def test_to_journald_each_line_begins_with_its_priority(cloud: Endpoint, agent: Agent) -> None:
-    agent.close()
+    agent.kill()
     ours, theirs = socket.socketpair()
     found = os.fstat(theirs.fileno())
     given = {**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
@@ -121,7 +121,7 @@ def test_the_services_history_has_the_same_event_and_the_fields_of_the_api(tmp_p
         until(lambda: kept()["operations"][0]["status"] == "Completed")
         operation = history(service, line)
     finally:
-        agent.close()
+        agent.kill()
         assert service.stop() == 0
     assert set(operation) == table(API.split("An operation has:")[1])
     assert {line["event_id"] for line in lines(agent)} == {operation["events"][0]["id"]}

@@ -17,12 +17,13 @@ import pytest
 
 from end_to_end.agents import Agent, until
 from end_to_end.running import Running
-from recipes import pages, postgres
-from recipes.postgres import PAGE, Pair, Server, Writer
+from postgres import found
+from recipes import pages
+from recipes.postgres import PAGE, SCRIPT, Pair, Server, Writer
 from recipes.power import Power, completed
 from seeds import SEED
 
-pytestmark = pytest.mark.skipif(not postgres.found(), reason="PostgreSQL is not installed")
+pytestmark = pytest.mark.skipif(not found(), reason="PostgreSQL is not installed")
 
 FLEET = """
 [[availability_set]]
@@ -70,7 +71,7 @@ def agent(server: Server, service: Running) -> Agent:
     rules = pages.placed(
         pages.block(PAGE, "toml"),
         {
-            "/usr/local/lib/forewarn/switchover.sh": str(postgres.SCRIPT),
+            "/usr/local/lib/forewarn/switchover.sh": str(SCRIPT),
             "/etc/forewarn/switchover.conf": str(server.settings),
         },
     )
@@ -81,7 +82,7 @@ def agent(server: Server, service: Running) -> Agent:
 
 
 def said(agent: Agent) -> list[str]:
-    return [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
+    return [json.loads(line)["message"] for line in agent.log.read_text().splitlines()]
 
 
 def doings(agent: Agent) -> list[str]:

@@ -1,14 +1,11 @@
 """A relay as a process of its own."""
 
 import json
-import signal
 import subprocess
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import patience
-from patience import until
+from programs import Program
 
 
 def certify(folder: Path, address: str) -> tuple[Path, Path]:
@@ -46,7 +43,7 @@ def settings(folder: Path, *urls: str, trusts: Path | None = None, listener: str
     )
 
 
-class Relay:
+class Relay(Program):
     """`forewarn relay`, killed and started as a test likes.
 
     Args:
@@ -66,55 +63,18 @@ class Relay:
         program: Sequence[str] = ("-m", "forewarn.relay.run"),
     ) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
+        super().__init__(folder / "relay.log")
         self.host = host
-        self.log = folder / "relay.log"
-        self._from = 0
         self.within = within
         self._program = program
         self._config = folder / "relay.toml"
         self._config.write_text(settings)
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, files: Collection[int] = ()) -> None:
         """Begin to start it, with open files; `wait_until_ready` returns when it answers guests."""
-        self._from = self.log.stat().st_size if self.log.exists() else 0
-        command = [*self.within, sys.executable, *self._program, "--config", str(self._config)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, pass_fds=files)
+        arguments = [*self._program, "--config", str(self._config)]
+        self.begin(arguments, self.within, pass_fds=files)
 
     def wait_until_ready(self) -> None:
         """Return when its log says that it answers guests."""
-
-        def ready() -> bool:
-            assert self._process is not None
-            assert self._process.poll() is None, self.said()
-            return b'"event": "ready"' in self.log.read_bytes()[self._from :]
-
-        until(ready, self.said)
-
-    def said(self) -> str:
-        """Return the end of its log."""
-        return self.log.read_text()[-4000:]
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        assert self._process is not None
-        return self._process.pid
-
-    def kill(self) -> None:
-        """Take its process away, or what is left of it."""
-        assert self.end(signal.SIGKILL) == -signal.SIGKILL, self.said()
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it by a signal, and return its status."""
-        if self._process is None:
-            return 0
-        process, self._process = self._process, None
-        process.send_signal(number)
-        try:
-            return process.wait(patience.SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+        self.wait_for(b'"event": "ready"')

@@ -17,10 +17,9 @@ import pytest
 import postgres
 from kills import fleet
 from kills.cluster import NAMES, Cluster
-from kills.rounds import Outcome
+from kills.rounds import Outcome, Rounds
 from ports import free_port
 from relays.process import Relay, settings
-from replicas.rounds import Rounds
 from seeds import SEED
 
 HOSTS: Final = ("h0", "h1", "h2")

@@ -384,7 +384,7 @@ class Stage(Told):
             pids += [run["runner"], run["pid"]]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        assert self[name].reap() == -signal.SIGKILL
+        assert self[name].ended() == -signal.SIGKILL
 
     def begin(self, verb: str, *words: str, **options: str) -> None:
         """Begin what a line says; the story goes on meanwhile."""
@@ -454,7 +454,7 @@ class Stage(Told):
             (second,) = double.replicas.values()
             second.start(fresh=True)
             until(lambda: not second.runs)
-            assert second.reap() == REFUSED
+            assert second.ended() == REFUSED
             lines = [json.loads(line) for line in second.log.read_text().splitlines()]
         (error,) = [line for line in lines if line["level"] == "error"]
         assert repr(name) in error["event"]
