@@ -9,7 +9,6 @@ import pytest
 
 from agent.workplace import Units
 from client.scripted import Scripted, message, serving
-from forewarn.agent.rules import BUILT_IN
 from forewarn.cli import main
 
 
@@ -33,46 +32,6 @@ def has(lines: list[str], facts: tuple[tuple[str, ...], ...]) -> bool:
     """Tell whether there are as many lines as facts, and each line has its own."""
     pairs = zip(lines, facts, strict=True)
     return all(fact in line for line, expected in pairs for fact in expected)
-
-
-def test_check_names_the_rules_that_each_type_of_event_takes(check: Check) -> None:
-    said, _ = check(
-        "[[rule]]\nname = 'short'\nmatch = { types = ['Freeze'], max_duration_seconds = 10 }\n"
-        "approve = 'at-once'\n"
-        "[[rule]]\nname = 'stop'\nmatch = { types = ['Freeze', 'Reboot'] }\n"
-        "[[rule]]\nname = 'elsewhere'\nmatch = { machine = 'others' }\n"
-    )
-    lines = (line.split(maxsplit=1) for line in said.splitlines() if line[:2] == "  ")
-    taken = dict(lines)
-    assert taken["Freeze"] == "1. short; then 2. stop"
-    assert taken["Reboot"] == "2. stop"
-    assert taken["Preempt"] == f"4. {BUILT_IN.name}"
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_check_notes_a_rule_that_those_before_it_keep_from_every_event(
-    order: tuple[int, int], check: Check
-) -> None:
-    rules = ("name = 'some'\nmatch = { types = ['Reboot'] }\n", "name = 'all'\n")
-    _, noted = check("".join(f"[[rule]]\n{rules[number]}" for number in order))
-    assert ("'some' is never reached" in noted) is (order == (1, 0))
-
-
-def test_check_notes_programs_that_are_not_there(tmp_path: Path, check: Check) -> None:
-    (tmp_path / "plain").write_text("no program\n", encoding="utf-8")
-    there, gone, plain = (
-        json.dumps(str(path)) for path in (sys.executable, tmp_path / "gone", tmp_path / "plain")
-    )
-    _, noted = check(
-        "[[rule]]\nname = 'r'\nprepare = [\n"
-        f"  {{ command = {{ run = [{there}], undo = [{gone}] }} }},\n"
-        f"  {{ command = {{ run = [{plain}] }} }},\n"
-        "  { command = { run = ['found-by-path'] } },\n]\n"
-    )
-    assert noted.splitlines() == [
-        f"note: rule 'r': no executable program {str(tmp_path / name)!r} on this machine"
-        for name in ("gone", "plain")
-    ]
 
 
 def test_check_notes_units_that_systemd_does_not_know(
@@ -140,9 +99,3 @@ def test_status_asks_without_the_settings(
         command = ["agent", "status", "--address", address, "--config", str(file)]
         assert main.execute(command) == 0
     assert capsys.readouterr().out.startswith("m: ready\n")
-
-
-@pytest.mark.parametrize("address", ["localhost:8171", "127.0.0.1", "off", "http://127.0.0.1:8171"])
-def test_status_refuses_no_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.execute(["agent", "status", "--address", address]) == 2
-    assert repr(address) in capsys.readouterr().err
