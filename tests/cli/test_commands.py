@@ -16,6 +16,7 @@ import structlog
 import yaml
 
 import stories
+from cli.test_mistakes import UNREADABLE
 from client.scripted import message, serving
 from forewarn.agent import status
 from forewarn.agent.rules import BUILT_IN
@@ -58,6 +59,7 @@ class Commands(Exchanges):
         url = service.opened.operators[1]
         self.bound |= {"python": str(python), "url": url, "place": url.removeprefix("http://")}
         self.bound |= {"port": url.rpartition(":")[2], "built_in": BUILT_IN.name}
+        self.bound["unreadable"] = UNREADABLE
         self.bound |= {"folder": str(folder), "socket": service.settings.operator.socket}
 
     def carry_out(self, row: str) -> None:
@@ -120,6 +122,10 @@ class Commands(Exchanges):
         else:
             self.environment.delenv(name)
 
+    def without(self, library: str) -> None:
+        """Have a library that is not installed: None is an import system's word for that."""
+        self.environment.setitem(sys.modules, library, None)
+
     def everything(self) -> list[Any]:
         """All files."""
         return sorted(self.folder.rglob("*"))
@@ -146,7 +152,7 @@ class Commands(Exchanges):
         (self.bound["cursor"],) = re.findall(r"--cursor (\S+),", self.printed.err)
 
 
-FILES = ("agent.txt", "commands.txt", "connector.txt", "doctor.txt", "login.txt")
+FILES = ("address.txt", "agent.txt", "commands.txt", "connector.txt", "doctor.txt", "login.txt")
 STORIES = [
     pytest.param(name, *each.values, id=f"{name} {each.id}")
     for name in FILES
