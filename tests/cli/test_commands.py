@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,12 +16,14 @@ import pytest
 import structlog
 import yaml
 
+import patience
 import stories
 from cli.test_mistakes import UNREADABLE
 from client.scripted import message, serving
 from forewarn.agent import status
 from forewarn.agent.rules import BUILT_IN
 from forewarn.cli import main
+from forewarn.cli.doctor import Finding, Level, examine
 from forewarn.clock import ManualClock
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing import Emulator
@@ -186,3 +189,25 @@ def test_the_story_holds(
 ) -> None:
     with ExitStack() as opened:
         assert Commands(tmp_path, service, capsys, monkeypatch, opened).play(name, rows)
+
+
+# Beside the stories.
+
+
+def test_a_check_that_hangs_ends_by_its_limit_and_holds_no_other_up() -> None:
+    never = threading.Event()
+
+    def hangs(_: object) -> Iterator[Finding]:
+        never.wait()
+        yield Finding(Level.OK, "never")
+
+    def fails(_: object) -> Iterator[Finding]:
+        yield Finding(Level.OK, "so far")
+        raise ZeroDivisionError
+
+    table = {"hangs": hangs, "fails": fails}
+    found = [(name, level) for name, (level, _) in examine(table, None, limit_seconds=0.0)]
+    never.set()
+    assert ("hangs", Level.FAIL) in found
+    whole = [(name, level) for name, (level, _) in examine(table, None, patience.SECONDS)]
+    assert whole == [("hangs", Level.OK), ("fails", Level.OK), ("fails", Level.FAIL)]
