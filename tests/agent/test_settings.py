@@ -17,7 +17,6 @@ from forewarn.agent import __main__ as program
 from forewarn.agent import rules, settings
 from forewarn.agent.actions.action import ActionRun
 from forewarn.agent.settings import Loaded
-from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.settings import SettingsError
 
@@ -124,27 +123,13 @@ def test_what_only_all_files_together_do_wrong_is_blamed_on_all(tmp_path: Path) 
     assert said.startswith("/agent.toml and /agent.d/0.toml: rule: ")
 
 
-@pytest.mark.parametrize("config", [".", "/", "nowhere.toml"])
-def test_a_settings_file_that_is_none_is_refused_by_its_name(
-    config: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.execute(["agent", "check", "--config", config]) == ExitStatus.USAGE
-    assert f"forewarn: {config}: cannot read" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["check", "run", "status"])
-def test_the_agents_commands_say_what_is_wrong_and_end_with_the_status_for_mistakes(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_agent_says_what_is_wrong_and_ends_with_the_status_for_mistakes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "agent.toml"
     path.write_text("margin_seconds = 'long'\n", encoding="utf-8")
-    if command == "run":  # which becomes this program
-        assert program.main(["--config", str(path)]) == ExitStatus.USAGE
-    else:
-        assert main.execute(["agent", command, "--config", str(path)]) == ExitStatus.USAGE
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert f"forewarn: {path}: margin_seconds: " in captured.err
+    assert program.main(["--config", str(path)]) == ExitStatus.USAGE
+    assert f"forewarn: {path}: margin_seconds: " in capsys.readouterr().err
 
 
 def test_an_action_that_needs_posix_is_refused_on_windows(tmp_path: Path) -> None:

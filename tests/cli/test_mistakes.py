@@ -19,7 +19,6 @@ from forewarn.cli.command import as_typed
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.client.event import Trouble
 
-NOWHERE = "/nonexistent/operator.sock"
 UNREADABLE = f"/{'x' * 300}"
 """Longer than a name may be: the system refuses even a look, as it does in a closed folder."""
 
@@ -140,43 +139,12 @@ def test_an_option_with_one_value_is_refused_when_it_is_repeated() -> None:
     assert looked_at > 100
 
 
-def test_an_option_that_takes_several_values_may_be_repeated(capsys: Capture) -> None:
-    several = ["--type", "reboot", "--type", "freeze"]
-    assert main.execute(["history", *several, "--operator", NOWHERE]) == ExitStatus.UNREACHABLE
-    assert NOWHERE in said_once(capsys)
-
-
 def test_no_command_shows_the_help_and_is_a_mistake(capsys: Capture) -> None:
     for arguments in ([], ["fleet"], ["maintenance"]):
         assert main.execute(arguments) == ExitStatus.USAGE
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("Usage: forewarn"), arguments
-
-
-def test_the_address_is_of_an_option_else_the_environment_else_the_services_settings(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
-) -> None:
-    settings = tmp_path / "forewarn.toml"
-    settings.write_text('[store]\npath = "here.db"\n')
-    monkeypatch.setenv("FOREWARN_CONFIG", str(settings))
-    monkeypatch.delenv("FOREWARN_OPERATOR", raising=False)
-    assert main.execute(["events"]) == ExitStatus.UNREACHABLE
-    assert str(tmp_path / "operator.sock") in said_once(capsys)
-    monkeypatch.setenv("FOREWARN_OPERATOR", NOWHERE)
-    assert main.execute(["events"]) == ExitStatus.UNREACHABLE
-    assert NOWHERE in said_once(capsys)
-    assert main.execute(["events", "--operator", "/another"]) == ExitStatus.UNREACHABLE
-    assert "/another" in said_once(capsys)
-    # Nobody has to be able to read the service's own settings where another address is given.
-    monkeypatch.delenv("FOREWARN_CONFIG")
-    monkeypatch.setenv("XDG_CONFIG_HOME", UNREADABLE)
-    elsewhere = "http://127.0.0.1:1"
-    assert main.execute(["events", "--operator", elsewhere]) == ExitStatus.UNREACHABLE
-    assert elsewhere in said_once(capsys)
-    monkeypatch.delenv("FOREWARN_OPERATOR")
-    assert main.execute(["events"]) == ExitStatus.USAGE
-    assert UNREADABLE in said_once(capsys)
 
 
 @contextlib.contextmanager
@@ -256,15 +224,6 @@ def test_watch_prints_one_trouble_of_name_and_events_once(capsys: Capture) -> No
         "it answers",
         "no answer",
     ]
-
-
-def test_words_of_libvirt_in_another_encoding_are_shown(tmp_path: Path, capsys: Capture) -> None:
-    python = tmp_path / "python"
-    python.write_bytes(b"#!/bin/sh\nprintf 'verweigert \\374ber' >&2\nexit 1\n")
-    python.chmod(0o700)
-    hypervisor = ["--libvirt", "test:///default", "--python", str(python)]
-    assert main.execute(["fleet", "tag", "web-0", "--scope", "web", *hypervisor]) == 1
-    assert "failed: verweigert \N{REPLACEMENT CHARACTER}ber" in said_once(capsys)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_fleet_file(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from forewarn.protocol import codec
 from forewarn.protocol.message import Reply
 from forewarn.vocabulary import EventStatus, EventType
 
-OTHER_ID = "AAAAAAAA-4CBF-4FC4-9C45-B40CF3106D0E"
 STARTED = {"EventStatus": "Started"}
 
 

@@ -5,17 +5,12 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from threading import Thread
 from typing import Any
 
 import pytest
 
 import patience
-from builders import NOW
-from forewarn.clock import Clock, ManualClock, SystemClock
-from forewarn.maintenance.model import Changes, Sighting
 from forewarn.server.guest.connection import REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import (
@@ -25,11 +20,9 @@ from forewarn.server.guest.listener import (
     _attach,
     filter_program,
 )
-from forewarn.server.guest.plane import GuestPlane
-from forewarn.server.relay_feed import GuestRules, PublishedEvent, ScopeDocument
 from forewarn.server.sockets import HandedOver
 from guest import room
-from guest.room import Answer, answers, get, post
+from guest.room import answers, get, post
 from guest.served import GUESTS, HERE, Served, played, serving
 from patience import reached
 from ports import free_port
@@ -247,91 +240,3 @@ async def test_slow_connections_are_swept_by_the_plane_itself() -> None:
         (answer,) = answers(await reader.read())
         assert answer.status == 408
         writer.close()
-
-
-NAMED = Listener(address="127.0.0.1", port=0, default_vm="web-0")
-WEB = ScopeDocument(scope=room.SCOPES[0])
-
-
-class Opened:
-    def __init__(self, plane: GuestPlane, port: int, source: room.BookedApprovals) -> None:
-        self.plane = plane
-        self.port = port
-        self.source = source
-        self.age = 0
-
-    async def ask(self, data: bytes) -> Answer:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(data)
-        writer.write_eof()
-        (answer,) = answers(await reader.read())
-        writer.close()
-        return answer
-
-
-@asynccontextmanager
-async def opened(rules: GuestRules, time: Clock | None = None) -> AsyncIterator[Opened]:
-    clock = SystemClock()
-    source = room.BookedApprovals()
-    source.record_requests = source.answer_turning
-    plane = GuestPlane(
-        listeners=(NAMED,),
-        limits=Limits(),
-        rules=rules,
-        backend=source,
-        time=clock,
-        wall=clock,
-        request_time=time or clock,
-        on_turn=lambda _: None,
-        mint=lambda: "00000000-0000-4000-8000-a3c5e7091b2d",
-        handed_over=HandedOver(),
-        age=lambda: made.age,
-    )
-    made = Opened(plane, 0, source)
-    plane.replace([WEB], machines=room.MACHINES[:2])
-    (address,) = await plane.open()
-    made.port = int(address.rpartition(":")[2])
-    try:
-        yield made
-    finally:
-        await plane.close()
-
-
-async def test_requests_are_dated_by_the_clock_that_decides() -> None:
-    async with opened(GuestRules(), ManualClock(NOW)) as made:
-        await made.ask(get())
-        assert made.plane.seen("web-0") == Sighting(asked_at=NOW, version="2020-07-01")
-
-
-@played
-async def test_whole_documents_are_read_until_others_take_their_place() -> None:
-    async with opened(GuestRules()) as made:
-        assert (await made.ask(get())).body == b'{"DocumentIncarnation":2,"Events":[]}'
-        kept = room.DocumentCache()
-        operation = room.operation(room.event())
-        kept.learn(Changes(scopes=tuple(room.SCOPES), operations=(operation,)))
-        whole = kept.whole("web")
-        assert [type(each) for each in whole.events] == [PublishedEvent]
-        made.plane.replace([whole])
-        assert room.EVENT_ID.encode() in (await made.ask(get())).body
-        assert (await made.ask(post())).status == 200
-        assert made.source.book == [("web", (room.EVENT_ID,), "web-0", "127.0.0.1")]
-        made.plane.replace([], removed_machines=("web-0",))
-        assert (await made.ask(get())).status == 403
-
-
-async def test_rules_may_change_while_guests_ask() -> None:
-    async with opened(GuestRules()) as made:
-        assert [(await made.ask(get())).status for _ in range(3)] == [200] * 3
-        made.plane.apply(GuestRules(rate_per_second=0.01, rate_burst=1))
-        statuses = [(await made.ask(get())).status for _ in range(3)]
-        assert statuses[1:] == [429, 429]
-        made.plane.apply(GuestRules(rate_per_second=0, enablement="first-request"))
-        assert made.source.turned == []
-        assert (await made.ask(get())).status == 200
-        assert made.source.turned == [("web",)]
-        made.plane.apply(GuestRules(post_without_header="always", rate_per_second=0))
-        bare = post().replace(b"Metadata: true\r\n", b"")
-        assert (await made.ask(bare)).status == 200
-        made.plane.apply(GuestRules(post_without_header="of a later release"))
-        assert (await made.ask(bare)).status == 400

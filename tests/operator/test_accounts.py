@@ -23,7 +23,6 @@ import forked
 import patience
 from forewarn.clock import ManualClock
 from forewarn.control.accounts import OperatorRequest
-from forewarn.control.plane import Retention
 from forewarn.maintenance.accounts import AuditRecord, Deed, summary
 from forewarn.server import secret_files
 from forewarn.server.operator import administration, auth, table
@@ -33,15 +32,7 @@ from forewarn.store.sql import Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from server.exchange import Exchanges
-from server.running import (
-    ME,
-    NOON,
-    Client,
-    Running,
-    roles,
-    settings_in,
-    stranger,
-)
+from server.running import ME, NOON, Client, Running, roles, settings_in
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 HOLD = {"kind": "everything"}
@@ -65,37 +56,28 @@ class Full(InMemoryStore):
         raise StoreUnavailable("no room")
 
 
-class Site(Exchanges):
-    """A service on TCP, and a client for each role that is asked for."""
-
-    def __init__(self, running: Running, store: Full, clock: ManualClock) -> None:
-        super().__init__(running)
-        self.store = store
-        self.clock = clock
-        self.url = running.opened.operators[1]
-
-    def audit(self) -> list[Any]:
-        records: list[Any] = self.root.get("/v1/audit")["records"]
-        return records
-
-
 @contextmanager
-def served(folder: Path) -> Iterator[Site]:
-    store, clock = Full(), ManualClock(NOON)
+def served(folder: Path, store: InMemoryStore) -> Iterator[Exchanges]:
+    clock = ManualClock(NOON)
     with Running(settings_in(folder, listen="127.0.0.1:0"), store, clock) as running:
-        yield Site(running, store, clock)
+        yield Exchanges(running)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with served(tmp_path) as made:
+def store() -> Full:
+    return Full()
+
+
+@pytest.fixture
+def site(tmp_path: Path, store: Full) -> Iterator[Exchanges]:
+    with served(tmp_path, store) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exchanges]:
     """A service that the tests of roles share: what they send is refused or empty."""
-    with served(tmp_path_factory.mktemp("roles")) as made:
+    with served(tmp_path_factory.mktemp("roles"), InMemoryStore()) as made:
         yield made
 
 
@@ -103,7 +85,9 @@ NEEDED = roles(table.API.routes)
 
 
 @pytest.mark.parametrize("route", NEEDED)
-def test_each_route_lets_in_its_role_and_those_above_it_alone(standing: Site, route: str) -> None:
+def test_each_route_lets_in_its_role_and_those_above_it_alone(
+    standing: Exchanges, route: str
+) -> None:
     method, path = route.split()
     needed = NEEDED[route]
     path = path.replace("{number}", "1").replace("{name}", "x").replace("{operation}", "1.1")
@@ -117,7 +101,7 @@ def test_each_route_lets_in_its_role_and_those_above_it_alone(standing: Site, ro
         else:
             assert (answer.status, answer.error["code"]) == (403, "forbidden"), role
             assert answer.error["facts"] == {"role": role, "needed": needed}
-    refused = stranger(standing.url).ask(method, path, body)
+    refused = standing.client("stranger").ask(method, path, body)
     assert (refused.status == 401) is (needed is not None)
 
 
@@ -135,11 +119,14 @@ EFFECTIVE = (
 """Requests that change something, in an order in which each does."""
 
 
-def test_a_wrong_token_is_refused_at_every_route_and_nothing_is_done(site: Site) -> None:
+def test_a_wrong_token_is_refused_at_every_route_and_nothing_is_done(
+    site: Exchanges, store: Full
+) -> None:
     def state() -> list[Any]:
-        with site.store.read() as reading:
+        with store.read() as reading:
             return [reading.position(), reading.tokens(), reading.webhooks()]
 
+    url = site.service.opened.operators[1]
     site.client(AccessRole.VIEWER)  # whose token is revoked
     before = state()
     for row in EFFECTIVE:
@@ -148,7 +135,7 @@ def test_a_wrong_token_is_refused_at_every_route_and_nothing_is_done(site: Site)
         if needed is not None:
             body = "" if route.startswith(("GET", "DELETE")) else "{}"
             asked = f"{re.sub(r'{[a-z]+}', '1', route)} {body}"
-            site.carry_out(f"as wrong {asked} with {{Origin: '{site.url}'}} -> 401")
+            site.carry_out(f"as wrong {asked} with {{Origin: '{url}'}} -> 401")
     assert state() == before
     for row in EFFECTIVE:  # the same requests, with a right one
         before = state()
@@ -180,45 +167,21 @@ def test_each_role_may_do_what_those_before_it_may() -> None:
         assert [each for each in order if role.allows(each)] == order[: place + 1]
 
 
-def test_a_token_is_shown_once_and_kept_as_its_digest(site: Site) -> None:
-    wanted = {"name": "ann", "role": "viewer", "expires_at": "2026-03-01T13:00:00Z"}
-    token = site.root.ask("POST", "/v1/tokens", wanted).json["token"]
-    listed = site.root.ask("GET", "/v1/tokens")
-    assert token not in listed.body.decode()
-    assert listed.json["tokens"][0] == {
-        "name": "ann",
-        "role": "viewer",
-        "created_by": ME,
-        "created_at": "2026-03-01T12:00:00Z",
-        "expires_at": "2026-03-01T13:00:00Z",
-        "expired": False,
-        "audience": "api",
-    }
-    with site.store.read() as reading:
+def test_a_token_is_kept_as_its_digest(site: Exchanges, store: Full) -> None:
+    token = site.root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"}).json["token"]
+    with store.read() as reading:
         kept = reading.tokens()["ann"]
     assert kept.digest == secret_files.digest(token.encode()) != token
-    assert token not in str(site.audit())
 
 
 # The audit log.
 
 
-def test_a_change_that_cannot_be_recorded_is_not_made(site: Site) -> None:
-    site.store.full = True
-    refused = site.root.ask("POST", "/v1/holds", HOLD)
-    assert (refused.status, refused.error["code"]) == (503, "unavailable")
-    site.store.full = False
-    assert site.root.get("/v1/holds")["holds"] == []
-    assert site.root.ask("POST", "/v1/holds", HOLD).status == 201
-
-
-def test_records_are_forgotten_when_they_are_old(site: Site) -> None:
-    site.root.ask("POST", "/v1/holds", HOLD)
-    site.clock.advance(timedelta(days=1))
-    site.root.ask("DELETE", "/v1/holds?kind=everything")
-    assert len(site.audit()) == 2
-    site.service.plane.forget(Retention(audit=timedelta(hours=1))).result()
-    assert [one["action"] for one in site.audit()] == ["DELETE /v1/holds"]
+def test_a_change_that_cannot_be_recorded_is_not_made(site: Exchanges, store: Full) -> None:
+    store.full = True
+    site.check("POST /v1/holds {kind: everything} -> 503 unavailable")
+    store.full = False
+    site.check("GET /v1/holds -> {holds: []}", "POST /v1/holds {kind: everything} -> 201")
 
 
 def test_strangers_cannot_fill_the_log() -> None:
@@ -294,11 +257,12 @@ def test_the_addresses_of_an_ipv6_network_count_as_one_and_few_are_remembered() 
     assert len(failures._failures) == auth.MAX_ADDRESSES
 
 
-def test_who_fails_again_and_again_waits_for_the_answer(site: Site) -> None:
+def test_who_fails_again_and_again_waits_for_the_answer(site: Exchanges) -> None:
+    url = site.service.opened.operators[1]
     for _ in range(auth.FREE_FAILURES + 1):
-        assert Client(site.url, "wrong").ask("GET", "/v1/clock").status == 401
+        assert Client(url, "wrong").ask("GET", "/v1/clock").status == 401
     began = time.monotonic()
-    assert Client(site.url, "wrong").ask("GET", "/v1/clock").status == 401
+    assert Client(url, "wrong").ask("GET", "/v1/clock").status == 401
     assert time.monotonic() - began >= 2 * auth.FIRST_DELAY_SECONDS
 
 
@@ -368,18 +332,14 @@ def test_a_user_without_a_name_is_told_by_number() -> None:
     assert asyncio.run(names.of(987654321)) == "uid-987654321"
 
 
-def test_the_token_of_a_relay_is_good_for_nothing_else_and_no_account(site: Site) -> None:
-    token = site.root.ask("POST", "/v1/relays/tokens", {"host": "h1"}).json["token"]
-    names = {each["name"] for each in site.root.get("/v1/tokens")["tokens"]}
-    assert not [name for name in names if name.startswith("relay/")]
-    relay = Client(site.url, token)
-    for path in ("/metrics", "/v1/events"):
-        assert relay.ask("GET", path).status == 401
-    with site.store.read() as reading:
+def test_the_token_of_a_relay_is_no_account(site: Exchanges, store: Full) -> None:
+    site.carry_out("POST /v1/relays/tokens {host: h1} -> 201")
+    with store.read() as reading:
         (name,) = [name for name, each in reading.tokens().items() if each.host]
-    revoked = site.root.ask("DELETE", f"/v1/tokens?name={quote(name, safe='')}")
-    assert (revoked.status, revoked.error["code"]) == (404, "not-found")
-    assert site.root.ask("DELETE", "/v1/relays/tokens?host=h1").status == 200
+    site.check(
+        f"DELETE /v1/tokens?name={quote(name, safe='')} -> 404 not-found",
+        "DELETE /v1/relays/tokens?host=h1 -> 200",
+    )
 
 
 def record(deed: str, detail: str = "", outcome: str = "done") -> AuditRecord:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import re
 import socket
-import stat
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -227,12 +226,6 @@ def test_a_refusal_is_one_short_line_whatever_the_body_has(unchanged: Client, bo
     assert all(len(str(fact)) <= errors.MAX_SHOWN for fact in error["facts"].values())
 
 
-def test_the_methods_of_a_path_are_told_to_whoever_uses_another(client: Client) -> None:
-    answer = client.ask("GET", "/v1/approvals")
-    assert answer.status == 405
-    assert answer.headers["Allow"].split(", ") == ["OPTIONS", "POST"]
-
-
 def test_a_body_over_the_limit_is_refused_and_a_fleet_may_be_longer(client: Client) -> None:
     padding = b" " * (1024 * 1024)
     kind = {"Content-Type": "application/json"}
@@ -332,11 +325,6 @@ def test_who_asks_is_let_in_or_refused(on_tcp: Running, rows: list[tuple[int, st
     story.bound |= {"token": token, "cut": token[:-1], "longer": f"{token}x"}
     story.bound |= {"url": on_tcp.opened.operators[1], "long": " " * (20 * 1024 * 1024)}
     assert story.play("auth.txt", rows)
-
-
-def test_the_unix_socket_is_this_users_alone(on_tcp: Running) -> None:
-    path = Path(on_tcp.settings.operator.socket)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])

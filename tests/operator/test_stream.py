@@ -6,7 +6,6 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from forewarn.cli.follow import EventParser, StreamEvent
 from forewarn.cli.operator_client import OperatorClient
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import NewsTail, Some, Told
-from forewarn.control.plane import Retention
 from forewarn.maintenance.news import NumberedNews
 from forewarn.server.operator import stream
 from forewarn.store.sqlite import InMemoryStore
@@ -34,8 +32,6 @@ from server.running import (
     stranger,
 )
 from stories import listed, stories_beside
-
-DAY = timedelta(days=1)
 
 
 class Reader:
@@ -102,9 +98,6 @@ class Streamed(Exchanges):
         told = {"data": json.loads(last.data), "id": last.id, "whole": last}
         for place, expected in facts.items():
             self.compare(told, f"{{{place.replace('__', '.')}: {expected}}}")
-
-    def forget(self, days: str) -> None:
-        self.service.plane.forget(Retention(news=int(days) * DAY)).result()
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "stream.txt"))

@@ -1,13 +1,10 @@
 """The live stream in a browser, and a log-in: changes show by themselves."""
 
-from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Route, expect
 
-import patience
 from forewarn.cli import main
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
@@ -97,20 +94,6 @@ def test_logging_out_ends_the_token_for_the_service_too(site: Site) -> None:
     another.context.add_cookies([dict(each) for each in cookies])  # type: ignore[arg-type]
     another.goto(site.url)
     another.wait_for_url(f"{site.url}/login")
-
-
-@pytest.mark.parametrize("origin", [None, "http://elsewhere.example"])
-def test_a_form_of_another_origin_is_refused(site: Site, origin: str | None) -> None:
-    key = site.link().partition("#")[2]
-    connection = HTTPConnection(str(urlsplit(site.url).netloc), timeout=patience.SECONDS)
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    connection.request(
-        "POST", "/login", f"token={key}", headers | ({"Origin": origin} if origin else {})
-    )
-    answer = connection.getresponse()
-    assert answer.status == 403
-    assert answer.getheader("Set-Cookie") is None
-    connection.close()
 
 
 def test_a_link_of_the_cli_opens_a_window(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,27 +186,6 @@ def machines(operation: dict[str, Any]) -> set[str]:
     return {name for event in operation["events"] for name in event["machines"]}
 
 
-def test_a_bar_opens_its_operation_beside_the_page(town: Site) -> None:
-    window = town.window(AccessRole.VIEWER)
-    bar = window.locator(".event.notice").first
-    reference = str(bar.get_attribute("href")).rpartition("/")[2]
-    bar.locator("rect").first.click()
-    expect(window.locator("#panel h1")).to_contain_text(reference)
-    expect(window.locator(".timeline")).to_be_visible()
-
-
-def test_a_change_is_drawn_by_itself_and_the_range_stays(town: Site) -> None:
-    window = town.window(AccessRole.VIEWER)
-    follow(window.locator(".ranges").get_by_role("link", name="12 h"))
-    bar = window.locator(".event.notice").first
-    reference = str(bar.get_attribute("href")).rpartition("/")[2]
-    expect(window.locator("#live")).to_have_attribute("data-state", "live")
-    answer = town.root.ask("POST", "/v1/cancellations", {"references": [reference]})
-    assert answer.status == 200, answer.body
-    expect(window.locator(f'.event.cancelled[href="/operations/{reference}"]')).to_be_attached()
-    expect(window.locator(".ranges [aria-current]")).to_have_text("12 h")
-
-
 class Wordy(Flaky):
     """Says why it is away as PostgreSQL does: at length."""
 

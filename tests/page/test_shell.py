@@ -3,8 +3,6 @@
 And what other pages have that only a browser shows.
 """
 
-import csv
-import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from forewarn.server.operator import table
 from forewarn.store import sqlite
 from forewarn.vocabulary import AccessRole
 from page.site import Site, follow
-from page.test_machines import some
 from server.running import Client, Running, request_reboot, roles, settings_in
 
 
@@ -147,29 +144,6 @@ def test_on_a_telephone_a_row_is_a_card_with_its_name_status_and_orders_first(bu
     assert places == sorted(places)
     expect(row.locator("td").first).to_have_class("name")
     expect(row.locator("td.orders .button")).to_have_count(1)
-
-
-def test_the_lanes_of_a_telephone_carry_the_names_of_their_bars(busy: Site) -> None:
-    window = busy.window(size=(390, 844))
-    lane = window.locator(".timeline .domain", has_text="web-0")
-    expect(lane).to_be_visible()
-    expect(window.locator(".timeline .event text:visible")).to_have_count(0)
-
-
-def test_a_filter_is_filled_in_and_stays_filled_in(site: Site) -> None:
-    some(site)
-    window = site.window(path="/history")
-    window.get_by_role("textbox", name="Machine", exact=True).fill("bastion")
-    window.get_by_label("Canceled").check()
-    follow(window.get_by_role("button", name="Filter"), re.compile("status=Canceled"))
-    expect(window.locator("tbody td.name .ref")).to_have_text(["2.1"])
-    expect(window.get_by_role("textbox", name="Machine", exact=True)).to_have_value("bastion")
-    expect(window.get_by_label("Canceled")).to_be_checked()
-    with window.expect_download() as download:
-        window.get_by_role("link", name="CSV").click()  # a file
-    with download.value.path().open(newline="", encoding="utf-8") as opened:
-        (row,) = csv.DictReader(opened)
-    assert row["operation"] == "2.1"
 
 
 def test_a_second_click_sends_nothing(site: Site) -> None:

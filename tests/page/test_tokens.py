@@ -5,9 +5,9 @@ import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import datetime, timedelta
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from contextlib import closing, contextmanager
+from datetime import datetime
+from http.client import HTTPResponse, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
@@ -25,106 +25,75 @@ from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
-from patience import eventually
-from server.running import NOON, Client, Flaky, Running, settings_in
+from page.test_stories import Browser, Pages, no_command
+from server.running import NOON, Flaky, Running, settings_in
 from store.shared import SharedStore
 from store.wrapped import Wrapped
 
 
-class Door:
-    """A service at noon, asked as a browser asks it."""
-
-    def __init__(self, running: Running, clock: ManualClock) -> None:
-        self.running = running
-        self.root = running.client()
-        self.clock = clock
-        self.url = running.opened.operators[1]
-
-    def post(self, path: str, cookie: str = "", **form: str) -> HTTPResponse:
-        connection = HTTPConnection(str(urlsplit(self.url).netloc), timeout=patience.SECONDS)
-        headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.url}
-        connection.request("POST", path, urlencode(form), {**headers, "Cookie": cookie})
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        return answer
-
-    def cookie(self, client: Client | None = None) -> str:
-        """Log in as a client, or as root; return what the browser sends from then on."""
-        answer = self.post("/login", token=key_of(client or self.root))
-        assert answer.status == 303
-        return (answer.getheader("Set-Cookie") or "").partition(";")[0]
-
-    def by_file(self) -> str:
-        file = Path(self.running.settings.operator.token_file)
-        return file.read_text(encoding="ascii").strip()
-
-    def lets_in(self, cookie: str, path: str = "/search?q=1") -> bool:
-        answer = Client(self.url).ask("GET", path, headers={"Cookie": cookie})
-        return answer.status not in {401, 403}
-
-    def tokens(self) -> list[str]:
-        tokens = self.root.get("/v1/tokens")["tokens"]
-        return [token["name"] for token in tokens if token["audience"] == "page"]
-
-
-def key_of(client: Client) -> str:
-    """Return what is in the fragment of a new link."""
-    made = client.ask("POST", "/v1/tokens/page", {})
-    assert made.status == 201, made.body
-    return str(made.json["url"].partition("#")[2])
+@contextmanager
+def opened(folder: Path) -> Iterator[Pages]:
+    clock = ManualClock(NOON)
+    with Running(settings_in(folder, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
+        yield Pages(running, clock, no_command)
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
-    clock = ManualClock(NOON)
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore(), clock) as running:
-        yield Door(running, clock)
+def pages(tmp_path: Path) -> Iterator[Pages]:
+    with opened(tmp_path) as told:
+        yield told
 
 
-def test_another_token_in_the_file_ends_what_the_one_before_has_made(tmp_path: Path) -> None:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore(), ManualClock(NOON)) as running:
-        file = Path(wanted.operator.token_file)
-        door = Door(running, ManualClock(NOON))
-        for letter in "xy":
-            cookie = door.cookie(Client(door.url, door.by_file()))
-            running.reload()
-            assert door.lets_in(cookie)
-            file.write_text("another-token-of-the-file-" + letter * 30, encoding="ascii")
-            running.reload()
-            assert not door.lets_in(cookie)
-        assert len(door.tokens()) == 2
-        assert door.root.ask("DELETE", "/v1/tokens?name=token-file").status == 200
-        assert door.tokens() == []
+def test_another_token_in_the_file_ends_what_the_one_before_has_made(pages: Pages) -> None:
+    file = Path(pages.service.settings.operator.token_file)
+    for letter in "xy":
+        pages.clients.pop("token-file", None)
+        pages.log_in("a", "token-file")
+        pages.service.reload()
+        pages.check("as @a GET /search?q=1 -> 303")
+        file.write_text("another-token-of-the-file-" + letter * 30, encoding="ascii")
+        pages.service.reload()
+        pages.check("as @a GET /search?q=1 -> 401")
+    pages.check(
+        "GET /v1/tokens -> {tokens.*.audience: [page, page]}",
+        "DELETE /v1/tokens?name=token-file -> 200",
+        "GET /v1/tokens -> {tokens: []}",
+    )
 
 
 @contextmanager
-def streaming(door: Door, cookie: str) -> Iterator[HTTPResponse]:
-    connection = HTTPConnection(str(urlsplit(door.url).netloc), timeout=patience.SECONDS)
-    connection.request("GET", "/page/stream", headers={"Cookie": cookie})
-    stream = connection.getresponse()
-    assert stream.readline().startswith(b":")
-    yield stream
-    connection.close()
+def streaming(pages: Pages, who: str) -> Iterator[HTTPResponse]:
+    """Follow the stream of an open page, to its end."""
+    browser = pages.client(who)
+    assert isinstance(browser, Browser)
+    with closing(browser._connection()) as connection:
+        connection.request("GET", "/page/stream", headers=browser._headers)
+        stream = connection.getresponse()
+        assert stream.readline().startswith(b":")
+        yield stream
 
 
-def test_the_stream_of_an_open_page_ends_once_its_token_is_revoked(door: Door) -> None:
-    with streaming(door, door.cookie()) as stream:
-        (name,) = door.tokens()
-        assert door.root.ask("DELETE", f"/v1/tokens?name={name}").status == 200
-        door.root.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
-        stream.read()  # to its end
+REVOKED = (
+    "GET /v1/tokens -> {tokens.#: 1, tokens.0.name: $name}",
+    "DELETE /v1/tokens?name=$name -> 200",
+    "POST /v1/holds {kind: everything} -> 201",
+)
+"""The one token that there is, and something happens then."""
 
 
-def test_an_open_page_ends_with_the_time_of_the_token_that_made_its_own(door: Door) -> None:
-    until = (NOON + timedelta(hours=1)).isoformat()
-    asked = {"name": "ann", "role": "viewer", "expires_at": until}
-    made = door.root.ask("POST", "/v1/tokens", asked)
-    with streaming(door, door.cookie(Client(door.url, made.json["token"]))) as stream:
-        door.clock.advance(timedelta(hours=1))
-        door.root.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
+def test_the_stream_of_an_open_page_ends_once_its_token_is_revoked(pages: Pages) -> None:
+    pages.log_in("a")
+    with streaming(pages, "@a") as stream:
+        pages.check(*REVOKED)
+        stream.read()
+
+
+def test_an_open_page_ends_with_the_time_of_the_token_that_made_its_own(pages: Pages) -> None:
+    ann = "{name: ann, role: viewer, expires_at: 2026-03-01T13:00:00Z}"
+    pages.check(f"POST /v1/tokens {ann} -> 201 {{token: $ann}}")
+    pages.log_in("a", "$ann")
+    with streaming(pages, "@a") as stream:
+        pages.check("at 1h", "POST /v1/holds {kind: everything} -> 201")
         assert stream.read().count(b"event:") <= 1
 
 
@@ -132,10 +101,10 @@ def test_a_guess_costs_the_store_nothing(tmp_path: Path) -> None:
     store = Flaky(InMemoryStore())
     with Running(settings_in(tmp_path, listen="127.0.0.1:0"), store) as running:
         store.away = True
-        assert Door(running, ManualClock(NOON)).post("/login", token="guessed").status == 401
+        Pages(running).check("as stranger FORM /login {token: guessed} -> 401")
 
 
-def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(door: Door) -> None:
+def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(pages: Pages) -> None:
     token = Token(
         name="ann/1",
         role=AccessRole.VIEWER,
@@ -145,7 +114,7 @@ def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(door: Door) -> No
         created_at=NOON,
         expires_at=NOON + PAGE_TOKEN_LASTS,
     )
-    plane = door.running.plane
+    plane = pages.service.plane
     plane.order(accounts.create_page_token, token).result()
     renewed = plane.order(accounts.renew_secret, token, "one").result()
     assert (renewed.digest, renewed.expires_at) == ("one", token.expires_at)
@@ -174,29 +143,23 @@ def test_a_token_is_good_at_every_replica_outlives_the_one_that_made_it_and_ends
         return Running(replace(wanted, replica=settings.ReplicaSettings(name=name)), store)
 
     with replica("two") as left:
-        second = Door(left, ManualClock(NOON))
+        second = Pages(left)
+        second.log_in("other")
         with replica("one") as lost:
-            first = Door(lost, ManualClock(NOON))
-            key = key_of(first.root)
-            answer = first.post("/login", token=key)
-            cookie = as_of(second, (answer.getheader("Set-Cookie") or "").partition(";")[0])
-            eventually(lambda: second.lets_in(cookie), True)
-            assert second.post("/login", token=key).status == 401  # a link is good once
-            other = second.cookie()
-            eventually(lambda: first.lets_in(as_of(first, other)), True)
-            assert second.post("/logout", other).status == 303
-            eventually(lambda: first.lets_in(as_of(first, other)), False)
-        with streaming(second, cookie) as stream:
-            (name,) = second.tokens()
-            assert second.root.ask("DELETE", f"/v1/tokens?name={name}").status == 200
-            second.root.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
-            stream.read()  # to its end
-        assert not second.lets_in(cookie)
-
-
-def as_of(door: Door, cookie: str) -> str:
-    """Return another replica's cookie as of this one's port: behind one address both have one."""
-    return f"forewarn-{urlsplit(door.url).port}={cookie.partition('=')[2]}"
+            first = Pages(lost)
+            first.log_in("a")
+            for pages, name, made_by in ((second, "a", first), (first, "other", second)):
+                pages.bound[name] = made_by.bound[name]
+                pages.cookie(name)
+                pages.check(f"until as @{name} GET /search?q=1 -> 303")
+            spent = first.bound["latest"]  # a link is good once
+            second.check(f"as stranger FORM /login {{token: {spent}}} -> 401")
+            second.check("as @other FORM /logout {} -> 303")
+            first.check("until as @other GET /search?q=1 -> 401")
+        with streaming(second, "@a") as stream:
+            second.check(*REVOKED)
+            stream.read()
+        second.check("as @a GET /search?q=1 -> 401")
 
 
 def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:

@@ -107,9 +107,6 @@ class Windows(Exchanges):
     def goes(self, path: str) -> None:
         self.window.goto(self.address(path))
 
-    def goes_back(self) -> None:
-        self.window.go_back()
-
     def reloads(self) -> None:
         self.window.reload()
 

@@ -90,6 +90,9 @@ def read(kind: str, written: str) -> str:
         case "error":
             said, versions = codec.decode_error(written.encode())
             return f"{said} {','.join(versions)}".strip() or "none"
+        case "report":
+            report = codec.decode_agent_report(written.encode())
+            return "none" if report is None else f"{report.status} {report.reason}".strip()
         case "name":
             try:
                 return codec.decode_machine_name(written.encode())

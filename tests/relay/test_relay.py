@@ -247,6 +247,14 @@ async def test_rules_of_the_service_are_followed_as_they_change(tmp_path: Path) 
         await reached(lambda: relay.relay._held.rules == service.rules)
         assert await relay.status() == 200
         assert service.asked_for == [("web",)]
+        service.rules = GuestRules(post_without_header="of a later release", rate_per_second=0)
+        service.tell()
+        await reached(lambda: relay.relay._held.rules == service.rules)
+        assert await relay.status(bare) == 400
+        service.rules = GuestRules(rate_per_second=0.01, rate_burst=1)
+        service.tell()
+        await reached(lambda: relay.relay._held.rules == service.rules)
+        assert [await relay.status() for _ in range(3)][1:] == [429, 429]
 
 
 async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_path: Path) -> None:
@@ -261,6 +269,7 @@ async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_pat
         assert 0 <= seen.age_seconds < HALF_AN_HOUR
         service.learn(Changes(removed_machines=("web-0",)))
         await reached(lambda: "web-0" not in relay.relay._held.machines)
+        assert await relay.status() == 403
         await reached(lambda: "web-0" not in relay.relay._seen._saved)
 
 

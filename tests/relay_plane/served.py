@@ -1,25 +1,28 @@
-"""A whole service with a relay plane, and what a relay says to it, over real sockets."""
+"""A whole service with a relay plane, and what relays say to it, over real sockets."""
 
 import asyncio
 import contextlib
 import http.client
 import ssl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import patience
+from forewarn.cli import main
 from forewarn.control import fleet_sync
 from forewarn.control.plane import Plane
 from forewarn.server import relay_feed, settings
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
-from forewarn.server.relay_feed import HostDocument, RelayState
 from forewarn.server.sockets import HandedOver
-from server.exchange import scraped
-from server.running import Answer, Running, guids, settings_in
+from patience import eventually
+from server.exchange import REQUEST, Exchanges, scraped
+from server.running import Answer, Client, Running, guids, settings_in
 
 LISTENER = Listener(address="127.0.0.1", port=0)
 
@@ -81,68 +84,100 @@ class Served(Running):
         token: str = answer.json["token"]
         return token
 
-    def relay(self, host: str) -> "AskingRelay":
-        return AskingRelay(self.relays, self.token(host))
+    def relay(self, host: str) -> "RelayClient":
+        return RelayClient(self.relays, self.token(host))
 
 
-class AskingRelay:
-    """Says what a relay says, one request at a time."""
+class RelayClient(Client):
+    """Says of itself what the least of relays says, and trusts a certificate."""
 
-    def __init__(self, address: str, token: str) -> None:
-        self.address = address
-        self.token = token
-        self.etag = ""
-        self.trusting: ssl.SSLContext | None = None
+    trusting: ssl.SSLContext | None = None
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        return self.send(method, path, None if body is None else relay_feed.encode(body), **headers)
-
-    def send(self, method: str, path: str, data: bytes | None, **headers: str) -> Answer:
-        with contextlib.closing(self._connection()) as connection:
-            connection.request(method, path, body=data, headers={**self._headers, **headers})
-            return Answer(connection.getresponse())
-
-    @property
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
-
-    def _connection(self) -> http.client.HTTPConnection:
-        scheme, _, place = self.address.partition("://")
-        if scheme == "http":
-            return http.client.HTTPConnection(place, timeout=patience.SECONDS)
-        assert self.trusting is not None
-        return http.client.HTTPSConnection(place, timeout=patience.SECONDS, context=self.trusting)
-
-    def request(
-        self,
-        etag: str | None = None,
-        state: RelayState | None = None,
-        *,
-        at_once: bool = False,
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        """Ask for the host by an ETag, by default that of the document that was read last."""
-        path = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if at_once else "")
-        return self.ask("GET", path, **self._has(etag), **_told(state))
-
-    def _has(self, etag: str | None = None) -> dict[str, str]:
-        etag = self.etag if etag is None else etag
-        return {"If-None-Match": f'"{etag}"'} if etag else {}
+        told = {relay_feed.STATE_HEADER: "{}"} if method == "GET" else {}
+        return super().ask(method, path, body, told | (headers or {}))
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Have a request for the host wait; after that its connection is closed."""
+        has = {"If-None-Match": self.ask("GET", relay_feed.HOST_PATH).headers["ETag"]}
         with contextlib.closing(self._connection()) as connection:
-            headers = {**self._headers, **self._has(), **_told()}
-            connection.request("GET", relay_feed.HOST_PATH, headers=headers)
+            headers = {"Authorization": f"Bearer {self._token}", relay_feed.STATE_HEADER: "{}"}
+            connection.request("GET", relay_feed.HOST_PATH, headers=headers | has)
             yield
 
-    def host(self, etag: str | None = None, state: RelayState | None = None) -> HostDocument:
-        """Ask for the host, of which something changed."""
-        answer = self.request(etag, state)
-        assert answer.status == 200, (answer.status, answer.body)
-        self.etag = answer.headers["ETag"].strip('"')
-        return relay_feed.decode_host(answer.body)
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.trusting is None:
+            return super()._connection()
+        place = str(self._place).removeprefix("https://")
+        return http.client.HTTPSConnection(place, timeout=patience.SECONDS, context=self.trusting)
 
 
-def _told(state: RelayState | None = None) -> dict[str, str]:
-    return {relay_feed.STATE_HEADER: relay_feed.encode(state or RelayState()).decode()}
+class RelayExchanges(Exchanges):
+    """A story so far, of relays and operators; `@b` behind who asks is another replica."""
+
+    def __init__(self, begin: Callable[[], Served], end: Callable[[], None], *more: Served) -> None:
+        self.services = {"": begin(), **{each.settings.replica.name: each for each in more}}
+        super().__init__(self.services[""])
+        self._begin, self.stop = begin, end
+        self._tokens: dict[str, str] = {}
+
+    def client(self, who: str) -> Client:
+        name, _, replica = who.partition("@")
+        if who in self.clients or not (replica or name.startswith(("relay", "looks"))):
+            return super().client(who)
+        service = self.services[replica]
+        if name == "root":
+            return self.clients.setdefault(who, service.client())
+        _, of_host, host = name.partition("/")
+        if of_host and host not in self._tokens:
+            self._tokens[host] = self.services[""].token(host)
+        token = self._tokens[host] if of_host else self.spelled(name.removeprefix("relay"))
+        kind = Client if name.startswith("looks") else RelayClient
+        return self.clients.setdefault(who, kind(service.relays, token))
+
+    def carry_out(self, row: str) -> None:
+        verb, _, told = row.partition(" ")
+        if verb == "waiting":
+            asked = REQUEST.fullmatch(told)
+            assert asked, told
+            self.answer: Future[Answer] = Future()
+            threading.Thread(target=self._wait, args=(asked,), daemon=True).start()
+            eventually(self.services[asked[2].partition("@")[2]].waiting_relays, 1)
+        elif verb == "then":
+            self.compare_answer(self.answer.result(patience.SECONDS), told)
+        else:
+            super().carry_out(row)
+
+    def _wait(self, asked: Any) -> None:
+        try:
+            self.answer.set_result(self.ask(asked))
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            self.answer.set_exception(error)
+
+    def restart(self) -> None:
+        self.stop()
+        self.service = self.services[""] = self._begin()
+        self.root = self.service.client()
+        self.clients = {"root": self.root}
+
+    def restore(self, etag: str) -> None:
+        """Restore the database, as after a loss; bind an ETag of the time before that is ahead."""
+        self.stop()
+        self.bound["epoch"], *_ = self.bound[etag].strip('"').rsplit(".", 2)
+        self.bound["ahead"] = f'"{self.bound["epoch"]}.{10**6}.{"0" * 32}"'
+        assert main.execute(["restore-check", self.service.settings.store.path]) == 0
+        self.restart()
+
+    def used(self, host: str) -> None:
+        """The one token of a host has been used."""
+        eventually(lambda: self.service.token_states(host), [True])
+
+    def starts(self, answer: str = "yes") -> None:
+        """Something may start, by and by, or nothing may."""
+        if answer == "yes":
+            eventually(self.service.starts, True)
+        else:
+            assert not self.service.starts()

@@ -2,60 +2,49 @@
 
 import shutil
 import ssl
-import threading
-from collections.abc import Generator
-from concurrent.futures import Future
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
-import patience
-from forewarn.cli import main
 from forewarn.clock import SystemClock
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, settings
-from forewarn.server.relay_feed import (
-    AgedSighting,
-    GuestApproval,
-    RelayRefusal,
-    UnknownCaller,
-)
+from forewarn.server.relay_feed import AgedSighting, RelayRefusal, UnknownCaller
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
 from patience import eventually
-from relay_plane.served import AskingRelay, Served, with_relays
-from server.exchange import REQUEST, Exchanges
-from server.running import Answer, Client, fleet, request_reboot
+from relay_plane.served import RelayExchanges, Served, with_relays
+from server.running import fleet
 from store.shared import SharedStore
-from stories import stories_beside
-
-T = TypeVar("T")
+from stories import Rows, stories_beside
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Generator[Served]:
+def lives() -> Generator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def begin(tmp_path: Path, lives: ExitStack) -> Callable[[], Served]:
+    """Begin a life of a service over the same folder."""
     wanted = with_relays(tmp_path)
-    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
-        yield running
+
+    def begun() -> Served:
+        return lives.enter_context(Served(wanted, sqlite.open_store(Path(wanted.store.path))))
+
+    return begun
 
 
-def beside(work: Any, *given: Any) -> "Future[Any]":
-    """What is done on a thread of its own."""
-    done: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work(*given))
-        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return done
+@pytest.fixture
+def service(begin: Callable[[], Served]) -> Served:
+    return begin()
 
 
 def refusal(answer: Any) -> tuple[int, str]:
@@ -71,49 +60,8 @@ POSTED = (
 )
 
 
-class RelayClient(Client):
-    """Says of itself what the least of relays says."""
-
-    def ask(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> Answer:
-        told = {relay_feed.STATE_HEADER: "{}"} if method == "GET" else {}
-        return super().ask(method, path, body, told | (headers or {}))
-
-
-class RelayExchanges(Exchanges):
-    """A story so far, of relays and operators."""
-
-    service: Served
-
-    def client(self, who: str) -> Client:
-        if who in self.clients or not who.startswith(("relay", "looks")):
-            return super().client(who)
-        _, of_host, host = who.partition("/")
-        token = self.service.token(host) if of_host else self.spelled(who.removeprefix("relay"))
-        kind = Client if who.startswith("looks") else RelayClient
-        return self.clients.setdefault(who, kind(self.service.relays, token))
-
-    def carry_out(self, row: str) -> None:
-        verb, _, told = row.partition(" ")
-        if verb == "waiting":
-            asked = REQUEST.fullmatch(told)
-            assert asked, told
-            self.answer = beside(self.ask, asked)
-            eventually(self.service.waiting_relays, 1)
-        elif verb == "then":
-            self.compare_answer(self.answer.result(patience.SECONDS), told)
-        else:
-            super().carry_out(row)
-
-    def used(self, host: str) -> None:
-        """The one token of a host has been used."""
-        eventually(lambda: self.service.token_states(host), [True])
-
-
-@pytest.mark.parametrize("rows", stories_beside(__file__, "plane.txt"))
-def test_a_relay_hears_of_its_own_host(service: Served, rows: list[tuple[int, str]]) -> None:
-    story = RelayExchanges(service)
+def play(story: RelayExchanges, name: str, rows: Rows) -> int:
+    """Play a story of a service with a fleet."""
     sighting = {"machine": "web-0", "version": "2020-07-01"}
     story.bound |= {
         "host": relay_feed.HOST_PATH,
@@ -125,18 +73,41 @@ def test_a_relay_hears_of_its_own_host(service: Served, rows: list[tuple[int, st
         "long": 1e11,
         "itself": '{"version":"1.2","machines":1}',
     }
-    assert story.play("plane.txt", rows)
+    story.carry_out("PUT /v1/fleet $fleet")
+    return story.play(name, rows)
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "plane.txt"))
+def test_a_relay_hears_of_its_own_host(
+    begin: Callable[[], Served], lives: ExitStack, rows: Rows
+) -> None:
+    assert play(RelayExchanges(begin, lives.close), "plane.txt", rows)
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "replicas.txt"))
+def test_a_relay_may_ask_any_replica(tmp_path: Path, lives: ExitStack, rows: Rows) -> None:
+    store = SharedStore()
+
+    def replica(name: str) -> Served:
+        own = settings.ReplicaSettings(name=name)
+        (tmp_path / name).mkdir()
+        return lives.enter_context(Served(with_relays(tmp_path / name, replica=own), store))
+
+    story = RelayExchanges(lambda: replica("a"), lives.close, replica("b"))
+    assert play(story, "replicas.txt", rows)
 
 
 def test_a_relay_is_told_of_the_machines_of_its_host_rules_and_the_time(service: Served) -> None:
+    service.client().ask("PUT", "/v1/fleet", fleet())
     relay = service.relay("h1")
-    told = relay.host()
+    answer = relay.ask("GET", relay_feed.HOST_PATH)
+    told = relay_feed.decode_host(answer.body)
     assert told.host == "h1"
     assert told.rules == service.settings.guest_rules
     assert {machine.name for machine in told.machines} == {"web-1", "batch_0"}
     assert {one.scope.name: one.events for one in told.scopes} == {"web": (), "batch": ()}
-    for answer in (relay.request(""), relay.ask("GET", "/nothing")):
-        sent = codec.any_date(answer.headers[relay_feed.TIME_HEADER.decode()])
+    for each in (answer, relay.ask("GET", "/nothing")):
+        sent = codec.any_date(each.headers[relay_feed.TIME_HEADER.decode()])
         assert abs((SystemClock().now() - sent).total_seconds()) < 1800
 
 
@@ -157,7 +128,7 @@ def test_a_body_that_cannot_be_read_is_refused(service: Served) -> None:
     relay = service.relay("h0")
     for path in POSTED:
         for body in UNREADABLE:
-            answer = relay.send("POST", path, body)
+            answer = relay.ask("POST", path, body)
             assert (path, body[:200], *refusal(answer)) == (path, body[:200], 400, "invalid")
             assert relay_feed.decode_refusal(answer.body).message
 
@@ -173,7 +144,7 @@ def test_a_relay_that_tells_impossible_things_of_itself_is_refused(service: Serv
             for number in ("-1", "1e300", "1e999", "NaN", "null")
         ),
     ):
-        answer = relay.ask("GET", relay_feed.HOST_PATH, **{relay_feed.STATE_HEADER: told})
+        answer = relay.ask("GET", relay_feed.HOST_PATH, headers={relay_feed.STATE_HEADER: told})
         assert (told, *refusal(answer)) == (told, 400, "invalid")
     answer = relay.ask("GET", f"{relay_feed.HOST_PATH}?{'&'.join(['wait=1'] * 99)}")
     assert refusal(answer) == (400, "invalid")
@@ -190,152 +161,23 @@ def test_the_longest_sightings_fit_into_one_request(service: Served) -> None:
         reason='"' * 200,
     )
     seen = [longest] * relay_feed.MAX_SIGHTINGS
-    assert service.relay("h0").ask("POST", relay_feed.SIGHTINGS_PATH, seen).status == 204
+    body = relay_feed.encode(seen)
+    assert service.relay("h0").ask("POST", relay_feed.SIGHTINGS_PATH, body).status == 204
 
 
 def test_an_unknown_caller_where_nothing_moves_has_its_host_surveyed(service: Served) -> None:
     due = service.surveyed("h0")
-    wanted = UnknownCaller(listener="", address="10.0.0.11")
-    answer = service.relay("h0").ask("POST", relay_feed.UNKNOWN_PATH, wanted)
+    caller = relay_feed.encode(UnknownCaller(listener="", address="10.0.0.11"))
+    answer = service.relay("h0").ask("POST", relay_feed.UNKNOWN_PATH, caller)
     assert refusal(answer) == (404, "not-found")
     assert due.is_set()
 
 
 def test_a_relay_whose_connection_is_lost_waits_no_more(service: Served) -> None:
-    relay = service.relay("h0")
-    relay.host()
-    with relay.waiting():
+    with service.relay("h0").waiting():
         eventually(service.waiting_relays, 1)
     eventually(service.waiting_relays, 0)
     assert service.waiting_relays() == 0
-
-
-def test_a_service_that_stops_sends_its_relays_away(tmp_path: Path) -> None:
-    wanted = with_relays(tmp_path)
-    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        relay = running.relay("h0")
-        relay.host()
-        waiting = beside(relay.request)
-        eventually(running.waiting_relays, 1)
-    assert waiting.result(patience.SECONDS).status == 503
-
-
-def known(wanted: Any) -> AskingRelay:
-    """A relay that has the document of its host from a service that has ended since."""
-    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        running.client().ask("PUT", "/v1/fleet", fleet())
-        relay = running.relay("h0")
-        relay.host()
-        return relay
-
-
-def test_a_relay_that_has_its_host_waits_on_after_a_restart(tmp_path: Path) -> None:
-    wanted = with_relays(tmp_path)
-    relay = known(wanted)
-    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        relay.address = running.relays
-        assert relay.request(at_once=True).status == 304
-        waiting = beside(relay.host)
-        eventually(running.waiting_relays, 1)
-        request_reboot(running.client())
-        (document,) = waiting.result(patience.SECONDS).scopes
-        assert [one.event.resources for one in document.events] == [("web-0",)]
-
-
-def test_after_a_restart_nothing_starts_before_each_relay_has_asked(tmp_path: Path) -> None:
-    wanted = with_relays(tmp_path)
-    relay = known(wanted)
-    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        relay.address = running.relays
-        assert not running.starts()
-        relay.etag = ""
-        relay.host()
-        eventually(running.starts, True)
-
-
-def test_who_knows_more_than_a_restored_database_is_told_what_that_has(tmp_path: Path) -> None:
-    wanted = with_relays(tmp_path)
-    path, relay = Path(wanted.store.path), known(wanted)
-    epoch, _, _ = relay.etag.rsplit(".", 2)
-    relay.etag = f"{epoch}.{10**6}.{'0' * 32}"
-    assert main.execute(["restore-check", str(path)]) == 0
-    with Served(wanted, sqlite.open_store(path)) as running:
-        relay.address = running.relays
-        relay.host()
-        assert not relay.etag.startswith(f"{epoch}.")
-
-
-# From one replica to another.
-
-
-@pytest.fixture
-def replicas(tmp_path: Path) -> Generator[tuple[Served, Served]]:
-    store = SharedStore()
-
-    def one(name: str) -> Served:
-        own = settings.ReplicaSettings(name=name)
-        folder = tmp_path / name
-        folder.mkdir()
-        return Served(with_relays(folder, replica=own), store)
-
-    with one("a") as first, one("b") as second:
-        first.client().ask("PUT", "/v1/fleet", fleet())
-        eventually(lambda: second.client().ask("GET", "/v1/fleet/machines/web-0").status, 200)
-        yield first, second
-
-
-def test_a_relay_goes_on_at_another_replica_where_it_was(replicas: tuple[Served, Served]) -> None:
-    first, second = replicas
-    relay = first.relay("h0")
-    relay.host()
-    relay.address = second.relays
-    eventually(lambda: relay.request(at_once=True).status, 304)
-    waiting = beside(relay.host)
-    eventually(second.waiting_relays, 1)
-    request_reboot(first.client())
-    told = waiting.result(patience.SECONDS)
-    ((event,),) = (document.events for document in told.scopes)
-    wanted = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=(event.event.event_id,))
-    assert relay.ask("POST", relay_feed.APPROVALS_PATH, wanted).status == 200
-    relay.address = first.relays
-    (document,) = relay.host().scopes
-    assert document.events[0].event.status == "Started"
-
-
-def test_a_token_is_valid_and_revoked_at_every_replica(replicas: tuple[Served, Served]) -> None:
-    first, second = replicas
-    relay = first.relay("h0")
-    relay.address = second.relays
-    eventually(lambda: relay.request("", at_once=True).status, 200)
-    relay.host()
-    waiting = beside(relay.request)
-    eventually(second.waiting_relays, 1)
-    first.client().ask("DELETE", "/v1/relays/tokens?host=h0")
-    assert refusal(waiting.result(patience.SECONDS)) == (401, "unauthorized")
-
-
-def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served, Served]) -> None:
-    first, second = replicas
-    relay = first.relay("h0")
-    relay.host()
-    relay.ask(
-        "POST", relay_feed.SIGHTINGS_PATH, [AgedSighting(machine="web-0", version="2020-07-01")]
-    )
-
-    def known() -> tuple[bool, str]:
-        seen = second.client().get("/v1/fleet/machines/web-0")["last_seen"]
-        hosts = second.client().get("/v1/hosts")["hosts"]
-        (relay,) = (host["relay"] for host in hosts if host["name"] == "h0")
-        return seen is not None, relay["state"] if relay else ""
-
-    eventually(known, (True, "present"))
-    assert service_of(second, "h0") == "a"
-
-
-def service_of(asked: Served, name: str) -> str:
-    """The replica that heard a host's relay last, by the word of another."""
-    told: str = asked.client().get(f"/v1/hosts/{name}")["host"]["relay"]["replica"]
-    return told
 
 
 # Relays of other machines, by TLS alone.
@@ -364,16 +206,15 @@ def test_a_relay_that_trusts_the_certificate_is_told_its_host_and_waits_also_whe
         relay = running.relay("h0")
         relay.trusting = trust("second")
         with pytest.raises(ssl.SSLCertVerificationError):
-            relay.host()
+            relay.ask("GET", relay_feed.HOST_PATH)
         relay.trusting = trust("first")
-        assert relay.host().host == "h0"
         with relay.waiting():
             eventually(running.waiting_relays, 1)
         eventually(running.waiting_relays, 0)  # its connection is lost
         encrypted(tmp_path, "second")
         running.reload()
         relay.trusting = trust("second")
-        assert relay.host("").host == "h0"
+        assert relay.ask("GET", relay_feed.HOST_PATH).json["host"] == "h0"
 
 
 def test_a_service_without_a_usable_certificate_does_not_start(tmp_path: Path) -> None:

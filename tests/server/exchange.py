@@ -27,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import patience
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
+from forewarn.control.plane import Retention
 from forewarn.vocabulary import AgentStatus
 from server.running import ME, NOON, Answer, Cli, Client, Running, end, fleet, stranger, under_way
 from stories import Told, WithoutTimes, elapsed
@@ -106,6 +107,11 @@ class Exchanges(Told):
         else:
             self.compare_answer(self.ask(asked), expected)
 
+    def check(self, *rows: str) -> None:
+        """Carry lines of a test's own out."""
+        for row in rows:
+            self.carry_out(row)
+
     def holds(self, asked: re.Match[str], expected: str) -> bool:
         """Tell whether a line holds by now; let time pass if it does not."""
         try:
@@ -164,7 +170,9 @@ class Exchanges(Told):
         assert status == ExitStatus[(told[1] or "ok").replace("-", "_").upper()], (out, err)
         shown = yaml.load(out, Text) if "--json" in said and out else None
         width = max(map(len, out.splitlines()), default=0)
-        self.compare({"out": out, "err": err.splitlines(), "json": shown, "width": width}, told[2])
+        words = " ".join(out.split())
+        facts = {"out": out, "words": words, "err": err.splitlines(), "json": shown, "width": width}
+        self.compare(facts, told[2])
 
     def compare_answer(self, answer: Answer, expected: str) -> None:
         told = EXPECTED.fullmatch(expected)
@@ -229,6 +237,11 @@ class Exchanges(Told):
     def advance(self) -> None:
         """What is due by now has started."""
         self.service.plane.advance().result()
+
+    def forget(self, **ages: str) -> None:
+        """Forget what is older than so much, of each kind that is named."""
+        kept = {kind: elapsed(age) for kind, age in ages.items()}
+        self.service.plane.forget(Retention(**kept)).result()
 
     def touch(self, name: str) -> None:
         """Make a file beside the store."""
