@@ -125,6 +125,12 @@ class Story:
         self.done = Done(self.of, **tomllib.loads(f"step = {told}")["step"])
         self.begun = self.done.begin()
 
+    def note(self, told: str) -> None:
+        """Begin an action whose note does not come to the disk."""
+        self.done = Done(self.of, durable=False, **tomllib.loads(f"step = {told}")["step"])
+        self.begun = self.done.begin()
+        assert self.done.noted.wait(patience.SECONDS)
+
     def stop(self, _: str) -> str:
         return self.begun.stop()
 

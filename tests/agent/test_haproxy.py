@@ -55,8 +55,9 @@ class Balancer:
         assert isinstance(made, HaproxyAction)
         return made
 
-    def done(self, server: str = "one", **terms: object) -> Done:
-        return Done(haproxy={"socket": self.socket, "server": f"web/{server}", **terms})
+    def done(self, server: str = "one", *, durable: bool = True, **terms: object) -> Done:
+        haproxy = {"socket": self.socket, "server": f"web/{server}", **terms}
+        return Done(durable=durable, haproxy=haproxy)
 
 
 class Counting(HaproxyAction):
@@ -155,6 +156,14 @@ def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balancer: Balance
     said = begun.stop()
     assert said.startswith("cut")
     assert "web/checked" in said
+
+
+def test_a_server_is_drained_only_once_its_state_is_on_the_disk(balancer: Balancer) -> None:
+    done = balancer.done(durable=False)
+    begun = done.begin()
+    assert done.noted.wait(patience.SECONDS)
+    assert begun.stop() == "cut"
+    assert balancer.state() == "ready"
 
 
 def test_a_stop_in_mid_answer_is_no_answer(tmp_path: Path) -> None:

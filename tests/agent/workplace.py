@@ -74,12 +74,14 @@ class Units:
 
 
 class Done:
-    """One action on its own, with its notes kept."""
+    """One action on its own, with its notes kept: on the disk, unless it is not `durable`."""
 
-    def __init__(self, of: Event | None = None, **step: Any) -> None:
+    def __init__(self, of: Event | None = None, *, durable: bool = True, **step: Any) -> None:
         self.event = of or event(description="It's so.")
         self.rule_action = msgspec.convert(step, RuleAction)
         self.facts: dict[str, Any] | None = None
+        self.noted = threading.Event()
+        self._durable = durable
         self.run = self._run_of(undo=False)
         self.action = action.load(self.run)
 
@@ -90,7 +92,9 @@ class Done:
     def _tell(self, told: Input) -> None:
         assert isinstance(told, FactsFound)
         self.facts = told.facts
-        self.run.proceed()
+        self.noted.set()
+        if self._durable:
+            self.run.proceed()
 
     def prepare(self) -> str:
         return self.action.act()

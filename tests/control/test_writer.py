@@ -240,7 +240,7 @@ def test_a_writer_that_is_closed_while_the_store_is_away_ends(threaded: Busy) ->
     closing: list[threading.Thread] = []
 
     def wait_in_vain(_: UnitOfWork) -> None:
-        closing.append(threading.Thread(target=threaded.writer.close))
+        closing.append(threading.Thread(target=threaded.writer.close, daemon=True))
         closing[0].start()
         patience.until(lambda: threaded.writer._closed)
         threaded.clock.advance(timedelta(seconds=2 * LONG_SECONDS))

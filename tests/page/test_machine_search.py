@@ -1,11 +1,14 @@
-"""A search finds what a look at every machine finds, and it works on a copy."""
+"""A search finds what a look at every machine finds, on a copy; and holds are known as they are."""
 
 import asyncio
+from contextlib import closing
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.maintenance.model import Changes, Machine, unseen
+from builders import FLEET
+from control.conftest import Busy, done
+from forewarn.maintenance.model import Changes, HoldKind, Machine, unseen
 from forewarn.server.operator.inventory import Inventory, MachineSearch
 from page.operations import machine
 
@@ -96,3 +99,18 @@ def test_a_snapshot_stays_as_it_was() -> None:
     inventory.learn(Changes(machines=(known["web-1"],)))
     assert set(before.machines) == {"web-0"}
     assert set(inventory.snapshot().machines) == {"web-0", "web-1"}
+
+
+def test_a_hold_that_is_placed_again_in_the_commit_of_its_release_is_known() -> None:
+    inventory = Inventory({}, unseen)
+    with closing(Busy(fleet=FLEET)) as house:
+        done(house.plane.hold(HoldKind.EVERYTHING, "", reason="storm", by="ann"))
+        house.hold()
+        released = house.plane.release(HoldKind.EVERYTHING, "")
+        placed = house.plane.hold(HoldKind.EVERYTHING, "", reason="backup", by="bob")
+        house.release()
+        done(released)
+        done(placed)
+        for changes in house.told:
+            inventory.learn(changes)
+    assert [hold.reason for hold in inventory.holds.values()] == ["backup"]
