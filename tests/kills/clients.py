@@ -389,14 +389,18 @@ class Operator:
         self._learn(o for o in operations if o["status"] == "Scheduled")
 
     def _drain(self) -> None:
-        """Release whatever is held, by whomever, and acknowledge failures; then only read."""
+        """Do what alerts advise, release whatever is held, by whomever; then only read."""
         _, answer = self._wire.ask("history", "GET /v1/holds HTTP/1.1")
         held = [{"kind": one["kind"], "name": one["name"]} for one in json.loads(answer)["holds"]]
         _, answer = self._wire.ask("history", "GET /v1/alerts HTTP/1.1")
         alerts = json.loads(answer)["items"]
         self._failed.update(one["about"] for one in alerts if one["kind"] == "failed")
+        stopped = [one["about"] for one in alerts if one["kind"] == "arrived"]
         if held:
             self._release(held[0])
+        elif stopped:  # a machine that was brought back came to a host after its announcement
+            body = {"references": stopped[:1], "reason": "a machine had no notice"}
+            self._say("cancel", "POST /v1/cancellations", body, reference=stopped[0])
         elif self._failed:
             self._acknowledge()
         else:
