@@ -197,7 +197,10 @@ class Exchanges(Told):
     # What is no request.
 
     def go_to(self, elapsed: timedelta) -> None:
+        """Time passes, and what is due by then has started or ended before the next line."""
         self.clock.advance(NOON + elapsed - self.clock.now())
+        self.service.plane.advance().result()
+        self.service.plane.expire_holds().result()
 
     def saw(
         self,
@@ -233,10 +236,6 @@ class Exchanges(Told):
                 assert found
             case _:
                 assert found == float(expected), found
-
-    def advance(self) -> None:
-        """What is due by now has started."""
-        self.service.plane.advance().result()
 
     def forget(self, **ages: str) -> None:
         """Forget what is older than so much, of each kind that is named."""
