@@ -79,6 +79,9 @@ class TroubledPlane(Plane):
         self.asked["finish"] += 1
         return self._failed(operation) or super().finish(operation, attempt, outcome)
 
+    def unknown_tasks(self, executor: str) -> "Future[tuple[Task, ...]]":
+        return self._answer("unknown-tasks", super().unknown_tasks(executor))
+
     def _failed(self, *operations: str) -> "Future[Operations] | None":
         if not self.broken.keys() & {*operations}:
             return None
