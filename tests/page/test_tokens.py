@@ -73,6 +73,15 @@ def streaming(pages: Pages, who: str) -> Iterator[HTTPResponse]:
         yield stream
 
 
+def ends(stream: HTTPResponse) -> bool:
+    """Read a stream to its end, before which it tells of a few changes at most."""
+    changes = 0
+    for line in stream:
+        changes += line.startswith(b"event:")
+        assert changes <= 3
+    return True
+
+
 REVOKED = (
     "GET /v1/tokens -> {tokens.#: 1, tokens.0.name: $name}",
     "DELETE /v1/tokens?name=$name -> 200",
@@ -85,7 +94,7 @@ def test_the_stream_of_an_open_page_ends_once_its_token_is_revoked(pages: Pages)
     pages.log_in("a")
     with streaming(pages, "@a") as stream:
         pages.check(*REVOKED)
-        stream.read()
+        assert ends(stream)
 
 
 def test_an_open_page_ends_with_the_time_of_the_token_that_made_its_own(pages: Pages) -> None:
@@ -94,7 +103,7 @@ def test_an_open_page_ends_with_the_time_of_the_token_that_made_its_own(pages: P
     pages.log_in("a", "$ann")
     with streaming(pages, "@a") as stream:
         pages.check("at 1h", "POST /v1/holds {kind: everything} -> 201")
-        assert stream.read().count(b"event:") <= 1
+        assert ends(stream)
 
 
 def test_a_guess_costs_the_store_nothing(tmp_path: Path) -> None:
@@ -158,7 +167,7 @@ def test_a_token_is_good_at_every_replica_outlives_the_one_that_made_it_and_ends
             first.check("until as @other GET /search?q=1 -> 401")
         with streaming(second, "@a") as stream:
             second.check(*REVOKED)
-            stream.read()
+            assert ends(stream)
         second.check("as @a GET /search?q=1 -> 401")
 
 
