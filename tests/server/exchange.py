@@ -8,7 +8,8 @@ An expectation names facts of the answer by their place (`*` for each of a list,
 what they are, words that are in them (`~`) or not (`^`), what they are not (`!`) or at most (`<`).
 `$name` is bound where it is first expected. Without a status any success will do. `until` asks
 again till the line holds; `approving` also approves what is announced and lets time pass, `slowly`
-too, where a real program runs. A line that begins with spaces belongs to the one above.
+too, where a real program runs. `meanwhile` has a line carried out beside the next, till `joined`. A
+line that begins with spaces belongs to the one above.
 """
 
 import operator
@@ -16,6 +17,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +87,7 @@ class Exchanges(Told):
 
     clock: ManualClock
     cli: Cli
+    beside: "Future[None]"
 
     def __init__(
         self, service: Running, clock: ManualClock | None = None, cli: Cli | None = None
@@ -98,7 +101,11 @@ class Exchanges(Told):
 
     def carry_out(self, row: str) -> None:
         said, _, expected = ("" if row.startswith("#") else row).partition(" -> ")
-        if said.startswith("forewarn "):
+        if row.startswith("meanwhile "):
+            threads = ThreadPoolExecutor(1)
+            self.beside = threads.submit(self.carry_out, row.removeprefix("meanwhile "))
+            threads.shutdown(wait=False)
+        elif said.startswith("forewarn "):
             self.run(said, expected)
         elif (asked := REQUEST.fullmatch(said)) is None:
             super().carry_out(said)
@@ -256,6 +263,9 @@ class Exchanges(Told):
         """All that the service holds."""
         paths = ["/v1/fleet/machines", "/v1/fleet/scopes", "/v1/maintenances", "/v1/history"]
         return [self.root.get(path) for path in [*paths, "/v1/webhooks", "/v1/tokens"]]
+
+    def joined(self) -> None:
+        self.beside.result(patience.SECONDS)
 
     def settle(self) -> None:
         """What was submitted to the writer is done."""

@@ -82,7 +82,7 @@ def drain(
     elif number is not None:
         maintenance.wait_for(service, number, lambda: plan.show(_draw_plans))
     else:
-        _wait(service, hosts, lambda: plan.show(_draw_plans))
+        _wait(service, hosts, lambda: plan.show(_draw_plans), is_drained=True)
 
 
 @asking(argument("hosts HOST...", "The hosts."))
@@ -95,22 +95,21 @@ def watch(service: OperatorClient, hosts: Sequence[str]) -> None:
 
 
 def _wait(
-    service: OperatorClient, hosts: Sequence[str], first: Callable[[], None] = lambda: None
+    service: OperatorClient,
+    hosts: Sequence[str],
+    first: Callable[[], None] = lambda: None,
+    *,
+    is_drained: bool = False,
 ) -> None:
+    """Wait until hosts rest; if they are drained for the user, opening them early is a fault."""
     from forewarn.server.operator import schemas
 
     def look() -> follow.Progress:
         answers = [service.get(f"/v1/hosts/{segment(host)}") for host in hosts]
         details = [answer.read(schemas.HostDetail) for answer in answers]
-        stuck = [
-            f"host {one.host.name} is {output.status(one.host)}: "
-            f"see 'forewarn host show {one.host.name}'"
-            for one in details
-            if one.host.status == "stuck"
-        ]
         return follow.Progress(
             all(map(_rests, details)),
-            "; ".join(stuck),
+            "; ".join(fault for one in details if (fault := _fault(one, is_drained=is_drained))),
             lambda: {"hosts": [answer.tree() for answer in answers]},
             {what: now for one in details for what, now in _facts(one)},
         )
@@ -121,6 +120,16 @@ def _wait(
 def _rests(detail: "schemas.HostDetail") -> bool:
     reboots = detail.drain is None or detail.drain.reboot
     return detail.host.status == "up" or (detail.host.status == "empty" and not reboots)
+
+
+def _fault(detail: "schemas.HostDetail", *, is_drained: bool) -> str:
+    host, its = detail.host, detail.drain
+    if host.status == "stuck":
+        return f"host {host.name} is {output.status(host)}: see 'forewarn host show {host.name}'"
+    if is_drained and host.status == "up" and (its is None or its.reboot_asked_at is None):
+        what = "rebooted" if its is not None and its.reboot else "empty"
+        return f"host {host.name} was opened before it was {what}"
+    return ""
 
 
 def _facts(detail: "schemas.HostDetail") -> Iterator[tuple[str, str]]:

@@ -471,12 +471,20 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     """Return the drain of a host that is asked for; one that is under way goes on.
 
     Asking again changes only what becomes of the host once it is empty.
+
+    Raises:
+        Refused: The drain has gone too far to do what is asked for (CONFLICT): the reboot is over,
+            or has begun and none is wanted.
     """
     if before is None or host_plan.is_up(before):
         return _changed(replace(wanted, state=HostState.UP), HostTrigger.DRAIN, now)
-    if (before.stuck_in or before.state) in {HostState.DRAINING, HostState.EMPTY}:
-        return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
-    return before
+    state = before.stuck_in or before.state
+    if state not in {HostState.DRAINING, HostState.EMPTY}:
+        if state is not HostState.REBOOTING or not wanted.reboot:
+            stuck = "" if before.stuck_in is None else ", and stuck"
+            message = f"host {before.host} is {state}{stuck}: ask again once it is up"
+            raise Refused(ErrorCode.CONFLICT, message, host=before.host, state=str(before.state))
+    return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
 
 
 def retry(view: DrainView, now: datetime) -> DrainStep:

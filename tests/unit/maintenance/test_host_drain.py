@@ -306,20 +306,26 @@ def test_a_drain_begins_at_once(before: Drain | None) -> None:
     assert host_drain.request(before, wanted, NOW) == entered(wanted, HostState.DRAINING)
 
 
+@pytest.mark.parametrize("reboot", [False, True])
 @pytest.mark.parametrize("is_stuck", [False, True])
 @pytest.mark.parametrize(
     "state", [each for each in HostState if each not in {HostState.UP, HostState.STUCK}]
 )
-def test_asking_again_changes_only_what_becomes_of_the_host(
-    state: HostState, is_stuck: bool
+def test_asking_again_changes_what_becomes_of_the_host_or_is_refused_where_that_is_too_late(
+    state: HostState, is_stuck: bool, reboot: bool
 ) -> None:
-    before = drain(state, guests=(guest(),), requested_by="ann")
+    before = drain(state, guests=(guest(),), requested_by="ann", reboot=True)
     if is_stuck:
         before = replace(before, state=HostState.STUCK, stuck_in=state)
-    wanted = drain(HostState.UP, reboot=True, bring_home=False, requested_by="eve")
-    changes = state in {HostState.DRAINING, HostState.EMPTY}
-    expected = replace(before, reboot=True, bring_home=False) if changes else before
-    assert host_drain.request(before, wanted, NOW) == expected
+    wanted = drain(HostState.UP, reboot=reboot, bring_home=False, requested_by="eve")
+    if state in {HostState.DRAINING, HostState.EMPTY} or (state is HostState.REBOOTING and reboot):
+        expected = replace(before, reboot=reboot, bring_home=False)
+        assert host_drain.request(before, wanted, NOW) == expected
+        return
+    with pytest.raises(Refused) as caught:
+        host_drain.request(before, wanted, NOW)
+    assert caught.value.code is ErrorCode.CONFLICT
+    assert caught.value.facts == {"host": "h1", "state": str(before.state)}
 
 
 def test_every_transition_leads_to_a_state_that_is_left_again() -> None:
