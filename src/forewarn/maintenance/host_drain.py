@@ -479,11 +479,11 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     if before is None or host_plan.is_up(before):
         return _changed(replace(wanted, state=HostState.UP), HostTrigger.DRAIN, now)
     state = before.stuck_in or before.state
-    if state not in {HostState.DRAINING, HostState.EMPTY}:
-        if state is not HostState.REBOOTING or not wanted.reboot:
-            stuck = "" if before.stuck_in is None else ", and stuck"
-            message = f"host {before.host} is {state}{stuck}: ask again once it is up"
-            raise Refused(ErrorCode.CONFLICT, message, host=before.host, state=str(before.state))
+    in_time = {HostState.DRAINING, HostState.EMPTY}
+    if state not in (in_time | {HostState.REBOOTING} if wanted.reboot else in_time):
+        stuck = "" if before.stuck_in is None else ", and stuck"
+        message = f"host {before.host} is {state}{stuck}: ask again once it is up"
+        raise Refused(ErrorCode.CONFLICT, message, host=before.host, state=str(before.state))
     return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
 
 
