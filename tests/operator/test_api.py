@@ -5,7 +5,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, time
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from forewarn.clock import ManualClock
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.world import World
 from forewarn.server.operator import routing, schemas, table, views
+from forewarn.store import sqlite
 from forewarn.store.queries import Reading
 from forewarn.store.sqlite import InMemoryStore
 from server.exchange import Text
@@ -54,6 +55,21 @@ def test_the_log_says_who_changed_the_fleet_and_not_who_only_tried(client: Clien
         {"event": "an operator changed the fleet", "log_level": "info", "by": by, **what}
         for by, what in ((ME, {"added": ("cart",)}), (ME, {"removed": ("cart",)}))
     ]
+
+
+def test_a_dry_run_of_a_fleet_waits_for_no_writer(tmp_path: Path) -> None:
+    wanted, go_on = settings_in(tmp_path), threading.Event()
+    store = sqlite.open_store(Path(wanted.store.path))
+    with closing(store), Running(wanted, store) as running:
+        writing = running.plane.order(lambda *_: go_on.wait(patience.SECONDS))
+        try:
+            cart = {"machine": [{"name": "cart"}]}
+            change = running.client().ask("PUT", "/v1/fleet?dry_run=true", cart).json
+            assert change["added"]["names"] == ["cart"]
+            assert not writing.done()
+        finally:
+            go_on.set()
+            writing.result(patience.SECONDS)
 
 
 def test_an_answer_spells_out_so_many_names_and_counts_all(service: Running) -> None:

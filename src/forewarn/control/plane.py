@@ -141,14 +141,12 @@ class Plane:
         prune: bool = False,
         again: bool = False,
         allow_empty: bool = False,
-        dry_run: bool = False,
     ) -> fleet_file.Applied:
-        """Make the fleet match a fleet file; `dry_run` changes nothing."""
+        """Make the fleet match a fleet file."""
         applied = fleet_file.apply(
             unit.world, wanted, prune=prune, mint=self.mint, again=again, allow_empty=allow_empty
         )
-        if not dry_run:
-            self._change_fleet(unit, applied.changes)
+        self._change_fleet(unit, applied.changes)
         return applied
 
     @_job

@@ -25,6 +25,7 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import TurnOrder, TurnPolicy
+from forewarn.maintenance.world import World
 from forewarn.server.operator import fields, maintenance_schemas, routing, schemas, table, views
 from forewarn.server.operator.errors import as_json
 from forewarn.server.operator.routing import Backend, OperatorCall, one_line
@@ -82,14 +83,23 @@ async def apply_fleet(
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
     preempted or terminated are left out unless `again` adds them.
     """
-    wanted = await call.backend.beside(routing.decoded_fleet, data)
-    plane = call.backend.plane
-    if not dry_run:
+    backend = call.backend
+    wanted = await backend.beside(routing.decoded_fleet, data)
+    asked = {"prune": prune, "again": again, "allow_empty": allow_empty}
+    if dry_run:  # not by the writer, which viewers may not occupy
+        tombstones = await backend.read(Reading.tombstones)
+        state = msgspec.structs.replace(backend.live_state(), tombstones=tombstones)
+
+        def suppose() -> fleet_file.Applied:
+            return fleet_file.apply(World(state), wanted, mint=backend.plane.mint, **asked)
+
+        async with backend.whole:
+            applied = await backend.beside(suppose)
+    else:
         plane = call.changing(Deed.APPLY_FLEET, told=views.fleet_in_one_line)
-    asked = {"prune": prune, "again": again, "allow_empty": allow_empty, "dry_run": dry_run}
-    applied = await call.backend.done(plane.apply_fleet(wanted, **asked))
+        applied = await backend.done(plane.apply_fleet(wanted, **asked))
     # Not on the loop: it looks at every machine.
-    return await call.backend.beside(partial(_changed, call, applied, dry_run=dry_run))
+    return await backend.beside(partial(_changed, call, applied, dry_run=dry_run))
 
 
 @API.route("GET", "/v1/fleet", AccessRole.VIEWER, table.FLEET, answer=fleet_file.Fleet)
@@ -213,7 +223,8 @@ async def request_maintenance(
     plane = call.backend.plane if dry_run else _requesting(call, data)
     if data.has_units:
         return await _start(call, data, request, plane, dry_run=dry_run)
-    plan = await call.backend.done(plane.request(request, dry_run=dry_run))
+    async with call.backend.taking_turns(dry_run=dry_run):
+        plan = await call.backend.done(plane.request(request, dry_run=dry_run))
     detail = await _detail(call.backend, plan.maintenance, plan.operations)
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail),
@@ -259,7 +270,7 @@ async def _start(
     if not dry_run:  # what was granted is not judged again: the fleet may be another by now
         made = await call.backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
     if made is None:
-        survey = await call.backend.hosts.survey() if data.drain else None
+        survey = await call.backend.survey(dry_run=dry_run) if data.drain else None
         made, planned = await _prepared(call.backend, asked, survey)
         async with call.backend.whole:
             plan = await call.backend.beside(partial(planned, to_the_end=dry_run))
@@ -570,7 +581,7 @@ async def drain_hosts(
 ) -> schemas.HostDrainPlans:
     """Drain a host, or several as units of a maintenance; in a dry run, tell the plan only."""
     backend = call.backend
-    survey = await backend.hosts.survey()
+    survey = await backend.survey(dry_run=dry_run)
     now = backend.now()
     wanted = [
         model.mapped(
@@ -584,7 +595,8 @@ async def drain_hosts(
         )
         for host in data.hosts
     ]
-    plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
+    async with backend.taking_turns(dry_run=dry_run):
+        plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
     number = None
     if not dry_run:
         plane = call.changing(Deed.DRAIN, data.hosts)

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
@@ -25,6 +26,7 @@ from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import alerts, fleet_file, model
 from forewarn.maintenance.accounts import Deed
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.maintenance.world import LiveState
 from forewarn.server.guest.plane import GuestPlane
@@ -139,8 +141,8 @@ class Backend:
     """The operators' tokens."""
     search: MachineSearch = field(init=False)
     whole: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held to export the whole fleet or to plan a maintenance, one at a time: each of these threads
-    keeps the interpreter from the loop."""
+    """Held to export the whole fleet, or for a plan that changes nothing, one at a time: each keeps
+    the interpreter from the loop, or the writer from guests, and viewers may ask for any number."""
 
     def __post_init__(self) -> None:
         """Make what follows from these."""
@@ -194,6 +196,14 @@ class Backend:
                 return question(reading)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
+
+    def taking_turns(self, *, dry_run: bool) -> AbstractAsyncContextManager[None]:
+        """Take turns with other dry runs; a change waits for none."""
+        return self.whole if dry_run else nullcontext()
+
+    async def survey(self, *, dry_run: bool) -> HostSurvey:
+        """Look at all hosts; a dry run shares its look with others, and it may be a little old."""
+        return await (self.hosts.recent_survey() if dry_run else self.hosts.survey())
 
     async def beside(self, make: Callable[..., T], *given: Any) -> T:  # noqa: ANN401 - its own
         """Call a function of immutable values on another thread, and return its result."""
