@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -61,7 +62,8 @@ class Mistakes:
         verb, words, options = stories.split(line)
         if not verb:
             return
-        given = [word.replace("FILE", self.file).replace("LONG", UNREADABLE) for word in words]
+        named = {"FILE": self.file, "LONG": UNREADABLE, "BYTE": os.fsdecode(b"\xff")}
+        given = [re.sub("|".join(named), lambda name: named[name[0]], word) for word in words]
         said = getattr(self, verb)(*given, **options)
         for part in filter(None, follows.split(" | ")):
             self.compare(said.replace(self.file, "FILE"), part)

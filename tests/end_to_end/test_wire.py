@@ -113,8 +113,9 @@ class Three:
         self.service.apply(FLEET)
         own = folder / "relay"
         own.mkdir(mode=0o700)
-        called = self.service.call("relay", "token", "h1", "--output", str(own / "token"))
-        assert called.returncode == 0, called.stderr
+        file = str(own / "token")
+        called = self.service.call("relay", "token", "h1", "--output", file, "--json")
+        assert json.loads(called.stdout) == {"host": "h1", "file": file}, called.stderr
         relayed = free_port()
         listener = f'address = "127.0.0.1"\nport = {relayed}\ndefault_vm = "bastion"'
         own_settings = settings(own, f"http://127.0.0.1:{plane}", listener=listener)

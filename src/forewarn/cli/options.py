@@ -19,6 +19,17 @@ FILE: Final = click.Path(readable=False, path_type=Path)
 TEXT: Final = click.Path(readable=False)
 """A text that may be a path: shells complete it as one."""
 
+
+def text(typed: str) -> str:
+    """Read a text: what is no UTF-8 cannot be sent."""
+    try:
+        typed.encode()
+    except UnicodeEncodeError as error:
+        message = f"expected text in UTF-8, not {typed!r}"
+        raise ValueError(message) from error
+    return typed
+
+
 KINDS: Final[dict[str, Kind]] = {
     "FILE": FILE,
     "DATABASE": TEXT,
@@ -40,43 +51,44 @@ class Choice(click.Choice[str]):
         return str(choice).lower()
 
 
-def flag(name: str, text: str) -> click.Option:
+def flag(name: str, about: str) -> click.Option:
     """Declare an option without a value: `--name`, or `--name parameter`."""
-    return click.Option(name.split(), is_flag=True, help=text)
+    return click.Option(name.split(), is_flag=True, help=about)
 
 
 def option(
     spec: str,
-    text: str,
+    about: str,
     kind: Kind | None = None,
     **more: Any,  # noqa: ANN401 - click's
 ) -> click.Option:
     """Declare an option with a value: `--name VALUE`, or `--name VALUE parameter`.
 
-    `VALUE...` may be repeated. A FILE, TIME or SPAN is read as such without a `kind`.
+    `VALUE...` may be repeated. A FILE, TIME or SPAN is read as such without a `kind`, any other as
+    text.
     """
     name, metavar, *parameter = spec.split()
     value = metavar.removesuffix("...")
     if value != metavar:
-        text += " Repeatable."
+        about += " Repeatable."
     return click.Option(
         [name, *parameter],
         metavar=value,
-        help=text,
-        type=kind or KINDS.get(value),
+        help=about,
+        type=kind or KINDS.get(value, text),
         multiple=value != metavar,
         **more,
     )
 
 
-def argument(spec: str, text: str, kind: Kind | None = None) -> click.Argument:
+def argument(spec: str, about: str, kind: Kind | None = None) -> click.Argument:
     """Declare an argument: `parameter VALUE`. `[X]` may be left out, `X...` takes several."""
     name, _, metavar = spec.partition(" ")
     return click.Argument(
         [name],
         metavar=metavar,
-        help=text,
-        type=kind or KINDS.get(metavar),
+        help=about,
+        type=kind or KINDS.get(metavar, text),
         nargs=-1 if "..." in metavar else 1,
         required=not metavar.startswith("["),
     )
@@ -87,11 +99,11 @@ def of_field(field: Field) -> click.Option:
     spec = f"{field.option}{'...' * field.several} {field.name}"
     if field.control is Control.CHECK:
         return flag(spec, field.help)
-    kind: Kind = field.read
+    kind: Kind = text if field.read is str else field.read
     default = field.default
     if field.control is Control.CHOICE:
         kind, default = Choice(value for value, _ in field.choices), default.lower()
-    text = f"{field.help} Default: {default}." if default else field.help
+    about = f"{field.help} Default: {default}." if default else field.help
 
     def gather(_: click.Context, __: click.Parameter, texts: Sequence[object]) -> object:
         try:
@@ -99,7 +111,7 @@ def of_field(field: Field) -> click.Option:
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
-    return option(spec, text, kind, **({"callback": gather} if field.several else {}))
+    return option(spec, about, kind, **({"callback": gather} if field.several else {}))
 
 
 JSON: Final = flag("--json as_json", "Print one JSON document.")

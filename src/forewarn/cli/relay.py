@@ -67,7 +67,10 @@ def token(service: OperatorClient, host: str, file: Path | None) -> None:
     made = answer.read(schemas.NewRelayToken)
     with system_can(f"write {file}", "; run the command again for another token"):
         secret_files.keep(file, made.token)
-    output.say(f"Wrote the token of host {made.host} to {file}.")
+    if service.as_json:
+        output.document({"host": made.host, "file": str(file)})
+    else:
+        output.say(f"Wrote the token of host {made.host} to {file}.")
 
 
 def _draw_token(made: "schemas.NewRelayToken") -> None:
