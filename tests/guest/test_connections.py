@@ -20,8 +20,8 @@ from guest.room import EVENTS, answers, get, post
 from guest.served import HERE, Served, played, serving
 from patience import reached
 
-MACHINE = Source(address="10.0.0.10", network="10.0.0.10")
-STRANGER = Source(address="10.9.9.9", network="10.9.9.9")
+MACHINE = Source(address="10.0.0.10")
+STRANGER = Source(address="10.9.9.9")
 CLOSING = get(EVENTS, "Connection: close")
 
 
@@ -102,7 +102,7 @@ def test_strangers_over_their_share_are_refused_unread_and_a_machine_is_answered
         strangers = scene.plane.connections._strangers_of("")
         strangers.charge(BURST_SECONDS * 2, scene.plane.clock.monotonic())
         judged = scene.plane.counters.refusals[Reason.UNKNOWN_ADDRESS]
-        other = Source(address="10.9.9.10", network="10.9.9.10")
+        other = Source(address="10.9.9.10")
         with scene.accept(get(), other) as peer, scene.accept(CLOSING) as machine:
             (answer,) = answers(read(peer))
             assert answer.status == 503

@@ -17,7 +17,6 @@ from forewarn.server.guest.machines import (
     Registry,
     Source,
     described,
-    network_of,
     normalised,
 )
 from forewarn.vocabulary import AgentStatus, Priority, ScopeKind
@@ -105,9 +104,7 @@ def test_a_proxy_is_known_by_its_network_and_by_nothing_else_than_its_word(host:
 
 @pytest.mark.parametrize("host", ["192.0.3.7", "fd00:8::9", "fe80::1%br0", "", "/run/socket"])
 def test_whoever_is_elsewhere_is_no_proxy(host: str) -> None:
-    assert source_of(BEHIND)(host) == Source(
-        address=host, network=network_of(host), listener="blue"
-    )
+    assert source_of(BEHIND)(host) == Source(address=host, listener="blue")
 
 
 def test_a_machine_of_a_scale_set_reads_its_place_and_its_profile() -> None:
