@@ -110,6 +110,25 @@ async def test_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(tmp_path
         assert relay.heard
 
 
+async def test_a_replica_that_hangs_up_before_it_is_asked_for_the_host_has_failed(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        reader = relay.relay._reader
+        relay.relay._forwarding._found = {("", "10.0.0.9"): None}
+
+        async def hang_up(request: Request) -> None:
+            if request.path == relay_feed.UNKNOWN_PATH:
+                for writer in list(service.connections):
+                    writer.transport.abort()
+
+        service.other = hang_up
+        for writer in list(service.connections):
+            writer.transport.abort()
+        await reached(lambda: reader.failures >= 3)
+        assert not relay.heard
+
+
 @contextlib.asynccontextmanager
 async def asking(
     folder: Path, other: Other | None = None, max_body: int = 1_000_000

@@ -381,12 +381,13 @@ class HostReader:
         self._connection = connection
         try:
             await self._before()
-            while connection.is_open:
+            # At least once: one that has ended by now must fail, or nothing would pause.
+            while True:
                 await self._ask(connection)
                 # Behind some proxies each connection has one answer: the next one waits all the
                 # same, or a thousand relays would ask as fast as they can.
                 self._at_once = not self._upstream.is_current(connection)
-                if self._at_once:
+                if self._at_once or not connection.is_open:
                     break
         finally:
             connection.close()
