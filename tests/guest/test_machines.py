@@ -189,3 +189,6 @@ def test_a_priority_a_resource_id_and_an_ipv6_address_stand_where_the_fleet_give
     machine = room.machine("bastion", "fd00::6", profile=Profile(ipv6_address="fd00::6"))
     told = described(machine, scope)
     assert (told.private_ip_address, told.ipv6_addresses) == ("", ("fd00::6",))
+    machine = room.machine("bastion", "fe80::6%br0", profile=Profile(ipv6_address="fe80::6"))
+    told = described(machine, scope)
+    assert (told.private_ip_address, told.ipv6_addresses) == ("", ("fe80::6",))

@@ -313,10 +313,10 @@ def described(machine: Machine, scope: Scope) -> instance.Instance:
 
 
 def _addresses(machine: Machine) -> tuple[str, tuple[str, ...]]:
-    others = tuple(filter(None, [machine.profile.ipv6_address]))
-    if machine.address and ipaddress.ip_address(machine.address).version == 6:
-        return "", tuple(dict.fromkeys((machine.address, *others)))
-    return machine.address, others
+    both = (machine.address, machine.profile.ipv6_address)
+    own, other = (address.partition("%")[0] for address in both)  # without the host's interface
+    ipv4 = "" if ":" in own else own
+    return ipv4, tuple(dict.fromkeys(filter(None, ("" if ipv4 else own, other))))
 
 
 def _bare(written: str) -> str:
