@@ -324,7 +324,9 @@ REFUSED = [
     (503, "unknown-outcome", 503),
     (500, "internal", 503),
     (401, "unauthorized", 503),
-    (400, "invalid", 503),
+    (400, "invalid", 500),  # it would be refused again, and so nobody is told to send it again
+    (400, "of a gateway before it", 500),
+    (413, "limit", 500),
     (403, "not-eligible", 403),
     (403, "internal", 503),  # of a gateway before it
     (404, "not-found", 503),
@@ -340,6 +342,15 @@ async def test_a_guests_approval_is_refused_as_the_service_refuses_it(tmp_path: 
             assert answer.status == expected, code
             nothing = b"Nothing was approved" in answer.body
             assert nothing is (expected == 503 and code != "unknown-outcome"), code
+
+
+async def test_an_event_id_that_no_message_can_have_is_unknown(tmp_path: Path) -> None:
+    body = b'{"StartRequests":[{"EventId":"%s"},{"EventId":"A\\u0000"}]}' % EVENT_ID.encode()
+    async with relayed(tmp_path) as (service, relay):
+        answer = await relay.ask(post(body))
+        assert (answer.status, b"never published" in answer.body) == (400, True)
+        assert service.approvals == []
+        assert relay.relay._forwarding.approvals == {"not-found": 1}
 
 
 def refuse_approvals(service: StandIn, status: int, code: str) -> None:

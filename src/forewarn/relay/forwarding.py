@@ -114,8 +114,7 @@ class Forwarding:
             event_ids=tuple(event_ids),
             version="" if seen is None else seen.version,
         )
-        body = relay_feed.encode(approval)
-        return self._submit(self._approve(body))
+        return self._submit(self._approve(approval))
 
     def record_requests(self, scopes: Collection[str]) -> "Future[None]":
         """Record at the service that machines of these scopes (keys) asked for their events."""
@@ -142,17 +141,25 @@ class Forwarding:
         else:
             future.set_result(None)
 
-    async def _approve(self, body: bytes) -> None:
+    async def _approve(self, approval: GuestApproval) -> None:
         outcome = "approved"
         try:
-            reply = await self._ask(relay_feed.APPROVALS_PATH, body, APPROVAL_SECONDS)
-            if reply.status != 200:
-                raise _error(reply)
+            await self._send(approval)
         except (Refused, StoreError) as error:
             outcome = error.code
             raise
         finally:
             self.approvals[str(outcome)] += 1
+
+    async def _send(self, approval: GuestApproval) -> None:
+        for event_id in approval.event_ids:
+            if "\0" in event_id:  # no RelayText has it, and no GUID (protocol.md section 5)
+                message = f"event {event_id!r} was never published"
+                raise Refused(ErrorCode.NOT_FOUND, message, event_id=event_id)
+        body = relay_feed.encode(approval)
+        reply = await self._ask(relay_feed.APPROVALS_PATH, body, APPROVAL_SECONDS)
+        if reply.status != 200:
+            raise _error(reply)
 
     async def _record(self, scopes: tuple[str, ...]) -> None:
         for start in range(0, len(scopes), relay_feed.MAX_SCOPES):
@@ -288,4 +295,7 @@ def _error(reply: Reply) -> Exception:
         return Refused(ErrorCode.NOT_ELIGIBLE, told.message)
     if told.code == ErrorCode.UNKNOWN_OUTCOME:
         return OutcomeUnknown(told.message)
-    return StoreUnavailable(f"the service answers {reply.status}: {told.message or told.code}")
+    message = f"the service answers {reply.status}: {told.message or told.code}"
+    if reply.status in {400, 413}:  # it would refuse it again
+        return Refused(ErrorCode.INVALID, message)
+    return StoreUnavailable(message)
