@@ -17,8 +17,10 @@ import patience
 import stories
 from forewarn.client import transport
 from forewarn.client.transport import Probes
-from forewarn.server import secret_files, sockets
+from forewarn.server import run, secret_files, sockets
+from forewarn.server.guest.listener import Listener
 from forewarn.server.secret_files import SecretUnusable
+from forewarn.server.settings import GuestSettings, OperatorSettings, RelaySettings, Settings
 from forewarn.server.sockets import HandedOver, SocketUnusable
 
 
@@ -129,6 +131,22 @@ def test_a_socket_where_we_do_not_listen_is_refused_by_its_address() -> None:
         given = HandedOver(files)
         with pytest.raises(SocketUnusable, match=f"127.0.0.1:{port}"):
             given.missing(["127.0.0.1:1"])
+        given.close()
+
+
+def test_systemd_may_hand_over_a_socket_of_each_plane(tmp_path: Path) -> None:
+    unix = tmp_path / "operator.sock"
+    with contextlib.ExitStack() as opened:
+        tcp = [opened.enter_context(sockets.open_tcp("127.0.0.1", 0)) for _ in range(3)]
+        operators = opened.enter_context(sockets.open_unix(unix))
+        guests, pages, relays = (each.getsockname()[1] for each in tcp)
+        wanted = Settings(
+            guest=GuestSettings(listener=(Listener(port=guests),)),
+            operator=OperatorSettings(socket=str(unix), listen=f"127.0.0.1:{pages}"),
+            relay=RelaySettings(listen=f"127.0.0.1:{relays}"),
+        )
+        given = HandedOver(opened.enter_context(handed_over(*tcp, operators)))
+        assert given.missing(run.addresses(wanted)) == ()
         given.close()
 
 
