@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import patience
+import programs
 import stories
 from forewarn.client import transport
 from forewarn.client.transport import Probes
@@ -148,6 +149,29 @@ def test_systemd_may_hand_over_a_socket_of_each_plane(tmp_path: Path) -> None:
         given = HandedOver(opened.enter_context(handed_over(*tcp, operators)))
         assert given.missing(run.addresses(wanted)) == ()
         given.close()
+
+
+LOST = """
+import os, socket
+from forewarn import status_port
+from forewarn.server.sockets import HandedOver
+
+make_bridge()
+lost, _ = status_port.listening((AT, 8080), 1)
+delete_bridge()
+make_bridge()
+there, _ = status_port.listening((AT, 8080), 1)
+here = socket.create_server(("127.0.0.1", 0))
+wanted = [f"[{AT}]:8080", f"127.0.0.1:{here.getsockname()[1]}"]
+for given, missing in (((lost, here), wanted[:1]), ((lost, there, here), [])):
+    handed_over = HandedOver([os.dup(each.fileno()) for each in given])
+    assert [*handed_over.missing(wanted)] == missing
+    handed_over.close()
+"""
+
+
+def test_a_socket_of_systemds_whose_interface_was_made_again_is_left_out() -> None:
+    assert programs.run_in_a_network(programs.BRIDGE + LOST) == 0
 
 
 def unusable(*given: Any) -> str:
