@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +11,51 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import pytest
+
 import forked
 import patience
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+BRIDGE: Final = """
+import subprocess
+
+AT = "fe80::a9fe:a9fe%br-green"
+
+
+def ip(words):
+    subprocess.run(["ip", *words.split()], check=True)
+
+
+def make_bridge():
+    ip("link add br-green type bridge")
+    ip("link set br-green up")
+    ip("address add fe80::a9fe:a9fe/64 dev br-green nodad")
+
+
+def delete_bridge():
+    ip("link delete br-green")
+
+
+ip("link set lo up")
+"""
+"""For scripts in a network of their own: a bridge, which each time has another index."""
+
+
+def run_in_a_network(script: str) -> int:
+    """Run a script in a network of its own, and return its status.
+
+    Its test is skipped where no network can be made.
+    """
+    network = ["unshare", "--map-root-user", "--net"]
+    tools = all(map(shutil.which, ("unshare", "ip")))
+    if not tools or subprocess.run([*network, "true"], check=False).returncode:
+        pytest.skip("a network of its own is made with unshare and ip")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [*network, sys.executable, "-c", script]
+    return subprocess.run(command, check=False, env=environment).returncode
 
 
 class Program:

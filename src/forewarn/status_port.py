@@ -62,7 +62,8 @@ class StatusServer:
     tunnel on it.
 
     With `when_free` a port that cannot be listened on is tried again until it can; a thread then
-    calls `when_free`. Without it the OSError is raised.
+    calls `when_free`. Without it the OSError is raised. The same thread listens again where the
+    interface that the address names was made again.
     """
 
     def __init__(
@@ -100,24 +101,29 @@ class StatusServer:
     def close(self) -> None:
         """Listen no more."""
         self._closed.set()
-        if self._socket is not None:
+        if (own := self._socket) is not None:
             with contextlib.suppress(OSError):  # not every system can
-                self._socket.shutdown(socket.SHUT_RDWR)  # so that the thread wakes up
+                own.shutdown(socket.SHUT_RDWR)  # so that the thread wakes up
         self._thread.join(CLOSE_SECONDS)
         if self._socket is not None:
             self._socket.close()
 
     def _serve(self) -> None:
-        while self._socket is None and not self._closed.wait(AGAIN_SECONDS):
-            with contextlib.suppress(OSError):
-                self._socket, _ = listening(self._address, CONNECTIONS, dual=True)
-                if self._when_free is not None:
-                    self._when_free()
-        while self._socket is not None and not self._closed.is_set():
+        while not self._closed.is_set():
+            if self._socket is None:
+                if not self._closed.wait(AGAIN_SECONDS):
+                    self._listen_again()
+                continue
+            if "%" in self._address[0]:
+                self._socket.settimeout(AGAIN_SECONDS)
             try:
                 connection, (address, *_) = self._socket.accept()
-            except OSError:
-                self._closed.wait(NO_FILES_SECONDS)
+            except OSError as error:
+                if is_lost(self._socket, self._address[0]):
+                    self._socket.close()
+                    self._socket = None
+                elif not isinstance(error, TimeoutError):
+                    self._closed.wait(NO_FILES_SECONDS)
                 continue
             if not self._has_place(address):
                 connection.close()
@@ -128,6 +134,12 @@ class StatusServer:
             except RuntimeError:  # the system gives no more threads
                 self._leave(connection)
                 connection.close()
+
+    def _listen_again(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket, _ = listening(self._address, CONNECTIONS, dual=True)
+            if self._when_free is not None:
+                self._when_free()
 
     def _has_place(self, address: str) -> bool:
         """Take a place for a connection of an address; end another where that one has too many."""
@@ -178,9 +190,12 @@ def listening(
     """Return a socket that listens, and whether the machine still lacks the address.
 
     Where the system can, an address that comes later, such as one of a DHCP lease, of a bridge or
-    of keepalived, is listened on in advance. With `dual` a socket of IPv6 takes IPv4 too.
+    of keepalived, is listened on in advance; one that names an interface only once there is that
+    one (ENODEV). With `dual` a socket of IPv6 takes IPv4 too.
     """
     six = ":" in address[0]
+    if "%" in address[0]:
+        address = (address[0].partition("%")[0], address[1], 0, interface(address[0]))
     family = socket.AF_INET6 if six else socket.AF_INET
     dual = dual and six and socket.has_dualstack_ipv6()
     try:
@@ -202,6 +217,33 @@ def listening(
         made.close()
         raise
     return made, True
+
+
+def interface(address: str) -> int:
+    """Return the index of the interface that an address names, as `fe80::1%br0`; 0 for none.
+
+    OSError (ENODEV) while there is no interface of that name.
+    """
+    zone = address.partition("%")[2]
+    if not zone or zone.isdigit():
+        return int(zone or 0)
+    try:
+        return socket.if_nametoindex(zone)
+    except OSError as error:
+        raise OSError(errno.ENODEV, f"there is no interface {zone}") from error
+
+
+def is_lost(listening: socket.socket, address: str) -> bool:
+    """Return True if the interface of a socket's address has gone, or was made again.
+
+    The socket stays with the index that the interface had, and nobody can connect to it any more.
+    """
+    try:
+        name = listening.getsockname()
+        index = name[3] if listening.family == socket.AF_INET6 else 0
+        return bool(index) and interface(address) != index
+    except OSError:
+        return True
 
 
 def _request(http: h11.Connection, connection: socket.socket, until: float) -> h11.Request | None:

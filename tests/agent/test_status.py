@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import patience
+import programs
 import web
 from agent.bench import Bench, command, event, rule
 from forewarn import status_port
@@ -206,6 +207,45 @@ def test_an_address_that_comes_later_is_listened_on_in_advance(address: str, is_
     server = StatusServer((address, 0), lambda _path, _own: None, name="test")
     assert (server.number > 0, server.is_late) == (True, is_late)
     server.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
+def test_a_socket_is_lost_with_its_interface_and_once_that_has_another_index() -> None:
+    opened, is_late = status_port.listening(("fe80::a9fe:a9fe%lo", 0), 1)
+    with opened:
+        assert is_late
+        assert not status_port.is_lost(opened, "fe80::a9fe:a9fe%lo")
+        assert not status_port.is_lost(opened, f"fe80::a9fe:a9fe%{socket.if_nametoindex('lo')}")
+        assert status_port.is_lost(opened, "fe80::a9fe:a9fe%br-none")
+        assert status_port.is_lost(opened, "fe80::a9fe:a9fe%9999")
+    for address in ("127.0.0.1", "::1"):
+        with status_port.listening((address, 0), 1)[0] as elsewhere:
+            assert not status_port.is_lost(elsewhere, address)
+
+
+AT_A_BRIDGE = """
+import threading
+from forewarn import status_port
+import patience, ports
+
+
+opened = threading.Event()
+server = status_port.StatusServer(
+    (AT, 8080), lambda path, own: None, name="test", when_free=opened.set
+)
+for _ in range(2):  # it has another index each time
+    assert not ports.answers(8080, AT)
+    make_bridge()
+    assert opened.wait(patience.SECONDS)
+    patience.until(lambda: ports.answers(8080, AT))
+    opened.clear()
+    delete_bridge()
+server.close()
+"""
+
+
+def test_a_port_at_a_bridge_that_is_made_later_or_again_is_open_then() -> None:
+    assert programs.run_in_a_network(programs.BRIDGE + AT_A_BRIDGE) == 0
 
 
 def test_no_control_character_of_an_event_reaches_a_terminal() -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from forewarn.maintenance.model import Changes
 from forewarn.server.guest import limits
 from forewarn.server.guest.listener import APPLY_SECONDS, DROP_SECONDS, ConnectionFilter
 from guest import room
-from guest.room import EVENTS, answers, get
+from guest.room import EVENTS, answers, get, statuses
 from guest.served import GUESTS, played, serving
 from patience import reached
 
@@ -67,6 +68,8 @@ def loop() -> Iterator[room.SkippingLoop]:
         (socket.AF_INET, "127.0.0.9", ["127.0.0.8", "127.0.0.10", "127.0.9.0"], False),
         (socket.AF_INET6, "::1", ["::/64"], True),
         (socket.AF_INET6, "::1", ["127.0.0.1", "fd00::/64", "::/64"], True),
+        (socket.AF_INET6, "::1", ["fd00::1", "::2", "::1"], True),
+        (socket.AF_INET6, "::1", ["::2", "::1:0:0:1", "1::1", "::1:0:1"], False),
         (socket.AF_INET6, "::1", ["0:0:0:1::/64", "0:1::/64", "::1%lo", "127.0.0.1"], False),
     ],
 )
@@ -148,6 +151,39 @@ def test_strangers_who_have_all_that_they_may_are_dropped_sooner() -> None:
             plane.connect("10.9.9.9")
         assert plane.counters.refusals[limits.Reason.CONNECTIONS_OF_STRANGERS] == 4
         assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 1
+
+
+@pytest.mark.parametrize("form", ["fd00::{:x}", "fe80::{:x}%br-blue"])
+def test_a_crowd_of_strangers_and_a_greedy_machine_leave_the_machines_of_their_link_alone(
+    form: str,
+) -> None:
+    fleet = [room.machine(f"m{number}", form.format(number), scope="web") for number in (1, 2)]
+    with room.opened() as (plane, turn):
+        plane.learn(Changes(machines=tuple(fleet)))
+        for number in range(MOST_REFUSED + 5):
+            stranger = plane.connect(form.format(0x100 + number))
+            stranger.send(get())
+            assert statuses(stranger) == [403]
+        dropped = plane.connections.filter._dropped
+        assert dropped == set()
+        for _ in range(MOST_REFUSED + 1):
+            plane.connect(form.format(0x100)).send(get())
+            turn()
+        assert dropped == {("", form.format(0x100))}
+        for _ in range(limits.CONNECTIONS_PER_SECOND + 1):
+            plane.connect(form.format(1)).abort()
+        assert dropped == {("", form.format(0x100)), ("", form.format(1))}
+        neighbour = plane.connect(form.format(2))
+        neighbour.send(get())
+        assert statuses(neighbour) == [200]
+
+
+def test_a_network_without_machines_is_dropped_whole() -> None:
+    with room.opened() as (plane, turn):
+        for number in range(MOST_REFUSED + 1):
+            plane.connect(f"fd00:1::{number:x}").send(get())
+            turn()
+        assert plane.connections.filter._dropped == {("", "fd00:1::/64")}
 
 
 def test_a_machine_may_poll_by_new_connections_and_does_not_pay_later() -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server.guest.connection import UNREAD_BYTES
 from forewarn.server.guest.endpoint import SLICE
 from forewarn.server.guest.limits import BURST_SECONDS, STRANGERS_SHARE, Limits, Reason
@@ -20,8 +21,8 @@ from guest.room import EVENTS, answers, get, post
 from guest.served import HERE, Served, played, serving
 from patience import reached
 
-MACHINE = Source(address="10.0.0.10", network="10.0.0.10")
-STRANGER = Source(address="10.9.9.9", network="10.9.9.9")
+MACHINE = Source(address="10.0.0.10")
+STRANGER = Source(address="10.9.9.9")
 CLOSING = get(EVENTS, "Connection: close")
 
 
@@ -102,7 +103,7 @@ def test_strangers_over_their_share_are_refused_unread_and_a_machine_is_answered
         strangers = scene.plane.connections._strangers_of("")
         strangers.charge(BURST_SECONDS * 2, scene.plane.clock.monotonic())
         judged = scene.plane.counters.refusals[Reason.UNKNOWN_ADDRESS]
-        other = Source(address="10.9.9.10", network="10.9.9.10")
+        other = Source(address="10.9.9.10")
         with scene.accept(get(), other) as peer, scene.accept(CLOSING) as machine:
             (answer,) = answers(read(peer))
             assert answer.status == 503
@@ -259,6 +260,21 @@ def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_had_waited(open
     plane.pass_time(30.1)
     assert peer.aborted
     assert plane.counters.refusals[Reason.SLOW_READER] == 1
+
+
+def test_a_change_while_a_delayed_answer_changes_hands_is_not_missed() -> None:
+    policy = Policy(enablement=Enablement.FIRST_REQUEST)
+    with room.opened(enabling=room.Enabling(policy)) as (plane, turn):
+        plane.approvals.waits = True
+        peer = plane.connect()
+        peer.send(waits("2"))
+        assert plane.endpoint.enabler is not None
+        turning_on = plane.endpoint.enabler._turning_on["web"]
+        # Behind the endpoint's own callback, and before the connection has its answer.
+        turning_on.add_done_callback(lambda _: plane.publish(3))
+        plane.approvals.decide_all()
+        turn()
+        assert [each.headers["etag"] for each in answers(peer.got)] == ["3"]
 
 
 def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import patience
+import programs
 from forewarn.server.guest.connection import REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import (
@@ -193,6 +194,57 @@ async def test_an_address_that_comes_later_keeps_no_other_listener_from_serving(
     late, here = (Listener(address=at, port=0) for at in ("192.0.2.1", "127.0.0.1"))
     async with serving(late, here) as served:
         assert [each.address for each in served.at] == ["192.0.2.1", "127.0.0.1"]
+
+
+@played
+async def test_an_interface_that_comes_later_keeps_no_other_listener_from_serving() -> None:
+    late, here = (Listener(address=at, port=0) for at in ("fe80::a9fe:a9fe%br-none", "127.0.0.1"))
+    async with serving(late, here) as served:
+        assert [each.status for each in await served.ask(get(), 1)] == [200]
+
+
+AT_A_BRIDGE = """
+import asyncio
+from forewarn.maintenance.model import Changes
+from forewarn.server.guest.listener import INTERFACE_SECONDS, Listener
+from guest import room
+from guest.served import HERE, serving
+
+
+async def test(loop):
+    async with serving(Listener(address=AT, port=8080), HERE) as served:
+        served.plane.learn(Changes(machines=(room.machine("web-0", AT, scope="web"),)))
+
+        async def statuses(which=0):
+            loop.ahead += INTERFACE_SECONDS
+            for _ in range(3):  # so that the listeners look at the interfaces
+                await asyncio.sleep(0)
+            try:
+                return [each.status for each in await served.ask(room.get(), which)]
+            except OSError:
+                return []
+
+        for _ in range(2):  # it has another index each time
+            assert await statuses() == []
+            assert await statuses(1) == [200]
+            make_bridge()
+            assert await statuses() == [200]
+            delete_bridge()
+        make_bridge()
+        assert await statuses() == [200]
+        delete_bridge()
+        make_bridge()  # between two looks
+        assert await statuses() == [200]
+        assert len(served.plane.connections.filter._sockets) == 2
+
+
+with asyncio.Runner(loop_factory=room.SkippingLoop) as runner:
+    runner.run(test(runner.get_loop()))
+"""
+
+
+def test_a_bridge_that_is_made_later_or_again_is_listened_at() -> None:
+    assert programs.run_in_a_network(programs.BRIDGE + AT_A_BRIDGE) == 0
 
 
 @pytest.mark.parametrize(

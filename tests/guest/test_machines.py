@@ -17,7 +17,6 @@ from forewarn.server.guest.machines import (
     Registry,
     Source,
     described,
-    network_of,
     normalised,
 )
 from forewarn.vocabulary import AgentStatus, Priority, ScopeKind
@@ -105,9 +104,7 @@ def test_a_proxy_is_known_by_its_network_and_by_nothing_else_than_its_word(host:
 
 @pytest.mark.parametrize("host", ["192.0.3.7", "fd00:8::9", "fe80::1%br0", "", "/run/socket"])
 def test_whoever_is_elsewhere_is_no_proxy(host: str) -> None:
-    assert source_of(BEHIND)(host) == Source(
-        address=host, network=network_of(host), listener="blue"
-    )
+    assert source_of(BEHIND)(host) == Source(address=host, listener="blue")
 
 
 def test_a_machine_of_a_scale_set_reads_its_place_and_its_profile() -> None:
@@ -192,3 +189,6 @@ def test_a_priority_a_resource_id_and_an_ipv6_address_stand_where_the_fleet_give
     machine = room.machine("bastion", "fd00::6", profile=Profile(ipv6_address="fd00::6"))
     told = described(machine, scope)
     assert (told.private_ip_address, told.ipv6_addresses) == ("", ("fd00::6",))
+    machine = room.machine("bastion", "fe80::6%br0", profile=Profile(ipv6_address="fe80::6"))
+    told = described(machine, scope)
+    assert (told.private_ip_address, told.ipv6_addresses) == ("", ("fe80::6",))

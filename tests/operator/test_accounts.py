@@ -252,6 +252,7 @@ def test_the_addresses_of_an_ipv6_network_count_as_one_and_few_are_remembered() 
 
     assert [fail(f"2001:db8::{n}") for n in range(6)][-1] > 0
     assert fail("2001:db8:0:1::1") == 0
+    assert {fail(f"fe80::{n}%br0") for n in range(6)} == {0}
     for n in range(3 * auth.MAX_ADDRESSES):
         fail(f"10.0.{n // 256}.{n % 256}")
     assert len(failures._failures) == auth.MAX_ADDRESSES

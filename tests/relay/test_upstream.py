@@ -22,7 +22,7 @@ from forewarn.maintenance.model import Sighting
 from forewarn.protocol.message import Reply
 from forewarn.relay import cache, streams
 from forewarn.relay.forwarding import Forwarding
-from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
+from forewarn.relay.settings import ReplicaAddress, UpstreamSettings, replica
 from forewarn.relay.streams import ReplicaConnection
 from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
@@ -110,6 +110,25 @@ async def test_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(tmp_path
         assert relay.heard
 
 
+async def test_a_replica_that_hangs_up_before_it_is_asked_for_the_host_has_failed(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        reader = relay.relay._reader
+        relay.relay._forwarding._found = {("", "10.0.0.9"): None}
+
+        async def hang_up(request: Request) -> None:
+            if request.path == relay_feed.UNKNOWN_PATH:
+                for writer in list(service.connections):
+                    writer.transport.abort()
+
+        service.other = hang_up
+        for writer in list(service.connections):
+            writer.transport.abort()
+        await reached(lambda: reader.failures >= 3)
+        assert not relay.heard
+
+
 @contextlib.asynccontextmanager
 async def asking(
     folder: Path, other: Other | None = None, max_body: int = 1_000_000
@@ -127,12 +146,12 @@ async def asking(
 
 async def approve(upstream: Upstream) -> Reply:
     asked = relay_feed.APPROVALS_PATH
-    return await upstream.ask(asked, b"{}", patience.SECONDS, each_seconds=patience.SECONDS)
+    return await upstream.ask(asked, lambda: b"{}", patience.SECONDS, each_seconds=patience.SECONDS)
 
 
 async def report(upstream: Upstream) -> Reply:
     asked = relay_feed.SIGHTINGS_PATH
-    return await upstream.ask(asked, b"[]", patience.SECONDS, each_seconds=patience.SECONDS)
+    return await upstream.ask(asked, lambda: b"[]", patience.SECONDS, each_seconds=patience.SECONDS)
 
 
 async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -> None:
@@ -147,6 +166,45 @@ async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -
         await forwarding.tell(seen)
         assert {each.machine for each in service.seen} == names
         await forwarding.close()
+
+
+async def test_the_age_of_a_request_is_that_of_when_it_is_sent_to_the_replica_that_takes_it(
+    tmp_path: Path,
+) -> None:
+    ages = {"sighting": 0.0}
+
+    async def late(_: Request) -> Answer:
+        ages["sighting"] = 3.0
+        return 503, b""
+
+    seen = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
+    one, two = filled(), filled()
+    one.other = late
+    async with started(one, two):
+        own = settings(tmp_path, one, two).upstream
+        upstream = Upstream([*map(replica, own.urls)], Credentials(own), 1_000_000)
+        forwarding = Forwarding(upstream, lambda _: ages["sighting"], seen, SystemClock())
+        seen.hear("web-0")
+        await forwarding.tell(seen)
+        assert [each.age_seconds for each in two.seen] == [3.0]
+        ages["sighting"] = 0.0
+        approving = forwarding.approve("web", [EVENT_ID], by="web-0", address="")
+        await asyncio.wrap_future(approving)
+        assert [each.age_seconds for each in two.approvals] == [3.0]
+        await forwarding.close()
+
+
+async def test_an_approval_reaches_a_service_that_knows_no_age_of_one(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+
+        async def refuse_ages(request: Request) -> Answer | None:
+            refused = relay_feed.encode(relay_feed.RelayRefusal(code="invalid"))
+            return (400, refused) if b"age_seconds" in request.body else None
+
+        service.other = refuse_ages
+        assert await relay.status(post()) == 200
+        (approval,) = service.approvals
+        assert approval.version == "2020-07-01"
 
 
 async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
@@ -167,7 +225,7 @@ async def test_many_requests_share_a_few_connections_and_have_their_turns(tmp_pa
         await reached(lambda: len(service.connections) == MAX_AT_ONCE)
         with pytest.raises(UpstreamFailed) as failed:
             await upstream.ask(
-                relay_feed.APPROVALS_PATH, b"{}", 0.05, each_seconds=patience.SECONDS
+                relay_feed.APPROVALS_PATH, lambda: b"{}", 0.05, each_seconds=patience.SECONDS
             )
         assert not failed.value.maybe_done
         goes_on.set()
@@ -187,7 +245,7 @@ async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
 
     async with asking(tmp_path, late) as (_, upstream):
         reply = await upstream.ask(
-            relay_feed.APPROVALS_PATH, b"{}", patience.SECONDS, each_seconds=0.05
+            relay_feed.APPROVALS_PATH, lambda: b"{}", patience.SECONDS, each_seconds=0.05
         )
         assert (reply.status, len(began)) == (200, 1)
 
@@ -199,10 +257,12 @@ async def test_a_replica_that_never_answers_takes_its_share_of_the_time(tmp_path
 
     async with asking(tmp_path) as (service, upstream):
         # So a connection is there, and the request is sent however long one takes.
-        await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", patience.SECONDS, each_seconds=0.1)
+        await upstream.ask(
+            relay_feed.SIGHTINGS_PATH, lambda: b"[]", patience.SECONDS, each_seconds=0.1
+        )
         service.other = never
         with pytest.raises(UpstreamFailed) as failed:
-            await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.5, each_seconds=0.1)
+            await upstream.ask(relay_feed.APPROVALS_PATH, lambda: b"{}", 0.5, each_seconds=0.1)
         assert failed.value.maybe_done
         await service.stop()
         with pytest.raises(UpstreamFailed) as failed:
@@ -305,7 +365,9 @@ REFUSED = [
     (503, "unknown-outcome", 503),
     (500, "internal", 503),
     (401, "unauthorized", 503),
-    (400, "invalid", 503),
+    (400, "invalid", 500),  # it would be refused again, and so nobody is told to send it again
+    (400, "of a gateway before it", 500),
+    (413, "limit", 500),
     (403, "not-eligible", 403),
     (403, "internal", 503),  # of a gateway before it
     (404, "not-found", 503),
@@ -321,6 +383,15 @@ async def test_a_guests_approval_is_refused_as_the_service_refuses_it(tmp_path: 
             assert answer.status == expected, code
             nothing = b"Nothing was approved" in answer.body
             assert nothing is (expected == 503 and code != "unknown-outcome"), code
+
+
+async def test_an_event_id_that_no_message_can_have_is_unknown(tmp_path: Path) -> None:
+    body = b'{"StartRequests":[{"EventId":"%s"},{"EventId":"A\\u0000"}]}' % EVENT_ID.encode()
+    async with relayed(tmp_path) as (service, relay):
+        answer = await relay.ask(post(body))
+        assert (answer.status, b"never published" in answer.body) == (400, True)
+        assert service.approvals == []
+        assert relay.relay._forwarding.approvals == {"not-found": 1}
 
 
 def refuse_approvals(service: StandIn, status: int, code: str) -> None:

@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 import patience
+import programs
 import stories
 from forewarn.client import transport
 from forewarn.client.transport import Probes
-from forewarn.server import secret_files, sockets
+from forewarn.server import run, secret_files, sockets
+from forewarn.server.guest.listener import Listener
 from forewarn.server.secret_files import SecretUnusable
+from forewarn.server.settings import GuestSettings, OperatorSettings, RelaySettings, Settings
 from forewarn.server.sockets import HandedOver, SocketUnusable
 
 
@@ -130,6 +133,45 @@ def test_a_socket_where_we_do_not_listen_is_refused_by_its_address() -> None:
         with pytest.raises(SocketUnusable, match=f"127.0.0.1:{port}"):
             given.missing(["127.0.0.1:1"])
         given.close()
+
+
+def test_systemd_may_hand_over_a_socket_of_each_plane(tmp_path: Path) -> None:
+    unix = tmp_path / "operator.sock"
+    with contextlib.ExitStack() as opened:
+        tcp = [opened.enter_context(sockets.open_tcp("127.0.0.1", 0)) for _ in range(3)]
+        operators = opened.enter_context(sockets.open_unix(unix))
+        guests, pages, relays = (each.getsockname()[1] for each in tcp)
+        wanted = Settings(
+            guest=GuestSettings(listener=(Listener(port=guests),)),
+            operator=OperatorSettings(socket=str(unix), listen=f"127.0.0.1:{pages}"),
+            relay=RelaySettings(listen=f"127.0.0.1:{relays}"),
+        )
+        given = HandedOver(opened.enter_context(handed_over(*tcp, operators)))
+        assert given.missing(run.addresses(wanted)) == ()
+        given.close()
+
+
+LOST = """
+import os, socket
+from forewarn import status_port
+from forewarn.server.sockets import HandedOver
+
+make_bridge()
+lost, _ = status_port.listening((AT, 8080), 1)
+delete_bridge()
+make_bridge()
+there, _ = status_port.listening((AT, 8080), 1)
+here = socket.create_server(("127.0.0.1", 0))
+wanted = [f"[{AT}]:8080", f"127.0.0.1:{here.getsockname()[1]}"]
+for given, missing in (((lost, here), wanted[:1]), ((lost, there, here), [])):
+    handed_over = HandedOver([os.dup(each.fileno()) for each in given])
+    assert [*handed_over.missing(wanted)] == missing
+    handed_over.close()
+"""
+
+
+def test_a_socket_of_systemds_whose_interface_was_made_again_is_left_out() -> None:
+    assert programs.run_in_a_network(programs.BRIDGE + LOST) == 0
 
 
 def unusable(*given: Any) -> str:

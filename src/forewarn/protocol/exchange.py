@@ -630,6 +630,7 @@ def unknown_caller(address: str, machine: CallerHint = None) -> Reply:
 
     A proxy gets the same answer for a wrong signature and an unknown machine.
     """
+    address = address.partition("%")[0]  # its zone is the name of the host's interface
     if machine is None:
         return refuse(refusals.UNKNOWN_CALLER, address=address)
     if isinstance(machine, Claim):

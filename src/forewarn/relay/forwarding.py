@@ -10,17 +10,19 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from forewarn.clock import Clock
 from forewarn.control.replicas import SharedSightings
 from forewarn.maintenance import model
-from forewarn.maintenance.model import Machine, Refused
+from forewarn.maintenance.model import Machine, Refused, Sighting
 from forewarn.protocol.message import Reply
 from forewarn.relay import upstream
-from forewarn.relay.upstream import Upstream, UpstreamFailed
+from forewarn.relay.upstream import Body, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
 from forewarn.server.guest.documents import DelayedAnswer
 from forewarn.server.guest.machines import Source
@@ -114,8 +116,7 @@ class Forwarding:
             event_ids=tuple(event_ids),
             version="" if seen is None else seen.version,
         )
-        body = relay_feed.encode(approval)
-        return self._submit(self._approve(body))
+        return self._submit(self._approve(approval, seen))
 
     def record_requests(self, scopes: Collection[str]) -> "Future[None]":
         """Record at the service that machines of these scopes (keys) asked for their events."""
@@ -142,27 +143,43 @@ class Forwarding:
         else:
             future.set_result(None)
 
-    async def _approve(self, body: bytes) -> None:
+    async def _approve(self, approval: GuestApproval, seen: Sighting | None) -> None:
         outcome = "approved"
         try:
-            reply = await self._ask(relay_feed.APPROVALS_PATH, body, APPROVAL_SECONDS)
-            if reply.status != 200:
-                raise _error(reply)
+            await self._send(approval, seen)
         except (Refused, StoreError) as error:
             outcome = error.code
             raise
         finally:
             self.approvals[str(outcome)] += 1
 
+    async def _send(self, approval: GuestApproval, seen: Sighting | None) -> None:
+        for event_id in approval.event_ids:
+            if "\0" in event_id:  # no RelayText has it, and no GUID (protocol.md section 5)
+                message = f"event {event_id!r} was never published"
+                raise Refused(ErrorCode.NOT_FOUND, message, event_id=event_id)
+
+        def aged() -> bytes:
+            age = 0.0 if seen is None else max(0.0, self._age(seen.asked_at))
+            return relay_feed.encode(replace(approval, age_seconds=age))
+
+        reply = await self._ask(relay_feed.APPROVALS_PATH, aged, APPROVAL_SECONDS)
+        if reply.status == 400 and upstream.refusal(reply).code == ErrorCode.INVALID:
+            # A service of an earlier release knows no age of an approval.
+            plain = partial(relay_feed.encode, approval)
+            reply = await self._ask(relay_feed.APPROVALS_PATH, plain, APPROVAL_SECONDS)
+        if reply.status != 200:
+            raise _error(reply)
+
     async def _record(self, scopes: tuple[str, ...]) -> None:
         for start in range(0, len(scopes), relay_feed.MAX_SCOPES):
             some = ScopeRequests(scopes=scopes[start : start + relay_feed.MAX_SCOPES])
-            body = relay_feed.encode(some)
+            body = partial(relay_feed.encode, some)
             reply = await self._ask(relay_feed.REQUESTS_PATH, body, REQUESTS_SECONDS)
             if reply.status != 204:
                 raise _error(reply)
 
-    async def _ask(self, path: str, body: bytes, seconds: float) -> Reply:
+    async def _ask(self, path: str, body: Body, seconds: float) -> Reply:
         try:
             return await self._upstream.ask(path, body, seconds, each_seconds=REPLICA_SECONDS)
         except UpstreamFailed as error:
@@ -218,7 +235,7 @@ class Forwarding:
         try:
             reply = await self._upstream.ask(
                 relay_feed.UNKNOWN_PATH,
-                relay_feed.encode(asked),
+                partial(relay_feed.encode, asked),
                 REPLICA_SECONDS,
                 each_seconds=REPLICA_SECONDS,
             )
@@ -250,26 +267,30 @@ class Forwarding:
         news = [*seen.news().items()]
         for start in range(0, len(news), relay_feed.MAX_SIGHTINGS):
             some = news[start : start + relay_feed.MAX_SIGHTINGS]
-            body = relay_feed.encode(
-                [
-                    AgedSighting(
-                        machine=machine,
-                        age_seconds=max(0.0, self._age(each.asked_at)),
-                        version=each.version,
-                        agent=each.agent,
-                        reason=each.reason,
-                    )
-                    for machine, each in some
-                ]
-            )
             try:
-                reply = await self._ask(relay_feed.SIGHTINGS_PATH, body, REQUESTS_SECONDS)
+                reply = await self._ask(
+                    relay_feed.SIGHTINGS_PATH, partial(self._aged, some), REQUESTS_SECONDS
+                )
                 if reply.status != 204:
                     raise _error(reply)
             except (StoreError, Refused) as error:
                 _log.debug("could not tell which machines asked", why=str(error))
                 seen.keep(machine for machine, _ in news[start:])
                 return
+
+    def _aged(self, seen: Iterable[tuple[str, Sighting]]) -> bytes:
+        return relay_feed.encode(
+            [
+                AgedSighting(
+                    machine=machine,
+                    age_seconds=max(0.0, self._age(each.asked_at)),
+                    version=each.version,
+                    agent=each.agent,
+                    reason=each.reason,
+                )
+                for machine, each in seen
+            ]
+        )
 
     async def close(self) -> None:
         """End the requests that are under way."""
@@ -288,4 +309,7 @@ def _error(reply: Reply) -> Exception:
         return Refused(ErrorCode.NOT_ELIGIBLE, told.message)
     if told.code == ErrorCode.UNKNOWN_OUTCOME:
         return OutcomeUnknown(told.message)
-    return StoreUnavailable(f"the service answers {reply.status}: {told.message or told.code}")
+    message = f"the service answers {reply.status}: {told.message or told.code}"
+    if reply.status in {400, 413}:  # it would refuse it again
+        return Refused(ErrorCode.INVALID, message)
+    return StoreUnavailable(message)

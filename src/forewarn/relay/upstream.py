@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -62,6 +62,8 @@ LONGEST_PAUSE: Final = 3.0
 
 PROBES: Final = Probes(silent_seconds=3, between_seconds=1, most=2)
 """A dead path is noticed within `cache.DARK_SECONDS`."""
+
+Body: TypeAlias = Callable[[], bytes]
 
 _log = structlog.get_logger(__name__)
 
@@ -174,11 +176,12 @@ class Upstream:
         except (OSError, UnicodeError) as error:  # an SSLError is an OSError too
             raise UpstreamFailed(f"no connection to {replica}: {spoken(error)}") from error
 
-    async def ask(self, path: str, body: bytes, seconds: float, *, each_seconds: float) -> Reply:
+    async def ask(self, path: str, body: Body, seconds: float, *, each_seconds: float) -> Reply:
         """POST to one replica after another until one answers, in turn; return its answer.
 
-        An answer of 500 or above counts as none, except for the last one's. A request may so be
-        carried out twice: it must be idempotent.
+        The body is made as it is sent, each time: the ages in it are those of then. An answer of
+        500 or above counts as none, except for the last one's. A request may so be carried out
+        twice: it must be idempotent.
 
         It takes `seconds` in all, and `each_seconds` for one replica if there are others.
 
@@ -197,7 +200,7 @@ class Upstream:
         finally:
             self._turns.release()
 
-    async def _ask(self, path: str, body: bytes, until: float, each_seconds: float) -> Reply:
+    async def _ask(self, path: str, body: Body, until: float, each_seconds: float) -> Reply:
         headers = ((b"Content-Type", b"application/json"),)
         last: UpstreamFailed | None = None
         answer: Reply | None = None
@@ -214,7 +217,7 @@ class Upstream:
                     connection = await self._lend(replica, loop.time())
                     sent = True
                     reply = await connection.ask(
-                        b"POST", path, (*self.credentials.headers, *headers), body
+                        b"POST", path, (*self.credentials.headers, *headers), body()
                     )
             except UpstreamFailed as error:
                 last = error
@@ -381,12 +384,13 @@ class HostReader:
         self._connection = connection
         try:
             await self._before()
-            while connection.is_open:
+            # At least once: one that has ended by now must fail, or nothing would pause.
+            while True:
                 await self._ask(connection)
                 # Behind some proxies each connection has one answer: the next one waits all the
                 # same, or a thousand relays would ask as fast as they can.
                 self._at_once = not self._upstream.is_current(connection)
-                if self._at_once:
+                if self._at_once or not connection.is_open:
                     break
         finally:
             connection.close()

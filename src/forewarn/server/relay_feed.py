@@ -148,9 +148,11 @@ class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     address: RelayText
     event_ids: Annotated[tuple[RelayText, ...], msgspec.Meta(max_length=MAX_EVENT_IDS)]
     version: RelayText = ""
-    """The api-version of its requests. An operation that starts by this approval waits for the
-    machine to ask again, also where no AgedSighting has reported it yet; `""` for an unknown one.
-    """
+    """The api-version of its latest request. An operation that starts by this approval waits for
+    the machine to ask again, also where no AgedSighting has reported it yet; `""` for an unknown
+    one."""
+    age_seconds: Seconds = 0.0
+    """The age of that request."""
 
 
 class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -60,7 +60,7 @@ def serve(settings: Settings) -> int:
     process.set_up_logs(settings.log)
     prepare_types()
     try:
-        handed_over = _handed_over(settings)
+        handed_over = process.handed_over(addresses(settings), "forewarn.socket")
     except SocketUnusable as error:
         _log.error(str(error))
         return BAD_SOCKET
@@ -89,13 +89,13 @@ def serve(settings: Settings) -> int:
         return status
 
 
-def _handed_over(settings: Settings) -> sockets.HandedOver:
-    wanted = [sockets.tcp_address(each.address, each.port) for each in settings.guest.listener]
-    if settings.operator.listen:
-        wanted.append(sockets.tcp_address(*split_address(settings.operator.listen)))
+def addresses(settings: Settings) -> list[str]:
+    """Return the addresses that the service listens on, as `sockets.HandedOver` spells them."""
+    found = [sockets.tcp_address(each.address, each.port) for each in settings.guest.listener]
     if settings.operator.socket != OFF:
-        wanted.append(sockets.unix_address(Path(settings.operator.socket)))
-    return process.handed_over(wanted, "forewarn.socket")
+        found.append(sockets.unix_address(Path(settings.operator.socket)))
+    listen = filter(None, (settings.operator.listen, settings.relay.listen))
+    return found + [sockets.tcp_address(*split_address(each)) for each in listen]
 
 
 def _open_store(settings: StoreSettings) -> Store:

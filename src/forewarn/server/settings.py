@@ -223,7 +223,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     listen: str = ""
     """A TCP address for relays, such as `127.0.0.1:8173`. `""` is none: guests ask the service
-    itself. An address other than loopback needs `tls_certificate`."""
+    itself. An address other than loopback needs `tls_certificate`. A socket that systemd has opened
+    is used ([running.md](../guides/running.md#restarts-that-no-client-notices))."""
     tls_certificate: FileName = ""
     """The file with the certificate of `listen`, and those that signed it, in PEM. Read again at
     SIGHUP; open connections keep the old one."""

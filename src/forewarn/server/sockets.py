@@ -74,6 +74,11 @@ class HandedOver:
                     message = f"systemd handed over no socket as file {number}: {error.strerror}"
                     raise SocketUnusable(message) from error
                 address = _address_of(given)
+                if _has_lost_interface(given):
+                    message = "the interface of %s has gone: restart the unit of systemd's socket"
+                    logging.getLogger(__name__).warning(message, address)
+                    given.close()
+                    continue
                 if address in self._by_address:
                     raise SocketUnusable(f"systemd handed over two sockets at {address}")
                 self._by_address[address] = given
@@ -142,6 +147,12 @@ def _address_of(given: socket.socket) -> str:
             "of this address does not: set BindIPv6Only=ipv6-only in forewarn.socket"
         )
     return address
+
+
+def _has_lost_interface(given: socket.socket) -> bool:
+    name = given.getsockname()
+    index = name[3] if given.family == socket.AF_INET6 else 0
+    return bool(index) and "%" not in host_of(name)
 
 
 def open_unix(path: Path, group: str = "") -> socket.socket:

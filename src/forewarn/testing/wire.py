@@ -119,7 +119,6 @@ class Wire:
         address = machines.normalised(host)
         source = machines.Source(
             address=address,
-            network=machines.network_of(address),
             vm_paths=True,
             default_vm=self.default_machine,
         )

@@ -598,7 +598,8 @@ class Connection(asyncio.Protocol):
     def _give_delayed(self, delayed: "Future[Any]") -> None:
         if self._pending is delayed:
             self._pending = None
-            self._give(delayed.result(timeout=0))
+            # Judged now: a change between that and the wait would not wake it.
+            self._give(delayed.result(timeout=0)())
             self._carry_on()
 
     def _arrival_is_known(self, delayed: "Future[Any]") -> None:

@@ -191,7 +191,7 @@ class Connections:
             return
         self.counters.accepted += 1
         if self.filter.is_active:
-            if self.filter.drops(source.listener, source.network):
+            if self.filter.drops(source.listener, self.endpoint.registry.network(source)):
                 accepted.close()
                 return
             take_filter_off(accepted)
@@ -235,7 +235,8 @@ class Connections:
         limits, source = self.limits, connection.source
         # Where many machines share an address, who asks is known by its requests alone, and then
         # counts: see `attribute`.
-        account = connection.account = self._account((source.listener, source.network))
+        network = self.endpoint.registry.network(source)
+        account = connection.account = self._account((source.listener, network))
         if not source.is_shared:
             now = self.monotonic()
             self.on_turn(now)
@@ -286,7 +287,7 @@ class Connections:
         source = connection.source
         if source.is_shared or connection.account.may_connect(count, self.monotonic()):
             return
-        if self.filter.drop(source.listener, source.network):
+        if self.filter.drop(source.listener, self.endpoint.registry.network(source)):
             connection.account.connected_until += DROP_SECONDS
             self.turn_away(connection, Reason.CONNECTION_RATE)
 

@@ -197,7 +197,10 @@ _log = structlog.get_logger(__name__)
 
 
 class DelayedAnswer(Future[Any]):
-    """An answer that is held back on purpose, for `seconds`; it gives a Reply, or a LongPoll."""
+    """An answer that is held back on purpose, for `seconds`.
+
+    Its result is None where the request is to be admitted again, else a function that answers it.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

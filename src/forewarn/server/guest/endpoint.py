@@ -28,6 +28,7 @@ its answer ends the connection. Anything else, and any doubt, goes the long way 
 """
 
 import asyncio
+import functools
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
@@ -284,9 +285,8 @@ class GuestEndpoint:
                     turning_on = self.enabler.note(machine.scope)
                     if turning_on is not None:
                         delayed = DelayedAnswer(self.enabler.delay_seconds)
-                        turning_on.add_done_callback(
-                            lambda _: delayed.set_result(self.answer(admitted, body, is_late=True))
-                        )
+                        late = functools.partial(self.answer, admitted, body, is_late=True)
+                        turning_on.add_done_callback(lambda _: delayed.set_result(late))
                         return delayed
                 return self._serve(admitted, body)
 

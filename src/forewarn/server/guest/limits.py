@@ -45,9 +45,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     no registered machine have a quarter of them together."""
 
     connections_per_address: int = 64
-    """Connections from one address (IPv6: from one /64), so that one guest cannot take everybody's:
-    three agents on one machine need three. Where machines share an address, on a loopback listener
-    and behind a proxy, it counts for each machine, and so it does for requests that wait."""
+    """Connections from one address, so that one guest cannot take everybody's: three agents on one
+    machine need three. Of addresses of no registered machine, an IPv6 /64 without any counts as
+    one. Where machines share an address, on a loopback listener and behind a proxy, it counts for
+    each machine, and so it does for requests that wait."""
 
     waiters: int = 9_000
     """Requests that wait for their document to change (protocol.md section 10); one more is
@@ -260,7 +261,7 @@ few hundred bytes, which never wait; 64 bodies of 64 KiB from each of twenty gue
 
 @dataclass(slots=True, eq=False, repr=False)
 class Account:
-    """The use of one guest: an address, an IPv6 /64, or a machine where machines share one.
+    """The use of one guest: an address, strangers' IPv6 /64, or a machine where some share one.
 
     What it uses counts for its group as well: all strangers of a listener, and all guests.
     """

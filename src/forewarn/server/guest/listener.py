@@ -11,16 +11,19 @@ The command line reads the settings too, so nothing heavy is imported here.
 
 import array
 import contextlib
+import errno
 import functools
 import ipaddress
+import logging
 import socket
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from forewarn import clock
+from forewarn import clock, status_port
 from forewarn.maintenance import fleet_file, model
 from forewarn.server import sockets
 from forewarn.server.guest import machines
@@ -54,6 +57,9 @@ RECEIVE_BYTES: Final = 6 * 1024
 much is held of each of some thousand connections that wait for their turn. Agents send under 1 KiB;
 a body of 64 KiB takes 10 reads, and no longer than by a larger buffer."""
 
+INTERFACE_SECONDS: Final = 1.0
+"""The pause between two looks at the interfaces that listeners' addresses name."""
+
 MAX_LISTENERS: Final = 64
 """One for each bridge of a host, and some to spare."""
 
@@ -71,14 +77,18 @@ proxies. A signature is tried with each of them."""
 MAX_PATH: Final = 4096
 """The longest path of a file: the system's own limit."""
 
+_log = logging.getLogger(__name__)  # not structlog: see above
+
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One address for guests' requests."""
 
     address: str = "127.0.0.1"
-    """An IP address of this machine. On a loopback address a request may name its machine by the
-    path `/vm/NAME/metadata/...`; on any other only the source address identifies it. `0.0.0.0` is
-    every IPv4 address, and `::` every IPv6 address: for both, have two listeners."""
+    """An IP address of this machine; a link-local one names its interface, as
+    `fe80::a9fe:a9fe%br-blue`, which may come later or be made again. On a loopback address a
+    request may name its machine by the path `/vm/NAME/metadata/...`; on any other only the source
+    address identifies it. `0.0.0.0` is every IPv4 address, and `::` every IPv6 address: for both,
+    have two listeners."""
     port: Port = 8170
     """8170, because ports below 1024 need privileges. Guests expect 80. 0 is any free one."""
     default_vm: str = ""
@@ -174,7 +184,6 @@ def source_of(listener: Listener, proxies: machines.Proxies | None = None) -> So
             # What tells who asks is its signed headers alone: no path, no address, no default.
             return machines.Source(
                 address=address,
-                network=machines.network_of(address),
                 listener=listener.name,
                 trusted_proxy=True,
                 without_header=proxies.without_header,
@@ -182,7 +191,6 @@ def source_of(listener: Listener, proxies: machines.Proxies | None = None) -> So
             )
         return machines.Source(
             address=address,
-            network=machines.network_of(address),
             listener=listener.name,
             vm_paths=is_loopback,
             default_vm=default_vm,
@@ -191,13 +199,30 @@ def source_of(listener: Listener, proxies: machines.Proxies | None = None) -> So
     return source
 
 
+@dataclass(eq=False)
+class OpenListener:
+    """A listener, and its socket."""
+
+    listener: Listener
+    source_of: SourceOf
+    opened: socket.socket | None = None
+    """None while the interface that the address names is missing."""
+    waits_for: str = ""
+    """The reason, once it was logged."""
+
+
 class Listeners:
-    """All sockets of the plane; open them once memory is filled, and close them once."""
+    """All sockets of the plane; open them once memory is filled, and close them once.
+
+    An address that names an interface, as `fe80::1%br0`, is listened on while there is that one: it
+    may come later, and be made again.
+    """
 
     def __init__(self, loop: "asyncio.AbstractEventLoop", connections: "Connections") -> None:
         self._loop = loop
         self._connections = connections
-        self._sockets: list[socket.socket] = []
+        self._all: list[OpenListener] = []
+        self._following: asyncio.TimerHandle | None = None
 
     async def open(
         self,
@@ -206,29 +231,65 @@ class Listeners:
     ) -> tuple[Listener, ...]:
         """Open them all, or none; return them with the ports that they have.
 
-        Sockets that systemd has handed over are taken in place of our own.
+        Sockets that systemd has handed over are taken in place of our own. A missing interface is
+        waited for.
 
         Raises:
             CannotListen: One of them cannot be opened; those before it are closed again.
         """
         if len(listeners) > MAX_LISTENERS:
             raise CannotListen(f"too many listeners: {len(listeners)}, at most {MAX_LISTENERS}")
+        self._all = [OpenListener(each, source_of(each, proxies)) for each, proxies in listeners]
         with contextlib.ExitStack() as undo:
-            # No connection is served before all addresses are ours.
-            opened = [undo.enter_context(_open(each, handed_over)) for each, _ in listeners]
             undo.callback(self.close)
-            for (listener, proxies), own in zip(listeners, opened, strict=True):
-                self._sockets.append(own)
-                with _refusal(listener):
-                    self._accept_from(own, source_of(listener, proxies))
-                self._connections.filter.guard(listener.name, own)
+            # No connection is served before all addresses are ours.
+            for each in self._all:
+                self._open(each, handed_over)
+            for each in self._all:
+                self._serve(each)
             undo.pop_all()
-        return tuple(
-            msgspec.structs.replace(listener, port=own.getsockname()[1])
-            for (listener, _), own in zip(listeners, opened, strict=True)
-        )
+        if any("%" in each.address for each, _ in listeners):
+            self._following = self._loop.call_later(INTERFACE_SECONDS, self._follow_interfaces)
+        return tuple(each.listener for each in self._all)
 
-    def _accept_from(self, listening: socket.socket, source_of: SourceOf) -> None:
+    def _open(self, each: OpenListener, handed_over: sockets.HandedOver) -> None:
+        try:
+            each.opened = _open(each.listener, handed_over)
+        except CannotListen as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno != errno.ENODEV:
+                raise
+            _wait(each, error)
+
+    def _serve(self, each: OpenListener) -> None:
+        if each.opened is not None:
+            with _refusal(each.listener):
+                self._accept_from(each, each.opened)
+            self._connections.filter.guard(each.listener.name, each.opened)
+            port = each.opened.getsockname()[1]
+            each.listener = msgspec.structs.replace(each.listener, port=port)
+
+    def _follow_interfaces(self) -> None:
+        self._following = self._loop.call_later(INTERFACE_SECONDS, self._follow_interfaces)
+        for each in self._all:
+            if each.opened is not None and status_port.is_lost(each.opened, each.listener.address):
+                self._connections.filter.forget(each.opened)
+                self._close(each)
+            if each.opened is None:
+                self._open_again(each)
+
+    def _open_again(self, each: OpenListener) -> None:
+        try:
+            self._open(each, sockets.HandedOver())
+            self._serve(each)
+        except CannotListen as error:
+            self._close(each)
+            _wait(each, error)
+        if each.opened is not None:
+            _log.info("%s is listened on now", each.listener)
+            each.waits_for = ""
+
+    def _accept_from(self, place: OpenListener, listening: socket.socket) -> None:
         def accept_some() -> None:
             until = clock.monotonic() + ACCEPT_SECONDS
             for _ in range(ACCEPTS):
@@ -242,36 +303,48 @@ class Listeners:
                     self._loop.remove_reader(listening)
                     self._loop.call_later(PAUSE_SECONDS, go_on)
                     return
-                self._connections.accept(accepted, source_of(sockets.host_of(peer)))
+                self._connections.accept(accepted, place.source_of(sockets.host_of(peer)))
                 if clock.monotonic() > until:
                     return
 
         def go_on() -> None:
-            if listening in self._sockets:
+            if place.opened is listening:
                 self._loop.add_reader(listening, accept_some)
 
         go_on()
 
     def accept_at_once(self) -> None:
         """Accept connections before they say anything: once we stop, others would be reset."""
-        for listening in self._sockets:
-            _defer(listening, 0)
+        for each in self._all:
+            if each.opened is not None:
+                _defer(each.opened, 0)
 
     def close(self) -> None:
         """Accept no more connections."""
-        for listening in self._sockets:
-            self._loop.remove_reader(listening)
-            listening.close()
-        self._sockets.clear()
+        if self._following is not None:
+            self._following.cancel()
+        for each in self._all:
+            self._close(each)
+
+    def _close(self, each: OpenListener) -> None:
+        if each.opened is not None:
+            self._loop.remove_reader(each.opened)
+            each.opened.close()
+            each.opened = None
+
+
+def _wait(each: OpenListener, error: CannotListen) -> None:
+    why = str(error)
+    if why != each.waits_for:
+        each.waits_for = why
+        _log.warning("%s; it is tried again, and other listeners serve", why)
 
 
 def _open(listener: Listener, handed_over: sockets.HandedOver) -> socket.socket:
     opened = handed_over.take(sockets.tcp_address(listener.address, listener.port))
     if opened is None:
-        family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
         with _refusal(listener):
-            found = socket.getaddrinfo(listener.address, listener.port, family, socket.SOCK_STREAM)
-            opened = sockets.listening(found[0][4], BACKLOG)
+            opened = sockets.listening((listener.address, listener.port), BACKLOG)
     else:
         take_filter_off(opened)  # that of the process before
     # A connection has the buffer of the socket that it came to.
@@ -304,8 +377,8 @@ APPLY_SECONDS: Final = 0.05
 """From the first network to the next change of the program: one change takes 1 to 3 ms."""
 
 MAX_DROPPED: Final = 200
-"""Networks at a time. A program has two instructions for each, five for IPv6; the kernel goes
-through them for each SYN, in a microsecond, and takes 4,096 at most."""
+"""Networks at a time. A program has three instructions for each, nine for an IPv6 address; the
+kernel goes through them for each SYN, in a microsecond or two, and takes 4,096 at most."""
 
 _SO_ATTACH_FILTER: Final = 26
 _SO_DETACH_FILTER: Final = 27
@@ -328,30 +401,25 @@ def filter_program(family: socket.AddressFamily, networks: Collection[str]) -> b
 
     Args:
         family: Of the socket; networks of the other family never reach it.
-        networks: As `machines.network_of` returns them; one with a zone is passed over, because its
+        networks: As `Registry.network` returns them; one with a zone is passed over, because its
             address may be a neighbour's on another link.
     """
     wanted: list[_Instruction] = []
+    source = 8 if family == socket.AF_INET6 else 12
     for each in networks:
         if (family == socket.AF_INET6) != (":" in each) or "%" in each:
             continue
-        source = int(ipaddress.ip_network(each).network_address)
-        if family == socket.AF_INET:
-            wanted += [(_IF_EQUAL, 0, 1, source), _DROP]
-            continue
-        high, low = divmod(source >> 64, 1 << 32)
-        wanted += [
-            (_LOAD_WORD, 0, 0, _IP_HEADER + 8),
-            (_IF_EQUAL, 0, 3, high),
-            (_LOAD_WORD, 0, 0, _IP_HEADER + 12),
-            (_IF_EQUAL, 0, 1, low),
-            _DROP,
-        ]
+        network = ipaddress.ip_network(each)
+        size = network.prefixlen // 8
+        for at in range(0, size, 4):
+            word = int.from_bytes(network.network_address.packed[at : at + 4], "big")
+            to_the_next = (size - at) // 2 - 1
+            wanted.append((_LOAD_WORD, 0, 0, _IP_HEADER + source + at))
+            wanted.append((_IF_EQUAL, 0, to_the_next, word))
+        wanted.append(_DROP)
     if not wanted:
         return b""
     start = [(_LOAD_BYTE, 0, 0, _TCP_FLAGS), (_IF_ANY_BIT, 1, 0, _SYN), _PASS]
-    if family == socket.AF_INET:
-        start.append((_LOAD_WORD, 0, 0, _IP_HEADER + 12))
     return b"".join(_INSTRUCTION.pack(*each) for each in (*start, *wanted, _PASS))
 
 
@@ -373,6 +441,13 @@ class ConnectionFilter:
     def guard(self, listener: str, listening: socket.socket) -> None:
         """Drop connections to this socket, too."""
         self._sockets.append((listener, listening))
+        if self._dropped:
+            self._apply_soon()
+
+    def forget(self, listening: socket.socket) -> None:
+        """Drop no more connections to a socket that is about to be closed."""
+        self._sockets = [each for each in self._sockets if each[1] is not listening]
+        self._programs.pop(listening, None)
 
     def drop(self, listener: str, network: str) -> bool:
         """Drop new connections of a network for a while; return True if that is new."""

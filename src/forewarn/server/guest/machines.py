@@ -1,6 +1,8 @@
 """Finds the machine that is asking, its instance tree, and the time of its latest request."""
 
 import ipaddress
+import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -45,8 +47,6 @@ class Proxies:
 class Source(exchange.Peer, frozen=True, kw_only=True):
     """The source of a connection."""
 
-    network: str = ""
-    """The network whose connections count together with it (`network_of`)."""
     listener: str = ""
     default_vm: str = ""
     """The key of the machine that asks where the request does not name one; `""` for none."""
@@ -60,15 +60,15 @@ class Source(exchange.Peer, frozen=True, kw_only=True):
 
 
 def network_of(address: str) -> str:
-    """Return the network whose connections count together: the address, of IPv6 its /64.
+    """Return the network that an address stands for: the address, of IPv6 its /64.
 
-    A guest with an IPv6 address may have the other 2**64 of its link as well. Link-local ones are a
-    neighbour's each, and stay apart.
+    Whoever has an IPv6 address may have the other 2**64 of its link as well. Link-local ones, which
+    have a zone, are a neighbour's each, and stay apart.
     """
-    try:
-        return str(ipaddress.IPv6Network((address, 64), strict=False))
-    except ValueError:  # IPv4, with a zone, or a peer without a name
+    if ":" not in address or "%" in address:
         return address
+    link = socket.inet_pton(socket.AF_INET6, address)[:8]
+    return f"{socket.inet_ntop(socket.AF_INET6, link + bytes(8))}/64"
 
 
 def normalised(host: str) -> str:
@@ -110,6 +110,8 @@ class Registry:
         self._by_address: dict[str, dict[str, Machine]] = {}
         """By the listener's name, then by address: two bridges may hold equal ones."""
         self._by_vm_id: dict[str, Machine] = {}
+        self._networks: Counter[tuple[str, str]] = Counter()
+        """The number of machines in each listener's IPv6 networks."""
         self._callers: dict[str, Caller] = {}
         self._last_request: LastRequest | None = None
         self.seen_count = 0
@@ -150,6 +152,7 @@ class Registry:
             self._machines[key] = machine
             if machine.address:
                 self._by_address.setdefault(machine.listener, {})[machine.address] = machine
+                self._count_network(machine, 1)
             if self._proxied:
                 self._by_vm_id[machine.vm_id] = machine
 
@@ -161,7 +164,15 @@ class Registry:
         if caller is not None and caller.last_request is not None:
             self.seen_count -= 1
 
+    def _count_network(self, machine: Machine, change: int) -> None:
+        if ":" in machine.address:
+            key = machine.listener, network_of(machine.address)
+            self._networks[key] += change
+            if not self._networks[key]:
+                del self._networks[key]
+
     def _forget_ways_to(self, machine: Machine) -> None:
+        self._count_network(machine, -1)
         there = self._by_address.get(machine.listener, {})
         if there.get(machine.address) is machine:
             del there[machine.address]
@@ -200,6 +211,15 @@ class Registry:
         if machine is None and source.default_vm:
             machine = self._machines.get(source.default_vm)
         return machine
+
+    def network(self, source: Source) -> str:
+        """Return the network whose connections count together with those of a source.
+
+        It is the address alone in an IPv6 network of machines: no neighbour, registered or not, is
+        to use up a machine's share there.
+        """
+        network = network_of(source.address)
+        return source.address if (source.listener, network) in self._networks else network
 
     def caller(self, machine: Machine) -> Caller:
         """Return the record of a machine that asks; it lasts as long as it is in the fleet."""
@@ -293,10 +313,10 @@ def described(machine: Machine, scope: Scope) -> instance.Instance:
 
 
 def _addresses(machine: Machine) -> tuple[str, tuple[str, ...]]:
-    others = tuple(filter(None, [machine.profile.ipv6_address]))
-    if machine.address and ipaddress.ip_address(machine.address).version == 6:
-        return "", tuple(dict.fromkeys((machine.address, *others)))
-    return machine.address, others
+    both = (machine.address, machine.profile.ipv6_address)
+    own, other = (address.partition("%")[0] for address in both)  # without the host's interface
+    ipv4 = "" if ":" in own else own
+    return ipv4, tuple(dict.fromkeys(filter(None, ("" if ipv4 else own, other))))
 
 
 def _bare(written: str) -> str:

@@ -260,7 +260,7 @@ class FailedLogins:
     def delay_seconds(self, reason: FailedLogin, address: str, now: float) -> float:
         """Count one, and return how long its answer is to wait; `now` is monotonic."""
         self.counter.labels(reason).inc()
-        place = network_of(address.partition("%")[0])  # a subscriber has all of a /64
+        place = network_of(address)  # a subscriber has all of a /64
         count, last = self._failures.pop(place, (0, now))
         count = 1 if now - last > FORGET_SECONDS else count + 1
         self._failures[place] = count, now

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -213,7 +213,7 @@ class RelayApplication:
             message = f"machine {asked.machine[:80]!r} is not on host {host!r}"
             raise _RelayRefused(403, ErrorCode.NOT_ELIGIBLE, message)
         if asked.version:
-            asked_at = self._clock.now().replace(microsecond=0)
+            asked_at = _asked_at(self._clock.now(), asked.age_seconds)
             self._saw(machine.key, Sighting(asked_at=asked_at, version=asked.version[:40]))
         approved = self._backend.approve(
             machine.scope, asked.event_ids, by=machine.name, address=asked.address[:100]
@@ -229,7 +229,7 @@ class RelayApplication:
             if machine is None:
                 continue  # it has just moved away
             sighting = Sighting(
-                asked_at=(now - timedelta(seconds=one.age_seconds)).replace(microsecond=0),
+                asked_at=_asked_at(now, one.age_seconds),
                 version=one.version[:40],
                 agent=one.agent,
                 reason=one.reason[:200],
@@ -256,6 +256,10 @@ class RelayApplication:
     def _refuse_if_away(self) -> None:
         if self.unavailable:
             raise _RelayRefused(503, ErrorCode.UNAVAILABLE, self.unavailable)
+
+
+def _asked_at(now: datetime, age_seconds: float) -> datetime:
+    return (now - timedelta(seconds=age_seconds)).replace(microsecond=0)
 
 
 async def _body(receive: Receive) -> bytes:
