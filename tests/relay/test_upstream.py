@@ -194,19 +194,6 @@ async def test_the_age_of_a_request_is_that_of_when_it_is_sent_to_the_replica_th
         await forwarding.close()
 
 
-async def test_an_approval_reaches_a_service_that_knows_no_age_of_one(tmp_path: Path) -> None:
-    async with relayed(tmp_path) as (service, relay):
-
-        async def refuse_ages(request: Request) -> Answer | None:
-            refused = relay_feed.encode(relay_feed.RelayRefusal(code="invalid"))
-            return (400, refused) if b"age_seconds" in request.body else None
-
-        service.other = refuse_ages
-        assert await relay.status(post()) == 200
-        (approval,) = service.approvals
-        assert approval.version == "2020-07-01"
-
-
 async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
     async with asking(tmp_path, always(200, b"x" * 20_000), max_body=10_000) as (_, upstream):
         with pytest.raises(UpstreamFailed):

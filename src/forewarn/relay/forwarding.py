@@ -164,10 +164,6 @@ class Forwarding:
             return relay_feed.encode(replace(approval, age_seconds=age))
 
         reply = await self._ask(relay_feed.APPROVALS_PATH, aged, APPROVAL_SECONDS)
-        if reply.status == 400 and upstream.refusal(reply).code == ErrorCode.INVALID:
-            # A service of an earlier release knows no age of an approval.
-            plain = partial(relay_feed.encode, approval)
-            reply = await self._ask(relay_feed.APPROVALS_PATH, plain, APPROVAL_SECONDS)
         if reply.status != 200:
             raise _error(reply)
 
