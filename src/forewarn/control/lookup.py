@@ -98,6 +98,8 @@ def known_place(unit: UnitOfWork, hold: Hold) -> None:
         HoldKind.HOST: world.on_host,
     }
     there = hold.name in places[hold.kind]
+    if hold.kind is HoldKind.HOST and not hold.name:  # what `on_host` has is unknown hosts
+        there = False
     if not there and (hold.kind, hold.name) not in world.holds:
         message = f"no {hold.kind} named {hold.name!r}: see 'forewarn fleet list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)

@@ -237,7 +237,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def covers(self, operation: "Operation") -> bool:
         """Tell whether it keeps this operation from starting."""
         scopes = (event.scope for event in operation.events)
-        hosts = (*operation.hosts, operation.to_host)
+        hosts = (*operation.hosts, operation.on_host, operation.to_host)
         return self.touches(scopes, hosts, map(key, operation.machines))
 
     def touches(self, scopes: Iterable[str], hosts: Iterable[str], machines: Iterable[str]) -> bool:
