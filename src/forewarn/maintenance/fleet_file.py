@@ -385,7 +385,12 @@ def apply(
     """
     before = world.machines
     groups, lost = _without_lost(flatten(wanted), world, again=again)
-    members = by_scope(before.values())
+    places = {model.key(one.name): group.scope.key for group in groups for one in group.members}
+    members = by_scope(
+        one  # machines that leave their scope have no part in its domains
+        for name, one in before.items()
+        if places.get(name, "" if prune else one.scope) == one.scope
+    )
     after: dict[str, model.Machine] = {}
     scopes: dict[str, model.Scope] = {}
     for group in groups:
@@ -618,8 +623,9 @@ def _domains(
     sizes = dict.fromkeys(range(count), 0)
     of_host: dict[str, int] = {}
     for name, domain in sorted(domains.items()):
-        sizes[domain] = sizes.get(domain, 0) + 1
-        of_host.setdefault(hosts[name], domain)
+        if domain in sizes:  # any other is refused (`_check_kept`)
+            sizes[domain] += 1
+            of_host.setdefault(hosts[name], domain)
     for name in waiting:
         host = hosts[name]
         known = of_host.get(host) if host else None
