@@ -10,7 +10,7 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 
 import copy
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
@@ -257,13 +257,15 @@ class Plane:
         reason: str,
         by: str,
         until: datetime | None = None,
+        hosts: Container[str] = (),
     ) -> Operations:
         """Block maintenance from starting until released; the answer is the operations held now.
 
-        The name is `""` for everything. The hold ends by itself at `until`.
+        The name is `""` for everything. The hold ends by itself at `until`. `hosts` are known to
+        the connector, though no machine may be there.
         """
         hold = msgspec.structs.replace(_hold(unit, kind, name, reason, by), until=until)
-        lookup.known_place(unit, hold)
+        lookup.known_place(unit, hold, hosts)
         return self._decide(unit, commands.place_hold, hold).operations
 
     @_job
