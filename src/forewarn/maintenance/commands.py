@@ -455,17 +455,20 @@ def extend_notices(working: Transitions, length: timedelta) -> list[str]:
 def set_back(working: Transitions, length: timedelta) -> list[str]:
     """The clock was set back by this much while no process decided.
 
-    What somebody waits for comes as soon as it would have; a machine that is awaited has to ask
-    later than now. NotBefore stays: guests have read it. No token of a relay is younger than now:
-    who asks from now on asks later than it was made, and than a host changed that is drained.
+    What somebody waits for comes as soon as it would have; a machine that is awaited, or down since
+    a failure, has to ask later than now. NotBefore stays: guests have read it. No token of a relay
+    is younger than now: who asks from now on asks later than it was made, and than a host changed
+    that is drained.
     """
     now, changed = working.now, []
     for operation in working.operations.values():
         carried_out_at, up_at = operation.carried_out_at, operation.up_at
+        ended_at = operation.ended_at
         back_by, lease_until = operation.back_by, operation.lease_until
         dated = replace(
             operation,
             carried_out_at=None if carried_out_at is None else min(carried_out_at, now),
+            ended_at=None if ended_at is None else min(ended_at, now),
             back_by=None if back_by is None else max(back_by - length, now),
             up_at=None if up_at is None else max(up_at - length, now),
             lease_until=None if lease_until is None else max(lease_until - length, now),
