@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import accounts, lookup
+from forewarn.control import accounts, lookup, tombstones
 from forewarn.control.accounts import Describe, OperatorRequest, expired
 from forewarn.control.unit_of_work import Decide, Job, UnitOfWork
 from forewarn.control.writer import Writer
@@ -177,6 +177,7 @@ class Plane:
             if (before := world.machines.get(machine.key)) is None or before.host != machine.host
         }
         moved.update(changes.removed_machines)
+        tombstones.record(world, changes.removed_machines, unit.now)
         world.take(changes)
         if moved and any(one.unstarted for one in world.operations.values()):
             self._decision(unit, lambda working: commands.follow_moves(working, moved))

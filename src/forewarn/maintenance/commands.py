@@ -723,11 +723,12 @@ def _record_end(
         working.carried_out(operation, outcome)
     else:
         working.end(operation, trigger, outcome)
-    for name in operation.machines if deleted else ():
+    lost = [(event.scope, name) for event in operation.events for name in event.machines]
+    for scope, name in lost if deleted else ():
         if key(name) in working.machines:
             del working.machines[key(name)]  # its unit goes on without it
         working.world.tombstones[key(name)] = Tombstone(
-            name=name, event_type=event_type, operation=operation.id, at=working.now
+            name=name, event_type=event_type, operation=operation.id, at=working.now, scope=scope
         )
         elsewhere.add(key(name))
     if elsewhere:

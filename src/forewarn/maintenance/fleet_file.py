@@ -720,12 +720,9 @@ def _skip_incarnations(
     that it left it cannot: incarnations only go up.
     """
     for machine in machines:
-        if (old := world.machines.get(machine.key)) is not None:
-            scope, left = old.scope, world.scopes[old.scope].incarnation
-        elif (tombstone := world.tombstones.get(machine.key)) is not None:
-            scope, left = tombstone.scope, tombstone.incarnation
-        else:
+        old = world.machines.get(machine.key) or world.tombstones.get(machine.key)
+        if old is None or old.scope == machine.scope:
             continue
-        entered = scopes[machine.scope]
-        if scope != machine.scope and left and entered.incarnation <= left:
+        left, entered = world.latest_incarnation(old.scope), scopes[machine.scope]
+        if left and entered.incarnation <= left:
             scopes[machine.scope] = replace(entered, incarnation=left + 1)
