@@ -22,6 +22,7 @@ class Trace:
         self.latest: dict[tuple[str, str], int] = {}
         """The highest incarnation that each reader has read of each scope."""
         self._ends: dict[str, Hashable] = {}
+        self._ended_at: dict[str, datetime] = {}
         self._down: dict[str, list[tuple[datetime, datetime, str, int]]] = {}
         self._rebooted: set[str] = set()
         """The hosts that their drains have rebooted, until an operator has one tried again."""
@@ -50,8 +51,12 @@ class Trace:
         if before is not None and scheduled and after.started_at is not None:
             approved = after.approved
             self.started(after.id, after.started_at, before.not_before, approved=approved)
-        if after.status.over:
-            self.ended(after.id, (after.status.value, after.outcome, after.ended_at))
+        if after.ended_at is not None:
+            self.ended(after.id, (after.status.value, after.outcome))
+            # A clock that was set back makes it earlier; a second end would be later.
+            if after.ended_at > self._ended_at.setdefault(after.id, after.ended_at):
+                self.complain(f"{after.id} has ended twice, last at {after.ended_at}")
+            self._ended_at[after.id] = after.ended_at
         elif after.id in self._ends:
             self.complain(f"{after.id} has ended and is {after.status}")
 

@@ -135,8 +135,9 @@ def test_a_tag_is_written_where_the_domain_is_defined_and_what_is_not_given_stay
     (tmp_path / "other").mkdir()
     uris = (uri, node(tmp_path / "other", {"name": "web-0", "uuid": UUID}))
     assert UUID in tagged(*uris, scope="web")["error"], "a name of two domains needs a uuid"
-    told = tagged(*uris, domain=UUID, scope="web")
-    assert (told["uuid"], told["tag"]["scope"]) == (UUID, "web")
+    for uuid in (UUID, UUID.upper()):
+        told = tagged(*uris, domain=uuid, scope="web")
+        assert (told["uuid"], told["tag"]["scope"]) == (UUID, "web")
 
 
 @real

@@ -24,6 +24,7 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
     DrainOptions,
+    HoldKind,
     HostState,
     Policy,
     Refused,
@@ -129,6 +130,12 @@ class SiteStory(Told):
         """Have a host drained; the store may be away from then on."""
         RUNNER.run(self.site.drain(host, reboot=bool(reboot)))
         self.site.store.away = bool(away)
+
+    def hold(self, host: str) -> None:
+        done(self.site.plane.hold(HoldKind.HOST, host, reason="disk", by="ann"))
+
+    def release(self, host: str) -> None:
+        done(self.site.plane.release(HoldKind.HOST, host))
 
     def order(self, kind: str, unit: str = "") -> None:
         given = (1, MaintenanceOrder(kind), unit)

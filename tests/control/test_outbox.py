@@ -228,9 +228,9 @@ class OutboxStory(Told):
     def incarnation(self, name: str, scope: str, number: str) -> None:
         assert self.replicas[name].memory.scopes[scope].incarnation == int(number)
 
-    def removed(self, machine: str, incarnation: str) -> None:
+    def removed(self, machine: str, scope: str) -> None:
         with self.store.read() as reading:
-            assert reading.tombstones()[machine].incarnation == int(incarnation)
+            assert reading.tombstones()[machine].scope == scope
 
     def maintenance(self, number: str, state: str, because: str, **told: str) -> None:
         with self.store.read() as reading:

@@ -17,16 +17,18 @@ from jsonschema_rs import Draft202012Validator
 from structlog.testing import capture_logs
 
 import patience
-from builders import mint
+from builders import MINUTE, Bench, mint
 from forewarn import times
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
-from forewarn.maintenance import fleet_file
+from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.world import World
 from forewarn.server.operator import routing, schemas, table, views
+from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.queries import Reading
 from forewarn.store.sqlite import InMemoryStore
+from forewarn.vocabulary import EventType
 from server.exchange import Text
 from server.running import (
     ME,
@@ -85,6 +87,18 @@ def test_as_many_machines_are_removed_at_once_as_the_limit_says(service: Running
     client.ask("PUT", "/v1/fleet", {"machine": [{"name": name} for name in names]})
     removed = client.ask("DELETE", "/v1/fleet/machines?" + "&".join(f"name={n}" for n in names))
     assert removed.json["removed"]["count"] == schemas.MAX_REMOVED
+
+
+def test_no_operation_took_less_than_no_time_though_the_clock_was_set_back() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "bastion")
+    bench.let_pass(15 * MINUTE)
+    bench.finish("1.1", succeeded=False)
+    bench.now -= 60 * MINUTE
+    bench.decide(commands.set_back, 60 * MINUTE)
+    inventory = Inventory({}, bench.sightings.get)
+    (shown,) = views.operations([bench.operation("1.1")], inventory, bench.now)
+    assert (shown.ended_at, shown.took_seconds) == (bench.now, 0)
 
 
 def warnings(machine: dict[str, Any], *listeners: str) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ TOMBSTONES = st.builds(
     event_type=st.just(EventType.PREEMPT),
     operation=st.just("1.1"),
     at=MOMENTS,
+    scope=st.just("web"),
 )
 IDS = [f"{number}.{n}" for number in (1, 2, 3) for n in (1, 2)]
 

@@ -709,7 +709,10 @@ def _text_of(value: object) -> str:
 
 def _said(out: bytes) -> tuple[_Said, str]:
     """Return the report in the last line of a program's output, and its fault in words."""
-    line = out.rstrip().rpartition(b"\n")[2].strip()
+    _, newline, line = out.rstrip().rpartition(b"\n")
+    if len(out) == runner.OUT_BYTES and not newline:
+        return _Said(), "the last line of the output is longer than 1 MiB, and was not read"
+    line = line.strip()
     if not line.startswith(b"{"):
         return _Said(), ""
     try:

@@ -24,8 +24,8 @@ SIGTERM = 15
 SIGKILL = 9
 """As POSIX numbers them."""
 
-OUT_BYTES = 64 * 1024
-"""The bytes kept of the end of standard output: the new hosts of a thousand machines."""
+OUT_BYTES = 1024 * 1024
+"""The bytes kept of the end of standard output: the new hosts of ten thousand machines."""
 
 ERR_BYTES = 4 * 1024
 """The bytes kept of the end of standard error: more than history holds of it."""

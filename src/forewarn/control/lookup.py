@@ -18,6 +18,7 @@ from forewarn.maintenance.model import (
     StartCause,
     key,
     mapped,
+    unknown,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.store.queries import Reading
@@ -88,19 +89,23 @@ def granted(store: Reading, request: Request, *more: object) -> Maintenance | No
     return found
 
 
-def known_place(unit: UnitOfWork, hold: Hold) -> None:
-    """Refuse (NOT_FOUND) a hold of an unknown thing, unless there is one already."""
+def known_place(unit: UnitOfWork, hold: Hold, hosts: Container[str] = ()) -> None:
+    """Refuse (NOT_FOUND) a hold of an unknown thing, unless there is one already.
+
+    A host may have no machine: it is drained, has a relay, or is one of `hosts`.
+    """
     world = unit.world
-    places: dict[HoldKind, Container[str]] = {
-        HoldKind.EVERYTHING: ("",),
-        HoldKind.SCOPE: world.scopes,
-        HoldKind.MACHINE: world.machines,
-        HoldKind.HOST: world.on_host,
+    places: dict[HoldKind, tuple[Container[str], ...]] = {
+        HoldKind.EVERYTHING: (("",),),
+        HoldKind.SCOPE: (world.scopes,),
+        HoldKind.MACHINE: (world.machines,),
+        HoldKind.HOST: (world.on_host, world.drains, world.tokens_of_host, hosts),
     }
-    there = hold.name in places[hold.kind]
+    # Machines whose host is unknown are on "".
+    is_named = hold.kind is HoldKind.EVERYTHING or hold.name
+    there = is_named and any(hold.name in place for place in places[hold.kind])
     if not there and (hold.kind, hold.name) not in world.holds:
-        message = f"no {hold.kind} named {hold.name!r}: see 'forewarn fleet list'"
-        raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)
+        raise unknown(hold.kind, hold.name)
 
 
 def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]:

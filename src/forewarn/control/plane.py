@@ -10,7 +10,7 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 
 import copy
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import accounts, lookup
+from forewarn.control import accounts, lookup, tombstones
 from forewarn.control.accounts import Describe, OperatorRequest, expired
 from forewarn.control.unit_of_work import Decide, Job, UnitOfWork
 from forewarn.control.writer import Writer
@@ -177,6 +177,7 @@ class Plane:
             if (before := world.machines.get(machine.key)) is None or before.host != machine.host
         }
         moved.update(changes.removed_machines)
+        tombstones.record(world, changes.removed_machines, unit.now)
         world.take(changes)
         if moved and any(one.unstarted for one in world.operations.values()):
             self._decision(unit, lambda working: commands.follow_moves(working, moved))
@@ -257,13 +258,15 @@ class Plane:
         reason: str,
         by: str,
         until: datetime | None = None,
+        hosts: Container[str] = (),
     ) -> Operations:
         """Block maintenance from starting until released; the answer is the operations held now.
 
-        The name is `""` for everything. The hold ends by itself at `until`.
+        The name is `""` for everything. The hold ends by itself at `until`. `hosts` are known to
+        the connector, though no machine may be there.
         """
         hold = msgspec.structs.replace(_hold(unit, kind, name, reason, by), until=until)
-        lookup.known_place(unit, hold)
+        lookup.known_place(unit, hold, hosts)
         return self._decide(unit, commands.place_hold, hold).operations
 
     @_job

@@ -6,7 +6,7 @@ back with other events behind it (protocol.md section 7), and a client that comp
 see nothing new.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -38,28 +38,19 @@ def scopes(reading: Reading) -> dict[str, int]:
     return _numbers.decode(kept) if kept else {}
 
 
-def record(world: World, before: Mapping[Name, Any], now: datetime) -> None:
-    """Leave a tombstone of each removed machine.
+def record(world: World, removed: Collection[str], now: datetime) -> None:
+    """Leave a tombstone of each machine (keys) that an operator removes, before it is gone.
 
-    `before` are the earlier values, as `World.since` returned them. Where these are too many, the
-    oldest of those that operators removed go.
+    One that has read no event needs none. Where these are too many, the oldest go.
     """
-    for (kind, name), machine in before.items():
-        if kind != "machines" or machine is None or name in world.machines:
-            continue
-        # A machine that asks before the change is published may still read the next incarnation.
-        scope = world.scopes.get(machine.scope)
-        incarnation = scope.incarnation if scope else world.retired.get(machine.scope, 0)
-        is_deleted = ("tombstones", name) in before and name in world.tombstones
-        tombstone = world.tombstones[name] if is_deleted else Tombstone(name=machine.name, at=now)
-        if tombstone.event_type or incarnation > 0:
-            world.tombstones[name] = replace(
-                tombstone, scope=machine.scope, incarnation=incarnation
-            )
-    removed = [one for one in world.tombstones.values() if one.event_type is None]
-    removed.sort(key=lambda tombstone: (tombstone.at, tombstone.key))
-    for tombstone in removed[: max(0, len(removed) - MAX_REMOVED)]:
-        del world.tombstones[tombstone.key]
+    for machine in map(world.machines.__getitem__, removed):
+        if world.latest_incarnation(machine.scope) > 0:
+            one = Tombstone(name=machine.name, at=now, scope=machine.scope)
+            world.tombstones[machine.key] = one
+    kept = [one for one in world.tombstones.values() if one.event_type is None] if removed else []
+    kept.sort(key=lambda one: (one.at, one.key))
+    for one in kept[: max(0, len(kept) - MAX_REMOVED)]:
+        del world.tombstones[one.key]
 
 
 def keep(transaction: Transaction, world: World, before: Mapping[Name, Any]) -> None:
@@ -69,18 +60,14 @@ def keep(transaction: Transaction, world: World, before: Mapping[Name, Any]) -> 
 
 
 def highest(world: World) -> int:
-    """Return the highest incarnation of all scopes and machines, also removed ones."""
+    """Return the highest incarnation of all scopes, also removed ones."""
     there = (scope.incarnation for scope in world.scopes.values())
-    left = (tombstone.incarnation for tombstone in world.tombstones.values())
-    return max((*there, *left, *world.retired.values()), default=0)
+    return max((*there, *world.retired.values()), default=0)
 
 
 def lift(world: World, by: int) -> None:
-    """Raise the incarnations of all scopes, and of all that was removed."""
+    """Raise the incarnations of all scopes, also of removed ones."""
     for name, scope in [*world.scopes.items()]:
         world.scopes[name] = replace(scope, incarnation=scope.incarnation + by)
     for name, number in [*world.retired.items()]:
         world.retired[name] = number + by
-    for name, one in [*world.tombstones.items()]:
-        if one.incarnation > 0:
-            world.tombstones[name] = replace(one, incarnation=one.incarnation + by)

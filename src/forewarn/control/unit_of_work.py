@@ -168,9 +168,6 @@ class UnitOfWork:
         world = self.world
         before = world.since(self._mark)
         if changes := world.changes(before):
-            if changes.removed_machines:
-                tombstones.record(world, before, self.now)
-                changes = world.changes(world.since(self._mark))
             old = before.items()
             had = {id_ for (kind, id_), one in old if kind == "operations" and one is not None}
             self._transaction.save(changes, had)

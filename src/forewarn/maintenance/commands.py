@@ -455,17 +455,20 @@ def extend_notices(working: Transitions, length: timedelta) -> list[str]:
 def set_back(working: Transitions, length: timedelta) -> list[str]:
     """The clock was set back by this much while no process decided.
 
-    What somebody waits for comes as soon as it would have; a machine that is awaited has to ask
-    later than now. NotBefore stays: guests have read it. No token of a relay is younger than now:
-    who asks from now on asks later than it was made, and than a host changed that is drained.
+    What somebody waits for comes as soon as it would have; a machine that is awaited, or down since
+    a failure, has to ask later than now. NotBefore stays: guests have read it. No token of a relay
+    is younger than now: who asks from now on asks later than it was made, and than a host changed
+    that is drained.
     """
     now, changed = working.now, []
     for operation in working.operations.values():
         carried_out_at, up_at = operation.carried_out_at, operation.up_at
+        ended_at = operation.ended_at
         back_by, lease_until = operation.back_by, operation.lease_until
         dated = replace(
             operation,
             carried_out_at=None if carried_out_at is None else min(carried_out_at, now),
+            ended_at=None if ended_at is None else min(ended_at, now),
             back_by=None if back_by is None else max(back_by - length, now),
             up_at=None if up_at is None else max(up_at - length, now),
             lease_until=None if lease_until is None else max(lease_until - length, now),
@@ -720,11 +723,12 @@ def _record_end(
         working.carried_out(operation, outcome)
     else:
         working.end(operation, trigger, outcome)
-    for name in operation.machines if deleted else ():
+    lost = [(event.scope, name) for event in operation.events for name in event.machines]
+    for scope, name in lost if deleted else ():
         if key(name) in working.machines:
             del working.machines[key(name)]  # its unit goes on without it
         working.world.tombstones[key(name)] = Tombstone(
-            name=name, event_type=event_type, operation=operation.id, at=working.now
+            name=name, event_type=event_type, operation=operation.id, at=working.now, scope=scope
         )
         elsewhere.add(key(name))
     if elsewhere:

@@ -9,7 +9,7 @@ domains for machines that the file gives none.
 import functools
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -54,7 +54,8 @@ class MachineEntry(
 ):
     """The fields that every machine of the file may have."""
 
-    host: model.Text = ""
+    host: model.Text | None = None
+    """None for the known one, `""` for unknown."""
     address: model.Text = ""
     listener: model.Text | None = None
     """None for its group's."""
@@ -327,7 +328,7 @@ def _check_member(member: Member, group: Group) -> None:
                 parse(text)
         except ValueError as error:
             raise _refused(where, f".{field}", str(error)) from error
-    for text in (entry.host, *entry.tags, *entry.tags.values()):
+    for text in (entry.host or "", *entry.tags, *entry.tags.values()):
         if not text.isprintable():
             raise _refused(where, "", f"{text!r} has characters that cannot be printed")
 
@@ -384,7 +385,12 @@ def apply(
     """
     before = world.machines
     groups, lost = _without_lost(flatten(wanted), world, again=again)
-    members = by_scope(before.values())
+    places = {model.key(one.name): group.scope.key for group in groups for one in group.members}
+    members = by_scope(
+        one  # machines that leave their scope have no part in its domains
+        for name, one in before.items()
+        if places.get(name, "" if prune else one.scope) == one.scope
+    )
     after: dict[str, model.Machine] = {}
     scopes: dict[str, model.Scope] = {}
     for group in groups:
@@ -466,9 +472,10 @@ def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine
 
 
 def _written(machine: model.Machine) -> dict[str, Any]:
-    own = ("host", "address", "vm_id", "update_domain", "fault_domain")
+    own = ("address", "vm_id", "update_domain", "fault_domain")
     fields = msgspec.structs.asdict(machine.profile) | {one: getattr(machine, one) for one in own}
-    return fields | {"listener": machine.listener or None, "tags": dict(machine.tags)}
+    fields |= {"host": machine.host or None, "listener": machine.listener or None}
+    return fields | {"tags": dict(machine.tags)}
 
 
 def _in_order(machines: Collection[model.Machine]) -> list[model.Machine]:
@@ -561,8 +568,13 @@ def _place(
     mint: Callable[[], str],
 ) -> dict[str, model.Machine]:
     """Return the group's machines, by key, each in its domains."""
-    update = _domains("update_domain", group.scope.update_domains, present, group)
-    fault = _domains("fault_domain", MAX_FAULT_DOMAINS, present, group)
+    hosts = {machine.key: machine.host for machine in present}
+    for member in group.members:
+        name, host = model.key(member.name), member.entry.host
+        known = before[name].host if name in before else ""
+        hosts[name] = known if host is None else host
+    update = _domains("update_domain", group.scope.update_domains, present, group, hosts)
+    fault = _domains("fault_domain", MAX_FAULT_DOMAINS, present, group, hosts)
     placed: dict[str, model.Machine] = {}
     for member in group.members:
         name, written = model.key(member.name), member.entry
@@ -573,7 +585,7 @@ def _place(
             update_domain=update[name],
             fault_domain=fault[name],
             vm_id=vm_id.lower(),
-            host=written.host,
+            host=hosts[name],
             address=written.address and normal_address(written.address, member.where),
             listener=member.listener,
             role=member.role,
@@ -584,18 +596,20 @@ def _place(
 
 
 def _domains(
-    field: str, count: int, present: Collection[model.Machine], group: Group
+    field: str,
+    count: int,
+    present: Collection[model.Machine],
+    group: Group,
+    hosts: Mapping[str, str],
 ) -> dict[str, int]:
-    """Return the domain of each machine of a scope, by key.
+    """Return the domain of each machine of a scope, by key, as are the `hosts`.
 
     It is the file's, else the one that it has, else that of its host, else the emptiest.
     """
     domains: dict[str, int] = {machine.key: getattr(machine, field) for machine in present}
-    hosts = {machine.key: machine.host for machine in present}
     waiting = []
     for member in group.members:
         name = model.key(member.name)
-        hosts[name] = member.entry.host
         if (given := getattr(member.entry, field)) is not None:
             domains[name] = given
         elif name not in domains:
@@ -609,8 +623,9 @@ def _domains(
     sizes = dict.fromkeys(range(count), 0)
     of_host: dict[str, int] = {}
     for name, domain in sorted(domains.items()):
-        sizes[domain] = sizes.get(domain, 0) + 1
-        of_host.setdefault(hosts[name], domain)
+        if domain in sizes:  # any other is refused (`_check_kept`)
+            sizes[domain] += 1
+            of_host.setdefault(hosts[name], domain)
     for name in waiting:
         host = hosts[name]
         known = of_host.get(host) if host else None
@@ -705,12 +720,9 @@ def _skip_incarnations(
     that it left it cannot: incarnations only go up.
     """
     for machine in machines:
-        if (old := world.machines.get(machine.key)) is not None:
-            scope, left = old.scope, world.scopes[old.scope].incarnation
-        elif (tombstone := world.tombstones.get(machine.key)) is not None:
-            scope, left = tombstone.scope, tombstone.incarnation
-        else:
+        old = world.machines.get(machine.key) or world.tombstones.get(machine.key)
+        if old is None or old.scope == machine.scope:
             continue
-        entered = scopes[machine.scope]
-        if scope != machine.scope and left and entered.incarnation <= left:
+        left, entered = world.latest_incarnation(old.scope), scopes[machine.scope]
+        if left and entered.incarnation <= left:
             scopes[machine.scope] = replace(entered, incarnation=left + 1)

@@ -237,7 +237,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def covers(self, operation: "Operation") -> bool:
         """Tell whether it keeps this operation from starting."""
         scopes = (event.scope for event in operation.events)
-        hosts = (*operation.hosts, operation.to_host)
+        hosts = (*operation.hosts, operation.on_host, operation.to_host)
         return self.touches(scopes, hosts, map(key, operation.machines))
 
     def touches(self, scopes: Iterable[str], hosts: Iterable[str], machines: Iterable[str]) -> bool:
@@ -569,10 +569,8 @@ class Tombstone(Named, frozen=True, kw_only=True, gc=False):
     operation: str = ""
     """The operation that deleted it; `""` where an operator removed it."""
     at: datetime
-    scope: str = ""
-    """The key of the scope that it was in; filled in, with the incarnation, when it is saved."""
-    incarnation: int = 0
-    """The last incarnation of that scope which it may have read (protocol.md section 7)."""
+    scope: str
+    """The key of the scope that it was in, whose incarnations it may have read."""
 
 
 class GuestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

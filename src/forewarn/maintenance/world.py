@@ -275,6 +275,11 @@ class World:
         """Return the tokens of a host's relay."""
         return [self.tokens[name] for name in self.tokens_of_host.of(host)]
 
+    def latest_incarnation(self, scope: str) -> int:
+        """Return the incarnation of a scope, by its key: its last one where it was removed."""
+        known = self.scopes.get(scope)
+        return self.retired.get(scope, 0) if known is None else known.incarnation
+
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations whose time has come, the earliest first."""
         return self._wakeups.due(now, limit)

@@ -451,7 +451,7 @@ def _unfit(order: Order, domain: DomainSight) -> str:
         return ""
     if not domain.persistent:
         return "is transient: it would be gone once it is off"
-    if domain.restarts_on_poweroff:
+    if domain.restarts_on_poweroff and domain.state is DomainState.RUNNING:
         return "has on_poweroff = restart: its power button cannot turn it off"
     return ""
 

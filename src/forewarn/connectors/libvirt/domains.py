@@ -190,7 +190,7 @@ def _write_tag(asked: dict[str, Any]) -> dict[str, Any]:
         (uri, domain)
         for uri, connection in hosts.items()
         for domain in connection.listAllDomains()
-        if name in {domain.name(), domain.UUIDString()}
+        if domain.name() == name or domain.UUIDString() == name.lower()
     ]
     uuids = sorted({domain.UUIDString() for _, domain in found})
     if not found:

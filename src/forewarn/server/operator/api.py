@@ -5,7 +5,7 @@ test compares.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
@@ -475,8 +475,21 @@ async def hold(call: OperatorCall, data: schemas.HoldRequest) -> schemas.Operati
     place = f"{data.kind} {data.name}".rstrip()
     ends = f" until {times.brief(data.until, call.backend.now())}" if data.until else ""
     plane = call.changing(Deed.HOLD, f"{place}{ends}: {reason}".removesuffix(": "))
-    held = plane.hold(data.kind, data.name, reason=reason, by=call.by, until=data.until)
+    hosts = await _hosts_like(call.backend, data.name) if data.kind is model.HoldKind.HOST else ()
+    held = plane.hold(
+        data.kind, data.name, reason=reason, by=call.by, until=data.until, hosts=hosts
+    )
     return await _listed(call, held)
+
+
+async def _hosts_like(backend: Backend, name: str) -> Collection[str]:
+    """Return the connector's hosts, unless a host of this name has machines, or is drained."""
+    machines = backend.inventory.snapshot().machines.values()
+    there = name in backend.hosts.drains or await backend.beside(
+        lambda: any(machine.host == name for machine in machines)
+    )
+    # Some may not answer for long, and a hold is in a hurry.
+    return () if there else (await backend.hosts.recent_survey()).hosts
 
 
 @API.route("DELETE", "/v1/holds", AccessRole.OPERATOR)

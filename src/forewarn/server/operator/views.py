@@ -240,7 +240,7 @@ def operations(
             status_detail=_status_detail(value, inventory, now),
             took_seconds=value.started_at
             and value.ended_at
-            and round((value.ended_at - value.started_at).total_seconds(), 3),
+            and round(max(0.0, (value.ended_at - value.started_at).total_seconds()), 3),
             events=[_event(event, inventory) for event in value.events],
         )
         for value in values
