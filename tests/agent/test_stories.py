@@ -115,6 +115,7 @@ class Expected:
         run = self.of.runs[which]
         known = {"attempt": run.attempt, "until": run.until - START, "rule": run.rule}
         known |= {"facts": run.facts, "event": run.event.event_id, "status": run.event.status}
+        known["undo_signal"] = getattr(run.action.settings, "undo_signal", "")
         assert {name: known[name] for name in facts} == facts
 
     def busy(self, told: str) -> None:
