@@ -745,18 +745,17 @@ class Decider:
             too_late = now + terms.retry_seconds >= run.deadline
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = told.final or over or effect.attempt > terms.retries
-        final = final or outcome is ActionOutcome.DONE
-        if not final:
+        is_done = outcome is ActionOutcome.DONE
+        if not (final or is_done):
             self._failed[effect.key, run.undo] = now
-        self._end(effect, outcome, text, final=final)
+        once = told.final or (run.stopped is not None and not terms.repeatable)
+        in_doubt = once and final and not is_done and not run.undo
+        self._end(effect, outcome, text, final=final or is_done, in_doubt=in_doubt)
 
-    def _end(self, effect: state.Effect, outcome: ActionOutcome, text: str, *, final: bool) -> None:
+    def _end(self, effect: state.Effect, outcome: ActionOutcome, text: str, **facts: bool) -> None:
+        key, text = effect.key, state.shortened(text)
         ended = state.ActionEnded(
-            effect=effect.key,
-            undo=effect.undoing,
-            outcome=outcome,
-            final=final,
-            text=state.shortened(text),
+            effect=key, undo=effect.undoing, outcome=outcome, text=text, **facts
         )
         self._write(ended)
 

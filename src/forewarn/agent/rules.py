@@ -87,9 +87,10 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     not approve the event. By default hold: a machine that is not prepared keeps its whole notice.
     """
     repeatable: bool = False
-    """`true`: it may begin again after the agent ended while it ran, it stops for a more urgent
-    event whose rule waits for less, and its undo stops for an event that needs it done. By default
-    no: only you know if doing it twice is harmless."""
+    """`true`: it may begin again after the agent ended while it ran, and for another event after it
+    was cut or took too long; it stops for a more urgent event whose rule waits for less, and its
+    undo for an event that needs it done. By default no: only you know if doing it twice is
+    harmless."""
     after_boot: Literal["undo", "again", "forget"] = "undo"
     """The effect of a boot during the event. `undo`, the default: its effect is still there, or
     undoing it again is harmless, so it is undone when the event is over. `forget`: the boot has
@@ -680,7 +681,7 @@ class ActionOutcome(StrEnum):
     CUT = "cut"
     """The notice, or the event, was over before it had ended."""
     INTERRUPTED = "interrupted"
-    """The agent ended while it ran, and it is not repeatable."""
+    """The agent ended while it ran, or it may have been done already, and it is not repeatable."""
     NO_TIME = "no-time"
     """It was not begun: too little notice was left."""
     STARTED = "started"

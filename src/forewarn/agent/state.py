@@ -141,6 +141,8 @@ class ActionEnded(Record, frozen=True, kw_only=True):
     final: bool
     text: str = ""
     """Its message for people, shortened."""
+    in_doubt: bool = False
+    """True if it may have been done nevertheless, and must not be done twice."""
 
 
 class ActionSkipped(Record, frozen=True, kw_only=True):
@@ -274,7 +276,8 @@ class Effect(msgspec.Struct, kw_only=True):
     stuck: ActionOutcome | None = None
     """The outcome of the last attempt to undo it, once that has failed for good."""
     interrupted: bool = False
-    """True if the agent ended while it ran, and it is not repeatable."""
+    """True if it did not end by itself, or may have been done, and is not repeatable: no event
+    begins it again."""
     facts: dict[str, Any] | None = None
     """The facts that the action noted before it changed anything; None for none."""
     text: str = ""
@@ -458,7 +461,8 @@ class AgentState:
         effect = self.effects[record.effect]
         effect.doing, effect.outcome, effect.final = False, record.outcome, record.final
         effect.text = "" if record.outcome.good else record.text
-        effect.interrupted = record.final and record.outcome is ActionOutcome.INTERRUPTED
+        is_interrupted = record.final and record.outcome is ActionOutcome.INTERRUPTED
+        effect.interrupted = is_interrupted or record.in_doubt
         case = self.cases.get(effect.event_id)
         if record.final and case is not None and _is_of(effect, case):
             if case.results[effect.index] is None:
