@@ -480,7 +480,7 @@ class Daemon:
             for line in str(error).splitlines():
                 LOGGER.error("kept the old rules: %s", line)  # noqa: TRY400 - told whole
         else:
-            LOGGER.info("reloaded the rules")
+            LOGGER.info("reloaded the rules", extra={"facts": {"rules": len(rules)}})
         self._handle(decider.Reloaded(rules))
         self._notifier.tell("READY=1")
 
