@@ -294,8 +294,8 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
     """Return the settings file that is used if no option names one; None if there is no file.
 
     The first of: the file that the variable names, `$XDG_CONFIG_HOME/forewarn/NAME`,
-    `/etc/forewarn/NAME`. A file in a folder that this user may not read counts as found, so that
-    its reader says so, and no other file is taken instead.
+    `/etc/forewarn/NAME`. A file that cannot be read counts as found, such as a symlink to nowhere
+    or one in a folder that is closed to this user: its reader says so, and no other file is taken.
     """
     if named := environment.get(variable):
         return Path(named)
@@ -306,9 +306,12 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
 
 def _is_there(file: Path) -> bool:
     try:
-        return file.is_file()
+        file.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:
         return True
+    return True
 
 
 def check_address(field: str, address: str) -> None:

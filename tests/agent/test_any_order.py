@@ -26,8 +26,13 @@ from forewarn.agent.state import (
 )
 from forewarn.client.event import Event
 
+POOL = {"haproxy": {"socket": "/run/haproxy", "server": "pool/web-0"}}
+QUICKLY = {"haproxy": {**POOL["haproxy"], "wait_sessions": False}}
+"""The same in another way: one rule waits for the last session, another for nothing."""
+
 RULES = (
     made(
+        POOL,
         service("web", retries=1),
         program("drain", repeatable=True),
         name="reboots",
@@ -35,6 +40,7 @@ RULES = (
     ),
     made(
         program("once"),
+        QUICKLY,
         service("db", after_boot="again"),
         name="redeploys",
         match={"types": ["Redeploy"]},
@@ -50,6 +56,7 @@ RULES = (
     ),
     made({"log": {}}, name="freezes", match={"types": ["Freeze"]}, approve="at-once"),
     made(
+        QUICKLY,
         program("drain", repeatable=True),
         name="preemptions",
         match={"types": ["Preempt"]},
@@ -70,8 +77,8 @@ class Done(msgspec.Struct):
 
     begun: bool = False
     """Begun since it was undone last."""
-    good: bool = False
-    """Ended well since."""
+    ways: list[Any] = []
+    """The settings by which it ended well since."""
     interrupted: set[bool] = set()
     """Whether a crash met it doing (False), undoing (True), since somebody pressed or it was
     undone."""
@@ -178,7 +185,7 @@ class AnyOrder(RuleBasedStateMachine):
                 wants = [s.settings.effect for s in BY_TYPE[shown.event_type].prepare]
                 mine = shown.concerns_me and terms.effect
                 assert not (mine and terms.effect in wants), "undone when all are gone"
-            state.good = False
+            state.ways = []
             return
         assert run.event.event_id in self.shown, "done for what is there"
         assert terms.tells or run.event.concerns_me, "never for another machine's event"
@@ -189,7 +196,6 @@ class AnyOrder(RuleBasedStateMachine):
             shown = self.shown[run.event.event_id]
             assert shown.starts_by is not None
             assert self.now < shown.starts_by - MARGIN, "nothing is begun too late"
-        state.good = False
 
     def judge_approval(self, told: decider.ApproveEvent) -> None:
         shown = self.shown[told.event.event_id]
@@ -207,7 +213,8 @@ class AnyOrder(RuleBasedStateMachine):
         for step in governing.prepare:
             state = self.done.get(step.settings.effect, Done())
             lenient = governing.when_cut == "approve" and step.settings.on_failure == "continue"
-            assert state.good or lenient, f"prepared before approved: {step}"
+            good = any(way.serves(step.settings) for way in state.ways)
+            assert good or lenient, f"prepared before approved: {step}"
 
     def judge_retry(self, record: EventRetried) -> None:
         """Only what somebody wants is tried again; only then may what a crash cut be."""
@@ -304,17 +311,17 @@ class AnyOrder(RuleBasedStateMachine):
 
     def recorded_end(self, record: ActionEnded) -> None:
         """Before its end is in the journal an action counts as under way: a crash cuts it."""
-        is_lenient = record.effect in LENIENT
+        is_lenient, ways = record.effect in LENIENT, []
         for number in [n for n, run in self.runs.items() if self.key_of(run) == record.effect]:
             # By the rule that began it: two rules may share an effect, and one of them holds.
             is_lenient = self.runs[number].action.settings.on_failure == "continue"
-            del self.runs[number]
+            ways.append(self.runs.pop(number).action.settings)
             self.stopped.pop(number, None)
         given_up = record.final and is_lenient  # as if it had been undone
         if record.undo and (record.outcome is ActionOutcome.DONE or given_up):
             self.done[record.effect] = Done()
         elif record.outcome is ActionOutcome.DONE:
-            self.state(record.effect).good = True
+            self.state(record.effect).ways += ways
 
     @rule(which=SEVEN)
     @precondition(lambda self: self.runs)

@@ -1,9 +1,12 @@
 """The agent's shell: signals, its journal, crowds of events, slow peers, no more threads."""
 
 import contextlib
+import errno
 import http.client
 import math
 import os
+import re
+import resource
 import shutil
 import signal
 import socket
@@ -14,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import pytest
 
 import patience
@@ -25,7 +29,7 @@ from client.world import EVENT_ID, listed
 from forewarn import clock, status_port
 from forewarn.agent import decider
 from forewarn.agent.actions.action import ActionRunner
-from forewarn.agent.daemon import Poller
+from forewarn.agent.daemon import Daemon, Poller
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
 from forewarn.agent.state import ActionBegun, AnyRecord, Checkpoint, MachineBooted, RuleMatched
@@ -191,6 +195,89 @@ def test_a_name_that_the_endpoint_does_not_know_is_a_trouble(given: str, *, wron
         for listed_now, doubted in (((), False), ((foreign, mine), False), ((foreign,), True)):
             poller._compare_at = 0.0
             assert poller._is_name_doubted(listed_now) is doubted
+
+
+def trouble(daemon: Daemon) -> str:
+    """Return what the status port says is wrong."""
+    page = daemon.page("/status", True)
+    assert page is not None
+    told = msgspec.json.decode(page[2])["trouble"]
+    assert isinstance(told, str)
+    return told
+
+
+def gauge(daemon: Daemon, name: str) -> str:
+    page = daemon.page("/metrics", True)
+    assert page is not None
+    (value,) = re.findall(rf"^forewarn_agent_{name} (\S+)$", page[2].decode(), re.MULTILINE)
+    return str(value)
+
+
+def test_an_event_that_cannot_be_read_is_a_trouble_while_it_is_listed() -> None:
+    """It may be this machine's, and nothing is done for it."""
+    is_whole = threading.Event()
+
+    def answers(asked: Asked, _: int) -> bytes:
+        events = [listed(), listed(EVENT_ID[::-1] if is_whole.is_set() else None)]
+        return message(404 if "compute" in asked.target else 200, document(*events))
+
+    with serving(answers) as server:
+        daemon = workplace.daemon(None, endpoint=server.url)
+        daemon._poller.start()
+        daemon._inputs.get(timeout=patience.SECONDS)
+        assert trouble(daemon)
+        assert gauge(daemon, "endpoint_up") == "0"
+        is_whole.set()
+        daemon._inputs.get(timeout=patience.SECONDS)
+        assert not trouble(daemon)
+        assert gauge(daemon, "endpoint_up") == "1"
+        daemon._poller.close()
+
+
+def test_a_machine_whose_name_nobody_tells_is_a_trouble_until_somebody_does() -> None:
+    """No event is its own until then."""
+    is_named = threading.Event()
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if "compute" in asked.target:
+            return message(200, b"web-0") if is_named.is_set() else message(404)
+        return message(200, document(*([listed()] if is_named.is_set() else [])))
+
+    with serving(answers) as server:
+        daemon = workplace.daemon(None, endpoint=server.url, machine="")
+        daemon._poller.start()
+        daemon._inputs.get(timeout=patience.SECONDS)
+        assert "client.machine" in trouble(daemon)
+        assert (gauge(daemon, "endpoint_up"), gauge(daemon, "name_known")) == ("1", "0")
+        is_named.set()
+        patience.until(lambda: not trouble(daemon))
+        assert gauge(daemon, "name_known") == "1"
+        daemon._poller.close()
+
+
+def test_a_watch_that_gets_no_file_to_begin_again_is_tried_again() -> None:
+    """Otherwise the agent would see nothing any more, and the watchdog would find it well."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    told, has_failed = Told(), threading.Event()
+
+    def tell(cause: decider.Input) -> None:
+        if not has_failed.is_set():
+            has_failed.set()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            message = "a fault of our own"
+            raise ValueError(message)
+        told(cause)
+
+    with serving(lambda _asked, _number: message(200, document())) as server:
+        poller = Poller(server.url, "web-0", tell)
+        poller.start()
+        try:
+            patience.until(lambda: os.strerror(errno.EMFILE) in poller.trouble)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert isinstance(told.first(), decider.DocumentSeen)
+        patience.until(lambda: not poller.trouble)
+        poller.close()
 
 
 class Counting(Journal):

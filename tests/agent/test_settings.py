@@ -37,6 +37,7 @@ approve = "at-once"
 def load(
     folder: Path, text: str, *drop_ins: str, platform: str = "linux", **environment: str
 ) -> Loaded:
+    folder.mkdir(exist_ok=True)
     path = folder / "agent.toml"
     path.write_text(text, encoding="utf-8")
     (folder / "agent.d").mkdir(exist_ok=True)
@@ -89,6 +90,60 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
     assert loaded.settings.rule == ()
     assert loaded.files == ()
     assert loaded.settings.state.folder == str(tmp_path / "agent")
+
+
+def found(folder: Path) -> Loaded:
+    """Return the settings of a file that no option names, as the unit's agent finds them."""
+    load(folder / "forewarn", EXAMPLE, "[[rule]]\nname = 'more'\n")
+    return settings.load(None, of(folder))
+
+
+def of(folder: Path) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(folder), "STATE_DIRECTORY": str(folder)}
+
+
+@pytest.mark.parametrize("gone", ["agent.toml", "agent.d", "both"])
+def test_files_that_are_gone_at_a_reload_are_refused_and_not_passed_over(
+    tmp_path: Path, gone: str
+) -> None:
+    """Otherwise the agent would go on without rules, and say that it has reloaded them."""
+    before = found(tmp_path)
+    assert len(settings.load_again(before, of(tmp_path)).settings.rule) == 3
+    for name in ("agent.toml", "agent.d") if gone == "both" else (gone,):
+        (tmp_path / "forewarn" / name).rename(tmp_path / name)
+    with pytest.raises(SettingsError, match=str(tmp_path / "forewarn" / "agent")):
+        settings.load_again(before, of(tmp_path))
+
+
+def test_a_reload_reads_the_file_of_the_start_and_what_is_there_now(tmp_path: Path) -> None:
+    before = found(tmp_path)
+    (tmp_path / "forewarn" / "agent.d" / "0.toml").unlink()
+    other = {**of(tmp_path), "FOREWARN_AGENT_CONFIG": str(tmp_path / "other.toml")}
+    again = settings.load_again(before, other)
+    assert [rule.name for rule in again.settings.rule] == [
+        rule.name for rule in before.settings.rule[1:]
+    ]
+
+
+def test_a_file_that_comes_late_is_found_by_a_reload(tmp_path: Path) -> None:
+    before = settings.load(None, of(tmp_path))
+    assert settings.load_again(before, of(tmp_path)).files == ()
+    assert found(tmp_path).files == settings.load_again(before, of(tmp_path)).files
+
+
+@pytest.mark.parametrize("kind", ["a symlink to nowhere", "a folder"])
+def test_what_is_in_the_place_of_the_file_is_refused_where_it_cannot_be_read(
+    tmp_path: Path, kind: str
+) -> None:
+    """A mount that is away, or one that a container made: no other file is meant."""
+    place = tmp_path / "forewarn" / "agent.toml"
+    place.parent.mkdir()
+    if kind == "a folder":
+        place.mkdir()
+    else:
+        place.symlink_to(tmp_path / "away")
+    with pytest.raises(SettingsError, match=str(place)):
+        settings.load(None, of(tmp_path))
 
 
 @pytest.mark.parametrize(("told", "verdict"), stories.lines_beside(__file__, "settings.txt"))

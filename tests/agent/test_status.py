@@ -28,7 +28,11 @@ def page(
     counted: Activity, bench: Bench, last_look: float | None = 1763751958.1239, looks: int = 1
 ) -> str:
     live = activity.live_page(
-        healthy=True, endpoint_up=last_look is not None, last_look=last_look, looks=looks
+        healthy=True,
+        endpoint_up=last_look is not None,
+        name_known=True,
+        last_look=last_look,
+        looks=looks,
     )
     return (counted.page(bench.decider, bench.now) + live).decode()
 

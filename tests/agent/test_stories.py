@@ -115,6 +115,7 @@ class Expected:
         run = self.of.runs[which]
         known = {"attempt": run.attempt, "until": run.until - START, "rule": run.rule}
         known |= {"facts": run.facts, "event": run.event.event_id, "status": run.event.status}
+        known["undo_signal"] = getattr(run.action.settings, "undo_signal", "")
         assert {name: known[name] for name in facts} == facts
 
     def busy(self, told: str) -> None:
@@ -219,10 +220,12 @@ class Story:
         sent = [each.request for each in self.bench.approvals if each.event.event_id == event_id]
         return self.bench.tell(decider.ApprovalAnswered(sent[-1], ANSWERS[how]))
 
-    def end(self, which: str, outcome: str = "done", text: str = "said so") -> list[str]:
+    def end(
+        self, which: str, outcome: str = "done", text: str = "said so", *, final: bool = False
+    ) -> list[str]:
         """End an action."""
         run = self.bench.runs[which].run
-        return self.bench.tell(decider.ActionFinished(run, ActionOutcome(outcome), text))
+        return self.bench.tell(decider.ActionFinished(run, ActionOutcome(outcome), text, final))
 
     def kill(self, boot: str = "boot-1", *, without_rules: bool = False) -> list[str]:
         """Begin again from the journal, by the rules before, those given since, or none."""

@@ -157,6 +157,9 @@ class Agents:
     def write(self, rules: str) -> None:
         self.agent_.write(self.known.get(rules, rules.replace(" ; ", "\n")))
 
+    def lose_drop_ins(self) -> None:
+        (self.agent_.folder / "agent.d").rename(self.agent_.folder / "away")
+
     def start(self, *options: str, by: str = "", piped: str = "") -> None:
         self.agent_.start(*options, by=COMMAND_LINE if by else (), piped=bool(piped))
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import forked
+from agent import workplace
 from client.scripted import Asked, document, message, serving
 from client.world import listed
 from end_to_end.playing import Playing
 from end_to_end.running import Running, lasting
 from forewarn.cli.exits import ExitStatus
 from patience import until
-from programs import Printing
+from programs import Printing, Program
 
 FLEET = """
 [[availability_set]]
@@ -124,6 +125,65 @@ def test_a_signal_ends_a_watch_at_once_and_quietly_whatever_its_command_does(
     assert watching.stop(signal.SIGINT) == ExitStatus.INTERRUPTED, "the command lasts ten minutes"
     assert watching.errors() == ""
     service.call("cancel", event_id)
+
+
+def clinging(folder: Path, at_term: str) -> tuple[str, Path, Path]:
+    """Return a command whose program does a thing at SIGTERM and goes on while a file is there."""
+    begun, asked = folder / "begun", folder / "asked"
+    program = folder / "drain"
+    script = f"trap '{at_term}' TERM\ntouch BEGUN; while [ -e BEGUN ]; do sleep 0.05; done\n"
+    for word, path in {"BEGUN": begun, "ASKED": asked, "PID": folder / "pid"}.items():
+        script = script.replace(word, str(path))
+    program.write_text(f"#!/bin/sh\n{script}")
+    program.chmod(0o755)
+    return f"{program} && true", begun, asked
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_ends_the_program_of_a_command_with_its_shell_and_the_watch_waits_for_it(
+    tmp_path: Path, name: str
+) -> None:
+    """Else the next watch would run it a second time beside itself."""
+    command, begun, asked = clinging(tmp_path, "sleep 0.2; touch ASKED; rm BEGUN; exit 0")
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        given = ("--endpoint", server.url, "--name", "web-0", "--exec", command)
+        watching = Printing(tmp_path, "watch", *given)
+        try:
+            until(begun.exists)
+            number = signal.Signals[name]
+            status = ExitStatus.INTERRUPTED if name == "SIGINT" else ExitStatus.TERMINATED
+            assert watching.stop(number) == status
+            assert asked.exists()
+            assert not begun.exists()
+        finally:
+            begun.unlink(missing_ok=True)
+
+
+def test_a_second_signal_kills_the_program_of_a_command_that_does_not_end(tmp_path: Path) -> None:
+    command, begun, asked = clinging(tmp_path, "echo $$ > PID; mv PID ASKED")
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        given = ("--endpoint", server.url, "--name", "web-0", "--exec", command)
+        watching = Printing(tmp_path, "watch", *given)
+        try:
+            until(begun.exists)
+            watching.send(signal.SIGTERM)
+            until(asked.exists)
+            pid = asked.read_text()
+            assert watching.stop(signal.SIGTERM) == ExitStatus.TERMINATED
+            assert workplace.ended(int(pid))
+            assert begun.exists()
+        finally:
+            begun.unlink(missing_ok=True)
+
+
+def test_a_watch_that_nohup_began_outlives_its_terminal(tmp_path: Path) -> None:
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        given = ("--endpoint", server.url, "--name", "web-0")
+        program = Program(tmp_path / "log")
+        program.begin(["-m", "forewarn", "watch", *given], within=["nohup"])
+        program.wait_for(b"appeared")
+        program.send(signal.SIGHUP)
+        assert program.stop() == ExitStatus.TERMINATED
 
 
 def test_a_command_that_fails_is_told_and_the_watch_goes_on(

@@ -89,6 +89,24 @@ def test_it_ends_with_the_programs_status_or_its_signals_or_that_of_a_mistake() 
     assert run("--", "/no/such/program").returncode == 2
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_signal_ends_what_the_program_began(tmp_path: Path) -> None:
+    begun, asked = tmp_path / "begun", tmp_path / "asked"
+    loop = f"touch {begun}; while [ -e {begun} ]; do sleep 0.05; done"
+    inner = tmp_path / "tests"
+    inner.write_text(f"#!/bin/sh\ntrap 'touch {asked}; exit 0' TERM\n{loop}\n")
+    inner.chmod(0o755)
+    argv = [*FOREWARN, "emulator", "--", "sh", "-c", f"{inner}; true"]
+    with forked.Forked(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        try:
+            patience.until(begun.exists)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(patience.SECONDS) == 128 + signal.SIGTERM
+            assert asked.exists()
+        finally:
+            begun.unlink(missing_ok=True)
+
+
 def test_a_program_finds_it_and_is_warned_once_of_a_header_that_azure_may_refuse() -> None:
     ask = f"u.urlopen(u.Request(os.environ['FOREWARN_ENDPOINT'] + '/{EVENTS}', headers=header))"
     program = "import os, urllib.request as u; header = {'Metadata': 'True'}"

@@ -47,6 +47,7 @@ CALM: Final = {
     'forewarn_maintenances{state="halted"}': "0",
     'forewarn_agent_healthy{instance="web-0"}': "1",
     'forewarn_agent_endpoint_up{instance="web-0"}': "1",
+    'forewarn_agent_name_known{instance="web-0"}': "1",
     'forewarn_agent_stuck{instance="web-0"}': "0",
     'up{instance="web-0", job="forewarn-agent"}': "1",
 }

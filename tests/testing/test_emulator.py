@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -461,6 +462,71 @@ def test_what_an_observer_of_requests_raises_comes_with_the_next_call(
     assert get(web).status_code == 200
     with pytest.raises(AssertionError, match="GET"):
         emulator.advance(1)
+
+
+def test_an_observer_that_asks_the_emulator_is_refused_and_holds_nothing_up(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    """It is on the thread that would have to answer."""
+    refused: list[str] = []
+    questions: list[Callable[[], object]] = [
+        lambda: emulator.now,
+        emulator.end_waits,
+        emulator.until_idle,
+        lambda: emulator.until(lambda: False),
+    ]
+
+    def observe(_: Exchange) -> None:
+        for ask in questions:
+            with pytest.raises(RuntimeError) as refusal:
+                ask()
+            refused.append(str(refusal.value))
+        assert emulator.requests
+
+    emulator.on_request(observe)
+    assert get(web).status_code == 200
+    with pytest.raises(RuntimeError):
+        emulator.advance(1)
+    assert len(set(refused)) == 1
+    assert len(refused) == len(questions)
+
+
+def test_a_condition_of_anything_is_looked_at_though_nothing_happens_here(
+    emulator: Emulator,
+) -> None:
+    looked, drained = threading.Event(), threading.Event()
+
+    def drain() -> None:
+        looked.wait(patience.SECONDS)
+        drained.set()
+
+    def is_drained() -> bool:
+        found = drained.is_set()
+        looked.set()
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(drain)
+        emulator.until(is_drained, patience.SECONDS)
+    assert not emulator.requests
+
+
+def test_a_condition_is_looked_at_once_more_when_its_time_is_over(emulator: Emulator) -> None:
+    looks = 0
+
+    def holds() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks == 2
+
+    emulator.until(holds, 0.001)
+    with pytest.raises(NotIdle):
+        emulator.until(lambda: False, 0.001)
+
+
+def test_a_beginning_without_a_zone_is_refused_by_its_name() -> None:
+    with pytest.raises(ValueError, match="beginning"):
+        Emulator(beginning=datetime(2026, 1, 1))
 
 
 # Faults.

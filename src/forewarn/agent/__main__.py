@@ -32,14 +32,19 @@ def main(arguments: Sequence[str]) -> int:
     """
     config = Path(arguments[-1]) if "--config" in arguments else None
     try:
-        own = settings.load(config, os.environ).settings
+        loaded = settings.load(config, os.environ)
     except SettingsError as error:
         return _failed(USAGE, str(error))
+    own = loaded.settings
     logs.set_up(own.log)
+    if not loaded.files:
+        logs.LOGGER.warning("no settings file: the agent has no rules until a reload finds one")
     prepare_types()
 
     def reload() -> tuple[Rule, ...]:
-        return settings.load(config, os.environ).settings.rule
+        nonlocal loaded
+        loaded = settings.load_again(loaded, os.environ)
+        return loaded.settings.rule
 
     with contextlib.ExitStack() as open_:
         try:

@@ -52,6 +52,8 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
         "stuck": "Actions that could not be undone and need an operator.",
         "healthy": "1 if /healthz says that the agent works, 0 otherwise.",
         "endpoint_up": "1 if the endpoint answered the last question, 0 otherwise.",
+        "name_known": "1 if the agent knows the name by which the endpoint calls this machine, 0 "
+        "otherwise.",
         "last_look_timestamp_seconds": "When the endpoint last answered, in seconds since 1970.",
         "looks_total": "Answers of the endpoint.",
     }
@@ -226,11 +228,14 @@ def _log(event_id: str, text: str, *, rule: str | None = None, level: int = logg
     LOGGER.log(level, "%s", text, extra={"facts": facts})
 
 
-def live_page(*, healthy: bool, endpoint_up: bool, last_look: float | None, looks: int) -> bytes:
+def live_page(
+    *, healthy: bool, endpoint_up: bool, name_known: bool, last_look: float | None, looks: int
+) -> bytes:
     """Return the metrics that change without any input. Any thread may call it."""
     return _page(
         healthy={(): int(healthy)},
         endpoint_up={(): int(endpoint_up)},
+        name_known={(): int(name_known)},
         last_look_timestamp_seconds={} if last_look is None else {(): last_look},
         looks_total={(): looks},
     )

@@ -28,7 +28,7 @@ from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
-from forewarn.client.event import ClientError, Event, Misuse, RequestRefused, Trouble
+from forewarn.client.event import ClientError, Event, RequestRefused, Trouble
 from forewarn.client.sync import Client
 from forewarn.client.watch import NO_NAME
 from forewarn.settings import OFF
@@ -61,8 +61,7 @@ class Poller:
         tell: Callable[[decider.Input], None],
         known: Iterable[Event] = (),
     ) -> None:
-        self.trouble = ""
-        """The reason why no good answer comes; `""` while they do."""
+        self._fault = self._told = self._unnamed = ""
         self.misnamed = ""
         """The complaint that the endpoint has another name for this machine; `""` for none."""
         self._endpoint, self._given = endpoint, machine
@@ -76,6 +75,24 @@ class Poller:
         self._saying = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look, name="poller", daemon=True)
+
+    @property
+    def trouble(self) -> str:
+        """The reason why no good answer comes, or an event cannot be read; `""` while all is well.
+
+        The first is a fault of our own, which ends with the next document, the second the client's.
+        """
+        return self._fault or self._told
+
+    @property
+    def nameless(self) -> str:
+        """The reason why no event counts as this machine's; `""` while its name is known."""
+        return self.misnamed or ("" if self._client.name else self._unnamed)
+
+    @property
+    def is_named(self) -> bool:
+        """True if the name is known by which the endpoint calls this machine."""
+        return bool(self._client.name) and not self.misnamed
 
     @property
     def answered_at(self) -> float | None:
@@ -120,24 +137,28 @@ class Poller:
 
     def _look(self) -> None:
         """Look until it is closed, whatever happens: an agent that sees nothing is useless."""
+        has_ended = False
         while not self._closed.is_set():
             try:
+                if has_ended:  # it may fail as well, where the process has no files left
+                    self._documents = self._client.documents(
+                        known=self._known, on_trouble=self._note
+                    )
+                    self._told, has_ended = "", False
                 for document in self._documents:
-                    self.trouble, self._known = "", document.events
+                    self._fault, self._known = "", document.events
                     self._tell(decider.DocumentSeen(document.events, self._client.name))
                     if self._given and self._is_name_doubted(document.events):
                         status.start_thread(self._compare_names)
             except Exception as error:
+                if self._closed.is_set():
+                    return
                 LOGGER.exception(
                     "internal error while watching the endpoint; the agent tries again"
                 )
-                self.trouble = f"internal error: {error}"
+                self._fault, has_ended = f"internal error: {error}", True
                 self._documents.close()
                 self._closed.wait(FAULT_SECONDS)
-                with contextlib.suppress(Misuse):  # it was closed
-                    self._documents = self._client.documents(
-                        known=self._known, on_trouble=self._note
-                    )
 
     def _is_name_doubted(self, events: Iterable[Event]) -> bool:
         """Return True if no listed event is this machine's, and once at the start.
@@ -175,8 +196,11 @@ class Poller:
             self._comparing.release()
 
     def _note(self, trouble: Trouble) -> None:
-        if trouble.reason != NO_NAME:  # its end is not told
-            self.trouble = "" if trouble.over else trouble.message
+        if trouble.reason == NO_NAME:  # its end is not told
+            use = "no event counts as this machine's own: set client.machine"
+            self._unnamed = f"{trouble.message}; until then {use}"
+        else:
+            self._told = "" if trouble.over else trouble.message
 
     def _approve(self, output: decider.ApproveEvent) -> None:
         taken: bool | None = None
@@ -383,7 +407,7 @@ class Daemon:
                 return (503, TEXT, f"{ailment}\n".encode()) if ailment else (200, TEXT, b"ok\n")
             case "/status":
                 told = dict(self._told) if own else status.without_reasons(self._told)
-                told["trouble"] = self._trouble or poller.trouble or poller.misnamed
+                told["trouble"] = self._trouble or poller.trouble or poller.nameless
                 told["endpoint"] = {
                     "answers": poller.is_answered,
                     "answered_seconds_ago": None if at is None else round(now - at, 1),
@@ -394,6 +418,7 @@ class Daemon:
                 live = activity.live_page(
                     healthy=not ailment,
                     endpoint_up=poller.is_answered,
+                    name_known=poller.is_named,
                     last_look=None if at is None else wall - (now - at),
                     looks=poller.looks,
                 )
@@ -455,7 +480,7 @@ class Daemon:
             for line in str(error).splitlines():
                 LOGGER.error("kept the old rules: %s", line)  # noqa: TRY400 - told whole
         else:
-            LOGGER.info("reloaded the rules")
+            LOGGER.info("reloaded the rules", extra={"facts": {"rules": len(rules)}})
         self._handle(decider.Reloaded(rules))
         self._notifier.tell("READY=1")
 

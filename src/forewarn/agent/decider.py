@@ -267,9 +267,6 @@ LEFT_SECONDS: Final = 1.0
 """The time for any other stopped action: nothing runs that needs an orderly end. One that hangs in
 the system, such as a read from a file server that is away, is left behind, and not waited for."""
 
-LONGEST_PAUSE_SECONDS: Final = 60.0
-"""The longest pause between two tries to undo something."""
-
 AT_ONCE: Final = 50
 """The most actions that run at once for events with no more notice than the one that waits: a
 process has a limit of files. Twice as many run in all, so no Preempt waits for fifty reboots."""
@@ -281,6 +278,8 @@ records, and this machine's own events must not wait for a thousand."""
 ENDED_IN_IT: Final = "the agent ended while it ran"
 NO_END: Final = "it went on after it was told to stop"
 NEEDED_AGAIN: Final = "it was stopped, because another event needs the action done"
+TOO_LONG: Final = "another event's run took longer than its own limit"
+IN_THE_WAY: Final = "it was stopped for a more urgent event, whose rule waits for something else"
 
 
 class _Run(msgspec.Struct):
@@ -299,6 +298,10 @@ class _Run(msgspec.Struct):
     cut: bool = False
     """True if it was stopped for another reason than its own limit."""
     left: bool = False
+    yields: bool = False
+    """True if it was stopped for a more urgent event."""
+    joined: dict[str, float] = msgspec.field(default_factory=dict)
+    """The times at which other events began to wait for it."""
 
     @property
     def until(self) -> float:
@@ -330,7 +333,8 @@ class Decider:
         self._stop_seconds, self._stop_at = stop_seconds, math.inf
         self._number = 0
         self._runs: dict[str, _Run] = {}
-        self._retries: dict[tuple[str, bool], float] = {}
+        self._failed: dict[tuple[str, bool], float] = {}
+        """When an action, or its undo, failed that is to be tried again, by its effect's key."""
         self._deadlines: dict[str, float] = {}
         self._unidentified: dict[str, float] = {}
         self._waits: dict[str, float] = {}
@@ -341,7 +345,7 @@ class Decider:
     @property
     def busy(self) -> bool:
         """True if an action, a retry or a question to others is under way or due."""
-        waits = bool(self._retries or self._waits) and not self._closing
+        waits = bool(self._failed or self._waits) and not self._closing
         return bool(self._runs) or waits or self._approvals.busy
 
     def handle(self, told: Input, now: float) -> list[Output]:
@@ -373,8 +377,6 @@ class Decider:
             case ShutdownRequested():
                 self._closing = True
                 self._stop_at = min(self._stop_at, now + self._stop_seconds)
-            case _:
-                pass  # time has passed
         if self.looked:  # before that it is unknown which events are over
             self._go_on(now)
         self.wake_at = min((at for at in self._wakes if at < math.inf), default=None)
@@ -394,7 +396,7 @@ class Decider:
     def _retry_undoing(self, *, interrupted: bool) -> None:
         if any(effect.stuck or effect.interrupted for effect in self.state.effects.values()):
             self._write(state.RetryRequested(interrupted=interrupted))
-        self._retries.clear()
+        self._failed.clear()
 
     def _run(self, number: int) -> _Run | None:
         return next((run for run in self._runs.values() if run.number == number), None)
@@ -411,17 +413,13 @@ class Decider:
         self._wait_for_name(now)
         self._choose_all(now)
         self._try_held(now)
-        self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
+        self._failed = {k: at for k, at in self._failed.items() if self._tries_again(*k)}
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
             if run.stopped is not None and now >= run.stopped + run.grace:
                 self._conclude(run, ActionFinished(run.number, ActionOutcome.CUT, NO_END), now)
         if not self._closing:
-            mine_first = sorted(
-                self.state.cases.values(),
-                key=lambda case: (not self.events[case.event_id].concerns_me, self._deadline(case)),
-            )
-            for case in mine_first:
+            for case in sorted(self.state.cases.values(), key=self._urgency):
                 self._advance(case, now)
         for run in self._runs.values():
             self._oversee(run, now)
@@ -481,7 +479,7 @@ class Decider:
             if case.phase is not Phase.HELD or self.stays_held(case, now):
                 continue
             event = self.events[case.event_id]
-            if asked or self._has_more_notice(case, event):
+            if asked or case.has_more_notice(event.not_before):
                 again = state.EventRetried(
                     event_id=case.event_id,
                     not_before=event.not_before,
@@ -503,22 +501,6 @@ class Decider:
             if rule.name == case.rule.name and rule.acts and rules.concerns(rule, event):
                 return None if rule == case.rule else rule
         return None
-
-    def _has_more_notice(self, case: Case, event: Event) -> bool:
-        """Return True if only the notice was too short for a held event, and it is longer now.
-
-        A try is written with its NotBefore, so each NotBefore is tried once.
-        """
-        tried, now = case.event.not_before, event.not_before
-        if tried is None or now is None or now <= tried:
-            return False
-        return all(
-            result is None
-            or result.good
-            or result is ActionOutcome.NO_TIME
-            or (result is ActionOutcome.CUT and case.rule.prepare[index].settings.repeatable)
-            for index, result in enumerate(case.results)
-        )
 
     def stays_held(self, case: Case, now: float) -> str:
         """Return the reason why a reload does not retry a held event; `""` if it does."""
@@ -555,6 +537,10 @@ class Decider:
         elif rule.even_if_started:
             return math.inf
         return self._deadlines.get(case.event_id, math.inf)
+
+    def _urgency(self, case: Case) -> tuple[bool, float]:
+        """Return a sort key: this machine's events first, then those with less notice."""
+        return not self.events[case.event_id].concerns_me, self._deadline(case)
 
     def _missing(self, case: Case) -> list[int]:
         # Of a held case nothing more is begun, but what a boot has undone.
@@ -620,23 +606,28 @@ class Decider:
             own = effect is not None and effect.event_id == case.event_id and not effect.final
             reason = self._reason_against(case, index, effect, now)
             if reason is not None:
+                text = TOO_LONG if reason is ActionOutcome.FAILED else ""
                 if own and effect is not None and effect.outcome is not None:
                     reason = effect.outcome  # it was begun, and is not tried again
-                skipped = state.ActionSkipped(event_id=case.event_id, index=index, outcome=reason)
-                self._write(skipped)
+                self._write(
+                    state.ActionSkipped(
+                        event_id=case.event_id, index=index, outcome=reason, text=text
+                    )
+                )
                 if case.phase is Phase.HELD:
                     return
                 continue
+            deadline = self._deadline(case)
+            self._wakes += [deadline] if deadline > now else []
+            if effect is not None and case.event_id in effect.served:  # it is no first try
+                pause = case.rule.prepare[index].settings.retry_seconds
+                if (again := self._failed.get((key, False), -math.inf) + pause) > now:
+                    self._wakes.append(again)
+                    return
             if effect is not None and effect.busy:
-                if (deadline := self._deadline(case)) > now:
-                    self._wakes.append(deadline)
+                self._hurry(case, index, effect, now)
                 return
-            pause = self._retries.get((key, False), now)
-            if pause > now:
-                self._wakes.append(pause)
-                return
-            if not self._has_room(deadline := self._deadline(case)):
-                self._wakes += [deadline] if deadline > now else []
+            if not self._has_room(deadline):
                 return
             attempt = effect.attempt + 1 if effect is not None and own else 1
             begun = state.ActionBegun(
@@ -644,6 +635,21 @@ class Decider:
             )
             self._begin(begun, now)
             return
+
+    def _hurry(self, case: Case, index: int, effect: state.Effect, now: float) -> None:
+        """Stop another's run that waits for something else than this more urgent event's rule asks.
+
+        This event then does the action in its own way, and the other begins again after it.
+        """
+        run, doing = self._runs[effect.key], effect.action.settings
+        asked = case.rule.prepare[index].settings
+        is_same = asked.serves(doing) and doing.serves(asked)
+        if run.undo or run.stopped is not None or is_same or not doing.repeatable:
+            return
+        owners = [e for e in self._waiting(effect.key) if e.event_id == effect.event_id]
+        if all(self._urgency(case) < self._urgency(owner) for owner in owners):
+            run.stopped, run.cut, run.yields = now, True, True
+            self._out.append(StopAction(run.number))
 
     def _has_room(self, deadline: float) -> bool:
         if len(self._runs) >= 2 * AT_ONCE:
@@ -659,12 +665,18 @@ class Decider:
         if terms.tells:
             return None
         if effect is not None and effect.outcome is ActionOutcome.DONE:
-            return ActionOutcome.SHARED
-        if effect is not None and effect.interrupted and not effect.busy:
+            if effect.action.settings.serves(terms):
+                return ActionOutcome.SHARED
+        elif effect is not None and effect.interrupted and not effect.busy:
             return ActionOutcome.INTERRUPTED  # nor may it be begun again for another event
         run = self._runs.get(case.effect(index))
         running = run is not None and not run.undo
         own = running and effect is not None and effect.event_id == case.event_id
+        if running and not own and run is not None:
+            until = run.joined.setdefault(case.event_id, now) + terms.time_limit_seconds
+            if now >= until:
+                return ActionOutcome.FAILED
+            self._wakes.append(until)
         started = self.events[case.event_id].status != EventStatus.SCHEDULED
         if started and not rule.even_if_started and index not in case.again and not own:
             return ActionOutcome.STARTED
@@ -691,12 +703,13 @@ class Decider:
             grace=GRACE_SECONDS if terms.runs_programs else LEFT_SECONDS,
         )
         self._runs[effect.key] = run
+        self._failed.pop((effect.key, run.undo), None)
         run.deadline = self._latest(run)
         self._out.append(
             BeginAction(
                 run=run.number,
                 effect=effect.key,
-                action=effect.action,
+                action=effect.undo_by if record.undo else effect.action,
                 undo=record.undo,
                 event=self.events.get(effect.event_id, effect.event),
                 rule=effect.rule,
@@ -716,6 +729,9 @@ class Decider:
             final = not terms.repeatable
             self._end(effect, ActionOutcome.INTERRUPTED, ENDED_IN_IT, final=final)
             return
+        if run.yields and outcome is not ActionOutcome.DONE:
+            self._end(effect, ActionOutcome.CUT, IN_THE_WAY, final=False)
+            return
         if outcome is not ActionOutcome.DONE:
             cut = run.cut or (outcome is ActionOutcome.CUT and run.stopped is None)
             outcome = ActionOutcome.CUT if cut and not run.undo else ActionOutcome.FAILED
@@ -724,27 +740,24 @@ class Decider:
             elif run.stopped is not None and not run.cut:
                 text = f"it took longer than {terms.time_limit_seconds:g} s; {text}"
         if run.undo:
-            pause = min(LONGEST_PAUSE_SECONDS, terms.retry_seconds * 2 ** (effect.undo_attempt - 1))
             final = effect.undo_attempt > terms.undo_retries and not run.cut
         else:
-            pause = terms.retry_seconds
-            too_late = now + pause >= run.deadline
+            too_late = now + terms.retry_seconds >= run.deadline
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = told.final or over or effect.attempt > terms.retries
-        final = final or outcome is ActionOutcome.DONE
-        if not final:
-            self._retries[effect.key, run.undo] = now + pause
-        else:
-            self._retries.pop((effect.key, run.undo), None)
-        self._end(effect, outcome, text, final=final)
+        is_done = outcome is ActionOutcome.DONE
+        if not (final or is_done):
+            self._failed[effect.key, run.undo] = now
+        once = told.final or (run.stopped is not None and not terms.repeatable)
+        in_doubt = once and final and not is_done and not run.undo
+        self._end(effect, outcome, text, final=final or is_done, in_doubt=in_doubt)
 
-    def _end(self, effect: state.Effect, outcome: ActionOutcome, text: str, *, final: bool) -> None:
-        text = state.shortened(text)
-        self._write(
-            state.ActionEnded(
-                effect=effect.key, undo=effect.undoing, outcome=outcome, final=final, text=text
-            )
+    def _end(self, effect: state.Effect, outcome: ActionOutcome, text: str, **facts: bool) -> None:
+        key, text = effect.key, state.shortened(text)
+        ended = state.ActionEnded(
+            effect=key, undo=effect.undoing, outcome=outcome, text=text, **facts
         )
+        self._write(ended)
 
     def _undo(self, now: float) -> None:
         """Begin to undo effects that no event needs, the last action first.
@@ -762,9 +775,9 @@ class Decider:
                 waits.update(effect.served)
             if later or effect.busy or effect.stuck:
                 continue
-            pause = self._retries.get((effect.key, True), now)
-            if pause > now:
-                self._wakes.append(pause)
+            failed = self._failed.get((effect.key, True), -math.inf)
+            if (again := failed + effect.undo_pause_seconds) > now:
+                self._wakes.append(again)
                 continue
             if not self._has_room(math.inf):
                 return

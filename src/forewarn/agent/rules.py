@@ -87,8 +87,10 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     not approve the event. By default hold: a machine that is not prepared keeps its whole notice.
     """
     repeatable: bool = False
-    """`true`: it may begin again after the agent ended while it ran, and its undo stops for an
-    event that needs it done. By default no: only you know if doing it twice is harmless."""
+    """`true`: it may begin again after the agent ended while it ran, and for another event after it
+    was cut or took too long; it stops for a more urgent event whose rule waits for less, and its
+    undo for an event that needs it done. By default no: only you know if doing it twice is
+    harmless."""
     after_boot: Literal["undo", "again", "forget"] = "undo"
     """The effect of a boot during the event. `undo`, the default: its effect is still there, or
     undoing it again is harmless, so it is undone when the event is over. `forget`: the boot has
@@ -97,8 +99,16 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def effect(self) -> str:
-        """The key of its effect on the machine: actions with equal keys are done once."""
+        """The key of its effect on the machine: actions with equal keys are done once.
+
+        What they wait for is not in it: two effects on one server would undo each other.
+        """
         return ""
+
+    def serves(self, asked: "ActionSettings") -> bool:
+        """Return True if it waits, once it is done, for all that another of the same key asks."""
+        del asked
+        return True
 
     @property
     def undoes(self) -> bool:
@@ -201,6 +211,10 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         return f"signal {self.signal} {self.unit or self.pid_file}"
 
+    def serves(self, asked: ActionSettings) -> bool:
+        assert isinstance(asked, SignalSettings)
+        return asked.wait == "nothing" or (self.wait, self.file) == (asked.wait, asked.file)
+
     @property
     def runs_programs(self) -> bool:
         return bool(self.unit)
@@ -228,6 +242,10 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
     @property
     def effect(self) -> str:
         return "ready"
+
+    def serves(self, asked: ActionSettings) -> bool:
+        assert isinstance(asked, ReadySettings)
+        return self.wait_seconds >= asked.wait_seconds
 
     def __post_init__(self) -> None:
         if self.wait_seconds >= self.time_limit_seconds:
@@ -260,6 +278,10 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
     @property
     def effect(self) -> str:
         return f"haproxy {self.socket} {self.server}"
+
+    def serves(self, asked: ActionSettings) -> bool:
+        assert isinstance(asked, HaproxySettings)
+        return self.wait_sessions or not asked.wait_sessions
 
     def __post_init__(self) -> None:
         backend, slash, server = self.server.partition("/")
@@ -304,7 +326,9 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         if not self.shared:
             return ""
-        return f"http {json.dumps([self.method, self.url, self.body, self.undo_url])}"
+        there = [self.method, self.url, self.body, self.headers, self.header_files]
+        back = [self.undo_method, self.undo_url, self.undo_body]
+        return f"http {json.dumps([*there, *back])}"
 
     def __post_init__(self) -> None:
         for name, value in {"url": self.url, "undo_url": self.undo_url}.items():
@@ -657,7 +681,7 @@ class ActionOutcome(StrEnum):
     CUT = "cut"
     """The notice, or the event, was over before it had ended."""
     INTERRUPTED = "interrupted"
-    """The agent ended while it ran, and it is not repeatable."""
+    """The agent ended while it ran, or it may have been done already, and it is not repeatable."""
     NO_TIME = "no-time"
     """It was not begun: too little notice was left."""
     STARTED = "started"

@@ -156,8 +156,25 @@ def load(
     )
 
 
+def load_again(before: Loaded, environment: Mapping[str, str]) -> Loaded:
+    """Return the settings as the files of `before` are now; find a file only if it had none.
+
+    SettingsError too where the file or the folder of drop-ins is gone, as on a mount that is away:
+    the rules in them must not be taken for removed.
+    """
+    path, *drop_ins = before.files or (None,)
+    if path is not None and drop_ins and not _folder(path).is_dir():
+        message = f"{_folder(path)} is gone: if its drop-ins are to go, leave the folder empty"
+        raise SettingsError(message)
+    return load(path, environment)
+
+
+def _folder(path: Path) -> Path:
+    return path.parent / f"{path.stem}{DROP_INS}"
+
+
 def _drop_ins(path: Path) -> tuple[Path, ...]:
-    folder = path.parent / f"{path.stem}{DROP_INS}"
+    folder = _folder(path)
     try:
         # A hidden one is what an editor or a tool has there while it writes another.
         found = tuple(

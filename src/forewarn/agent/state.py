@@ -141,6 +141,8 @@ class ActionEnded(Record, frozen=True, kw_only=True):
     final: bool
     text: str = ""
     """Its message for people, shortened."""
+    in_doubt: bool = False
+    """True if it may have been done nevertheless, and must not be done twice."""
 
 
 class ActionSkipped(Record, frozen=True, kw_only=True):
@@ -149,6 +151,8 @@ class ActionSkipped(Record, frozen=True, kw_only=True):
     event_id: str
     index: int
     outcome: ActionOutcome
+    text: str = ""
+    """The message for people, where `outcome` does not say it."""
 
 
 class EventApproved(Record, frozen=True, kw_only=True):
@@ -227,6 +231,26 @@ class Case(msgspec.Struct, kw_only=True, dict=True):
         """Return the key of the effect of one of its actions."""
         return self.effects[index]
 
+    def has_more_notice(self, not_before: datetime | None) -> bool:
+        """Return True if only its notice was too short, and it is longer now.
+
+        A try is written with its NotBefore, so each NotBefore is tried once.
+        """
+        tried = self.event.not_before
+        if tried is None or not_before is None or not_before <= tried:
+            return False
+        return all(
+            result is None
+            or result.good
+            or result is ActionOutcome.NO_TIME
+            or (result is ActionOutcome.CUT and self.rule.prepare[index].settings.repeatable)
+            for index, result in enumerate(self.results)
+        )
+
+
+LONGEST_PAUSE_SECONDS: Final = 60.0
+"""The longest pause between two tries to undo something."""
+
 
 class Effect(msgspec.Struct, kw_only=True):
     """The effect of an action on the machine, complete or under way, that was not undone."""
@@ -236,6 +260,8 @@ class Effect(msgspec.Struct, kw_only=True):
     """The event for which it was begun last."""
     rule: str
     action: RuleAction
+    undo_by: RuleAction
+    """The action by which it is undone: `action`, or an earlier one if that has no undo."""
     index: int
     order: int
     """Effects are undone from the highest order to the lowest."""
@@ -250,7 +276,8 @@ class Effect(msgspec.Struct, kw_only=True):
     stuck: ActionOutcome | None = None
     """The outcome of the last attempt to undo it, once that has failed for good."""
     interrupted: bool = False
-    """True if the agent ended while it ran, and it is not repeatable."""
+    """True if it did not end by itself, or may have been done, and is not repeatable: no event
+    begins it again."""
     facts: dict[str, Any] | None = None
     """The facts that the action noted before it changed anything; None for none."""
     text: str = ""
@@ -267,6 +294,12 @@ class Effect(msgspec.Struct, kw_only=True):
     def busy(self) -> bool:
         """True if it is being done or undone."""
         return self.doing or self.undoing
+
+    @property
+    def undo_pause_seconds(self) -> float:
+        """The pause before the next try to undo it, after one that failed."""
+        pause = self.action.settings.retry_seconds * 2.0 ** (self.undo_attempt - 1)
+        return min(LONGEST_PAUSE_SECONDS, pause)
 
 
 AnyRecord = (
@@ -350,8 +383,9 @@ class AgentState:
                 case_ = self.cases[record.event_id]
                 case_.results[record.index] = record.outcome
                 served = self.effects.get(case_.effect(record.index))
-                if served is not None and _is_of(served, case_) and served.text:
-                    case_.reasons[record.index] = served.text
+                told = record.text or (served.text if served and _is_of(served, case_) else "")
+                if told:
+                    case_.reasons[record.index] = told
                 if served is not None and case_.event_id not in served.served:
                     served.served.append(case_.event_id)
                 _settle(case_)
@@ -407,12 +441,14 @@ class AgentState:
     def _begin(self, record: ActionBegun) -> None:
         case = self.cases[record.event_id]
         before = self.effects.get(record.effect)
+        action = case.rule.prepare[record.index]
         self._order += 1
         self.effects[record.effect] = Effect(
             key=record.effect,
             event=case.event,
             rule=case.rule.name,
-            action=case.rule.prepare[record.index],
+            action=action,
+            undo_by=before.undo_by if before and not action.settings.undoes else action,
             index=record.index,
             order=before.order if before else self._order,
             attempt=record.attempt,
@@ -425,7 +461,8 @@ class AgentState:
         effect = self.effects[record.effect]
         effect.doing, effect.outcome, effect.final = False, record.outcome, record.final
         effect.text = "" if record.outcome.good else record.text
-        effect.interrupted = record.final and record.outcome is ActionOutcome.INTERRUPTED
+        is_interrupted = record.final and record.outcome is ActionOutcome.INTERRUPTED
+        effect.interrupted = is_interrupted or record.in_doubt
         case = self.cases.get(effect.event_id)
         if record.final and case is not None and _is_of(effect, case):
             if case.results[effect.index] is None:

@@ -37,7 +37,7 @@ REASONS: Final[Mapping[ActionOutcome, str]] = MappingProxyType(
         ActionOutcome.CUT: "the notice ended before it was done",
         ActionOutcome.NO_TIME: "too little notice was left to begin it",
         ActionOutcome.STARTED: "the event had started before it was begun",
-        ActionOutcome.INTERRUPTED: "the agent ended while it ran, and it is not repeatable",
+        ActionOutcome.INTERRUPTED: "it may be half done already, and it is not repeatable",
     }
 )
 """The reasons of outcomes without a message of their own."""

@@ -5,13 +5,18 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from forewarn import clock
 from forewarn.vocabulary import ErrorCode
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 class ExitStatus(IntEnum):
@@ -146,11 +151,53 @@ def read_text(file: str, most: int) -> str:
 def handled(
     handler: Callable[[int, FrameType | None], None] | signal.Handlers, *names: str
 ) -> Iterator[None]:
-    """Handle signals, by their names, within; leave out those that this system does not have."""
+    """Handle signals, by their names, within; leave out those that this system does not have.
+
+    SIGHUP stays ignored where nohup has the command outlive its terminal.
+    """
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        numbers = [number for number in numbers if number != signal.SIGHUP]
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+END_SECONDS: Final = 10.0
+"""The time for a program to end after SIGTERM, as an action of the agent has it."""
+
+LOOK_SECONDS: Final = 0.02
+
+
+def end_session(process: "subprocess.Popen[bytes]") -> None:
+    """End a program that leads a session, and all that it began there; kill what does not end.
+
+    A signal that raises in the meantime has all of it killed at once. On Windows only the program
+    itself is ended.
+    """
+    until = clock.monotonic() + END_SECONDS
+    try:
+        is_there = _send(process, signal.SIGTERM)
+        while is_there and clock.monotonic() < until:
+            threading.Event().wait(LOOK_SECONDS)
+            process.poll()  # a program that has ended is not there any more once it was waited for
+            is_there = _send(process, 0)
+    finally:
+        if sys.platform != "win32":
+            _send(process, signal.SIGKILL)
+        process.wait()
+
+
+def _send(process: "subprocess.Popen[bytes]", number: int) -> bool:
+    """Send all of a session's first group a signal; return False if nothing is left of it."""
+    if sys.platform == "win32":
+        if number:
+            process.terminate()
+        return process.returncode is None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+        return True
+    return False

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import command
-from forewarn.cli.exits import ExitStatus, Failed, handled, need_program
+from forewarn.cli.exits import (
+    ENDING,
+    ExitStatus,
+    Failed,
+    end_session,
+    ended_by,
+    handled,
+    need_program,
+)
 from forewarn.cli.options import METADATA, flag, option
 
 if TYPE_CHECKING:
@@ -125,7 +133,7 @@ def watch(
     if program and NAMED.fullmatch(word := program.partition(" ")[0]):
         need_program(word)
     drawn = sys.stdout.isatty()
-    with handled(_end, "SIGTERM"), connected(endpoint, name) as client:
+    with handled(_end, "SIGTERM", "SIGHUP", "SIGQUIT"), connected(endpoint, name) as client:
         watching = client.watch(since=since, mine=mine, on_trouble=Troubles().tell)
         for change in watching:
             now = clock.now()
@@ -166,14 +174,14 @@ def _run(program: str, change: "Change", shown: str, endpoint: str) -> None:
     asked: list[int] = []  # a signal while it starts must not leave it behind
     process = None
     try:
-        with handled(lambda number, _: asked.append(number), "SIGTERM", "SIGINT"):
+        with handled(lambda number, _: asked.append(number), *ENDING, "SIGQUIT"):
             process = _begun(program, _variables(change, endpoint))
         for number in asked:
             signal.raise_signal(number)
         process.communicate(shown.encode() + b"\n")
     except BaseException:
         if process is not None:
-            process.terminate()
+            end_session(process)
         raise
     if process.returncode:
         what = output.printable(f"{change.kind} of {change.event.event_id}")
@@ -190,6 +198,7 @@ def _begun(program: str, variables: dict[str, str]) -> "subprocess.Popen[bytes]"
                 shell=True,
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
+                start_new_session=True,  # for a signal to all that it begins
                 env={**os.environ, **variables},
             )
         except OSError as error:
@@ -215,5 +224,5 @@ def _variables(change: "Change", endpoint: str) -> dict[str, str]:
     )
 
 
-def _end(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(ExitStatus.TERMINATED)
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(ended_by(number))

@@ -16,10 +16,12 @@ import click
 from forewarn.cli import output
 from forewarn.cli.command import command
 from forewarn.cli.exits import (
+    END_SECONDS,
     ENDING,
     OF_CODE,
     ExitStatus,
     Failed,
+    end_session,
     ended_by,
     handled,
     need_program,
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
     from forewarn.testing.certify import Handler, HandlerScenario, Result
 
 # The emulator.
-
-KILL_SECONDS: Final = 5.0
-"""The time for the program to end after SIGTERM."""
 
 
 @command(
@@ -139,7 +138,11 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
         return 0
     environment = os.environ | started.environment | {"FOREWARN_OPERATOR": operators}
     with system_can(f"run {command[0]}"):
-        process = subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
+        # A terminal's signals reach all that the program begins, and it may read from there.
+        alone = not os.isatty(0)
+        process = subprocess.Popen(  # noqa: S603 - what the user asks for
+            command, env=environment, start_new_session=alone
+        )
 
     def wait() -> None:
         process.wait()
@@ -147,15 +150,17 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
 
     threading.Thread(target=wait, daemon=True).start()
     over.wait()
-    return _end(process)
+    return _end(process, alone=alone)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> int:
+def _end(process: "subprocess.Popen[bytes]", *, alone: bool) -> int:
     """End the program if it still runs; return its status as shells do."""
-    if process.poll() is None:
+    if process.poll() is None and alone:
+        end_session(process)
+    elif process.poll() is None:
         process.terminate()
         try:
-            process.wait(KILL_SECONDS)
+            process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -14,6 +14,7 @@ may call an emulator, also one in which an event loop runs: no call but those th
 
 import asyncio
 import functools
+import math
 import operator
 import socket
 import threading
@@ -48,6 +49,9 @@ T = TypeVar("T")
 
 Span: TypeAlias = timedelta | float | str
 """A `timedelta`, seconds, or a text such as `90s`, `15m` or `1h30m`."""
+
+LOOK_SECONDS: Final = 0.05
+"""The longest pause between two looks at a condition, which may be about anything else."""
 
 IDLE_SECONDS: Final = 10.0
 """The time limit of `until_idle` and `until`, in real seconds: ten polls of a usual handler."""
@@ -154,7 +158,7 @@ class Emulator:
     Args:
         rules: Settings of `[rules]`, such as `{"preset": "azure"}`.
         port: The port on 127.0.0.1; 0 is any free one.
-        beginning: The clock's first time; None for the time of day.
+        beginning: The clock's first time, with its zone; None for the time of day.
     """
 
     def __init__(
@@ -164,6 +168,9 @@ class Emulator:
         port: int = 0,
         beginning: datetime | None = None,
     ) -> None:
+        if beginning is not None and beginning.tzinfo is None:
+            message = f"invalid beginning={beginning}: expected a time zone, such as tzinfo=UTC"
+            raise ValueError(message)
         given = dict(rules or {})
         preset = settings.AZURE if given.get("preset") == "azure" else {}
         self._rules = msgspec.convert({**preset, **given}, settings.RulesSettings)
@@ -341,6 +348,7 @@ class Emulator:
     def on_request(self, observe: Callable[[Exchange], None]) -> None:
         """Call `observe`, on the emulator's thread, with each request before it is answered.
 
+        It has the request alone: a call of the emulator would wait for that thread, and is refused.
         The next call that changes the emulator raises its first error.
         """
         self.read(lambda service: service.observe(observe))
@@ -505,7 +513,7 @@ class Emulator:
         return [f"document {number} was read {count} times, not 2"] if count < 2 else []
 
     def until(self, condition: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
-        """Wait for a condition; it is checked after each answer and each change.
+        """Wait for a condition; it is checked after each answer and each change, and every 50 ms.
 
         Args:
             condition: Is called in this thread.
@@ -514,7 +522,8 @@ class Emulator:
         Raises:
             NotIdle: It does not hold in time.
         """
-        self._wait(lambda: [] if condition() else ["the condition does not hold"], seconds)
+        waiting = ["the condition does not hold"]
+        self._wait(lambda: [] if condition() else waiting, seconds, LOOK_SECONDS)
 
     def until_asked(self, machine: str, times: int = 2, seconds: float = IDLE_SECONDS) -> None:
         """Wait until a handler has asked for its events some more times, and has its answers.
@@ -552,20 +561,24 @@ class Emulator:
 
         self._wait(left, seconds)
 
-    def _wait(self, left: Callable[[], list[str]], seconds: float) -> None:
+    def _wait(self, left: Callable[[], list[str]], seconds: float, every: float = math.inf) -> None:
+        self._refuse_own_thread()
         until = clock.monotonic() + seconds
-        seen, waiting = -1, list[str]()
-        while self._has_news(seen, until - clock.monotonic()):
+        while True:
+            is_over = clock.monotonic() >= until
             seen = self._changes  # before the question: what comes meanwhile is news
             if not self._is_open:
                 raise _not_running()
             if not (waiting := left()):
                 return
-        raise NotIdle(f"after {seconds:g} s: {'; '.join(waiting)}")
+            if is_over:
+                raise NotIdle(f"after {seconds:g} s: {'; '.join(waiting)}")
+            with self._news:
+                longest = max(0.0, min(every, until - clock.monotonic()))
+                self._news.wait_for(functools.partial(self._has_news, seen), longest)
 
-    def _has_news(self, seen: int, seconds: float) -> bool:
-        with self._news:
-            return self._news.wait_for(lambda: self._changes != seen, max(0.0, seconds))
+    def _has_news(self, seen: int) -> bool:
+        return self._changes != seen
 
     # What goes wrong on the way.
 
@@ -652,6 +665,11 @@ class Emulator:
         return self._call(carry_out())
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._refuse_own_thread()
+        except RuntimeError:
+            coroutine.close()
+            raise
         with self._lock:
             if not self._is_open:
                 coroutine.close()
@@ -661,6 +679,12 @@ class Emulator:
         if asked.cancelled():
             raise _not_running()
         return asked.result()
+
+    def _refuse_own_thread(self) -> None:
+        """Refuse a call of an observer: it would wait for the thread that it holds up."""
+        if threading.current_thread() is self._thread:
+            message = "an observer of on_request has only its exchange: ask in the test's thread"
+            raise RuntimeError(message)
 
     def _tell(self) -> None:
         with self._news:

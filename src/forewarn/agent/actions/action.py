@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from forewarn import settings
-from forewarn.agent import decider
+from forewarn.agent import decider, rules
 from forewarn.agent.rules import ActionOutcome, ActionSettings, LogSettings, ReadySettings
 from forewarn.client import event
 
@@ -247,7 +247,8 @@ class ActionRunner:
         """Begin an action; the arguments are those of `ActionRun`."""
         if self._dry:
             verb = "undo" if told.undo else "do"
-            facts = {"event_id": told.event.event_id, "rule": told.rule, "action": told.effect}
+            name = rules.action_name(told.action)  # the key of its effect may hold secrets
+            facts = {"event_id": told.event.event_id, "rule": told.rule, "action": name}
             LOGGER.info("would %s %s", verb, told.action.kind, extra={"facts": facts})
             self._tell(decider.ActionFinished(told.run, ActionOutcome.DONE, "dry run"))
             return
