@@ -192,7 +192,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
         return _silent(view, now, facts)
     if drain.reboot_asked_at is not None and facts.boot_id not in {"", drain.boot_id}:
         # Its drain was stuck, and it rebooted after all: nothing is shut down a second time.
-        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
     found = host_plan.plan(view.world, drain, view.survey)
     drain = replace(drain, guests=found.guests, silent_since=None, reason="")
     if found.problems:
@@ -283,7 +283,7 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
     if not facts.answers:
         return _silent(view, now, facts)
     if drain.boot_id and facts.boot_id and facts.boot_id != drain.boot_id:
-        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
     if any(guest.running for guest in facts.guests):
         return DrainStep(drain=_changed(drain, HostTrigger.FILL, now), survey=True)
     if not facts.can_reboot:
@@ -315,7 +315,7 @@ def _rebooting(view: DrainView, now: datetime, host_back: timedelta) -> DrainSte
         return DrainStep(drain=view.drain, survey=True)
     facts = view.survey.of(drain.host)
     if facts.answers and facts.boot_id and facts.boot_id != drain.boot_id:
-        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
     waited = now - drain.reboot_asked_at
     if waited >= COMMAND_LIMIT and drain.reason and facts.answers:
         return _stuck(view, now, f"the reboot command failed: {drain.reason}")

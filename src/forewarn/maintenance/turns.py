@@ -240,7 +240,7 @@ def _follow_drain(maintenance: Maintenance, unit: Unit, drain: Drain | None) -> 
         reason = f"{drain.state}: {drain.reason}" if drain.reason else str(drain.state)
         running = replace(unit, state=UnitState.RUNNING, accepted=False)
         return replace(running, reason=reason[:MAX_REASON])
-    if drain.reboot_asked_at is None:
+    if drain.booted_at is None:
         return _failed(unit, "the host was undrained")
     return replace(unit, state=UnitState.DONE, reason="")
 
