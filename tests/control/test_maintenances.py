@@ -131,8 +131,8 @@ class SiteStory(Told):
         RUNNER.run(self.site.drain(host, reboot=bool(reboot)))
         self.site.store.away = bool(away)
 
-    def order(self, kind: str, unit: str = "") -> None:
-        given = (1, MaintenanceOrder(kind), unit)
+    def order(self, kind: str, unit: str = "", number: str = "1") -> None:
+        given = (int(number), MaintenanceOrder(kind), unit)
         done(self.site.plane.order(maintenances.order, *given, by="bob"))
 
     def drain_order(self, kind: str, host: str) -> None:

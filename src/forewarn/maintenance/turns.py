@@ -245,6 +245,19 @@ def _follow_drain(maintenance: Maintenance, unit: Unit, drain: Drain | None) -> 
     return replace(unit, state=UnitState.DONE, reason="")
 
 
+def serves(maintenance: Maintenance, drain: Drain) -> bool:
+    """Return True if the drain of a unit's host does the work of a unit that is retried.
+
+    The unit follows it then: a turn of its own might come when it is over, and reboot the host a
+    second time.
+    """
+    assert maintenance.draining is not None
+    if drain.booted_at is not None:
+        return maintenance.draining.reboot and drain.booted_at >= maintenance.requested_at
+    ends_early = drain.state is HostState.RETURNING
+    return drain.goes_on and not ends_early and drain.reboot is maintenance.draining.reboot
+
+
 def _failed(unit: Unit, reason: str) -> Unit:
     return replace(unit, state=UnitState.FAILED, reason=reason[:MAX_REASON].removesuffix(": "))
 
