@@ -532,7 +532,7 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     wave: int = 0
     """The wave that has its turn, from 0."""
     wave_at: datetime | None = None
-    """When the wave before it was over; None for the first one."""
+    """When the wave before it was over; None for the first, and for one that goes on again."""
     confirmed: bool = False
     check: CheckProgress = CheckProgress()
     changed_by: str = ""

@@ -371,8 +371,10 @@ def _step(
         return _closed(maintenance, now), Wait(obstacle=Obstacle.WINDOW, until=now)
     waves = {unit.wave for unit in census.running}
     wave = min(waves | {every[index].wave for index in census.waiting})
-    if wave > maintenance.wave:
-        maintenance = replace(maintenance, wave=wave, wave_at=now, confirmed=False)
+    if wave != maintenance.wave:
+        # One that was begun before, as a unit of it is tried again, has had its pause.
+        began_at = now if wave > maintenance.wave else None
+        maintenance = replace(maintenance, wave=wave, wave_at=began_at, confirmed=False)
     if (pause := pause_of(maintenance, now)) is not None:
         return maintenance, pause
     maintenance = turn_check.needed_after_pause(maintenance)
