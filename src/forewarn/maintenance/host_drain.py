@@ -182,7 +182,9 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     asked = [guest for guest in drain.guests if guest.leaves_by]
     if any(guest.way in host_plan.MOVES and not view.has_left(guest) for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
-    if any((o := view.operation(g.leaves_by)) is not None and o.unstarted for g in asked):
+    # All are announced before any is waited for: the first would be off while the last has notice.
+    announced = not any(guest.way is Way.STOP and not guest.leaves_by for guest in drain.guests)
+    if announced and any((o := view.operation(g.leaves_by)) and o.unstarted for g in asked):
         return DrainStep(drain=replace(drain, reason=""))
     if not _is_fresh(view, now):
         return DrainStep(drain=view.drain, survey=True)
