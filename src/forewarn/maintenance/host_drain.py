@@ -425,6 +425,11 @@ def reboot_failed(drain: Drain, message: str) -> Drain:
     return replace(drain, reason=message or "it gave no reason")
 
 
+def stuck(drain: Drain, now: datetime, reason: str) -> Drain:
+    """Return the drain as it waits for an operator."""
+    return _changed(drain, HostTrigger.STICK, now, stuck_in=drain.state, reason=reason)
+
+
 # What operators order.
 
 
@@ -577,9 +582,7 @@ def _changed(drain: Drain, trigger: HostTrigger, now: datetime, **more: object) 
 
 
 def _stuck(view: DrainView, now: datetime, reason: str) -> DrainStep:
-    noted = {"stuck_in": view.drain.state, "reason": reason}
-    stuck = _changed(view.drain, HostTrigger.STICK, now, **noted)
-    return DrainStep(drain=stuck, cancel=_unstarted(view))
+    return DrainStep(drain=stuck(view.drain, now, reason), cancel=_unstarted(view))
 
 
 def _unstarted(view: DrainView) -> tuple[str, ...]:
