@@ -232,7 +232,8 @@ class Site:
             return reading.drains()
 
     def state(self, host: str = "h1") -> HostState:
-        return self.drains()[host].state
+        drain = self.drains().get(host)
+        return HostState.UP if drain is None else drain.state
 
     def where(self, *names: str) -> list[str]:
         known = {machine.name: machine.host for machine in self.machines()}

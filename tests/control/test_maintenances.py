@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
 from forewarn.control.plane import Stepped
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import fleet_file, host_drain, planner
+from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
@@ -137,12 +138,15 @@ class SiteStory(Told):
     def release(self, host: str) -> None:
         done(self.site.plane.release(HoldKind.HOST, host))
 
-    def order(self, kind: str, unit: str = "") -> None:
-        given = (1, MaintenanceOrder(kind), unit)
+    def order(self, kind: str, unit: str = "", number: str = "1") -> None:
+        given = (int(number), MaintenanceOrder(kind), unit)
         done(self.site.plane.order(maintenances.order, *given, by="bob"))
 
-    def retry_drain(self, host: str) -> None:
-        done(self.site.plane.order_drain(host, host_drain.retry))
+    def drain_order(self, kind: str, host: str) -> None:
+        def order(view: DrainView, now: datetime) -> DrainStep:
+            return host_drain.order(view, DrainOrder(kind), now)
+
+        done(self.site.plane.order_drain(host, order))
 
     # Time and trouble.
 

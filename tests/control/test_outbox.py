@@ -11,21 +11,26 @@ import msgspec
 import pytest
 
 import patience
-from builders import FLEET, NOW, mint
+from builders import FLEET, NOW, maintenance, mint
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome
 from forewarn.control import accounts, maintenances, outbox
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, difference, state_of
-from forewarn.control.plane import Plane
+from forewarn.control.plane import Plane, Stepped
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
+    Drain,
+    GuestFacts,
     HoldKind,
+    HostFacts,
+    HostState,
     Policy,
     Queueing,
 )
@@ -40,7 +45,7 @@ from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, EventType
 from store.shared import SharedStore, lost_tail
 from store.wrapped import Wrapped
-from stories import Told, stories_beside
+from stories import Told, elapsed, stories_beside
 
 
 def vars_of(world: World) -> dict[str, object]:
@@ -166,6 +171,44 @@ class OutboxStory(Told):
         plane = self.plane(name).audited(self.used[by], lambda _: "")
         plane.hold(HoldKind.EVERYTHING, "", reason="", by=by).result()
 
+    # Drains: h9 has no machines, and h0 two that can move to it.
+
+    def survey(self, boot: str) -> HostSurvey:
+        with self.store.read() as reading:
+            machines = [one for one in reading.machines().values() if one.host == "h0"]
+        guests = tuple(
+            GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
+            for one in machines
+        )
+        facts = {"answers": True, "boot_id": boot, "can_reboot": True, "free_memory_mib": 9}
+        hosts = {"h0": HostFacts(**facts, guests=guests), "h9": HostFacts(**facts)}
+        keys = {one.vm_id: one.key for one in machines}
+        return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
+
+    def drain(self, name: str, host: str, requested: str = "0s") -> None:
+        times = {"requested_at": NOW + elapsed(requested), "changed_at": NOW}
+        wanted = Drain(host=host, state=HostState.UP, reboot=True, **times)
+        self.plane(name).drain_host(wanted, self.survey("boot-1")).result()
+
+    def rollout(self, name: str, *hosts: str) -> None:
+        """Begin a maintenance that drains hosts."""
+        of = maintenance(*hosts)
+        units = tuple(msgspec.structs.replace(unit, drain=True) for unit in of.units)
+        of = msgspec.structs.replace(of, units=units)
+        self.plane(name).order(lambda unit, _: unit.take(Changes(maintenances=(of,)))).result()
+
+    def turns(self, name: str) -> None:
+        survey = self.survey("boot-1")
+        self.plane(name).order(maintenances.take_turns, 1, survey).result()
+
+    def step(self, name: str, host: str, boot: str = "boot-1", reboots: str = "") -> None:
+        """Take the steps of a drain that follow now; one of them may order the host's reboot."""
+        stepped, ordered = Stepped(changed=True), False
+        while stepped.changed or stepped.survey:
+            stepped = self.plane(name).step_drain(host, self.survey(boot)).result()
+            ordered = ordered or stepped.reboot
+        assert ordered == bool(reboots)
+
     def trim(self, count: str) -> None:
         with self.store.write() as transaction:
             assert transaction.trim(NOW.replace(year=NOW.year + 1), int(count)) == int(count)
@@ -231,6 +274,17 @@ class OutboxStory(Told):
     def removed(self, machine: str, scope: str) -> None:
         with self.store.read() as reading:
             assert reading.tombstones()[machine].scope == scope
+
+    def host(self, host: str, state: str, because: str = "", **told: str) -> None:
+        with self.store.read() as reading:
+            found = reading.drains()[host]
+        assert because in found.reason
+        self.compare(found, {"state": state, **told})
+
+    def units(self, number: str, *expected: str) -> None:
+        with self.store.read() as reading:
+            found = reading.maintenances([int(number)])[int(number)].units
+        assert [f"{unit.name} {unit.state}" for unit in found] == [*expected]
 
     def maintenance(self, number: str, state: str, because: str, **told: str) -> None:
         with self.store.read() as reading:

@@ -88,8 +88,12 @@ class Drains:
         stuck = [d for d in drains if d.state is HostState.STUCK]
         if stuck and self._chance.random() < 0.8:
             drains = stuck
-        if drains:
-            self.give(self._chance.choice(drains), self._chance.choice(ORDERS))
+        if not drains:
+            return
+        drain, kind = self._chance.choice(drains), self._chance.choice(ORDERS)
+        by_unit = kind is DrainOrder.RETRY and self._town.steps % 3 > 0
+        if not (by_unit and self._town.maintenances.retry(drain.host)):
+            self.give(drain, kind)
 
     def give(self, drain: Drain, kind: DrainOrder) -> bool:
         """Give an order; tell whether it was taken."""

@@ -194,6 +194,14 @@ class MaintenanceOperators:
             unit = self._chance.choice(over or maintenance.units).name
         self._order(maintenance, kind, unit)
 
+    def retry(self, host: str) -> bool:
+        """Have the unit that was left out with a host retried; tell whether there is one."""
+        for maintenance in self.going():
+            if any(u.drain and u.name == host and u.state in LEFT_OUT for u in maintenance.units):
+                self._order(maintenance, MaintenanceOrder.RETRY, host)
+                return True
+        return False
+
     def _order(self, maintenance: Maintenance, kind: MaintenanceOrder, unit: str = "") -> None:
         number, order = maintenance.number, self._town.plane.order
         retried = unit if kind is MaintenanceOrder.RETRY else ""

@@ -1,13 +1,20 @@
-"""The trace is silent about a sound drain, and red about each fault.
+"""The trace is silent about a sound drain, and red about each fault; and so are units of hosts.
 
 Its other faults are told by kills/faults.txt.
 """
 
 import itertools
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from forewarn.maintenance.model import Drain, DrainGuest, HostState
+import msgspec
+import pytest
+
+from builders import maintenance
+from forewarn.maintenance.model import Changes, Drain, DrainGuest, HostState
+from forewarn.maintenance.units import UnitState
+from simulation.turn_judge import TurnJudge, Wrong
+from store.model import Model
 from trace_judge import Trace
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -55,3 +62,30 @@ def test_a_host_that_is_rebooted_again_without_an_order_is_a_complaint() -> None
     for before, after in itertools.pairwise((*TO_REBOOT, HostState.EMPTY, HostState.REBOOTING)):
         trace.drained(drain(before), drain(after), ordered=False)
     assert any("reboots it again" in complaint for complaint in trace.complaints)
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_a_unit_that_drains_its_host_again_after_the_reboot_is_wrong(reboots: bool) -> None:
+    memory = Model()
+    judge = TurnJudge(memory)
+
+    def see(unit: UnitState, state: HostState, requested: timedelta = timedelta()) -> None:
+        of = maintenance("h1")
+        its = msgspec.structs.replace(of.units[0], drain=True, state=unit)
+        after = msgspec.structs.replace(drain(state), requested_at=NOON + requested)
+        of = msgspec.structs.replace(of, units=(its,))
+        changes = Changes(maintenances=(of,), drains=(after,))
+        judge.see(changes, NOON)
+        memory.save(changes)
+
+    see(UnitState.RUNNING, HostState.DRAINING)
+    for state in (HostState.EMPTY, HostState.REBOOTING, HostState.BACK)[: 3 if reboots else 1]:
+        see(UnitState.RUNNING, state)
+    see(UnitState.FAILED, HostState.UP)
+    with judge.ordering(1):
+        see(UnitState.WAITING, HostState.UP)
+    if not reboots:
+        see(UnitState.RUNNING, HostState.DRAINING, timedelta(hours=1))
+        return
+    with pytest.raises(Wrong):
+        see(UnitState.RUNNING, HostState.DRAINING, timedelta(hours=1))

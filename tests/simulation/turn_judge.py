@@ -81,6 +81,8 @@ class TurnJudge:
         """By maintenance and run of its check: how many of them had ended when it began."""
         self._proven: Counter[int] = Counter()
         """How many of them were followed by a check that passed."""
+        self._rebooted: set[tuple[int, str]] = set()
+        """Units whose host their drain has rebooted, by their maintenance."""
 
     def see(self, changes: Changes, now: datetime) -> None:
         """Judge a change against what was committed before it."""
@@ -89,6 +91,7 @@ class TurnJudge:
         after = {one.number: one for one in changes.maintenances}
         for new in changes.maintenances:
             self._see(known.get(new.number), new, seen)
+        self._see_drains(changes.drains, known | after)
         for number in {operation.maintenance for operation in changes.operations}:
             if (one := after.get(number) or known.get(number)) is None:
                 raise Wrong(f"an operation of maintenance {number}, and there is none")
@@ -124,7 +127,7 @@ class TurnJudge:
         asked = [
             after
             for before, after in pairs
-            if _was_asked_for(before, after) and not self._goes_on(before, after)
+            if _was_asked_for(before, after) and not self._goes_on(new.number, before, after, seen)
         ]
         if asked and (old or new).policy.zone == GONE:
             raise Wrong(f"maintenance {new.number} asks by the unknown time zone {GONE}")
@@ -155,7 +158,7 @@ class TurnJudge:
         for before, after in zip(old.units, new.units, strict=False):
             if after.accepted and not before.accepted and new.number not in self._ordered:
                 raise Wrong(f"the failure of {after.name} was accepted without an order")
-            if before.state is after.state or self._goes_on(before, after):
+            if before.state is after.state or self._goes_on(new.number, before, after, seen):
                 continue
             unordered = new.number not in self._ordered
             if before.state is UnitState.RUNNING and after.state is UnitState.SKIPPED:
@@ -173,13 +176,33 @@ class TurnJudge:
             if not grows or not _has_machines(unit, new, seen):
                 raise Wrong(f"{unit.name} was done and is {unit.state}")
 
-    def _goes_on(self, before: Unit | None, after: Unit) -> bool:
-        """Whether a unit follows the drain of its host, which was stuck and is tried again."""
-        if before is None or not before.drain or before.state is not UnitState.FAILED:
+    def _goes_on(self, number: int, before: Unit | None, after: Unit, seen: Seen) -> bool:
+        """Whether a unit follows the drain of its host, which was stuck and is tried again.
+
+        One that was skipped does so only by an order.
+        """
+        if before is None or not before.drain or before.state not in LEFT_OUT:
             return False
-        drain = self._memory.all_drains[after.name]
-        follows = after.state in {UnitState.RUNNING, UnitState.DONE}
-        return follows and drain.state is not HostState.STUCK
+        drain = seen.drains.get(after.name)
+        ordered = before.state is UnitState.FAILED or number in self._ordered
+        follows = after.state in {UnitState.RUNNING, UnitState.DONE} and ordered
+        return follows and drain is not None and drain.state is not HostState.STUCK
+
+    def _see_drains(self, drains: Iterable[Drain], known: Mapping[int, Maintenance]) -> None:
+        """Remember which units have had their reboot, until somebody drains the host again."""
+        for drain in drains:
+            before = self._memory.all_drains.get(drain.host)
+            if before is None or before.requested_at != drain.requested_at:
+                self._rebooted = {one for one in self._rebooted if one[1] != drain.host}
+            elif drain.state is HostState.BACK is not before.state:
+                self._rebooted |= {
+                    (number, unit.name)
+                    for number, one in known.items()
+                    for unit in one.units
+                    if one.draining is not None and one.draining.reboot
+                    if unit.drain and unit.name == drain.host
+                    if unit.state is not UnitState.WAITING
+                }
 
     def _see_operations(self, one: Maintenance, seen: Seen) -> None:
         """A unit under way has an operation that goes on, and what goes on is one's."""
@@ -259,7 +282,7 @@ class TurnJudge:
             others = [one for one in others if before.get(one.name) is UnitState.RUNNING]
         self._see_places(unit, others, which, seen)
         if unit.drain:
-            self._see_drain(unit, which, seen)
+            self._see_drain(new.number, unit, which, seen)
             return
         operation = seen.operations.get(f"{new.number}.{unit.operation}")
         if operation is None or operation.id in self._memory.all_operations:
@@ -295,11 +318,13 @@ class TurnJudge:
         if closes is not None and now > closes - timedelta(seconds=policy.cutoff_seconds):
             raise Wrong(f"{which} after the cutoff")
 
-    def _see_drain(self, unit: Unit, which: str, seen: Seen) -> None:
+    def _see_drain(self, number: int, unit: Unit, which: str, seen: Seen) -> None:
         """A host is drained when machines of no other drain are there, or will be."""
         under_way = seen.drains.get(unit.name)
         if unit.name not in seen.ordered and host_plan.is_up(under_way):
             raise Wrong(f"{unit.name} was noted as asked for, and was not")
+        if (number, unit.name) in self._rebooted and unit.name in seen.ordered:
+            raise Wrong(f"{which}, whose host it has rebooted already")
         for drain in seen.drains.values():
             for guest in drain.guests if drain.goes_on and drain.host != unit.name else ():
                 known = seen.machines.get(key(guest.name))

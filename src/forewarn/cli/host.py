@@ -126,7 +126,7 @@ def _fault(detail: "schemas.HostDetail", *, is_drained: bool) -> str:
     host, its = detail.host, detail.drain
     if host.status == "stuck":
         return f"host {host.name} is {output.status(host)}: see 'forewarn host show {host.name}'"
-    if is_drained and host.status == "up" and (its is None or its.reboot_asked_at is None):
+    if is_drained and host.status == "up" and (its is None or its.booted_at is None):
         what = "rebooted" if its is not None and its.reboot else "empty"
         return f"host {host.name} was opened before it was {what}"
     return ""

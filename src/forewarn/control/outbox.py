@@ -16,7 +16,7 @@ Where one process has the store, it finds no other rows, and the thread does not
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -30,9 +30,10 @@ from forewarn.clock import Clock
 from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.unit_of_work import Job, UnitOfWork
-from forewarn.maintenance import news, turns
+from forewarn.maintenance import host_drain, news, turns
 from forewarn.maintenance.model import (
     Changes,
+    Drain,
     Maintenance,
     Operation,
 )
@@ -102,7 +103,7 @@ SKIPPED_CHANGES: Final = 1_000_000
 know items of news by these, so none may come again with another item behind it."""
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
-"""The reason for halting a maintenance."""
+"""The reason for halting a maintenance, or a drain."""
 
 NOBODY: Final = "?"
 """The name of an unknown replica that may have begun a task that the store lost."""
@@ -214,7 +215,10 @@ def _new(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> tuple[Any, ...]
 #   on from higher numbers: the report of a claim that was lost is refused.
 # - Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
 #   A maintenance that had begun with an operation that is gone is halted: the next one would do
-#   its work again.
+#   its work again. So is a drain stuck that had begun with a move that is gone.
+# - A host's reboot command may have run: its drain goes on as this replica knew it, and the units
+#   that wait for their turn with that host follow it. Only another boot id, or an operator, leads
+#   further.
 
 
 class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,6 +256,8 @@ def recover(
     applied: Position,
     before: LostChanges | None,
     noticed: LostChanges,
+    *,
+    drains: Iterable[Drain],
 ) -> None:
     """Make the store safe to go on with.
 
@@ -262,6 +268,7 @@ def recover(
         before: The `latest_loss` when this replica last read the store: if there is another one
             now, another replica noticed first.
         noticed: The loss to record if this replica is the first to notice.
+        drains: The drains that this replica knew.
     """
     world = unit.world
     is_first = latest_loss(unit.store) == before
@@ -280,6 +287,8 @@ def recover(
                 changed_at=noticed.at,
             )
             world.maintenances[number] = turns.recalled(halted)
+    for drain in drains:
+        _recover_drain(world, drain, gone, noticed.at)
     if is_first:
         tombstones.lift(world, RAISE_BY)
         store = unit.store
@@ -287,6 +296,25 @@ def recover(
         lost = max(1, applied.sequence - store.position().sequence)
         written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
         store.put_setting(LOST_CHANGES, written)
+
+
+def _recover_drain(world: World, known: Drain, gone: Set[str], now: datetime) -> None:
+    host, stored = known.host, world.drains.get(known.host)
+    if stored is not None and stored.requested_at > known.requested_at:
+        return
+    asked = known.reboot_asked_at
+    rebooted = None if stored is None else stored.reboot_asked_at
+    if asked is not None and (rebooted is None or rebooted < asked):
+        world.drains[host] = stored = known
+        for number, maintenance in [*world.maintenances.items()]:
+            its = {
+                place: 0
+                for place, unit in enumerate(maintenance.units)
+                if unit.drain and unit.host == host and unit.state is UnitState.WAITING
+            }
+            world.maintenances[number] = turns.asked(maintenance, its, now)
+    if stored is not None and stored.goes_on and any(f"{n}.1" in gone for n in known.maintenances):
+        world.drains[host] = host_drain.stuck(stored, now, LOST_OPERATION)
 
 
 def _is_behind(stored: Operation, attempt: int | None) -> bool:
@@ -530,7 +558,8 @@ class Follower:
         now = transaction.now() or self.real.now()
         noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
         unit = UnitOfWork(transaction, World(state_of(transaction)), now)
-        recover(unit, begun | self._ended, self.applied, self.lost, noticed)
+        drains = self._world.drains.values()
+        recover(unit, begun | self._ended, self.applied, self.lost, noticed, drains=drains)
         unit.save()
         if unit.saved:  # the others read again, too, and what was noticed with it
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)

@@ -168,7 +168,10 @@ def order_maintenance(
     working: Transitions, number: int, kind: MaintenanceOrder, unit: str, by: str
 ) -> list[str]:
     """An operator says how a maintenance goes on; `unit` is for those orders that name one."""
-    maintenance = turn_orders.order(working.known(number), kind, unit, by, working.now)
+    drains = working.world.drains
+    maintenance = turn_orders.order(
+        working.known(number), kind, unit, by, working.now, drains=drains
+    )
     if kind is MaintenanceOrder.PAUSE:  # what is Queued is not announced yet
         queued = (
             working.operations[name]

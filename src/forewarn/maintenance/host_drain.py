@@ -182,7 +182,9 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     asked = [guest for guest in drain.guests if guest.leaves_by]
     if any(guest.way in host_plan.MOVES and not view.has_left(guest) for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
-    if any((o := view.operation(g.leaves_by)) is not None and o.unstarted for g in asked):
+    # All are announced before any is waited for: the first would be off while the last has notice.
+    announced = not any(guest.way is Way.STOP and not guest.leaves_by for guest in drain.guests)
+    if announced and any((o := view.operation(g.leaves_by)) and o.unstarted for g in asked):
         return DrainStep(drain=replace(drain, reason=""))
     if not _is_fresh(view, now):
         return DrainStep(drain=view.drain, survey=True)
@@ -192,7 +194,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
         return _silent(view, now, facts)
     if drain.reboot_asked_at is not None and facts.boot_id not in {"", drain.boot_id}:
         # Its drain was stuck, and it rebooted after all: nothing is shut down a second time.
-        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
     found = host_plan.plan(view.world, drain, view.survey)
     drain = replace(drain, guests=found.guests, silent_since=None, reason="")
     if found.problems:
@@ -283,7 +285,7 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
     if not facts.answers:
         return _silent(view, now, facts)
     if drain.boot_id and facts.boot_id and facts.boot_id != drain.boot_id:
-        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
     if any(guest.running for guest in facts.guests):
         return DrainStep(drain=_changed(drain, HostTrigger.FILL, now), survey=True)
     if not facts.can_reboot:
@@ -315,7 +317,7 @@ def _rebooting(view: DrainView, now: datetime, host_back: timedelta) -> DrainSte
         return DrainStep(drain=view.drain, survey=True)
     facts = view.survey.of(drain.host)
     if facts.answers and facts.boot_id and facts.boot_id != drain.boot_id:
-        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
     waited = now - drain.reboot_asked_at
     if waited >= COMMAND_LIMIT and drain.reason and facts.answers:
         return _stuck(view, now, f"the reboot command failed: {drain.reason}")
@@ -421,6 +423,11 @@ def reboot_failed(drain: Drain, message: str) -> Drain:
     if drain.state is not HostState.REBOOTING:
         return drain
     return replace(drain, reason=message or "it gave no reason")
+
+
+def stuck(drain: Drain, now: datetime, reason: str) -> Drain:
+    """Return the drain as it waits for an operator."""
+    return _changed(drain, HostTrigger.STICK, now, stuck_in=drain.state, reason=reason)
 
 
 # What operators order.
@@ -575,9 +582,7 @@ def _changed(drain: Drain, trigger: HostTrigger, now: datetime, **more: object) 
 
 
 def _stuck(view: DrainView, now: datetime, reason: str) -> DrainStep:
-    noted = {"stuck_in": view.drain.state, "reason": reason}
-    stuck = _changed(view.drain, HostTrigger.STICK, now, **noted)
-    return DrainStep(drain=stuck, cancel=_unstarted(view))
+    return DrainStep(drain=stuck(view.drain, now, reason), cancel=_unstarted(view))
 
 
 def _unstarted(view: DrainView) -> tuple[str, ...]:

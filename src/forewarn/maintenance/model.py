@@ -532,7 +532,7 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     wave: int = 0
     """The wave that has its turn, from 0."""
     wave_at: datetime | None = None
-    """When the wave before it was over; None for the first one."""
+    """When the wave before it was over; None for the first, and for one that goes on again."""
     confirmed: bool = False
     check: CheckProgress = CheckProgress()
     changed_by: str = ""
@@ -689,6 +689,8 @@ class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
     """The host's before its reboot; `""` until it matters."""
     reboot_asked_at: datetime | None = None
     """When its reboot command was about to run: it runs at most once after that."""
+    booted_at: datetime | None = None
+    """When it was seen to have rebooted; None while nothing proves that."""
     silent_since: datetime | None = None
     """Since when the host has not answered; None while it answers."""
     stuck_in: HostState | None = None
@@ -709,14 +711,12 @@ class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
     @property
     def closed(self) -> bool:
         """True if no machine may move to the host."""
-        state = self.stuck_in or self.state
-        return state not in {HostState.UP, HostState.RETURNING}
+        return (self.stuck_in or self.state) not in {HostState.UP, HostState.RETURNING}
 
     @property
     def maintenances(self) -> tuple[int, ...]:
         """The numbers of all maintenances that it has asked for."""
-        numbers = (n for guest in self.guests for n in (guest.leaves_by, guest.returns_by))
-        return tuple(number for number in numbers if number)
+        return tuple(n for guest in self.guests for n in (guest.leaves_by, guest.returns_by) if n)
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,14 +1,19 @@
 """The orders of operators about a maintenance that has units."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
 from forewarn.maintenance import turn_check, turns
-from forewarn.maintenance.model import Maintenance, Refused, key
+from forewarn.maintenance.model import Drain, Maintenance, Refused, key
 from forewarn.maintenance.units import MaintenanceState, MaintenanceTrigger, Unit, UnitState
 from forewarn.vocabulary import ErrorCode
+
+NO_DRAINS: Final[Mapping[str, Drain]] = MappingProxyType({})
 
 replace = msgspec.structs.replace
 
@@ -35,8 +40,11 @@ def order(
     now: datetime,
     *,
     reason: str = "",
+    drains: Mapping[str, Drain] = NO_DRAINS,
 ) -> Maintenance:
     """Return the maintenance after an operator's order; `reason` is added to the operator's name.
+
+    `drains` are those of the hosts among its units.
 
     Raises:
         Refused: It makes no sense now (CONFLICT), or not any more (TOO_LATE), or there is no such
@@ -62,7 +70,7 @@ def order(
         case MaintenanceOrder.SKIP:
             new = _skipped(maintenance, unit, by, now)
         case MaintenanceOrder.RETRY:
-            new = _retried(maintenance, unit, now)
+            new = _retried(maintenance, unit, drains, now)
     return replace(new, changed_by=by)
 
 
@@ -99,15 +107,19 @@ def _skipped(maintenance: Maintenance, name: str, by: str, now: datetime) -> Mai
     )
 
 
-def _retried(maintenance: Maintenance, name: str, now: datetime) -> Maintenance:
+def _retried(
+    maintenance: Maintenance, name: str, drains: Mapping[str, Drain], now: datetime
+) -> Maintenance:
     index = _index(maintenance, name)
     unit = maintenance.units[index]
     if unit.state not in {UnitState.FAILED, UnitState.SKIPPED}:
         raise _conflict_of(maintenance, unit, "only a failed or skipped unit can be retried")
+    drain = drains.get(unit.name) if unit.drain else None
+    goes_on = drain is not None and turns.serves(maintenance, drain)
     return _put(
         maintenance,
         index,
-        state=UnitState.WAITING,
+        state=UnitState.RUNNING if goes_on else UnitState.WAITING,
         reason="",
         accepted=False,
         recalled=False,

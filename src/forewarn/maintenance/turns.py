@@ -240,9 +240,22 @@ def _follow_drain(maintenance: Maintenance, unit: Unit, drain: Drain | None) -> 
         reason = f"{drain.state}: {drain.reason}" if drain.reason else str(drain.state)
         running = replace(unit, state=UnitState.RUNNING, accepted=False)
         return replace(running, reason=reason[:MAX_REASON])
-    if drain.reboot_asked_at is None:
+    if drain.booted_at is None:
         return _failed(unit, "the host was undrained")
     return replace(unit, state=UnitState.DONE, reason="")
+
+
+def serves(maintenance: Maintenance, drain: Drain) -> bool:
+    """Return True if the drain of a unit's host does the work of a unit that is retried.
+
+    The unit follows it then: a turn of its own might come when it is over, and reboot the host a
+    second time.
+    """
+    assert maintenance.draining is not None
+    if drain.booted_at is not None:
+        return maintenance.draining.reboot and drain.booted_at >= maintenance.requested_at
+    ends_early = drain.state is HostState.RETURNING
+    return drain.goes_on and not ends_early and drain.reboot is maintenance.draining.reboot
 
 
 def _failed(unit: Unit, reason: str) -> Unit:
@@ -358,8 +371,10 @@ def _step(
         return _closed(maintenance, now), Wait(obstacle=Obstacle.WINDOW, until=now)
     waves = {unit.wave for unit in census.running}
     wave = min(waves | {every[index].wave for index in census.waiting})
-    if wave > maintenance.wave:
-        maintenance = replace(maintenance, wave=wave, wave_at=now, confirmed=False)
+    if wave != maintenance.wave:
+        # One that was begun before, as a unit of it is tried again, has had its pause.
+        began_at = now if wave > maintenance.wave else None
+        maintenance = replace(maintenance, wave=wave, wave_at=began_at, confirmed=False)
     if (pause := pause_of(maintenance, now)) is not None:
         return maintenance, pause
     maintenance = turn_check.needed_after_pause(maintenance)

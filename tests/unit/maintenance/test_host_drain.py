@@ -63,6 +63,7 @@ def moment(told: str) -> datetime | None:
 def fields_of(told: dict[str, str]) -> dict[str, Any]:
     """Return the fields of a drain that a line tells."""
     times = {"changed": "changed_at", "reboot_asked": "reboot_asked_at", "silent": "silent_since"}
+    times["booted"] = "booted_at"
     names = {"boot": "boot_id", "by": "requested_by", "in": "stuck_in"} | times
     found: dict[str, Any] = {names.get(name, name): value for name, value in told.items()}
     for name in found.keys() & {"reboot", "bring_home", "without_notice"}:

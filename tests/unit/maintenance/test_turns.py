@@ -214,14 +214,16 @@ class TurnStory(Told):
         of = replace(self.of, event_type=EventType(event_type))
         assert turns.notice_of(of) == elapsed(span)
 
-    def follows(self, name: str, drain: str = "", asked: str = "", reason: str = "") -> None:
+    def follows(self, name: str, drain: str = "", reason: str = "", **times: str) -> None:
         """A unit under way follows the drain of its host, as that is now."""
         units = tuple(
             replace(unit, state=RUNNING, drain=True, reason="as before")
             for unit in self.of.units
             if unit.name == name
         )
-        at = {"requested_at": NOW, "changed_at": NOW, "reboot_asked_at": NOW if asked else None}
+        at = {"requested_at": NOW, "changed_at": NOW}
+        at |= {"reboot_asked_at": NOW} if "asked" in times else {}
+        at |= {"booted_at": NOW} if "booted" in times else {}
         drains = (
             {name: Drain(host=name, state=HostState(drain), reason=reason, **at)} if drain else {}
         )

@@ -485,6 +485,7 @@ class DrainDetail(model.DrainOptions, frozen=True, kw_only=True):
     requested_by: str
     requested_at: datetime
     reboot_asked_at: datetime | None
+    booted_at: datetime | None
     machines: tuple[DrainedMachine, ...]
 
 
