@@ -222,7 +222,7 @@ def listening(
 def interface(address: str) -> int:
     """Return the index of the interface that an address names, as `fe80::1%br0`; 0 for none.
 
-    OSError (ENODEV) while there is no interface of that name.
+    OSError (ENODEV) while no interface has that name.
     """
     zone = address.partition("%")[2]
     if not zone or zone.isdigit():

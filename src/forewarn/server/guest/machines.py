@@ -62,8 +62,8 @@ class Source(exchange.Peer, frozen=True, kw_only=True):
 def network_of(address: str) -> str:
     """Return the network that an address stands for: the address, of IPv6 its /64.
 
-    Whoever has an IPv6 address may have the other 2**64 of its link as well. Link-local ones, which
-    have a zone, are a neighbour's each, and stay apart.
+    A guest with an IPv6 address may have the other 2**64 of its link as well. Link-local ones have
+    a zone, are a neighbour's each, and stay apart.
     """
     if ":" not in address or "%" in address:
         return address
