@@ -324,8 +324,11 @@ class Operator:
         """Move something later: mostly what is asked for now, which nobody has approved yet."""
         if self._chance.random() < 0.7:
             self._request()
-        reference = list(self._known)[-1]
         later = timedelta(minutes=self._chance.uniform(*POSTPONED_MINUTES))
+        announced = [name for name, one in self._known.items() if one["not_before"]]
+        if not announced:
+            return
+        reference = announced[-1]
         at = datetime.fromisoformat(self._known[reference]["not_before"]) + later
         body = {"references": [reference], "not_before": at.isoformat()}
         answer = self._say("postpone", "POST /v1/postponements", body, reference=reference)

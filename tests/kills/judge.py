@@ -134,7 +134,7 @@ class Evidence:
         """Yield an event's id, when its postponement was answered, and until when it waits."""
         for one in self.asked("postpone"):
             for operation in one.operations:
-                for event in operation["events"]:
+                for event in operation["events"] if operation["not_before"] else ():
                     yield event["id"], one.done, moment(operation["not_before"])
 
 
@@ -480,7 +480,8 @@ def _cancels_are_kept(seen: Evidence) -> Iterator[str]:
         if "." in reference:
             continue
         for operation in final.operations.values():
-            later = moment(operation["announced_at"]) > seen.final.latest(one.done)
+            at = operation["announced_at"]
+            later = at is None or moment(at) > seen.final.latest(one.done)
             if operation["maintenance"] == int(reference) and later:
                 yield f"{told} {operation['id']} was announced after that"
 

@@ -83,7 +83,7 @@ def state(
     """Return how an operation is, in one line, with its times as `shown_at` returns them."""
     line = f"{operation.id} {operation.event_type} of {machines(operation)}: "
     line += standing(operation)
-    if operation.status is EventStatus.SCHEDULED:
+    if operation.status is EventStatus.SCHEDULED and operation.not_before is not None:
         line += f", not before {shown_at(operation.not_before)}"
     if any(event.approval for event in operation.events):
         line += f"; approved by {_approvers(operation)}"
@@ -92,8 +92,10 @@ def state(
     return line
 
 
-def notice_seconds(operation: "schemas.OperationView") -> int:
-    """Return the notice in whole seconds; NotBefore is rounded up to one."""
+def notice_seconds(operation: "schemas.OperationView") -> int | None:
+    """Return the notice in whole seconds (NotBefore is rounded up to one); None while Queued."""
+    if operation.not_before is None or operation.announced_at is None:
+        return None
     return max(0, int((operation.not_before - operation.announced_at).total_seconds()))
 
 
@@ -118,8 +120,8 @@ def _event_ids(operation: "schemas.OperationView") -> str:
 
 
 def _waited(operation: "schemas.OperationView") -> timedelta | None:
-    started = operation.started_at
-    return None if started is None else max(timedelta(0), started - operation.announced_at)
+    started, announced = operation.started_at, operation.announced_at
+    return None if started is None or announced is None else max(timedelta(0), started - announced)
 
 
 def _because(operation: "schemas.OperationView") -> str:
@@ -136,9 +138,7 @@ HISTORY: Final = output.AnswerTable(
         "TYPE": "event_type",
         "?HOST": on_host,
         "MACHINES": machines,
-        "ANNOUNCED": lambda operation: (
-            None if operation.status is EventStatus.QUEUED else operation.announced_at
-        ),
+        "ANNOUNCED": "announced_at",
         "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
         "WAITED": _waited,
         "STARTED BECAUSE": _because,

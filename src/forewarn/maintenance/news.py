@@ -327,7 +327,7 @@ def _operation(operation: Operation) -> NewsData:
         target=operation.target,
         description=operation.description,
         duration_seconds=operation.duration_seconds,
-        not_before=operation.not_before,
+        not_before=None if operation.status is EventStatus.QUEUED else operation.not_before,
         scopes=tuple([event.scope for event in events[:MAX_NAMES]]),
         machines=machines[:MAX_NAMES],
         machine_count=len(machines),

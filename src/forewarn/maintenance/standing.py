@@ -5,12 +5,17 @@ API, on the command line, on the page and in alerts.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from forewarn import times
+from forewarn.maintenance import notice
 from forewarn.maintenance.model import Drain, Hold, HostState, Maintenance, Operation, listed
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import EventStatus
+
+SECOND: Final = timedelta(seconds=1)
+"""NotBefore is in whole seconds, rounded up."""
 
 
 def of_operation(
@@ -41,10 +46,11 @@ def _unstarted(
     operation: Operation, live: Mapping[str, Operation], holds: Iterable[Hold], now: datetime
 ) -> str:
     if operation.held_at is not None:
-        return _held(operation, holds, now)
+        return _held(operation, holds, now) + _asked(operation, now)
     if operation.waits_for:
         other = live.get(operation.waits_for)
-        return f"waits for {operation.waits_for}{behind(other) if other else ''}"
+        behind_it = behind(other) if other else ""
+        return f"waits for {operation.waits_for}{behind_it}{_asked(operation, now)}"
     if operation.arrived:
         return f"does not start while {listed(operation.arrived)} is on {operation.on_host}"
     if operation.status is EventStatus.QUEUED:
@@ -57,6 +63,14 @@ def _unstarted(
     if operation.silent:
         return f"starts at {at}"
     return f"starts when approved{f' from {opening} on' if opening else ''}, or at {at}"
+
+
+def _asked(operation: Operation, now: datetime) -> str:
+    """Describe the time before which what is Queued will not start, where somebody asked for it."""
+    notice_over = now + notice.minimum(operation.event_type, None)
+    if operation.status is EventStatus.QUEUED and operation.not_before > notice_over + SECOND:
+        return f"; not before {times.brief(operation.not_before, now)}"
+    return ""
 
 
 def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:

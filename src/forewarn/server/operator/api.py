@@ -7,7 +7,7 @@ test compares.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
 
@@ -375,7 +375,7 @@ async def _detail(
 
 @API.route("GET", "/v1/events", AccessRole.VIEWER)
 async def list_events(backend: Backend, scope: str = "", machine: str = "") -> schemas.EventList:
-    """List the events of what is not over, by NotBefore, also those that no guest sees."""
+    """List the events of what is not over, by NotBefore, those that no guest sees yet last."""
     inventory = backend.inventory.snapshot()
     if scope:
         inventory.scope(scope)
@@ -386,7 +386,8 @@ async def list_events(backend: Backend, scope: str = "", machine: str = "") -> s
     def listed() -> schemas.EventList:
         live = inventory.live(scope=model.key(scope), machine=model.key(machine))
         found = [views.live_event(operation, event, inventory, now) for operation, event in live]
-        found.sort(key=lambda one: (one.not_before, one.maintenance, one.operation, one.id))
+        last = datetime.max.replace(tzinfo=UTC)
+        found.sort(key=lambda one: (one.not_before or last, one.maintenance, one.operation, one.id))
         return schemas.EventList(now=now, events=tuple(found))
 
     return await backend.beside(listed)  # there may be one for each machine

@@ -226,8 +226,9 @@ class OperationState(model.Impact, frozen=True, kw_only=True):
     status_detail: str
     """The reason why it waits, since when, and the way out, such as `waits for 12.1, which
     failed: acknowledge 12.1`; `""` where the status and the outcome say all."""
-    announced_at: datetime
-    not_before: datetime
+    announced_at: datetime | None
+    """Null while it is Queued, as `not_before`."""
+    not_before: datetime | None
     notice_left_seconds: int | None
     """Until NotBefore, rounded up, 0 once it has come; while it is held, what it would have if it
     were released now; null unless Scheduled."""

@@ -236,6 +236,7 @@ def operations(
         model.mapped(
             schemas.OperationView,
             value,
+            **_announced(value),
             notice_left_seconds=_notice_left(value, now),
             status_detail=_status_detail(value, inventory, now),
             took_seconds=value.started_at
@@ -245,6 +246,13 @@ def operations(
         )
         for value in values
     )
+
+
+def _announced(value: model.Operation) -> dict[str, datetime | None]:
+    """Return when it was announced, and its NotBefore: it gets both when its turn has come."""
+    if value.status is EventStatus.QUEUED:
+        return {"announced_at": None, "not_before": None}
+    return {"announced_at": value.announced_at, "not_before": value.not_before}
 
 
 def _event(event: model.OperationEvent, inventory: Inventory) -> dict[str, object]:
@@ -260,6 +268,7 @@ def live_event(
         schemas.LiveEvent,
         of,
         **_event(event, inventory),
+        **_announced(of),
         operation=of.id,
         notice_left_seconds=_notice_left(of, now),
         status_detail=_status_detail(of, inventory, now),
@@ -397,8 +406,10 @@ def _move(number: int, operations: Mapping[str, model.Operation]) -> schemas.Dra
         return None
     id_ = f"{number}.1"
     known = operations.get(id_)
-    status, not_before = (known.status, known.not_before) if known else (None, None)
-    return schemas.DrainMove(operation=id_, status=status, not_before=not_before)
+    if known is None:
+        return schemas.DrainMove(operation=id_, status=None, not_before=None)
+    not_before = _announced(known)["not_before"]
+    return schemas.DrainMove(operation=id_, status=known.status, not_before=not_before)
 
 
 def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model.Sighting]:
