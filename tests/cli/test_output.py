@@ -87,6 +87,14 @@ def test_a_narrow_terminal_cuts_first_and_then_does_without_the_least_important_
     assert list(output.layout(HISTORY, least - 10)) == ["REF", "TYPE", "OUTCOME"]
 
 
+def test_columns_without_a_value_go_first_and_the_notice_and_the_machines_last() -> None:
+    cells = {**EVENTS, "APPROVED BY": ["-"]}
+    all_of_it = sum(max(len(each), len(cells[each][0])) for each in cells) + 2 * (len(cells) - 1)
+    assert list(output.layout(cells, all_of_it)) == list(cells)
+    assert cells.keys() - output.layout(cells, all_of_it - 1).keys() == {"APPROVED BY"}
+    assert list(output.layout(cells, 50))[-2:] == ["MACHINES", "NOTICE LEFT"]
+
+
 def test_names_are_cut_where_they_do_not_differ(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

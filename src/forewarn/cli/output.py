@@ -203,7 +203,9 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     picture = drawn(columns, rows, terminal)
     Console(width=terminal).print(picture)
     fits = {column.header for column in picture.columns}
-    if hidden := [heading for heading in columns if heading not in fits]:
+    told = (any(row[n] != "-" for row in rows) for n in range(len(columns)))
+    hidden = [each for each, tells in zip(columns, told, strict=True) if tells and each not in fits]
+    if hidden:
         note(f"Not shown on this narrow terminal: {', '.join(hidden)}.")
     return hidden
 
@@ -233,9 +235,9 @@ def drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], terminal: int) 
 def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:
     """Return the columns to show, with their widths; each row has one line.
 
-    The least important columns are left out until every other has room for its heading and for
-    LEAST characters, or for all of its cells. What room is left goes first to the columns that
-    need the least of it.
+    Columns without a value are left out before a cell is cut. Then the least important ones are,
+    until every other has room for its heading and for LEAST characters, or for all of its cells.
+    What room is left goes first to the columns that need the least of it.
     """
     first, *others = cells
     natural = {heading: max(map(_cells, (heading, *each))) for heading, each in cells.items()}
@@ -245,11 +247,15 @@ def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:
     }
     least[first] = min(natural[first], terminal, max(least[first], LEAST_OF_FIRST))
     shown = dict(least)
+    for heading in reversed(others):
+        if set(cells[heading]) == {"-"} and _total({each: natural[each] for each in shown}) > terminal:
+            del shown[heading]
     hidden: list[str] = []
-    for heading in dict.fromkeys((*HIDDEN_FIRST, *reversed(others))):
+    less = [heading for heading in reversed(others) if heading not in HIDDEN_LAST]
+    for heading in dict.fromkeys((*HIDDEN_FIRST, *less, *HIDDEN_LAST)):
         if _total(shown) <= terminal:
             break
-        if heading in others:
+        if heading in others and heading in shown:
             hidden.append(heading)
             del shown[heading]
     for heading in reversed(hidden):  # a narrow one may fit in the place of a wide one
@@ -312,10 +318,13 @@ FOLDED = frozenset({"WHAT"})
 
 HIDDEN_FIRST = (
     *("EVENT", "KIND", "FROM", "SOURCE", "SHOWN TO", "ADDRESS", "LISTENER", "WAITED", "NOTICE"),
-    *("DOMAIN", "NOTICE LEFT", "TOOK", "HOST"),
+    *("DOMAIN", "TOOK", "HOST"),
 )
-"""The columns that a narrow terminal does without, in this order; then the last ones of the table,
-and never its first."""
+"""The columns that a narrow terminal does without, in this order, after those without a value; then
+the last ones of the table, and never its first."""
+
+HIDDEN_LAST = ("OUTCOME", "NOTICE LEFT", "MACHINES")
+"""The columns that stay the longest."""
 
 STYLES = {
     "Queued": "dim yellow",
