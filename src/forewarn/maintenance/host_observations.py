@@ -11,7 +11,8 @@ survey is only suspected at first. It counts as a crash when
 (b) every host has answered a survey that was asked for afterwards, and none has it in memory: a
     migration that is cancelled leaves a failure at the target, of a healthy machine, and a host may
     have started it again by itself (`on_crash=restart`);
-(c) the failure was on the host that the fleet has for it, where the machine was in memory before.
+(c) the failure was on the host that the fleet has for it, where the machine was in memory before,
+    or ran and crashed since.
 
 While a host does not answer, (b) is open, and the suspicion waits for it with an alert. A machine
 that ran on a host which lost its power has failed too, once that host is back and has it off. A
@@ -184,7 +185,7 @@ class Observations:
                 self._gone.pop(uuid, None)
                 if machine is None:
                     unknown.append(domain.name)
-            elif earlier.domain.present and _has_failed(domain, failures):
+            elif _failed_since(earlier.domain, domain, failures):
                 actions += self._suspect(host, domain, fleet, now)
             elif (
                 earlier.domain.run != domain.run  # seldom, and asked first: domains are many
@@ -370,6 +371,16 @@ def _seen(domain: Domain, earlier: _Seen | None, now: datetime) -> _Seen:
 
 def _settled(seen: Mapping[str, _Seen]) -> set[str]:
     return {uuid for uuid, each in seen.items() if each.domain.state in SETTLED}
+
+
+def _failed_since(earlier: Domain, domain: Domain, failures: Collection[str]) -> bool:
+    """Return True if a domain has failed since an earlier survey.
+
+    One that was off has run and crashed if libvirt says "crashed"; "failed" may be a start in vain.
+    """
+    if earlier.present:
+        return _has_failed(domain, failures)
+    return domain.reason == "crashed" and not _has_failed(earlier)
 
 
 def _has_failed(domain: Domain, reasons: Collection[str] = FAILED_REASONS) -> bool:
