@@ -28,6 +28,7 @@ from forewarn.maintenance.units import TurnOrder, TurnPolicy
 from forewarn.maintenance.world import World
 from forewarn.server.operator import fields, maintenance_schemas, routing, schemas, table, views
 from forewarn.server.operator.errors import as_json
+from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend, OperatorCall, one_line
 from forewarn.server.operator.table import API
 from forewarn.store.port import HistoryQuery
@@ -212,6 +213,7 @@ async def request_maintenance(
     dry_run: bool = False,
 ) -> maintenance_schemas.MaintenancePlan:
     """Request maintenance; the answer is what it became, and in a dry run nothing more."""
+    data = _with_scopes(data, call.backend.inventory)
     request = model.mapped(
         planner.Request,
         data,
@@ -232,6 +234,22 @@ async def request_maintenance(
         superseded=await _shown(call.backend, plan.superseded),
         plan=None,
     )
+
+
+def _with_scopes(
+    data: maintenance_schemas.MaintenanceRequest, inventory: Inventory
+) -> maintenance_schemas.MaintenanceRequest:
+    """Return a request in which a name that a scope has, and no machine, is among the scopes."""
+    scopes = [
+        name
+        for name in data.machines
+        if model.key(name) in inventory.scopes and model.key(name) not in inventory.machines
+    ]
+    if not scopes:
+        return data
+    machines = tuple(name for name in data.machines if name not in scopes)
+    named = tuple(dict.fromkeys((*data.scopes, *scopes)))
+    return msgspec.structs.replace(data, machines=machines, scopes=named)
 
 
 def _requesting(call: OperatorCall, data: maintenance_schemas.MaintenanceRequest) -> Plane:

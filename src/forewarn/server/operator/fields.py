@@ -223,7 +223,7 @@ WHAT: Final = FieldGroup(
             ),
             default=EventType.REBOOT,
         ),
-        row("machines", "Names of machines.", control=Control.NAMES),
+        row("machines", "Names of machines, or of scopes.", control=Control.NAMES),
         row("--scope NAME... scopes", "All machines of a scope."),
         row("--host NAME... hosts", "All machines on a host, of any scope."),
         row(

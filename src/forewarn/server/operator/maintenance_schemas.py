@@ -58,7 +58,7 @@ class MaintenanceRequest(
     """
 
     machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=planner.MAX_TARGETS)] = ()
-    """Names in any case; a name given twice counts once."""
+    """Names in any case; a name given twice counts once, and one that only a scope has is its."""
     scopes: UnitNames = ()
     """All machines of each."""
     hosts: UnitNames = ()
