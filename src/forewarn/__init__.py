@@ -13,7 +13,7 @@ pyproject.toml keep this):
     control | client           the plane, the ticker, the executor, the feed; the client library
     store | connectors         the memory; the programs that carry maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them
-    status_port                the status and metrics of agents and relays
+    status_port | logs         the status and metrics of agents and relays; the lines of every log
     vocabulary | clock         the enums that every room shares; the only reader of a clock
     settings | systemd         settings files, and their errors; messages to and from systemd
     times                      times and spans as people type and read them

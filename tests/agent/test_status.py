@@ -15,8 +15,8 @@ import patience
 import programs
 import web
 from agent.bench import Bench, command, event, rule
-from forewarn import status_port
-from forewarn.agent import activity, logs
+from forewarn import logs, status_port
+from forewarn.agent import activity
 from forewarn.agent.activity import FAMILIES, PREFIX, Activity
 from forewarn.agent.decider import ApprovalAnswered
 from forewarn.settings import Log
@@ -262,7 +262,7 @@ def test_no_control_character_of_an_event_reaches_a_terminal() -> None:
     before = root.handlers[:], root.level
     try:
         logs.set_up(Log(), terminal)
-        logging.getLogger("forewarn.agent").warning("%s", "\x1b]0;mine\x07 \x9b2J \r é")
+        logging.getLogger("forewarn.agent").info("%s", "\x1b]0;mine\x07 \x9b2J \r é")
     finally:
         root.handlers[:], root.level = before
     (line,) = terminal.getvalue().splitlines()

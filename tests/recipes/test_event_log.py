@@ -58,7 +58,7 @@ def test_the_page_shows_the_fields_that_a_line_has_and_its_filter_keeps_the_even
     assert list(line) == list(LINE)
     assert set(line) == table(PAGE)
     assert {type(value) for value in line.values()} == {str}
-    same = set(line) - {"timestamp", "message", "event_id", "event_source", "not_before"}
+    same = set(line) - {"timestamp", "event", "event_id", "event_source", "not_before"}
     assert {name: line[name] for name in same} == {name: LINE[name] for name in same}
     for name in ("timestamp", "not_before"):
         shape = re.sub(r"\d", "0", str(LINE[name]))
@@ -67,7 +67,7 @@ def test_the_page_shows_the_fields_that_a_line_has_and_its_filter_keeps_the_even
     agent.until(lambda: len(lines(agent)) == 2)
     over = lines(agent)[1]
     assert list(over) == list(LINE)
-    assert (over["phase"], over["message"]) == ("undo", "Reboot of web-0 is over")
+    assert (over["phase"], over["event"]) == ("undo", "Reboot of web-0 is over")
     assert over["event_id"] == line["event_id"]
     assert len(agent.log.read_text().splitlines()) > 2
     if shutil.which("jq"):
@@ -94,7 +94,7 @@ def test_to_journald_each_line_begins_with_its_priority(cloud: Endpoint, agent: 
             priority, _, entry = line.partition(">")
             told = json.loads(entry)
             heard[told["level"]] = priority
-            if told["message"].startswith("preparing"):
+            if told["event"].startswith("preparing"):
                 break
             if told["logger"] == "forewarn.agent.event":
                 cloud.show(event(notice=300))

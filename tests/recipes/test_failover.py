@@ -82,7 +82,7 @@ def agent(server: Server, service: Running) -> Agent:
 
 
 def said(agent: Agent) -> list[str]:
-    return [json.loads(line)["message"] for line in agent.log.read_text().splitlines()]
+    return [json.loads(line)["event"] for line in agent.log.read_text().splitlines()]
 
 
 def doings(agent: Agent) -> list[str]:

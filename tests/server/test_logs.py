@@ -31,17 +31,21 @@ def test_away_from_a_terminal_it_is_one_json_object_a_line_with_its_level_and_pa
     process.set_up_logs(Log(), stream)
     structlog.get_logger("forewarn.test").info("ready", guests=["http://127.0.0.1:1"], count=3)
     line = json.loads(stream.getvalue())
-    assert list(line)[:3] == ["timestamp", "level", "event"]
     assert line["event"] == "ready"
     assert line["level"] == "info"
     assert line["guests"] == ["http://127.0.0.1:1"]
     assert line["count"] == 3
     assert line["timestamp"].endswith("Z")
+    facts = {"guests": ["http://127.0.0.1:1"], "count": 3}
+    logging.getLogger("forewarn.agent").info("ready", extra={"facts": facts})  # as the agent does
+    same = json.loads(stream.getvalue().splitlines()[1])
+    assert list(same) == list(line) == ["timestamp", "level", "event", "guests", "count", "logger"]
+    assert len(same["timestamp"]) == len(line["timestamp"])
     process.set_up_logs(Log(level="debug"), stream)
     log = structlog.get_logger("forewarn.test")
     for level in ("debug", "info", "warning", "error", "critical"):
         getattr(log, level)("said %s", level)
-    told = [json.loads(line) for line in stream.getvalue().splitlines()[1:]]
+    told = [json.loads(line) for line in stream.getvalue().splitlines()[2:]]
     assert [line["event"].split()[1] for line in told] == [line["level"] for line in told]
     assert {line["logger"] for line in told} == {"forewarn.test"}
 

@@ -9,7 +9,6 @@
     actions   run the actions of a rule, within their time limits
     activity  the log and the metrics of all that happens
     status    the answers of the status port, and the questions to its peers
-    logs      the form of the lines on standard error
     daemon    the process: one thread decides, all others, such as the poller's, send it inputs
 
 Pure is without I/O, clock or chance. `__main__` is the program that `forewarn agent run` turns

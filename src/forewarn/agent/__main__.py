@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from forewarn.agent import logs, settings
-from forewarn.agent.daemon import Daemon
+from forewarn import logs
+from forewarn.agent import settings
+from forewarn.agent.daemon import LOGGER, Daemon
 from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
 from forewarn.client.event import Misuse
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     own = loaded.settings
     logs.set_up(own.log)
     if not loaded.files:
-        logs.LOGGER.warning("no settings file: the agent has no rules until a reload finds one")
+        LOGGER.warning("no settings file: the agent has no rules until a reload finds one")
     prepare_types()
 
     def reload() -> tuple[Rule, ...]:

@@ -23,10 +23,11 @@ from forewarn.agent.decider import (
     Reloaded,
     name_of,
 )
-from forewarn.agent.logs import LOGGER
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import Phase
 from forewarn.status_port import Labels
+
+LOGGER: Final = logging.getLogger("forewarn.agent")
 
 PHASES: Final = {
     Phase.HELD: (logging.WARNING, "is held: it is not approved, so its notice runs out"),

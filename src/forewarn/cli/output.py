@@ -247,8 +247,9 @@ def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:
     }
     least[first] = min(natural[first], terminal, max(least[first], LEAST_OF_FIRST))
     shown = dict(least)
-    for heading in reversed(others):
-        if set(cells[heading]) == {"-"} and _total({each: natural[each] for each in shown}) > terminal:
+    empty = [heading for heading in reversed(others) if set(cells[heading]) == {"-"}]
+    for heading in empty:
+        if _total({each: natural[each] for each in shown}) > terminal:
             del shown[heading]
     hidden: list[str] = []
     less = [heading for heading in reversed(others) if heading not in HIDDEN_LAST]

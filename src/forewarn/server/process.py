@@ -20,9 +20,8 @@ from typing import Final, NoReturn, TextIO, TypeVar
 
 import msgspec
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
 
-from forewarn import systemd
+from forewarn import logs, systemd
 from forewarn.server.guest.limits import Limits
 from forewarn.server.sockets import HandedOver
 from forewarn.settings import Log
@@ -192,37 +191,16 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def set_up_logs(settings: Log, stream: TextIO | None = None) -> None:
     """Send all log lines to one stream (None: standard error), in one form."""
-    to = sys.stderr if stream is None else stream
-    as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    last: Processor = structlog.processors.JSONRenderer(default=str)
-    if as_json:
-        shared += [structlog.processors.format_exc_info, _order]
-    else:
-        shared.append(_for_people)
-        last = structlog.dev.ConsoleRenderer(
-            0,  # it pads no event: its name differs between structlog's versions
-            colors=to.isatty(),
-            sort_keys=False,
-            exception_formatter=structlog.dev.plain_traceback,  # never local values: secrets
-        )
-    handler = logging.StreamHandler(to)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
-        )
-    )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(settings.level.upper())
+    handler, formatter = logs.set_up(settings, stream)
     structlog.configure(
-        processors=[*shared, last],
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,  # without local values: secrets
+            lambda _, __, entry: formatter.line(entry),
+        ],
         logger_factory=lambda name="": _Output(handler, name),
         wrapper_class=structlog.make_filtering_bound_logger(settings.level),
         cache_logger_on_first_use=False,
@@ -246,19 +224,6 @@ class _Output:
             self._stream.flush()
 
     debug = info = warning = error = critical = exception = _write
-
-
-def _for_people(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
-    shown = {
-        name: ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
-        for name, value in entry.items()
-    }
-    return {name: value for name, value in shown.items() if value != ""}
-
-
-def _order(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
-    first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
-    return {**first, **entry}
 
 
 class LimitLog:

@@ -15,8 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from forewarn.agent.actions.action import Action, ActionFailed, ActionRun, ActionStopped, contents
-from forewarn.agent.logs import LOGGER
+from forewarn.agent.actions.action import (
+    LOGGER,
+    Action,
+    ActionFailed,
+    ActionRun,
+    ActionStopped,
+    contents,
+)
 from forewarn.agent.rules import CommandSettings, ServiceSettings, SignalSettings
 
 GRACE_SECONDS: Final = 10.0
