@@ -172,6 +172,28 @@ def gathered(
     return tree, sources
 
 
+_WORDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+"""The types of msgspec's errors as people call them in TOML."""
+
+
+def _in_words(what: str) -> str:
+    def words(found: re.Match[str]) -> str:
+        kinds = found[1].split(" | ")
+        return (
+            " or ".join(map(_WORDS.__getitem__, kinds)) if _WORDS.keys() >= {*kinds} else found[0]
+        )
+
+    return re.sub(r"`([a-z| ]+)`", words, what)
+
+
 def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
     """Return the settings that the merged tree of some sources holds; later sources come last.
 
@@ -190,7 +212,7 @@ def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
             if alone.what == mistake.what:
                 blamed, mistake = name, alone
                 break
-    raise SettingsError(f"{blamed}: {mistake}")
+    raise SettingsError(f"{blamed}: {_in_words(str(mistake))}")
 
 
 def placed(loaded: S, base: Path) -> S:

@@ -39,7 +39,7 @@ def span(text: str) -> timedelta:
     return read
 
 
-def moment(text: str) -> datetime | timedelta:
+def moment(text: str, such_as: str = "+20m") -> datetime | timedelta:
     """Read a time in UTC: RFC 3339 with its zone; or a signed span from now (`+20m`, `-2h`)."""
     if text[:1] in {"+", "-"}:
         ahead = span(text[1:])
@@ -50,7 +50,8 @@ def moment(text: str) -> datetime | timedelta:
     except ValueError:
         read = None
     if match is None or read is None:
-        message = f"invalid time {text!r}: expected RFC 3339, such as 2026-11-22T22:00:00Z, or +20m"
+        message = f"invalid time {text!r}: expected RFC 3339, such as 2026-11-22T22:00:00Z, or "
+        message += such_as
         raise InvalidTime(message)
     if match["zone"] is None:
         message = f"invalid time {text!r}: no time zone; add Z for UTC, or an offset such as +02:00"
@@ -60,6 +61,11 @@ def moment(text: str) -> datetime | timedelta:
     except OverflowError as error:
         message = f"invalid time {text!r}: before the year 1 or after 9999 in UTC"
         raise InvalidTime(message) from error
+
+
+def past(text: str) -> datetime | timedelta:
+    """Read a time that lies behind, as `moment` does."""
+    return moment(text, "-2h")
 
 
 def coming(text: str) -> datetime | timedelta | time:

@@ -481,7 +481,8 @@ def _cancels_are_kept(seen: Evidence) -> Iterator[str]:
             continue
         for operation in final.operations.values():
             at = operation["announced_at"]
-            later = at is None or moment(at) > seen.final.latest(one.done)
+            later = operation["status"] == "Queued"
+            later = later or (at is not None and moment(at) > seen.final.latest(one.done))
             if operation["maintenance"] == int(reference) and later:
                 yield f"{told} {operation['id']} was announced after that"
 

@@ -121,6 +121,10 @@ class OpeningStory(Told):
             file.seek(100)
             file.write(b"\xff" * 4000)
 
+    def make_one_without_a_table(self) -> None:
+        sqlite.open_store(self.path).close()
+        self.make_database("DROP TABLE state")
+
     def make_folder(self) -> None:
         self.path.mkdir()
 

@@ -86,7 +86,7 @@ class Journal:
                 _create(self._path)
             found = self._path.stat()
         except OSError as error:
-            message = f"cannot use the journal in {folder}: {error.strerror}"
+            message = f"cannot use the journal in {folder} (state.folder): {error.strerror}"
             raise JournalError(message, for_now=True) from error
         if found.st_size > MAX_BYTES:
             message = f"{self._path} is over {MAX_BYTES} bytes: it is not an agent's journal"

@@ -187,6 +187,8 @@ def _drop_ins(path: Path) -> tuple[Path, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
+        if isinstance(error, PermissionError):
+            settings.read(path)  # of a folder that is closed, the file says so
         raise SettingsError(f"{folder}: cannot read the drop-ins: {error.strerror}") from error
     if len(found) > MAX_DROP_INS:
         message = f"{folder} holds {len(found)} files, and {MAX_DROP_INS} are read at most"

@@ -141,8 +141,8 @@ audit = RequestCommand(
     "List what operators changed, and what was refused.\n\n"
     "The newest first. Who logged in to the page is listed with --logins.",
     "GET /v1/audit",
-    option("--since TIME", "Only from this time on: RFC 3339, or such as -2h."),
-    option("--until TIME", "Only before this time."),
+    option("--since TIME", "Only from this time on: RFC 3339, or such as -2h.", times.past),
+    option("--until TIME", "Only before this time.", times.past),
     option("--by NAME", "Only what this account did."),
     flag("--logins", "Also who logged in to the page, and out."),
     show=AUDIT,

@@ -148,6 +148,14 @@ def warnings(loaded: "Loaded") -> list[str]:
         if argv and Path(argv[0]).is_absolute() and shutil.which(argv[0]) is None
     ]
     found += [
+        f"rule {rule.name!r}: no file {place} on this machine, and no URL"
+        for rule in settings.rule
+        for step in rule.prepare
+        if rule.enabled and step.notify is not None
+        for place in (step.notify.slack, step.notify.teams, step.notify.webhook)
+        if place and "://" not in place and not Path(place).exists()
+    ]
+    found += [
         f"rule {rule.name!r}: systemd has no unit {unit!r} on this machine"
         for rule in settings.rule
         for step in rule.prepare

@@ -74,13 +74,14 @@ def _test(
 
     from forewarn.clock import SystemClock
     from forewarn.connectors.command import CommandConnector, CommandUnusable
-    from forewarn.server.service import connector_of
+    from forewarn.server.service import check_programs, connector_of
 
     program = structs.replace(loaded.connector.command, state=str(folder))
     kept_apart = structs.replace(
         loaded, connector=structs.replace(loaded.connector, command=program)
     )
     try:
+        check_programs(loaded, os.environ)
         connector = connector_of(kept_apart, SystemClock(), os.environ, tuple)
     except CommandUnusable as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import command
@@ -130,6 +132,8 @@ def watch(
     from forewarn.clock import SystemClock
 
     clock = SystemClock()
+    if program is not None and not program.strip():
+        raise click.UsageError("--exec: expected a command line to run for each change")
     if program and NAMED.fullmatch(word := program.partition(" ")[0]):
         need_program(word)
     drawn = sys.stdout.isatty()

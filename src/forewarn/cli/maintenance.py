@@ -94,8 +94,6 @@ def schedule(
     if isinstance(after, timedelta) and after >= timedelta() and not given["notice_seconds"]:
         # From when the service has the request: from now, the least notice would be too short.
         given |= {"notice_seconds": int(after.total_seconds()), "not_before": None}
-    if not any(given[name] for name in ("machines", "scopes", "hosts", "tags")):
-        raise click.UsageError("expected names of machines, --scope, --host or --tag")
     _ask(service, kind, fields.body(given), dry_run=dry_run, wait=wait)
 
 
@@ -103,6 +101,8 @@ def _ask(
     service: OperatorClient, kind: str, body: dict[str, object], *, dry_run: bool, wait: bool
 ) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
+    if not any(body.get(name) for name in NAMING):
+        raise click.UsageError("expected names of machines or scopes, --scope, --host or --tag")
     path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
     plan = service.post(path, event_type=kind, **body)
     if wait:
@@ -110,6 +110,9 @@ def _ask(
     else:
         plan.show(_draw_answer)
 
+
+NAMING: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
+"""The fields that say what is maintained."""
 
 NO_DRAIN: Final = flag(
     "--no-drain", "Do not drain hosts: their machines stop while the host is maintained."

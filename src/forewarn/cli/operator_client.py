@@ -320,11 +320,13 @@ class OperatorClient:
             return "the token that was typed was sent"
         if self._login and not os.environ.get(TOKEN_FILE):
             return "the remembered token was sent: run 'forewarn login' with another one"
+        if token:
+            return f"the token in {self._token_file} was sent"
+        is_there = Path(self._token_file).exists()
+        why = f"{self._token_file} is empty" if is_there else f"there is no {self._token_file}"
         return (
-            f"the token in {self._token_file} was sent"
-            if token
-            else f"no token was sent, because there is no {self._token_file}: run 'forewarn login "
-            f"{self.address}', or set {TOKEN_FILE} to the file of a token"
+            f"no token was sent, because {why}: run 'forewarn login {self.address}', or set "
+            f"{TOKEN_FILE} to the file of a token"
         )
 
     def _is_systems_closed(self) -> bool:

@@ -563,6 +563,6 @@ def read_state(written: str, at: session.ClockReading) -> dict[str, KnownEvent]:
 
 def _invalid(why: str) -> Misuse:
     return Misuse(
-        f"the file of since= is invalid ({why}): delete it, and undo by hand what an earlier "
-        "process drained"
+        f"the file of since= holds no state of a watch ({why}): name another one, or delete it and "
+        "undo by hand what an earlier process drained"
     )

@@ -44,6 +44,7 @@ from forewarn.maintenance.model import (
     Policy,
     Refused,
     key,
+    listed,
     mapped,
     no_maintenance,
     unknown,
@@ -302,6 +303,16 @@ def take_turns(
     )
 
 
+def _nothing(targets: UnitTargets) -> Refused:
+    """Return the refusal (INVALID) of targets that have no unit."""
+    if targets.tags:
+        tags = " and ".join(map("=".join, targets.tags))
+        return Refused(ErrorCode.INVALID, f"no machine has {tags}", where="tags")
+    names = [*targets.scopes, *targets.hosts, *(["any host"] if targets.all_hosts else [])]
+    message = f"there is no machine in {listed(names)}" if names else "nothing is named to maintain"
+    return Refused(ErrorCode.INVALID, f"{message}: expected machines, scopes, hosts or tags")
+
+
 def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
     running = (one for one in maintenance.units if one.state is UnitState.RUNNING)
     names = {f"{maintenance.number}.{one.operation}" for one in running if not one.drain}
@@ -382,7 +393,7 @@ def prepared(
         ]
     _check_notice(policy, request.event_type, units, now)
     if not units:
-        raise Refused(ErrorCode.INVALID, "no unit: name hosts, scopes, machines or tags that exist")
+        raise _nothing(targets)
     if len(units) > MAX_UNITS:
         message = f"{len(units)} units in one maintenance, at most {MAX_UNITS}: split it"
         raise Refused(ErrorCode.LIMIT, message, units=len(units), most=MAX_UNITS)
@@ -453,8 +464,8 @@ def _worlds(
 def _check_notice(
     policy: TurnPolicy, event_type: EventType, units: Iterable[Unit], now: datetime
 ) -> None:
-    def refuse(name: str, message: str, code: ErrorCode = ErrorCode.INVALID) -> NoReturn:
-        raise planner.wrong(f"policy.{name}", message, code)
+    def refuse(name: str, message: str) -> NoReturn:
+        raise planner.wrong(f"policy.{name}", message)
 
     until, seconds = policy.approval_until, policy.notice_seconds
     if any(unit.drain for unit in units):
@@ -467,9 +478,8 @@ def _check_notice(
                 )
     least = notice.minimum(event_type, min(notice.TERMINATE_MINUTES))
     if 0 < seconds < least.total_seconds():
-        at_least = f"a {event_type} has at least {least.total_seconds():.0f} s of notice"
-        too_short = ErrorCode.NOTICE_TOO_SHORT
-        refuse("notice_seconds", f"{seconds} is too short: {at_least}", too_short)
+        where = "policy.notice_seconds"
+        raise notice.too_short(timedelta(seconds=seconds), least, event_type, now, where)
     if until is not None and until <= now:
         refuse("approval_until", f"expected a time after {notice.spoken(now)}")
     if until is not None and until > now + notice.FURTHEST:

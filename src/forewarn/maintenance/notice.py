@@ -69,6 +69,19 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
     return whole_seconds(asked)
 
 
+def too_short(
+    given: timedelta,
+    least: timedelta,
+    event_type: EventType,
+    now: datetime,
+    where: str = "notice_seconds",
+) -> Refused:
+    """Return the refusal (NOTICE_TOO_SHORT) of a length of notice that somebody asked for."""
+    message = f"at {where}: {_spoken(given)} is less than the {_spoken(least)} of a {event_type}"
+    earliest = whole_seconds(now + least).isoformat()
+    return Refused(ErrorCode.NOTICE_TOO_SHORT, message, where=where, earliest=earliest)
+
+
 def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
     """Return a postponed event's new NotBefore: later than now, and than what guests have read."""
     earliest = max(shown, now)

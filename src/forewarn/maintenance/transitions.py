@@ -278,6 +278,8 @@ class Transitions:
         least = max(notice.minimum(operation.event_type, each) for each in minutes)
         if scopes.keys() <= silent | automatic.keys():
             least = timedelta(0)
+        if longer and asked is not None and asked < self.now + least:
+            raise notice.too_short(longer, least, operation.event_type, self.now)
         not_before = self._not_before(operation, asked, least)
         if operation.closed(not_before):
             self._close_unannounced(operation, not_before)

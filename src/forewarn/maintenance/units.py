@@ -255,6 +255,8 @@ def read_amount(text: str) -> str:
 
 def read_waves(texts: Sequence[str]) -> Sequence[str]:
     """Check the sizes of waves: amounts, the last one may be `rest`."""
+    if "rest" in texts[:-1]:
+        raise ValueError("expected rest as the last wave: nothing is left after it")
     for text in texts[:-1] if list(texts[-1:]) == ["rest"] else texts:
         read_amount(text)
     return texts

@@ -34,7 +34,7 @@ from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import connections
 from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.service import Service, clock_of
+from forewarn.server.service import Service, check_programs, clock_of
 from forewarn.server.settings import Settings, StoreSettings
 from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import OFF, prepare_types, split_address, state_folder
@@ -64,6 +64,11 @@ def serve(settings: Settings) -> int:
     except SocketUnusable as error:
         _log.error(str(error))
         return BAD_SOCKET
+    try:  # before there is a database
+        check_programs(settings, os.environ)
+    except CommandUnusable as error:
+        _log.error(f"at [connector]: {error}")
+        return BAD_SETTINGS
     settings = _within_files(settings)
     path = Path(settings.store.path)
     # What is wrong with the folder, opening the store says.

@@ -558,10 +558,7 @@ def connector_of(
     if replica and connector.kind != "simulated":
         _keep_apart(state, replica)
     if connector.kind == "libvirt":
-        made = LibvirtConnector(connector.libvirt, state, environment, os.name)
-        check_programs(settings, environment)
-        return made
-    check_programs(settings, environment)
+        return LibvirtConnector(connector.libvirt, state, environment, os.name)
     if connector.kind == "command":
         return CommandConnector(connector.command, state, environment, os.name)
     durations = {

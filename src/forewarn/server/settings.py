@@ -6,7 +6,7 @@ module loads quickly: the command line finds the socket with it.
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -356,6 +356,19 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     libvirt: LibvirtSettings = LibvirtSettings()
     command: CommandConnectorSettings = CommandConnectorSettings()
 
+    def __post_init__(self) -> None:
+        """Refuse a connector without a program or a host, and a program that cannot be run."""
+        if self.kind == "libvirt" and not self.libvirt.host:
+            raise FieldError("libvirt.host", "it is empty: add [[connector.libvirt.host]]")
+        if self.kind != "command":
+            return
+        if not self.command.program:
+            message = "it is empty: set the program that carries maintenance out, such as "
+            raise FieldError("command.program", f"{message}['/usr/local/bin/maintain']")
+        for name in ("program", "check_command"):
+            if argv := getattr(self.command, name):
+                _check_program(f"command.{name}", argv)
+
 
 class UnitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program that decides if further units may go. Policies name it."""
@@ -374,9 +387,16 @@ class UnitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         """Refuse a program that cannot be run."""
-        if "/" in self.program[0] and not self.program[0].startswith("/"):
-            message = f"invalid program {self.program[0]!r}: expected a full path or a bare name"
-            raise FieldError("program", message)
+        _check_program("program", self.program)
+
+
+def _check_program(field: str, argv: Sequence[str]) -> None:
+    """Refuse a command line that no system could run, by its field."""
+    if not argv[0] or ("/" in argv[0] and not argv[0].startswith("/")):
+        message = f"invalid program {argv[0]!r}: expected a full path or a bare name"
+        raise FieldError(field, message)
+    if any("\0" in argument for argument in argv):
+        raise FieldError(field, "it contains a NUL character, which no argument can contain")
 
 
 class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

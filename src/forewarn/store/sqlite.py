@@ -374,14 +374,13 @@ def _check_contents(path: Path, *, thoroughly: bool) -> None:
         def ask(question: str) -> Any:  # noqa: ANN401 - a text or a number
             return driver.execute(question).fetchone()[0]
 
-        empty = not ask("SELECT count(*) FROM sqlite_master")
+        tables = {name for (name,) in driver.execute("SELECT name FROM sqlite_master")}
         ours = ask("PRAGMA application_id") == APPLICATION_ID
-        has_version = ours and ask("SELECT count(*) FROM sqlite_master WHERE name = 'meta'")
-        found = ask(_FIRST_LOOK) if has_version else ""
+        found = ask(_FIRST_LOOK) if ours and "meta" in tables else ""
         # The quick one leaves out only whether indexes agree with their tables. Without any,
         # a damaged file can pass for one of an empty fleet, which tells guests to recover.
         fault = ask(f"PRAGMA {'integrity_check' if thoroughly else 'quick_check'}(1)")
-    if empty:
+    if not tables:
         raise StoreUnusable(f"cannot use {path}: {_EMPTY}")
     if not ours:
         raise StoreUnusable(
@@ -391,6 +390,8 @@ def _check_contents(path: Path, *, thoroughly: bool) -> None:
         raise StoreUnusable(f"cannot use {path}: {_DAMAGED} ({' '.join(str(fault).split())})")
     if trouble := schema.fault_of(found):
         raise StoreUnusable(f"cannot use {path}: {trouble}; the file was left as it is")
+    if missing := sorted(schema.TABLES.keys() - tables):
+        raise StoreUnusable(f"cannot use {path}: {_DAMAGED} (no table {', '.join(missing)})")
 
 
 # A new database is made whole under another name, and given its own by one rename. So a kill

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from forewarn.testing.operators import Operators
 
 T = TypeVar("T")
+W = TypeVar("W", EventType, EventSource)
 
 Span: TypeAlias = timedelta | float | str
 """A `timedelta`, seconds, or a text such as `90s`, `15m` or `1h30m`."""
@@ -386,7 +387,8 @@ class Emulator:
         Raises:
             Refused: The rules do not allow it, for example too short a notice.
         """
-        kind, asked_by = EventType(event_type), EventSource(source)
+        kind = _word(EventType, "event_type", event_type)
+        asked_by = _word(EventSource, "source", source)
 
         def request(service: EmulatedService) -> tuple[str, str]:
             at = None if notice is None else service.clock.now() + span(notice)
@@ -656,6 +658,8 @@ class Emulator:
         return self._call(ask())
 
     def _change(self, order: Callable[[EmulatedService], T]) -> T:
+        __tracebackhide__ = True
+
         async def carry_out() -> T:
             self._service.follow_up()
             done = order(self._service)
@@ -665,6 +669,7 @@ class Emulator:
         return self._call(carry_out())
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        __tracebackhide__ = True
         try:
             self._refuse_own_thread()
         except RuntimeError:
@@ -678,7 +683,14 @@ class Emulator:
         futures.wait([asked])
         if asked.cancelled():
             raise _not_running()
-        return asked.result()
+        try:
+            return asked.result()
+        except Refused as refused:  # it is the test's: without the frames of ours
+            if refused.facts.get("what") == "machine":
+                name = refused.facts["name"]
+                message = f"no machine named {name!r}: add it by Emulator.machine"
+                raise Refused(refused.code, message, **refused.facts) from None
+            raise refused.with_traceback(None) from None
 
     def _refuse_own_thread(self) -> None:
         """Refuse a call of an observer: it would wait for the thread that it holds up."""
@@ -690,6 +702,16 @@ class Emulator:
         with self._news:
             self._changes += 1
             self._news.notify_all()
+
+
+def _word(kind: type[W], name: str, text: str) -> W:
+    """Return the word of an enum; ValueError with the words that there are."""
+    __tracebackhide__ = True
+    try:
+        return kind(text)
+    except ValueError:
+        message = f"{name}: expected one of {', '.join(kind)}, not {text!r}"
+        raise ValueError(message) from None
 
 
 def _not_running() -> Refused:

@@ -52,8 +52,7 @@ class LibvirtConnector(CommandConnector):
     """Carries maintenance out on hosts under libvirt.
 
     Raises:
-        CommandUnusable: This system is not POSIX, or the settings name no host or no Python that
-            could run the program.
+        CommandUnusable: This system is not POSIX, or has no folder for the results.
     """
 
     def __init__(
@@ -63,8 +62,6 @@ class LibvirtConnector(CommandConnector):
         environment: Mapping[str, str],
         os_name: str = os.name,
     ) -> None:
-        if not settings.host:
-            raise CommandUnusable("connector.libvirt.host is empty: add [[connector.libvirt.host]]")
         python = settings.python or sys.executable
         program = (python, "-I", PROGRAM)
         command = CommandConnectorSettings(

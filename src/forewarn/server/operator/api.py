@@ -214,6 +214,10 @@ async def request_maintenance(
 ) -> maintenance_schemas.MaintenancePlan:
     """Request maintenance; the answer is what it became, and in a dry run nothing more."""
     data = _with_scopes(data, call.backend.inventory)
+    if data.to_host:
+        hosts = await _hosts_like(call.backend, data.to_host)
+        if hosts and data.to_host not in hosts:
+            raise model.unknown("host", data.to_host)
     request = model.mapped(
         planner.Request,
         data,
@@ -438,6 +442,11 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
         limit=limit,
     )
     page = await backend.read(lambda reading: reading.history(query))
+    if not page.operations and not cursor:  # a name that nobody has is a mistake
+        if machine:
+            backend.inventory.machine(machine)
+        if scope:
+            backend.inventory.scope(scope)
     following = routing.history_cursor(page)
     return schemas.HistoryPage(operations=await _shown(backend, page.operations), next=following)
 

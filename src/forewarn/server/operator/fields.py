@@ -430,8 +430,8 @@ HISTORY: Final = FieldGroup(
         row("--machine NAME", "Only this machine."),
         row("--scope NAME", "Only this scope."),
         row("--maintenance NUMBER", "Only this maintenance.", read=within(1)),
-        row("--since TIME", "Announced at that time or later: RFC 3339, or -2h."),
-        row("--until TIME", "Announced before that time."),
+        row("--since TIME", "Announced at that time or later: RFC 3339, or -2h.", read=times.past),
+        row("--until TIME", "Announced before that time.", read=times.past),
     ),
 )
 """The filters of the history."""

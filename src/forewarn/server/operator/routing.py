@@ -365,8 +365,8 @@ def key_before(kind: str, cursor: str) -> str:
     is_key = name and (kind not in NUMBERS or NUMBERS[kind].fullmatch(name))
     if len(cursor) > MAX_CURSOR or written != kind or not is_key:
         message = (
-            f"invalid cursor {cursor[:80]!r}: expected the 'next' of a page of {kind}, "
-            "or none for the first page"
+            f"invalid cursor {cursor[:80]!r}: expected the one that came with the page of {kind} "
+            "before, or none for the first page"
         )
         raise Refused(ErrorCode.INVALID, message, cursor=cursor[:80])
     return name

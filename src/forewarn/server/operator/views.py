@@ -250,7 +250,8 @@ def operations(
 
 def _announced(value: model.Operation) -> dict[str, datetime | None]:
     """Return when it was announced, and its NotBefore: it gets both when its turn has come."""
-    if value.status is EventStatus.QUEUED:
+    shown = any(event.published or event.silent for event in value.events)
+    if value.status is EventStatus.QUEUED or (value.status is EventStatus.CANCELED and not shown):
         return {"announced_at": None, "not_before": None}
     return {"announced_at": value.announced_at, "not_before": value.not_before}
 
