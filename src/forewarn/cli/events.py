@@ -22,7 +22,7 @@ from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
     from forewarn.maintenance import model
-    from forewarn.server.operator import schemas
+    from forewarn.server.operator import maintenance_schemas, schemas
 
 # Operations, their events and approvals, as several commands show them.
 
@@ -46,9 +46,9 @@ def on_host(live: "schemas.OperationView | schemas.LiveEvent") -> str:
     return output.counted(live.hosts, "hosts") if live.target is TargetKind.HOST else ""
 
 
-def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
-    """Show what is going to happen."""
-    listed = list(operations)
+def planned(plan: "maintenance_schemas.MaintenancePlan") -> None:
+    """Show what is going to happen; the events of a plan have no ids yet."""
+    listed = plan.operations
     hidden = output.table(
         listed,
         {
@@ -62,9 +62,9 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             "MACHINES": machines,
             "NOT BEFORE": "not_before",
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
-            "EVENT": _event_ids,
+            **({} if plan.dry_run else {"EVENT": _event_ids}),
         },
-        empty=empty,
+        empty="No machine is affected.",
     )
     if "EVENT" in hidden and len(listed) <= output.MAX_NAMED:
         for operation in listed:

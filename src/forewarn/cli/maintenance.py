@@ -273,7 +273,7 @@ def _draw_plan(plan: "maintenance_schemas.MaintenancePlan") -> None:
     if plan.plan is not None:
         _draw_turns(plan.plan)
         return
-    events.planned(plan.operations, empty="No machine is affected.")
+    events.planned(plan)
     if any(operation.status is EventStatus.QUEUED for operation in plan.operations):
         output.note("What is Queued is announced, with its full notice, when its turn has come.")
     _draw_further(plan.units)
