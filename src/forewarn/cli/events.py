@@ -5,7 +5,7 @@ The commands: approve, cancel, postpone, hold, release, acknowledge, resolve.
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
