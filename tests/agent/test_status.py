@@ -16,7 +16,7 @@ import programs
 import web
 from agent.bench import Bench, command, event, rule
 from forewarn import logs, status_port
-from forewarn.agent import activity
+from forewarn.agent import activity, status
 from forewarn.agent.activity import FAMILIES, PREFIX, Activity
 from forewarn.agent.decider import ApprovalAnswered
 from forewarn.settings import Log
@@ -268,3 +268,20 @@ def test_no_control_character_of_an_event_reaches_a_terminal() -> None:
     (line,) = terminal.getvalue().splitlines()
     assert line.removesuffix("\n").isprintable()
     assert "é" in line
+
+
+def test_the_first_line_says_what_is_held_or_stuck_beside_what_a_balancer_reads() -> None:
+    def first(phases: tuple[str, ...], *, stuck: bool, ready: bool) -> str:
+        events = [
+            {"event_id": "E", "event_type": "Reboot", "event_status": "Scheduled", "phase": phase}
+            | {"notice_left_seconds": None, "rule": "r", "stays_held": "", "actions": []}
+            for phase in phases
+        ]
+        effect = {"tells": False, "stuck": stuck, "undoing": False, "effect": "ready"}
+        told = {"machine": "w", "ready": ready, "dry_run": False, "trouble": "", "events": events}
+        told |= {"endpoint": {"answers": True}, "standing": [effect]}
+        return next(status.lines(told))
+
+    assert first((), stuck=False, ready=True) == "w: ready"
+    held = first(("Held", "Preparing", "Held"), stuck=True, ready=False)
+    assert held == "w: 2 held, 1 stuck, being taken out"

@@ -97,8 +97,13 @@ def without_reasons(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
     """Yield a status as `forewarn agent status` shows it."""
-    ready = "ready" if told["ready"] else "being taken out"
-    yield f"{told['machine'] or 'a machine with an unknown name'}: {ready}"
+    counts = {
+        "held": sum(event["phase"] == state.Phase.HELD.value for event in told["events"]),
+        "stuck": sum(effect["stuck"] for effect in told["standing"]),
+    }
+    parts = [f"{count} {what}" for what, count in counts.items() if count]
+    parts.append("ready" if told["ready"] else "being taken out")
+    yield f"{told['machine'] or 'a machine with an unknown name'}: {', '.join(parts)}"
     if told["dry_run"]:
         yield "a dry run: the agent does nothing, and tells no peer that it is prepared"
     if told["trouble"]:
