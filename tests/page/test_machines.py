@@ -120,7 +120,8 @@ def test_a_long_history_comes_in_pages_and_its_file_has_all_that_the_api_has(sit
         assert (row["type"], row["status"]) == (one["event_type"], one["status"])
         assert row["machines"] == " ".join(event["machines"])
         assert (row["event"], row["scope"]) == (event["id"], event["scope"])
-        assert row["announced_at"] == one["announced_at"][:23].rstrip("Z") + "Z"
+        at = one["announced_at"]  # what was cancelled in the queue has none
+        assert row["announced_at"] == (at[:23].rstrip("Z") + "Z" if at else "")
         assert row["description"].removeprefix("'") == one["description"]
         assert row["outcome"] == one["outcome"]
 

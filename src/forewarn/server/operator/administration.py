@@ -122,6 +122,7 @@ async def read_audit(
 
     With `logins` also who logged in to the page, and out.
     """
+    routing.check_span(since, until)
     before = routing.key_before("audit", cursor)
     query = AuditQuery(
         by=by,

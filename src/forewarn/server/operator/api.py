@@ -430,6 +430,7 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
     limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.HistoryPage:
     """List operations, the newest announcement first, with who approved and how they ended."""
+    routing.check_span(since, until)
     query = HistoryQuery(
         machine=model.key(machine),
         scope=model.key(scope),

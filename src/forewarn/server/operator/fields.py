@@ -67,6 +67,11 @@ class Field:
         return self.control in {Control.NAMES, Control.LINES}
 
     @property
+    def is_time(self) -> bool:
+        """Takes a time, which may be a span from now."""
+        return self.read in {times.moment, times.past, times.coming}
+
+    @property
     def title(self) -> str:
         """The label on the page."""
         return self.label or self.help.removesuffix(".")

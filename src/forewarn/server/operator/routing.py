@@ -316,6 +316,13 @@ def one_line(text: str, where: str) -> str:
     return text
 
 
+def check_span(since: datetime | None, until: datetime | None) -> None:
+    """Refuse two times (INVALID) between which nothing can be."""
+    if since is not None and until is not None and until <= since:
+        message = f"at until: expected a time after {since.isoformat()}, the since of the request"
+        raise Refused(ErrorCode.INVALID, message, where="until")
+
+
 def page(
     kind: str, entries: Iterable[T], limit: int, key: Callable[[T], str]
 ) -> tuple[list[T], str]:

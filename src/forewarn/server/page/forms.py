@@ -154,7 +154,7 @@ def value(field: Field, form: FilledForm, now: datetime) -> Any:  # noqa: ANN401
             case Control.CHOICE:
                 is_default = text == field.default and field.name != "event_type"
                 return None if is_default else text
-        if text and field.read in {times.moment, times.coming}:
+        if text and field.is_time:
             return moment(text, now, field.read)
         return field.read(text) if text or field.required else None
     except ValueError as error:
@@ -166,13 +166,13 @@ def span(form: FilledForm, now: datetime) -> dict[str, datetime | None]:
     return {
         field.name: value(field, form, now)
         for field in fields.HISTORY.fields
-        if field.read is times.moment
+        if field.is_time
     }
 
 
 def settled(form: FilledForm, now: datetime) -> FilledForm:
     """Return a form with times in place of spans: what was planned at +20m does not move."""
-    moments = (field for field in fields.MAINTENANCE.values() if field.read is times.moment)
+    moments = (field for field in fields.MAINTENANCE.values() if field.is_time)
     given = {field.name: moment(form.text(field.name), now) for field in moments}
     return form.filled(**{name: times.precise(at) for name, at in given.items() if at is not None})
 
