@@ -163,11 +163,7 @@ def value(field: Field, form: FilledForm, now: datetime) -> Any:  # noqa: ANN401
 
 def span(form: FilledForm, now: datetime) -> dict[str, datetime | None]:
     """Read the times `since` and `until` of a filter, as `value` does."""
-    return {
-        field.name: value(field, form, now)
-        for field in fields.HISTORY.fields
-        if field.is_time
-    }
+    return {field.name: value(field, form, now) for field in fields.HISTORY.fields if field.is_time}
 
 
 def settled(form: FilledForm, now: datetime) -> FilledForm:
