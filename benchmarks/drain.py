@@ -65,6 +65,12 @@ def moves(guests: Sequence[Guest], before: int) -> tuple[int, int]:
     return len(read), sum("Scheduled" in statuses for statuses in read.values())
 
 
+def longest_gap(guest: Guest, since: float) -> float:
+    """Return the seconds of the longest pause between two of a guest's polls."""
+    asked = [poll.at for poll in guest.polls if poll.at >= since]
+    return max((after - before for before, after in itertools.pairwise(asked)), default=0.0)
+
+
 def measured(lab: Lab, guests: Sequence[Guest], name: str, hosts: Sequence[str]) -> Row:
     """Let one contestant do it."""
     for guest in guests:
@@ -80,7 +86,7 @@ def measured(lab: Lab, guests: Sequence[Guest], name: str, hosts: Sequence[str])
         "announced": announced,
         "in time": in_time,
         "failed polls": sum(len(guest.failed_polls(start)) for guest in guests),
-        "longest gap": max(guest.longest_gap(start) for guest in guests),
+        "longest gap": max(longest_gap(guest, start) for guest in guests),
         "boots": sum(len(guest.boots) for guest in guests) - len(guests),
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from forewarn.server import process
 from forewarn.settings import Log
@@ -78,6 +79,17 @@ def test_what_is_below_the_level_is_not_said_and_libraries_only_when_something_g
         ("trouble", "warning"),
         ("no sockets left", "error"),
     ]
+
+
+def test_strangers_by_the_thousand_keep_no_other_reason_out_of_the_log() -> None:
+    log = process.LimitLog()
+    with capture_logs() as told:
+        for number in range(process.MAX_LOGGED + 9):
+            log.warn("refused", ("a", number), 0.0, reason="a", address=number)
+        log.warn("refused", ("b", 1), 1.0, reason="b", address=1)
+        log.warn("refused", ("b", 2), 2.0, reason="b", address=2)
+    assert [line["reason"] for line in told] == ["a"] * process.MAX_LOGGED + ["b"]
+    assert told[-1]["not_logged_before"] == 9
 
 
 def test_a_line_that_cannot_be_written_stops_nobody() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import sys
@@ -232,6 +233,8 @@ class LimitLog:
     def __init__(self) -> None:
         self._logged: dict[Hashable, float] = {}
         """When each was last logged, the oldest first."""
+        self._of_reason: dict[object, float] = {}
+        """When each reason was: strangers by the thousand keep no other reason out of the log."""
         self._not_logged = 0
 
     def warn(self, event: str, key: Hashable, now: float, **facts: object) -> None:
@@ -242,9 +245,11 @@ class LimitLog:
             if now - logged[oldest] < LOG_SECONDS:
                 break
             del logged[oldest]
-        if key in logged or len(logged) >= MAX_LOGGED:
+        reason = facts.get("reason", event)
+        is_news = now - self._of_reason.get(reason, -math.inf) >= LOG_SECONDS
+        if key in logged or (len(logged) >= MAX_LOGGED and not is_news):
             self._not_logged += 1
             return
-        logged[key] = now
+        logged[key] = self._of_reason[reason] = now
         _log.warning(event, **facts, not_logged_before=self._not_logged)
         self._not_logged = 0
