@@ -82,12 +82,12 @@ def test_what_is_below_the_level_is_not_said_and_libraries_only_when_something_g
 
 
 def test_strangers_by_the_thousand_keep_no_other_reason_out_of_the_log() -> None:
-    log = process.LimitLog()
+    limited = process.LimitLog()
     with capture_logs() as told:
         for number in range(process.MAX_LOGGED + 9):
-            log.warn("refused", ("a", number), 0.0, reason="a", address=number)
-        log.warn("refused", ("b", 1), 1.0, reason="b", address=1)
-        log.warn("refused", ("b", 2), 2.0, reason="b", address=2)
+            limited.warn("refused", ("a", number), 0.0, reason="a", address=number)
+        limited.warn("refused", ("b", 1), 1.0, reason="b", address=1)
+        limited.warn("refused", ("b", 2), 2.0, reason="b", address=2)
     assert [line["reason"] for line in told] == [*(process.MAX_LOGGED * ["a"]), "b"]
     assert told[-1]["not_logged_before"] == 9
 
