@@ -273,6 +273,7 @@ def test_a_watch_that_gets_no_file_to_begin_again_is_tried_again() -> None:
         poller.start()
         try:
             patience.until(lambda: os.strerror(errno.EMFILE) in poller.trouble)
+            assert not poller.is_answered
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert isinstance(told.first(), decider.DocumentSeen)

@@ -153,23 +153,25 @@ def test_an_alert_names_the_command_that_ends_it() -> None:
         assert alerts.remedy(alerts.Alert(kind, about, "", NOW)) == command
 
 
-HEAVY = {
-    *("asyncio", "ssl", "rich", "starlette", "uvicorn", "httptools", "msgspec", "structlog"),
-}
-
 LOOK = """
 import json, sys
-from forewarn.cli import main
-status = main.execute(sys.argv[1:])
-print(json.dumps([status, sorted({name.partition(".")[0] for name in sys.modules})]))
+exec(sys.argv[1])
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
+DRAWN = {"asyncio", "rich", "starlette", "uvicorn", "structlog"}
+HEAVY = {*DRAWN, "ssl", "httptools", "msgspec"}
+HELP = "from forewarn.cli import main; assert not main.execute({}.split())"
 
 
-def test_help_loads_nothing_heavy() -> None:
-    for arguments in (["--help"], ["schedule", "--help"], ["--version"]):
-        looked = subprocess.run(
-            [sys.executable, "-c", LOOK, *arguments], capture_output=True, text=True, check=True
-        )
-        status, modules = json.loads(looked.stdout.splitlines()[-1])
-        assert status == 0, looked.stderr
-        assert not HEAVY & set(modules), arguments
+@pytest.mark.parametrize(
+    ("program", "unloaded"),
+    [
+        *((HELP.format(repr(line)), HEAVY) for line in ("--help", "schedule --help", "--version")),
+        ("import forewarn.agent.__main__", DRAWN | {"click"}),
+    ],
+)
+def test_what_many_start_loads_nothing_heavy(program: str, unloaded: set[str]) -> None:
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOK, program], capture_output=True, text=True, check=True
+    )
+    assert not unloaded & set(json.loads(looked.stdout.splitlines()[-1]))
