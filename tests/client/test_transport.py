@@ -58,12 +58,13 @@ def fed(data: bytes, cuts: list[int]) -> Reply | str | None:
 
 def test_a_question_is_written_as_http() -> None:
     made = transport.HttpExchange(EndpointAddress("::1", 8080, "/vm/web-0"))
-    sent = made.ask(ASK)
+    sent = made.ask(msgspec.structs.replace(ASK, report="back"))
     assert sent.startswith(
         b"GET /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
     )
     assert b"\r\nHost: [::1]:8080\r\n" in sent
-    assert b"\r\nMetadata: true\r\n" in sent
+    for header in (b"Metadata: true", b"Forewarn-Agent: back", b"User-Agent: Forewarn/"):
+        assert b"\r\n" + header in sent
 
 
 def test_what_holds_on_one_connection_is_said_once_an_answer_came_on_it() -> None:
@@ -315,4 +316,5 @@ def test_a_resolvers_error_is_the_callers(error: Exception) -> None:
 
 def test_an_address_needs_no_resolver() -> None:
     assert transport.look_up(("127.0.0.1", 80), 0.0) == [(socket.AF_INET, ("127.0.0.1", 80))]
+    assert transport.look_up(("::1", 80), 0.0)[0][0] == socket.AF_INET6
     assert transport.look_up(("localhost", 80), patience.SECONDS)
