@@ -2,11 +2,13 @@
 
 import io
 import logging
+import os
 import re
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -252,19 +254,37 @@ def test_a_port_at_a_bridge_that_is_made_later_or_again_is_open_then() -> None:
     assert programs.run_in_a_network(programs.BRIDGE + AT_A_BRIDGE) == 0
 
 
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """A log that a test may send elsewhere."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield root
+    root.handlers[:], root.level = before
+
+
+@pytest.mark.usefixtures("root_logger")
 def test_no_control_character_of_an_event_reaches_a_terminal() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     terminal = Terminal()
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    try:
-        logs.set_up(Log(), terminal)
-        logging.getLogger("forewarn.agent").warning("%s", "\x1b]0;mine\x07 \x9b2J \r é")
-    finally:
-        root.handlers[:], root.level = before
+    logs.set_up(Log(), terminal)
+    logging.getLogger("forewarn.agent").warning("%s", "\x1b]0;mine\x07 \x9b2J \r é")
     (line,) = terminal.getvalue().splitlines()
     assert line.removesuffix("\n").isprintable()
     assert "é" in line
+
+
+def test_to_journald_each_line_begins_with_its_priority(
+    root_logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "journal").open("w+") as stream:
+        found = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        logs.set_up(Log(), stream)
+        root_logger.info("one")
+        root_logger.warning("two")
+        stream.seek(0)
+        assert [line[:4] for line in stream] == ["<6>{", "<4>{"]
