@@ -135,10 +135,14 @@ def test_who_connects_and_is_silent_ends_no_connection_of_another_address(
         slow = open_.enter_context(
             socket.create_connection(where, patience.SECONDS, source_address=("127.0.0.3", 0))
         )
-        for _ in range(2 * status_port.CONNECTIONS):
-            open_.enter_context(
-                socket.create_connection(where, patience.SECONDS, source_address=("127.0.0.2", 0))
+        crowd = []
+        for number in range(2 * status_port.CONNECTIONS):
+            made = socket.create_connection(
+                where, patience.SECONDS, source_address=("127.0.0.2", 0)
             )
+            crowd.append(open_.enter_context(made))
+            if number == status_port.SHARE:
+                assert crowd[0].recv(1) == b""
         assert web.ask(port.number, "/here", source="127.0.0.4").status == 200
         slow.sendall(b"GET /here HTTP/1.1\r\nHost: x\r\n\r\n")
         assert slow.recv(64).startswith(b"HTTP/1.1 200")
