@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 import patience
 import programs
@@ -19,7 +18,7 @@ import web
 from agent.bench import Bench, command, event, rule
 from forewarn import status_port
 from forewarn.agent import activity, logs
-from forewarn.agent.activity import FAMILIES, PREFIX, Activity
+from forewarn.agent.activity import PREFIX, Activity
 from forewarn.agent.decider import ApprovalAnswered
 from forewarn.settings import Log
 from forewarn.status_port import StatusServer
@@ -44,28 +43,6 @@ def bench() -> Bench:
     made = Bench(rule(command("drain")))
     made.see(event())
     return made
-
-
-def counted_over(bench: Bench) -> Activity:
-    counted = Activity()
-    for record in bench.journal:
-        counted.heard(record, bench.decider, bench.now)
-    return counted
-
-
-def test_prometheus_own_parser_reads_each_family_once_and_nothing_else(bench: Bench) -> None:
-    text = page(counted_over(bench), bench)
-    assert text.endswith("\n")
-    families = list(text_string_to_metric_families(text))
-    read = {each.name: each for each in families}
-    assert len(read) == len(families) == len(FAMILIES)
-    for name, said in FAMILIES.items():
-        family = read[(PREFIX + name).removesuffix("_total")]
-        kind = "counter" if name.endswith("_total") else "gauge"
-        assert (family.documentation, family.type) == (said, kind)
-        assert {sample.name for sample in family.samples} <= {PREFIX + name}
-    taken = read[f"{PREFIX}events_taken"].samples
-    assert [(sample.labels, sample.value) for sample in taken] == [({"type": "Reboot"}, 1)]
 
 
 def test_numbers_are_told_to_the_last_digit_times_to_the_millisecond(bench: Bench) -> None:
@@ -206,16 +183,6 @@ def test_a_port_that_the_system_refuses_for_any_reason_is_tried_again_later() ->
         ("fe80::1%gone", 0), lambda _path, _own: None, name="test", when_free=lambda: None
     )
     assert server.waits_for
-    server.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
-@pytest.mark.parametrize(
-    ("address", "is_late"), [("192.0.2.1", True), ("2001:db8::1", True), ("127.0.0.1", False)]
-)
-def test_an_address_that_comes_later_is_listened_on_in_advance(address: str, is_late: bool) -> None:
-    server = StatusServer((address, 0), lambda _path, _own: None, name="test")
-    assert (server.number > 0, server.is_late) == (True, is_late)
     server.close()
 
 

@@ -23,7 +23,6 @@ import patience
 from end_to_end import installed
 from end_to_end.playing import Playing
 from forewarn.cli.exits import ExitStatus
-from forewarn.testing import record
 from forewarn.testing.wire import HEADER_WARNING
 from recipes import pages
 
@@ -148,24 +147,6 @@ def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path
     idle = "import signal; signal.pause()"
     done = run("--", "sh", quick, sys.executable, "-c", handler or idle)
     assert done.returncode == status, done.stderr
-
-
-def test_a_document_is_recorded_once_the_endpoint_answers(tmp_path: Path) -> None:
-    file, fleet = tmp_path / "recorded.jsonl", tmp_path / "fleet.toml"
-    fleet.write_text('[[machine]]\nname = "shop-db-2"\n', encoding="utf-8")
-    recording = [*FOREWARN, "record", str(file), "--once"]
-    with running("--fleet", str(fleet)) as at:
-        machine = {"event_type": "Reboot", "machines": ["shop-db-2"]}
-        order(at["operators"], "maintenances", **machine)
-        asked = get(at["guests"])
-        order(at["operators"], "faults", name="status", status=503)
-        done = forked.run(
-            [*recording, "--endpoint", at["guests"], "--keep-names"], timeout=patience.SECONDS
-        )
-        assert done.returncode == 0, done.stderr
-        assert forked.run(recording, timeout=patience.SECONDS).returncode == 2
-    name, (answer,) = record.read(file.read_bytes())
-    assert (name, answer.body.encode()) == ("shop-db-2", asked.content)
 
 
 def test_a_recording_ends_at_once_though_no_answer_comes(tmp_path: Path) -> None:
