@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -63,19 +62,6 @@ print("set", flush=True)
 while True:
     signal.pause()
 """
-
-
-@pytest.fixture
-def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Units:
-    made = Units(tmp_path)
-    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
-    return made
-
-
-@pytest.fixture
-def site() -> Iterator[Keeping]:
-    with Keeping() as server:
-        yield server
 
 
 class Story:
