@@ -270,14 +270,15 @@ def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Pa
     begun = Done(command={"run": [program, str(pids)]}).begin()
     patience.until(pids.exists)
     assert begun.stop() == "cut"
-    assert all(workplace.ended(int(pid)) for pid in pids.read_text().split())
+    for pid in pids.read_text().split():
+        workplace.check_ended(int(pid))
 
 
 def test_what_a_program_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) -> None:
     pids = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {pids}"
     Done(command={"run": ["sh", "-c", script]}).prepare()
-    assert workplace.ended(int(pids.read_text()))
+    workplace.check_ended(int(pids.read_text()))
 
 
 def test_what_a_program_leaves_behind_elsewhere_is_not_read_for_ever(
@@ -287,7 +288,7 @@ def test_what_a_program_leaves_behind_elsewhere_is_not_read_for_ever(
     endless = f"echo $$ > {pids}; while echo x; do sleep 0.02; done"
     script = f'setsid sh -c "{endless}" & while [ ! -s {pids} ]; do sleep 0.02; done'
     Done(command={"run": ["sh", "-c", script.replace("$$", "\\$\\$")]}).prepare()
-    assert workplace.ended(int(pids.read_text()))
+    workplace.check_ended(int(pids.read_text()))
     assert [each.levelname for each in caplog.records] == ["WARNING"]
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -62,7 +63,7 @@ class Commands(Exchanges):
         url = service.opened.operators[1]
         self.bound |= {"python": str(python), "url": url, "place": url.removeprefix("http://")}
         self.bound |= {"port": url.rpartition(":")[2], "built_in": BUILT_IN.name}
-        self.bound["unreadable"] = UNREADABLE
+        self.bound |= {"unreadable": UNREADABLE, "bin": sysconfig.get_path("scripts")}
         self.bound |= {"folder": str(folder), "socket": service.settings.operator.socket}
 
     def carry_out(self, row: str) -> None:
@@ -156,7 +157,7 @@ class Commands(Exchanges):
         (self.bound["cursor"],) = re.findall(r"--cursor (\S+),", self.printed.err)
 
 
-FILES = ("address", "agent", "commands", "connector", "doctor", "login", "record")
+FILES = ("address", "agent", "commands", "connector", "doctor", "login", "record", "unit")
 STORIES = [
     pytest.param(f"{name}.txt", *each.values, id=f"{name}.txt {each.id}")
     for name in FILES

@@ -1,13 +1,15 @@
 """The command line as processes of its own: on a terminal, and `forewarn watch`."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -108,16 +110,30 @@ def test_a_watch_misses_nothing_by_a_kill_and_goes_on_from_its_file_without_extr
     service.call("cancel", freeze)
 
 
-def clinging(folder: Path, at_term: str) -> tuple[str, Path, Path]:
-    """Return a command whose program does a thing at SIGTERM and goes on while a file is there."""
-    begun, asked = folder / "begun", folder / "asked"
-    program = folder / "drain"
+class Clinging(NamedTuple):
+    """A watch whose command runs a program that goes on while a file is there."""
+
+    watching: Printing
+    begun: Path
+    asked: Path
+
+
+@contextlib.contextmanager
+def clinging(folder: Path, at_term: str) -> Iterator[Clinging]:
+    begun, asked, program = folder / "begun", folder / "asked", folder / "drain"
     script = f"trap '{at_term}' TERM\ntouch BEGUN; while [ -e BEGUN ]; do sleep 0.05; done\n"
     for word, path in {"BEGUN": begun, "ASKED": asked, "PID": folder / "pid"}.items():
         script = script.replace(word, str(path))
     program.write_text(f"#!/bin/sh\n{script}")
     program.chmod(0o755)
-    return f"{program} && true", begun, asked
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        given = ("--endpoint", server.url, "--name", "web-0", "--exec", f"{program} && true")
+        try:
+            watching = Printing(folder, "watch", *given)
+            until(begun.exists)
+            yield Clinging(watching, begun, asked)
+        finally:
+            begun.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
@@ -125,37 +141,21 @@ def test_a_signal_ends_the_program_of_a_command_with_its_shell_and_the_watch_wai
     tmp_path: Path, name: str
 ) -> None:
     """Else the next watch would run it a second time beside itself."""
-    command, begun, asked = clinging(tmp_path, "sleep 0.2; touch ASKED; rm BEGUN; exit 0")
-    with serving(lambda *_: message(200, document(listed()))) as server:
-        given = ("--endpoint", server.url, "--name", "web-0", "--exec", command)
-        watching = Printing(tmp_path, "watch", *given)
-        try:
-            until(begun.exists)
-            number = signal.Signals[name]
-            status = ExitStatus.INTERRUPTED if name == "SIGINT" else ExitStatus.TERMINATED
-            assert watching.stop(number) == status
-            assert asked.exists()
-            assert not begun.exists()
-            assert "forewarn" not in watching.errors()
-        finally:
-            begun.unlink(missing_ok=True)
+    with clinging(tmp_path, "sleep 0.2; touch ASKED; rm BEGUN; exit 0") as (watching, begun, asked):
+        status = ExitStatus.INTERRUPTED if name == "SIGINT" else ExitStatus.TERMINATED
+        assert watching.stop(signal.Signals[name]) == status
+        assert asked.exists()
+        assert not begun.exists()
+        assert "forewarn" not in watching.errors()
 
 
 def test_a_second_signal_kills_the_program_of_a_command_that_does_not_end(tmp_path: Path) -> None:
-    command, begun, asked = clinging(tmp_path, "echo $$ > PID; mv PID ASKED")
-    with serving(lambda *_: message(200, document(listed()))) as server:
-        given = ("--endpoint", server.url, "--name", "web-0", "--exec", command)
-        watching = Printing(tmp_path, "watch", *given)
-        try:
-            until(begun.exists)
-            watching.send(signal.SIGTERM)
-            until(asked.exists)
-            pid = asked.read_text()
-            assert watching.stop(signal.SIGTERM) == ExitStatus.TERMINATED
-            assert workplace.ended(int(pid))
-            assert begun.exists()
-        finally:
-            begun.unlink(missing_ok=True)
+    with clinging(tmp_path, "echo $$ > PID; mv PID ASKED") as (watching, begun, asked):
+        watching.send(signal.SIGTERM)
+        until(asked.exists)
+        assert watching.stop(signal.SIGTERM) == ExitStatus.TERMINATED
+        workplace.check_ended(int(asked.read_text()))
+        assert begun.exists()
 
 
 def test_a_watch_that_nohup_began_outlives_its_terminal(tmp_path: Path) -> None:

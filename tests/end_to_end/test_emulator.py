@@ -249,25 +249,24 @@ def test_an_event_starts_at_the_endpoint_when_its_reader_lets_time_pass(tmp_path
         asking.join()
 
 
-@needs_a_network
-def test_a_variable_sends_a_handler_to_the_endpoint(tmp_path: Path) -> None:
-    (document,) = ran(ENDPOINT + pages.block(PAGE, "sh", "http_proxy"), tmp_path)
-    assert json.loads(document)["Events"] == []
+GONE = "nft list tables; ip -o address show to 169.254.169.254\n"
+"""It prints what is left of a rule that was undone."""
+RULE = (pages.block(PAGE, "sh", "sudo ip address add"), pages.block(PAGE, "sh", "delete"))
+WAYS = {
+    "a variable": (ENDPOINT + pages.block(PAGE, "sh", "http_proxy"), []),
+    "a network of its own": (pages.block(PAGE, "sh", "unshare"), [["web-0"]]),
+    "a rule": (f'sudo() {{ "$@"; }}\n{ENDPOINT}{RULE[0]}./handler\n{RULE[1]}{GONE}', []),
+}
+"""The page's ways to lead a handler to the endpoint, and the machines that events are of then."""
 
 
 @needs_a_network
-def test_a_handler_finds_the_endpoint_in_a_network_of_its_own(tmp_path: Path) -> None:
-    *_, document = ran(pages.block(PAGE, "sh", "unshare"), tmp_path, words="Reboot")
-    assert [each["Resources"] for each in json.loads(document)["Events"]] == [["web-0"]]
-
-
-@needs_a_network
-def test_a_rule_leads_the_whole_machine_to_the_endpoint_until_it_is_undone(tmp_path: Path) -> None:
-    rule, undo = (pages.block(PAGE, "sh", words) for words in ("sudo ip address add", "delete"))
-    gone = "nft list tables; ip -o address show to 169.254.169.254\n"
-    script = 'sudo() { "$@"; }\n' + ENDPOINT + rule + "./handler\n" + undo + gone
-    (document,) = ran(script, tmp_path)
-    assert json.loads(document)["Events"] == []
+@pytest.mark.parametrize("way", WAYS)
+def test_a_handler_is_led_to_the_endpoint(tmp_path: Path, way: str) -> None:
+    script, machines = WAYS[way]
+    *others, document = ran(script, tmp_path, words="Reboot" if machines else "Events")
+    assert [each["Resources"] for each in json.loads(document)["Events"]] == machines
+    assert machines or not others
 
 
 def test_who_ends_it_ends_its_handlers_at_once(folder: Path) -> None:
