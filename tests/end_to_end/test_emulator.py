@@ -39,20 +39,13 @@ machines = [{ name = "web-0" }, { name = "web-1" }]
 """
 
 APPROVES = """
-import json, os, time, urllib.request
-
-base = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
-
-def ask(body=None):
-    request = urllib.request.Request(base, body, {"Metadata": "true"})
-    with urllib.request.urlopen(request) as answer:
-        return answer.read()
-
-while not (events := json.loads(ask())["Events"]):
-    time.sleep(0.05)
-ask(json.dumps({"StartRequests": [{"EventId": events[0]["EventId"]}]}).encode())
-while json.loads(ask())["Events"]:
-    time.sleep(0.05)
+import forewarn
+with forewarn.Client() as client:
+    for change in client.watch():
+        if change.appeared:
+            client.approve(change.event)
+        if change.gone:
+            break
 """
 
 

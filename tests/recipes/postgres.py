@@ -16,6 +16,7 @@ import forked
 import patience
 from end_to_end.agents import Agent, until
 from house.tree import ROOT
+from leftovers import children
 from ports import free_port
 from postgres import BIN
 from recipes import pages
@@ -184,8 +185,7 @@ class Server:
         if not parent:
             return []
         os.kill(parent, signal.SIGSTOP)
-        children = Path(f"/proc/{parent}/task/{parent}/children")
-        return [parent, *map(int, children.read_text().split())]
+        return [parent, *children(parent)]
 
     @property
     def streams(self) -> bool:
