@@ -477,14 +477,6 @@ def test_what_is_no_http_proxy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
             Done(http={"url": f"http://{NOWHERE}/"}).prepare()
 
 
-def test_a_server_of_this_machine_is_asked_directly(
-    site: Keeping, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert Done(http={"url": site.url}).prepare() == "answered 200"
-
-
 def test_small_letters_and_the_urls_own_scheme_win() -> None:
     environment = {"HTTPS_PROXY": "http://a", "https_proxy": "http://b:81", "all_proxy": "http://c"}
     chosen = [proxies.chosen(f"{scheme}://x.org/", environment) for scheme in ("https", "http")]
