@@ -7,7 +7,7 @@ was not there before is a test's own.
 import gc
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import patience
@@ -45,3 +45,12 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return "Z" not in told.rpartition(")")[2].split()[:1]
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that any thread of a process has started, and that are still there."""
+    found: list[str] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found += (task / "children").read_text().split()
+    return [int(each) for each in found]

@@ -84,6 +84,9 @@ class Bench:
         self.me = me
         self.journal: list[AnyRecord] = []
         self.runs: dict[str, decider.BeginAction] = {}
+        """The last one of each action."""
+        self.under_way: dict[int, decider.BeginAction] = {}
+        self.most_at_once = 0
         self.approvals: list[decider.ApproveEvent] = []
         self.asked: list[decider.AskPeers] = []
         self.document: tuple[Event, ...] = ()
@@ -91,13 +94,15 @@ class Bench:
 
     def start(self, boot: str = "boot-1") -> list[str]:
         """Begin a process of its own from the journal, as after a kill."""
-        self.runs = {}
+        self.runs, self.under_way = {}, {}
         self.decider = decider.Decider(self.rules, MARGIN, read_again(self.journal), STOP)
         return self.tell(decider.AgentStarted(boot))
 
     def tell(self, cause: decider.Input) -> list[str]:
         """Tell one cause, and return what followed in words, the records left out."""
         said = []
+        if isinstance(cause, decider.ActionFinished):
+            self.under_way.pop(cause.run, None)
         for told in self.decider.handle(cause, self.now):
             said += self._take(told)
         return said
@@ -109,11 +114,11 @@ class Bench:
                 return []
             case decider.BeginAction():
                 word = f"{'undo' if told.undo else 'do'} {name(told.action)}"
-                self.runs[name(told.action)] = told
+                self.runs[name(told.action)] = self.under_way[told.run] = told
+                self.most_at_once = max(self.most_at_once, len(self.under_way))
                 return [word]
             case decider.StopAction():
-                (stopped,) = [key for key, run in self.runs.items() if run.run == told.run]
-                return [f"stop {stopped}"]
+                return [f"stop {name(self.under_way[told.run].action)}"]
             case decider.ApproveEvent():
                 self.approvals.append(told)
                 return [f"approve {told.event.event_id}"]

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import http.client
 import math
 import os
 import re
@@ -23,10 +22,10 @@ import pytest
 import patience
 import web
 from agent import workplace
-from agent.bench import ME, START, begin, command, event, rule
+from agent.bench import Bench, begin, command, event, rule
 from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.world import EVENT_ID, listed
-from forewarn import clock, status_port
+from forewarn import clock
 from forewarn.agent import decider
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.daemon import Daemon, Poller
@@ -34,7 +33,30 @@ from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
 from forewarn.agent.state import ActionBegun, AnyRecord, Checkpoint, MachineBooted, RuleMatched
 from forewarn.agent.status import Peers
-from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer
+
+
+class Odd(Journal):
+    """A journal on a disk that is full as often as it is told so, or slow; it counts its syncs."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.full = 0.0
+        """How many more records find the disk full."""
+        self.shortens = True
+        """Whether it has room to be made short."""
+        self.syncs = 0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def append(self, *records: AnyRecord) -> None:
+        self.goes_on.wait()
+        if self.full > 0 or (isinstance(records[0], Checkpoint) and not self.shortens):
+            self.full -= 1
+            message = "no space"
+            raise JournalError(message)
+        super().append(*records)
+        self.syncs += 1
+
 
 RULE = Rule(name="pool", prepare=(RuleAction(ready=ReadySettings()),), approve="when-prepared")
 
@@ -95,19 +117,6 @@ def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) ->
     assert begun == [0]
 
 
-class FullOnce(Journal):
-    """A journal on a disk that is full for one record, once it is told so."""
-
-    is_full = False
-
-    def append(self, *records: AnyRecord) -> None:
-        if self.is_full:
-            self.is_full = False
-            message = "no space"
-            raise JournalError(message)
-        super().append(*records)
-
-
 def test_a_name_without_text_ends_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is text, and a folder on the PATH may have any bytes for its name."""
     folder = tmp_path / os.fsdecode(b"\xff")
@@ -133,7 +142,7 @@ def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     monkeypatch.setenv("WATCHDOG_USEC", "2000")  # it waits for a millisecond between its tries
     folder = tmp_path / "state"
-    journal = FullOnce(folder)
+    journal = Odd(folder)
     daemon = workplace.daemon(journal, rule(command("true")))
     daemon._handle(decider.DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0"))
     if way == "folder":
@@ -145,7 +154,7 @@ def test_a_journal_that_somebody_removed_is_made_again_with_all_that_was_in_it(
         other.append(MachineBooted(boot="long ago"))
         other.close()
         (tmp_path / "other" / NAME).rename(folder / NAME)
-    journal.is_full = way == "full"
+    journal.full = way == "full"
     daemon._handle(decider.TimePassed())
     known = daemon._decider.state.checkpoint()
     journal.close()
@@ -273,6 +282,7 @@ def test_a_watch_that_gets_no_file_to_begin_again_is_tried_again() -> None:
         poller.start()
         try:
             patience.until(lambda: os.strerror(errno.EMFILE) in poller.trouble)
+            assert not poller.is_answered
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert isinstance(told.first(), decider.DocumentSeen)
@@ -280,18 +290,8 @@ def test_a_watch_that_gets_no_file_to_begin_again_is_tried_again() -> None:
         poller.close()
 
 
-class Counting(Journal):
-    """A journal that counts its syncs."""
-
-    syncs = 0
-
-    def append(self, *records: AnyRecord) -> None:
-        super().append(*records)
-        self.syncs += 1
-
-
 def test_a_crowd_of_events_costs_one_sync_and_one_page(tmp_path: Path) -> None:
-    journal = Counting(tmp_path)
+    journal = Odd(tmp_path)
     daemon = workplace.daemon(journal, rule({"log": {}}))
     crowd = [event(f"E{number}", starts_by=clock.monotonic() + 900) for number in range(50)]
     daemon._handle(decider.DocumentSeen(tuple(crowd), "web-0"))
@@ -306,18 +306,6 @@ def test_a_crowd_of_events_costs_one_sync_and_one_page(tmp_path: Path) -> None:
     journal.close()
 
 
-class Slow(Journal):
-    """A journal on a disk that takes its time."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.goes_on = threading.Event()
-
-    def append(self, *records: AnyRecord) -> None:
-        self.goes_on.wait()
-        super().append(*records)
-
-
 def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,9 +314,8 @@ def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
     beats.settimeout(patience.SECONDS)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
-    journal = Slow(tmp_path)
+    journal = Odd(tmp_path)
     daemon = workplace.daemon(journal, rule({"log": {}}))
-    journal.goes_on.set()
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
     try:
@@ -354,19 +341,6 @@ def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
         beats.close()
 
 
-class Full(Journal):
-    """A journal on a disk that is full while it is told so."""
-
-    full = True
-    shortens = True
-
-    def append(self, *records: AnyRecord) -> None:
-        if self.full or (isinstance(records[0], Checkpoint) and not self.shortens):
-            message = "no space"
-            raise JournalError(message)
-        super().append(*records)
-
-
 @pytest.mark.parametrize("line", range(1, 60))
 def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
     line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -377,7 +351,8 @@ def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
     """
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     monkeypatch.setenv("WATCHDOG_USEC", "2000")  # it waits for a millisecond between its tries
-    journal = Full(tmp_path)
+    journal = Odd(tmp_path)
+    journal.full = math.inf
     daemon = workplace.daemon(journal)
     daemon._trouble = "no space"  # it was logged before
     seen = 0
@@ -404,8 +379,8 @@ def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
 
 
 def test_a_journal_that_cannot_be_shortened_stops_nothing(tmp_path: Path) -> None:
-    journal = Full(tmp_path)
-    journal.full = journal.shortens = False
+    journal = Odd(tmp_path)
+    journal.shortens = False
     daemon = workplace.daemon(journal, rule({"log": {}}))
     daemon._handle(decider.DocumentSeen((event(),), "web-0"))
     daemon._turn()
@@ -419,75 +394,11 @@ def test_a_journal_that_cannot_be_shortened_stops_nothing(tmp_path: Path) -> Non
     journal.close()
 
 
-MANY = decider.AT_ONCE + 10
-OWN = rule(command("a", shared=False), approve="when-prepared")
-"""An action that each event needs for itself."""
-
-
-class Crowd:
-    """A decider with many events, whose running actions are counted."""
-
-    def __init__(self, number: int = MANY) -> None:
-        self.decider = decider.Decider((OWN,), 5.0)
-        self.events = tuple(event(f"E{number}") for number in range(number))
-        self.runs: dict[int, decider.BeginAction] = {}
-        self.most = 0
-        self.tell(decider.DocumentSeen(self.events, ME))
-
-    def tell(self, told: decider.Input, now: float = START) -> list[decider.BeginAction]:
-        begun = [
-            each for each in self.decider.handle(told, now) if isinstance(each, decider.BeginAction)
-        ]
-        self.runs |= {each.run: each for each in begun}
-        self.most = max(self.most, len(self.runs))
-        return begun
-
-    def end_one(self) -> list[decider.BeginAction]:
-        number = next(iter(self.runs))
-        del self.runs[number]
-        return self.tell(decider.ActionFinished(number, ActionOutcome.DONE))
-
-    def end_all(self) -> None:
-        while self.runs:
-            self.end_one()
-
-    def phases(self) -> set[str]:
-        return {case.phase for case in self.decider.state.cases.values()}
-
-
-def test_a_crowd_of_events_has_a_limited_number_of_actions_at_once() -> None:
-    crowd = Crowd()
-    crowd.end_all()
-    assert crowd.most == decider.AT_ONCE
-    assert crowd.phases() == {"Prepared"}
-    crowd.tell(decider.DocumentSeen((), ME))
-    crowd.end_all()
-    assert crowd.most == decider.AT_ONCE
-    assert crowd.decider.state.idle
-
-
-def test_an_event_with_less_notice_does_not_wait_for_a_crowd_with_more() -> None:
-    crowd = Crowd()
-    preempts = tuple(event(f"P{number}", starts_by=START + 30) for number in range(MANY))
-    begun = crowd.tell(decider.DocumentSeen((*crowd.events, *preempts), ME))
-    assert [each.event.event_id[0] for each in begun] == ["P"] * decider.AT_ONCE
-    crowd.end_all()
-    assert crowd.most == 2 * decider.AT_ONCE
-    assert crowd.phases() == {"Prepared"}
-
-
-def test_an_event_that_waits_for_its_turn_waits_no_longer_than_its_notice() -> None:
-    crowd = Crowd()
-    assert crowd.decider.wake_at is not None
-    crowd.tell(decider.TimePassed(), START + 895)
-    waiting = crowd.decider.state.cases[f"E{MANY - 1}"]
-    assert waiting.results == [ActionOutcome.NO_TIME]
-
-
 def calls_of_one_end(number: int) -> int:
-    """Count the calls of Python's functions that the end of one action leads to."""
-    crowd = Crowd(number)
-    crowd.end_one()
+    """Count the calls of Python's functions that the end of one of so many actions leads to."""
+    crowd = Bench(rule(command("a", shared=False), approve="when-prepared"))
+    crowd.see(*(event(f"E{each}") for each in range(number)))
+    crowd.end("a")
     calls = 0
 
     def count(_frame: FrameType, what: str, _argument: object) -> None:
@@ -496,7 +407,7 @@ def calls_of_one_end(number: int) -> int:
 
     sys.setprofile(count)
     try:
-        crowd.end_one()
+        crowd.end("a")
     finally:
         sys.setprofile(None)
     return calls
@@ -504,9 +415,6 @@ def calls_of_one_end(number: int) -> int:
 
 def test_the_end_of_an_action_costs_no_more_for_each_event_of_a_larger_crowd() -> None:
     assert calls_of_one_end(200) < 3 * calls_of_one_end(100)
-
-
-READY = b"ok\n"
 
 
 class Told:
@@ -551,42 +459,6 @@ def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
     told = Told()
     Peers("http://{machine}:8171", told).ask(decider.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100)))
     assert told.first() == decider.PeersAnswered(1, frozenset())
-
-
-def shown(path: str, own: bool) -> status_port.Page:
-    del path, own
-    return 200, "text/plain", READY
-
-
-def test_probes_are_answered_however_many_others_drip() -> None:
-    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
-    over = threading.Event()
-    slow = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(CONNECTIONS)]
-
-    def drip() -> None:
-        while not over.wait(SECONDS / 20):
-            for each in slow:
-                with contextlib.suppress(OSError):
-                    each.sendall(b"G")
-
-    dripper = threading.Thread(target=drip)
-    dripper.start()
-
-    def answered() -> bytes:
-        probe = http.client.HTTPConnection("127.0.0.1", port.number, timeout=patience.SECONDS)
-        with contextlib.closing(probe), contextlib.suppress(OSError):
-            probe.request("GET", "/healthz")
-            return probe.getresponse().read()
-        return b""
-
-    try:
-        assert patience.until(answered) == READY
-    finally:
-        over.set()
-        dripper.join()
-        for each in slow:
-            each.close()
-        port.close()
 
 
 @contextlib.contextmanager

@@ -6,18 +6,22 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import patience
-from agent.workplace import Done
+import stories
+from agent.test_actions import Story
+from agent.workplace import Done, Units
 from client.scripted import Keeping
 from forewarn.agent.actions import haproxy
-from forewarn.agent.actions.action import Action, ActionFailed
+from forewarn.agent.actions.action import Action
 from forewarn.agent.actions.haproxy import HaproxyAction
 from forewarn.agent.rules import HaproxySettings
 from ports import free_port
+from recipes.balancer import Balancer
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
 
@@ -39,25 +43,40 @@ backend web
 """
 
 
-class Balancer:
-    def __init__(self, folder: Path, first: int) -> None:
-        self.socket, self.port = str(folder / "api"), free_port()
-        (folder / "cfg").write_text(
-            SETTINGS.format(socket=self.socket, port=self.port, first=first)
-        )
-        self.process = subprocess.Popen(["haproxy", "-db", "-q", "-f", str(folder / "cfg")])
+class Balanced(Story):
+    """A story of actions with a HAProxy."""
 
-    def state(self, server: str = "one") -> str:
-        return haproxy._state(self.action(server)._row())
+    port = 0
+
+    def filled(self, text: str) -> str:
+        action = r'{ haproxy = { socket = "@/api", server = "web/\1" } }'
+        return super().filled(re.sub(r"@(one|two|three|checked)\b", action, text))
 
     def action(self, server: str) -> HaproxyAction:
-        made = self.done(server).action
+        made = of(self.folder, server).action
         assert isinstance(made, HaproxyAction)
         return made
 
-    def done(self, server: str = "one", *, durable: bool = True, **terms: object) -> Done:
-        haproxy = {"socket": self.socket, "server": f"web/{server}", **terms}
-        return Done(durable=durable, haproxy=haproxy)
+    def ask(self, line: str) -> None:
+        assert self.action("one")._ask(line).strip() == ""
+
+    def state(self, told: str) -> None:
+        server, word = told.split()
+        patience.until(lambda: haproxy._state(self.action(server)._row()) == word)
+
+    def undo_begins(self, _: str) -> None:
+        self.begun = self.done.begin(undo=True)
+
+    def goes_on(self, _: str) -> None:
+        assert self.begun.outcome == ""
+
+    def ends(self, told: str) -> None:
+        assert self.begun.end().startswith(told)
+
+
+def of(folder: Path, server: str = "one") -> Done:
+    """Return the action that drains a server."""
+    return Done(haproxy={"socket": str(folder / "api"), "server": f"web/{server}"})
 
 
 class Counting(HaproxyAction):
@@ -82,73 +101,27 @@ class Counting(HaproxyAction):
 
 
 @pytest.fixture
-def site() -> Iterator[Keeping]:
-    with Keeping() as server:
-        yield server
+def balanced(tmp_path: Path, units: Units, site: Keeping) -> Iterator[Balanced]:
+    port = free_port()
+    text = SETTINGS.format(socket=tmp_path / "api", port=port, first=site.port)
+    balancer = Balancer(tmp_path, text, tmp_path / "api", ("one", "two", "checked"))
+    with ExitStack() as opened:
+        opened.callback(balancer.close)
+        balancer.wait_for("checked")  # the others have no checks
+        made = Balanced(tmp_path, units, site, opened)
+        made.port = port
+        yield made
 
 
-@pytest.fixture
-def balancer(tmp_path: Path, site: Keeping) -> Iterator[Balancer]:
-    made = Balancer(tmp_path, site.port)
-    with socket.socket(socket.AF_UNIX) as probe:
-        # Its name is there before it listens.
-        patience.until(lambda: made.process.poll() is not None or not probe.connect_ex(made.socket))
-    assert made.process.poll() is None
-    yield made
-    made.process.kill()
-    made.process.wait()
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "haproxy.txt"))
+def test_the_story_holds(balanced: Balanced, rows: stories.Rows) -> None:
+    assert stories.play("haproxy.txt", rows, balanced.carry_out)
 
 
-READY, SHUT = {"state": "ready", "up": True}, {"state": "maint", "up": False}
-
-
-@pytest.mark.parametrize(
-    ("server", "facts", "drained", "meanwhile", "after"),
-    [
-        ("one", READY, "drain", "", "ready"),
-        ("one", READY, "drain", "maint", "maint"),
-        ("two", SHUT, "maint", "", "maint"),
-        ("two", SHUT, "maint", "ready", "ready"),
-    ],
-    ids=["drained", "an administrator shut it", "in maintenance", "an administrator opened it"],
-)
-def test_a_server_is_left_as_it_was_or_as_an_administrator_wants_it(
-    balancer: Balancer,
-    server: str,
-    facts: dict[str, object],
-    drained: str,
-    meanwhile: str,
-    after: str,
-) -> None:
-    done = balancer.done(server)
+def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balanced: Balanced) -> None:
+    done = of(balanced.folder, "checked")
     done.prepare()
-    assert (done.facts, balancer.state(server)) == (facts, drained)
-    if meanwhile:
-        balancer.action(server)._set(meanwhile)
-    assert ("maint" in done.recover()) is ("maint" in {drained, meanwhile})
-    assert balancer.state(server) == after
-
-
-@pytest.mark.parametrize("word", ["health up", "state maint"])
-def test_a_server_is_waited_for_until_its_checks_or_an_administrator_say_otherwise(
-    word: str, balancer: Balancer
-) -> None:
-    done = balancer.done("checked")
-    done.prepare()
-    action = balancer.action("checked")
-    assert action._ask("set server web/checked health down").strip() == ""
-    begun = done.begin(undo=True)
-    patience.until(lambda: balancer.state("checked") == "ready")
-    assert not haproxy._is_up(action._row())
-    assert begun.outcome == ""
-    assert action._ask(f"set server web/checked {word}").strip() == ""
-    assert begun.end().startswith("done")
-
-
-def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balancer: Balancer) -> None:
-    done = balancer.done("checked")
-    done.prepare()
-    balancer.action("checked")._ask("set server web/checked health down")
+    balanced.ask("set server web/checked health down")
     done.turn()
     action = done.action = Counting(done.action)
     begun = done.begin()
@@ -156,14 +129,6 @@ def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balancer: Balance
     said = begun.stop()
     assert said.startswith("cut")
     assert "web/checked" in said
-
-
-def test_a_server_is_drained_only_once_its_state_is_on_the_disk(balancer: Balancer) -> None:
-    done = balancer.done(durable=False)
-    begun = done.begin()
-    assert done.noted.wait(patience.SECONDS)
-    assert begun.stop() == "cut"
-    assert balancer.state() == "ready"
 
 
 def test_a_stop_in_mid_answer_is_no_answer(tmp_path: Path) -> None:
@@ -178,51 +143,29 @@ def test_a_stop_in_mid_answer_is_no_answer(tmp_path: Path) -> None:
             assert begun.stop().startswith("cut")
 
 
-def test_a_server_that_was_down_before_is_not_waited_for(balancer: Balancer) -> None:
-    balancer.action("checked")._ask("set server web/checked health down")
-    done = balancer.done("checked")
-    done.prepare()
-    assert done.facts == {"state": "ready", "up": False}
-    done.recover()
-    assert balancer.state("checked") == "ready"
-
-
 def test_draining_waits_for_the_last_session_and_says_how_many_were_left_when_it_is_cut(
-    balancer: Balancer, site: Keeping
+    balanced: Balanced, site: Keeping
 ) -> None:
     site.goes_on.clear()
-    argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
+    argv = ["curl", "-s", f"http://127.0.0.1:{balanced.port}/"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
         assert site.arrived.wait(patience.SECONDS)
-        done = balancer.done()
+        done = of(balanced.folder)
         action = done.action = Counting(done.action)
         cut = done.begin()
         assert action.counted.wait(patience.SECONDS)
         assert re.fullmatch(r"cut .*\b1\b.*", cut.stop())
-        assert balancer.state() == "drain"
-        waiting = balancer.done().begin()
+        balanced.state("one drain")
+        waiting = of(balanced.folder).begin()
         assert waiting.outcome == ""
         site.goes_on.set()
         assert waiting.end().startswith("done")
         assert asking.communicate()[0] == b"said"
 
 
-def test_draining_that_is_cut_at_once_says_that_nothing_was_counted(balancer: Balancer) -> None:
-    done = balancer.done()
+def test_draining_that_is_cut_at_once_says_that_nothing_was_counted(balanced: Balanced) -> None:
+    done = of(balanced.folder)
     action = done.action = Counting(done.action)
     action.first = done.run.stop
     assert re.fullmatch(r"cut [^0-9]*", done.begin().end())
-    assert balancer.state() == "drain"
-
-
-def test_a_server_that_there_is_not_is_a_failure(balancer: Balancer) -> None:
-    with pytest.raises(ActionFailed, match="web/three"):
-        balancer.done("three").prepare()
-
-
-def test_an_api_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(ActionFailed, match=r"HAProxy's API at .* does not answer: .*No such file"):
-        Done(haproxy={"socket": str(tmp_path / "none"), "server": "a/b"}).prepare()
-    nobody = f"127.0.0.1:{free_port()}"
-    with pytest.raises(ActionFailed, match=r"does not answer: .*Connection refused"):
-        Done(haproxy={"socket": nobody, "server": "a/b"}).prepare()
+    balanced.state("one drain")

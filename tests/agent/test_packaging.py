@@ -1,4 +1,4 @@
-"""What packages ship for the agent."""
+"""What packages ship for the agent and for a relay."""
 
 import re
 import subprocess
@@ -12,10 +12,12 @@ from reference import each_setting
 from forewarn.agent import settings
 from forewarn.agent.decider import GRACE_SECONDS
 from forewarn.agent.settings import AgentSettings, StatusSettings
+from forewarn.relay import settings as relay_settings
 from house import tree
 
-SETTINGS = tree.ROOT / "packaging" / "agent.toml"
-UNIT = tree.ROOT / "packaging" / "forewarn-agent.service"
+PACKAGING = tree.ROOT / "packaging"
+SETTINGS = PACKAGING / "agent.toml"
+UNIT = PACKAGING / "forewarn-agent.service"
 
 
 @pytest.mark.parametrize("name", ["forewarn", "forewarn-agent", "forewarn-relay"])
@@ -73,6 +75,25 @@ def test_no_page_of_the_service_suggests_the_agents_port() -> None:
     pages = [tree.ROOT / "packaging" / "forewarn.toml"]
     pages += [tree.ROOT / "docs" / "reference" / f"{n}.md" for n in ("settings", "metrics", "cli")]
     assert not [page.name for page in pages if f":{own}" in page.read_text(encoding="utf-8")]
+
+
+def test_the_relays_files_agree_with_each_other_and_with_the_defaults(tmp_path: Path) -> None:
+    """Only where the service is has no default."""
+    files = ("relay.toml", "forewarn-relay.service", "forewarn-relay.socket")
+    text, unit, socket = ((PACKAGING / name).read_text(encoding="utf-8") for name in files)
+
+    def load(text: str) -> relay_settings.HostRelaySettings:
+        (tmp_path / "relay.toml").write_text(text, encoding="utf-8")
+        return relay_settings.load(tmp_path / "relay.toml", {"STATE_DIRECTORY": str(tmp_path)})
+
+    told = load(text)
+    plain = load(f'[upstream]\nurls = ["{told.upstream.urls[0]}"]\ntoken_file = "/token"\n')
+    assert (told.guest, told.status, told.state) == (plain.guest, plain.status, plain.state)
+    assert load(re.sub(r"(?m)^#(?=[^\s:])", "", text)) == told
+    (listener,) = relay_settings.RelayGuestSettings().listener
+    assert f"ListenStream={listener.address}:{listener.port}\n" in socket
+    (name,) = re.findall(r"(?m)^LoadCredential=(.+):/etc/forewarn/relay.token$", unit)
+    assert told.upstream.token_file == f"/run/credentials/forewarn-relay.service/{name}"
 
 
 POISON = """

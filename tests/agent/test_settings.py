@@ -1,8 +1,10 @@
 """The agent's settings: what is refused says in which file, where and why; what rules take."""
 
+import operator
 import re
 import resource
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,74 +78,73 @@ def test_drop_ins_that_cannot_be_read_are_refused_and_not_passed_over(tmp_path: 
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.parametrize("name", [".#0.toml", ".ansible_tmp0.toml", "0.toml.dpkg-new", "0.toml~"])
-def test_files_of_editors_beside_the_drop_ins_are_passed_over(tmp_path: Path, name: str) -> None:
-    load(tmp_path, EXAMPLE, EXAMPLE)
-    (tmp_path / "agent.d" / name).write_text("[[rule", encoding="utf-8")
-    loaded = settings.load(tmp_path / "agent.toml", {"STATE_DIRECTORY": str(tmp_path)})
-    assert [file.name for file in loaded.files] == ["agent.toml", "0.toml"]
+class Files:
+    """A story so far: a user's folder `forewarn`, whose settings the agent finds by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "forewarn"
+        (self.folder / "agent.d").mkdir(parents=True)
+        self.environment = {"XDG_CONFIG_HOME": str(folder), "STATE_DIRECTORY": str(folder)}
+        self.loaded: Loaded
+
+    def carry_out(self, row: str) -> None:
+        told, _, follows = row.partition(" ->")
+        verb, words, options = stories.split(told)
+        if verb:
+            said = getattr(self, verb.replace("-", "_"))(*words, **options) or ""
+            found = said.replace(f"{self.folder}/", "").replace(str(self.folder.parent), "")
+            place, *parts = follows.strip().split(" | ")
+            assert found.startswith(place) if found.startswith("refused ") else found == place
+            assert all(part in found for part in parts), found
+
+    def file(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text.replace(" ; ", "\n"), encoding="utf-8")
+
+    def make_folder(self, name: str) -> None:
+        (self.folder / name).mkdir()
+
+    def link(self, name: str, to: str) -> None:
+        (self.folder / name).symlink_to(self.folder / to)
+
+    def gone(self, *names: str) -> None:
+        for name in names:
+            (self.folder / name).rename(self.folder.parent / Path(name).name)
+
+    def given(self, name: str, value: str) -> None:
+        """Have a variable of the environment."""
+        self.environment[name] = value
+
+    def load(self, platform: str = "linux") -> str:
+        """Load it, and return the names of the rules, or the refusal."""
+        return self._read(lambda: settings.load(None, self.environment, platform=platform))
+
+    def reload(self) -> str:
+        return self._read(lambda: settings.load_again(self.loaded, self.environment))
+
+    def _read(self, read: Callable[[], Loaded]) -> str:
+        try:
+            self.loaded = read()
+        except SettingsError as error:
+            return f"refused {error}"
+        return " ".join(rule.name for rule in self.loaded.settings.rule)
+
+    def files(self) -> str:
+        return " ".join(path.name for path in self.loaded.files)
+
+    def origins(self) -> str:
+        """Return the file that each rule is of, and how that approves."""
+        of = {name: path.name for name, path in self.loaded.origins.items()}
+        rules = self.loaded.settings.rule
+        return " ".join(f"{rule.name}={of[rule.name]}:{rule.approve}" for rule in rules)
+
+    def has(self, place: str) -> str:
+        """Return a setting."""
+        return str(operator.attrgetter(place)(self.loaded.settings))
 
 
-def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
-    nowhere = {"XDG_CONFIG_HOME": str(tmp_path), "STATE_DIRECTORY": str(tmp_path)}
-    loaded = settings.load(None, nowhere)
-    assert loaded.settings.rule == ()
-    assert loaded.files == ()
-    assert loaded.settings.state.folder == str(tmp_path / "agent")
-
-
-def found(folder: Path) -> Loaded:
-    """Return the settings of a file that no option names, as the unit's agent finds them."""
-    load(folder / "forewarn", EXAMPLE, "[[rule]]\nname = 'more'\n")
-    return settings.load(None, of(folder))
-
-
-def of(folder: Path) -> dict[str, str]:
-    return {"XDG_CONFIG_HOME": str(folder), "STATE_DIRECTORY": str(folder)}
-
-
-@pytest.mark.parametrize("gone", ["agent.toml", "agent.d", "both"])
-def test_files_that_are_gone_at_a_reload_are_refused_and_not_passed_over(
-    tmp_path: Path, gone: str
-) -> None:
-    """Otherwise the agent would go on without rules, and say that it has reloaded them."""
-    before = found(tmp_path)
-    assert len(settings.load_again(before, of(tmp_path)).settings.rule) == 3
-    for name in ("agent.toml", "agent.d") if gone == "both" else (gone,):
-        (tmp_path / "forewarn" / name).rename(tmp_path / name)
-    with pytest.raises(SettingsError, match=str(tmp_path / "forewarn" / "agent")):
-        settings.load_again(before, of(tmp_path))
-
-
-def test_a_reload_reads_the_file_of_the_start_and_what_is_there_now(tmp_path: Path) -> None:
-    before = found(tmp_path)
-    (tmp_path / "forewarn" / "agent.d" / "0.toml").unlink()
-    other = {**of(tmp_path), "FOREWARN_AGENT_CONFIG": str(tmp_path / "other.toml")}
-    again = settings.load_again(before, other)
-    assert [rule.name for rule in again.settings.rule] == [
-        rule.name for rule in before.settings.rule[1:]
-    ]
-
-
-def test_a_file_that_comes_late_is_found_by_a_reload(tmp_path: Path) -> None:
-    before = settings.load(None, of(tmp_path))
-    assert settings.load_again(before, of(tmp_path)).files == ()
-    assert found(tmp_path).files == settings.load_again(before, of(tmp_path)).files
-
-
-@pytest.mark.parametrize("kind", ["a symlink to nowhere", "a folder"])
-def test_what_is_in_the_place_of_the_file_is_refused_where_it_cannot_be_read(
-    tmp_path: Path, kind: str
-) -> None:
-    """A mount that is away, or one that a container made: no other file is meant."""
-    place = tmp_path / "forewarn" / "agent.toml"
-    place.parent.mkdir()
-    if kind == "a folder":
-        place.mkdir()
-    else:
-        place.symlink_to(tmp_path / "away")
-    with pytest.raises(SettingsError, match=str(place)):
-        settings.load(None, of(tmp_path))
+@pytest.mark.parametrize("rows", stories.stories_beside(__file__, "files.txt"))
+def test_the_story_of_files_holds(tmp_path: Path, rows: stories.Rows) -> None:
+    assert stories.play("files.txt", rows, Files(tmp_path).carry_out)
 
 
 @pytest.mark.parametrize(("told", "verdict"), stories.lines_beside(__file__, "settings.txt"))
@@ -165,13 +166,6 @@ def test_settings_are_taken_or_refused_by_place(tmp_path: Path, told: str, verdi
     assert fact in said
 
 
-def test_what_is_wrong_in_a_drop_in_is_blamed_on_the_drop_in(tmp_path: Path) -> None:
-    said = refusal(tmp_path, EXAMPLE, "[[rule]]\nname = 'x'\n", step("service = {}"))
-    assert said.startswith("/agent.d/1.toml: rule[0].prepare[0].service: ")
-    said = refusal(tmp_path, EXAMPLE, "[[rule]]\nname = 'x'\n", step("service = 3"))
-    assert said.startswith("/agent.d/1.toml: rule[0].prepare[0].service: ")
-
-
 def test_what_only_all_files_together_do_wrong_is_blamed_on_all(tmp_path: Path) -> None:
     half = "".join(f"[[rule]]\nname = 'NAME{number}'\n" for number in range(600))
     said = refusal(tmp_path, half.replace("NAME", "a"), half.replace("NAME", "b"))
@@ -185,59 +179,6 @@ def test_the_agent_says_what_is_wrong_and_ends_with_the_status_for_mistakes(
     path.write_text("margin_seconds = 'long'\n", encoding="utf-8")
     assert program.main(["--config", str(path)]) == ExitStatus.USAGE
     assert f"forewarn: {path}: margin_seconds: " in capsys.readouterr().err
-
-
-def test_an_action_that_needs_posix_is_refused_on_windows(tmp_path: Path) -> None:
-    said = refusal(tmp_path, step("service = { stop = 'web' }"), platform="win32")
-    assert said.startswith("/agent.toml: rule 'r': prepare[0].service: ")
-    assert "Windows" in said
-
-
-def test_later_files_win_setting_by_setting(tmp_path: Path) -> None:
-    loaded = load(
-        tmp_path,
-        "margin_seconds = 1\n[client]\nendpoint = 'http://a'\nmachine = 'm'\n",
-        "[client]\nendpoint = 'http://b'\n",
-        "[client]\nendpoint = 'http://c'\n",
-    )
-    assert loaded.settings.client == settings.ClientSettings(endpoint="http://c", machine="m")
-    assert loaded.settings.margin_seconds == 1
-    assert [path.name for path in loaded.files] == ["agent.toml", "0.toml", "1.toml"]
-
-
-def test_a_later_rule_replaces_its_namesake_or_is_tried_first(tmp_path: Path) -> None:
-    named = "[[rule]]\nname = '{}'\napprove = '{}'\n"
-    loaded = load(
-        tmp_path,
-        named.format("a", "never") + named.format("b", "never"),
-        named.format("b", "at-once") + named.format("c", "never") + named.format("d", "never"),
-        named.format("e", "never"),
-    )
-    assert [rule.name for rule in loaded.settings.rule] == ["e", "c", "d", "a", "b"]
-    assert loaded.settings.rule[-1].approve == "at-once"
-    assert {name: path.name for name, path in loaded.origins.items()} == {
-        "e": "1.toml",
-        "c": "0.toml",
-        "d": "0.toml",
-        "a": "agent.toml",
-        "b": "0.toml",
-    }
-
-
-def test_the_environment_has_the_last_word(tmp_path: Path) -> None:
-    loaded = load(
-        tmp_path,
-        "[client]\nmachine = 'm'\n",
-        FOREWARN_AGENT_SET_CLIENT__MACHINE="n",
-        FOREWARN_SET_GUEST__HEAD_SECONDS="3",  # the service's business
-    )
-    assert loaded.settings.client.machine == "n"
-
-
-def test_places_start_at_the_files_folder(tmp_path: Path) -> None:
-    assert load(tmp_path, "").settings.state.folder == str(tmp_path / "agent")
-    loaded = load(tmp_path, "[state]\nfolder = 'kept'\n")
-    assert loaded.settings.state.folder == str(tmp_path / "kept")
 
 
 def test_too_many_drop_ins_are_refused(tmp_path: Path) -> None:

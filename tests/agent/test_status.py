@@ -2,14 +2,15 @@
 
 import io
 import logging
+import os
 import re
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 import patience
 import programs
@@ -17,7 +18,7 @@ import web
 from agent.bench import Bench, command, event, rule
 from forewarn import logs, status_port
 from forewarn.agent import activity, status
-from forewarn.agent.activity import FAMILIES, PREFIX, Activity
+from forewarn.agent.activity import PREFIX, Activity
 from forewarn.agent.decider import ApprovalAnswered
 from forewarn.settings import Log
 from forewarn.status_port import StatusServer
@@ -42,28 +43,6 @@ def bench() -> Bench:
     made = Bench(rule(command("drain")))
     made.see(event())
     return made
-
-
-def counted_over(bench: Bench) -> Activity:
-    counted = Activity()
-    for record in bench.journal:
-        counted.heard(record, bench.decider, bench.now)
-    return counted
-
-
-def test_prometheus_own_parser_reads_each_family_once_and_nothing_else(bench: Bench) -> None:
-    text = page(counted_over(bench), bench)
-    assert text.endswith("\n")
-    families = list(text_string_to_metric_families(text))
-    read = {each.name: each for each in families}
-    assert len(read) == len(families) == len(FAMILIES)
-    for name, said in FAMILIES.items():
-        family = read[(PREFIX + name).removesuffix("_total")]
-        kind = "counter" if name.endswith("_total") else "gauge"
-        assert (family.documentation, family.type) == (said, kind)
-        assert {sample.name for sample in family.samples} <= {PREFIX + name}
-    taken = read[f"{PREFIX}events_taken"].samples
-    assert [(sample.labels, sample.value) for sample in taken] == [({"type": "Reboot"}, 1)]
 
 
 def test_numbers_are_told_to_the_last_digit_times_to_the_millisecond(bench: Bench) -> None:
@@ -133,10 +112,14 @@ def test_who_connects_and_is_silent_ends_no_connection_of_another_address(
         slow = open_.enter_context(
             socket.create_connection(where, patience.SECONDS, source_address=("127.0.0.3", 0))
         )
-        for _ in range(2 * status_port.CONNECTIONS):
-            open_.enter_context(
-                socket.create_connection(where, patience.SECONDS, source_address=("127.0.0.2", 0))
+        crowd = []
+        for number in range(2 * status_port.CONNECTIONS):
+            made = socket.create_connection(
+                where, patience.SECONDS, source_address=("127.0.0.2", 0)
             )
+            crowd.append(open_.enter_context(made))
+            if number == status_port.SHARE:
+                assert crowd[0].recv(1) == b""
         assert web.ask(port.number, "/here", source="127.0.0.4").status == 200
         slow.sendall(b"GET /here HTTP/1.1\r\nHost: x\r\n\r\n")
         assert slow.recv(64).startswith(b"HTTP/1.1 200")
@@ -204,16 +187,6 @@ def test_a_port_that_the_system_refuses_for_any_reason_is_tried_again_later() ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
-@pytest.mark.parametrize(
-    ("address", "is_late"), [("192.0.2.1", True), ("2001:db8::1", True), ("127.0.0.1", False)]
-)
-def test_an_address_that_comes_later_is_listened_on_in_advance(address: str, is_late: bool) -> None:
-    server = StatusServer((address, 0), lambda _path, _own: None, name="test")
-    assert (server.number > 0, server.is_late) == (True, is_late)
-    server.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
 def test_a_socket_is_lost_with_its_interface_and_once_that_has_another_index() -> None:
     opened, is_late = status_port.listening(("fe80::a9fe:a9fe%lo", 0), 1)
     with opened:
@@ -252,22 +225,40 @@ def test_a_port_at_a_bridge_that_is_made_later_or_again_is_open_then() -> None:
     assert programs.run_in_a_network(programs.BRIDGE + AT_A_BRIDGE) == 0
 
 
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """A log that a test may send elsewhere."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield root
+    root.handlers[:], root.level = before
+
+
+@pytest.mark.usefixtures("root_logger")
 def test_no_control_character_of_an_event_reaches_a_terminal() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     terminal = Terminal()
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    try:
-        logs.set_up(Log(), terminal)
-        logging.getLogger("forewarn.agent").info("%s", "\x1b]0;mine\x07 \x9b2J \r é")
-    finally:
-        root.handlers[:], root.level = before
+    logs.set_up(Log(), terminal)
+    logging.getLogger("forewarn.agent").info("%s", "\x1b]0;mine\x07 \x9b2J \r é")
     (line,) = terminal.getvalue().splitlines()
     assert line.removesuffix("\n").isprintable()
     assert "é" in line
+
+
+def test_to_journald_each_line_begins_with_its_priority(
+    root_logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "journal").open("w+") as stream:
+        found = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        logs.set_up(Log(), stream)
+        root_logger.info("one")
+        root_logger.warning("two")
+        stream.seek(0)
+        assert [line[:4] for line in stream] == ["<6>{", "<4>{"]
 
 
 def test_the_first_line_says_what_is_held_or_stuck_beside_what_a_balancer_reads() -> None:

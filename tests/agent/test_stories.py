@@ -124,6 +124,13 @@ class Expected:
     def tried(self, number: str) -> None:
         assert sum(isinstance(record, EventRetried) for record in self.of.journal) == int(number)
 
+    def at_once(self, most: str) -> None:
+        """The most actions that were under way together."""
+        assert self.of.most_at_once == int(most)
+
+    def phases(self, *phases: str) -> None:
+        assert {each.phase for each in self.of.decider.state.cases.values()} == {*phases}
+
     def cases(self, number: str) -> None:
         assert len(self.of.decider.state.cases) == int(number)
 
@@ -200,12 +207,17 @@ class Story:
         self.events[event_id] = bench.event(event_id, **facts)
 
     def see(self, *ids: str) -> list[str]:
-        """Read a document that lists these events; `X*9` are events X0 to X8 of other machines."""
+        """Read a document that lists these events.
+
+        `X*9` are events X0 to X8, like an event X that a line told of, or of other machines.
+        """
         seen = []
         for word in ids:
             each, _, times = word.partition("*")
-            crowd = [f"{each}{number}" for number in range(int(times or 0))]
-            seen += [bench.event(one, resources=(f"o{one}",)) for one in crowd]
+            for one in (f"{each}{number}" for number in range(int(times or 0))):
+                others = bench.event(resources=(f"o{one}",))
+                like = self.events.get(each, others)
+                seen.append(msgspec.structs.replace(like, event_id=one))
             if not times:
                 seen.append(self.events.get(each) or bench.event(each))
         return self.bench.see(*seen)
@@ -226,6 +238,12 @@ class Story:
         """End an action."""
         run = self.bench.runs[which].run
         return self.bench.tell(decider.ActionFinished(run, ActionOutcome(outcome), text, final))
+
+    def end_all(self) -> None:
+        """End all actions, and those that begin then."""
+        while self.bench.under_way:
+            run = next(iter(self.bench.under_way))
+            self.bench.tell(decider.ActionFinished(run, ActionOutcome.DONE))
 
     def kill(self, boot: str = "boot-1", *, without_rules: bool = False) -> list[str]:
         """Begin again from the journal, by the rules before, those given since, or none."""

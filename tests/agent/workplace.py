@@ -1,8 +1,6 @@
 """Real things for actions to work upon: programs, units, a web server."""
 
 import json
-import os
-import select
 import stat
 import sys
 import threading
@@ -23,6 +21,7 @@ from forewarn.agent.rules import Rule, RuleAction
 from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.client.event import Event
 from forewarn.settings import OFF
+from leftovers import alive
 
 SYSTEMCTL = """#!{python}
 # What the agent asks of systemctl, for units that are files of one word: active or inactive.
@@ -158,16 +157,9 @@ def daemon(
     return Daemon(settings, journal, tuple)
 
 
-def ended(pid: int) -> bool:
-    """Whether a process has ended, or does within five seconds: a kill takes a moment."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([process], [], [], 5)[0])
-    finally:
-        os.close(process)
+def check_ended(pid: int) -> None:
+    """Wait until a process has ended: a kill takes a moment."""
+    patience.until(lambda: not alive(pid))
 
 
 def python(folder: Path, name: str, text: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 import forked
 import stories
+from cli.tree import every_command
 from forewarn.cli import fleet, guest, main
 from forewarn.cli.command import as_typed
 from forewarn.cli.exits import ExitStatus, Failed
@@ -24,19 +25,6 @@ UNREADABLE = f"/{'x' * 300}"
 """Longer than a name may be: the system refuses even a look, as it does in a closed folder."""
 
 Capture = pytest.CaptureFixture[str]
-
-
-def every_command(tree: click.Group) -> dict[str, click.Command]:
-    """Every command that is no group, by its path."""
-    found: dict[str, click.Command] = {}
-    waiting: list[tuple[str, click.Command]] = [("", tree)]
-    while waiting:
-        path, command = waiting.pop()
-        if isinstance(command, click.Group):
-            waiting += [(f"{path} {name}", sub) for name, sub in command.commands.items()]
-        else:
-            found[path.strip()] = command
-    return found
 
 
 def said_once(capsys: Capture) -> str:
@@ -82,7 +70,7 @@ class Mistakes:
         return said_once(self.capsys)
 
     def typed(self, path: str, where: str, message: str) -> str:
-        return as_typed(message, where, every_command(main.FOREWARN)[path].params)
+        return as_typed(message, where, every_command()[f"forewarn {path}"].params)
 
     def fleet(self, text: str, more: str = "", times: str = "0") -> str:
         Path(self.file).write_bytes(spelled(text + more * int(times)))
@@ -124,15 +112,15 @@ def test_a_mistake_is_said_in_one_line(tmp_path: Path, capsys: Capture, rows: st
 
 
 def test_an_option_with_one_value_is_refused_when_it_is_repeated() -> None:
-    tree, looked_at = main.FOREWARN, 0
-    for path, command in every_command(tree).items():
+    looked_at = 0
+    for path, command in every_command().items():
         for option in command.params:
             if not isinstance(option, click.Option) or option.multiple or option.is_flag:
                 continue
             name = option.opts[0]
-            words = [*path.split(), name, "1", name, "2"]
+            words = [*path.split()[1:], name, "1", name, "2"]
             try:
-                tree.main(args=words, standalone_mode=False)
+                main.FOREWARN.main(args=words, standalone_mode=False)
             except click.UsageError as refused:
                 assert name in refused.format_message(), words
             else:

@@ -3,17 +3,16 @@
 import importlib
 import operator
 import re
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 from msgspec import structs
 
-from forewarn.cli import fleet, main, maintenance, operator_client, output
+from cli.tree import every_command
+from forewarn.cli import fleet, maintenance, operator_client, output
 from forewarn.cli.command import RequestCommand
 from forewarn.cli.output import AnswerTable
 
@@ -154,14 +153,7 @@ def test_a_table_in_a_pipe_is_whole_whatever_the_width_of_a_terminal(
 API = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
 
-def below(path: str, command: click.Command) -> Iterator[tuple[str, RequestCommand]]:
-    if isinstance(command, RequestCommand):
-        yield path, command
-    for name, sub in getattr(command, "commands", {}).items():
-        yield from below(f"{path} {name}", sub)
-
-
-ROWS = dict(below("forewarn", main.FOREWARN))
+ROWS = {path: each for path, each in every_command().items() if isinstance(each, RequestCommand)}
 SHOWN = [row.show for row in ROWS.values() if isinstance(row.show, AnswerTable)]
 SHOWN += [fleet.MACHINES, fleet.SCOPES, fleet.LOST]
 

@@ -13,6 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from builders import NOW
+from cli.tree import every_command
 from forewarn.cli import main
 from forewarn.cli.exits import OF_CODE, ExitStatus
 from forewarn.maintenance import alerts
@@ -20,24 +21,17 @@ from forewarn.maintenance.alerts import AlertKind
 from forewarn.vocabulary import ErrorCode
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-EVERYWHERE = {"--help"}
 
 
 def commands() -> dict[str, list[str]]:
     """Every command and its options."""
-    found = {}
-    waiting: list[tuple[str, click.Command]] = [("forewarn", main.FOREWARN)]
-    while waiting:
-        path, command = waiting.pop()
-        if isinstance(command, click.Group):
-            waiting += [(f"{path} {name}", sub) for name, sub in command.commands.items()]
-            runs = path == "forewarn" or command.invoke_without_command
-        else:
-            runs = True
-        if runs:
-            options = [o for p in command.params for o in p.opts if o.startswith("--")]
-            found[path] = [option for option in options if option not in EVERYWHERE]
-    return found
+    return {
+        path: [o for p in command.params for o in p.opts if o.startswith("--") and o != "--help"]
+        for path, command in every_command().items()
+        if path == "forewarn"
+        or not isinstance(command, click.Group)
+        or command.invoke_without_command
+    }
 
 
 def sections() -> dict[str, str]:
@@ -127,7 +121,7 @@ def test_each_commands_help_fits_80_columns_and_explains_its_options_and_its_sec
         for option in options:
             assert [line for line in lines if re.match(rf" +{option}\b.* {{2,}}\S", line)], option
         told = set(re.findall(r"`(--[a-z-]+)", told_of[command]))
-        assert told - EVERYWHERE <= set(options), command
+        assert told - {"--help"} <= set(options), command
 
 
 def test_each_exit_status_has_its_line_and_each_line_its_status() -> None:
@@ -153,23 +147,25 @@ def test_an_alert_names_the_command_that_ends_it() -> None:
         assert alerts.remedy(alerts.Alert(kind, about, "", NOW)) == command
 
 
-HEAVY = {
-    *("asyncio", "ssl", "rich", "starlette", "uvicorn", "httptools", "msgspec", "structlog"),
-}
-
 LOOK = """
 import json, sys
-from forewarn.cli import main
-status = main.execute(sys.argv[1:])
-print(json.dumps([status, sorted({name.partition(".")[0] for name in sys.modules})]))
+exec(sys.argv[1])
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
+DRAWN = {"asyncio", "rich", "starlette", "uvicorn", "structlog"}
+HEAVY = {*DRAWN, "ssl", "httptools", "msgspec"}
+HELP = "from forewarn.cli import main; assert not main.execute({}.split())"
 
 
-def test_help_loads_nothing_heavy() -> None:
-    for arguments in (["--help"], ["schedule", "--help"], ["--version"]):
-        looked = subprocess.run(
-            [sys.executable, "-c", LOOK, *arguments], capture_output=True, text=True, check=True
-        )
-        status, modules = json.loads(looked.stdout.splitlines()[-1])
-        assert status == 0, looked.stderr
-        assert not HEAVY & set(modules), arguments
+@pytest.mark.parametrize(
+    ("program", "unloaded"),
+    [
+        *((HELP.format(repr(line)), HEAVY) for line in ("--help", "schedule --help", "--version")),
+        ("import forewarn.agent.__main__", DRAWN | {"click"}),
+    ],
+)
+def test_what_many_start_loads_nothing_heavy(program: str, unloaded: set[str]) -> None:
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOK, program], capture_output=True, text=True, check=True
+    )
+    assert not unloaded & set(json.loads(looked.stdout.splitlines()[-1]))

@@ -117,11 +117,9 @@ class Scripted:
         self, script: Callable[[Talk], None], port: int = 0, address: str = "127.0.0.1"
     ) -> None:
         self._script = script
-        six = ":" in address
-        family = socket.AF_INET6 if six else socket.AF_INET
-        self._listening = socket.create_server((address, port), family=family)
+        self._listening = socket.create_server((address, port))
         self.port: int = self._listening.getsockname()[1]
-        self.url = f"http://[{address}]:{self.port}" if six else f"http://{address}:{self.port}"
+        self.url = f"http://{address}:{self.port}"
         self.errors: list[BaseException] = []
         self.connections = 0
         self._open: list[Talk] = []

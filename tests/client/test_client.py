@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,121 +18,22 @@ import pytest
 
 import forewarn
 import patience
-from client.scripted import QUICK, Asked, Scripted, Silent, Talk, document, message, serving
+from client.scripted import QUICK, Scripted, Silent, Talk, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import Misuse, RequestRefused, Trouble, Unreachable
+from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.session import FailedAnswer, Session
 from forewarn.client.sync import Client
-from forewarn.client.transport import MAX_BODY_BYTES
 from forewarn.testing import Emulator
 from leftovers import FILES, check_nothing_left
 from ports import free_port
 
 Connect = Callable[..., Client]
-STARTED = listed(EventStatus="Started")
-NAMED = message(200, b"web-0")
-
-
-def knowing(answers: Callable[[Asked, int], bytes]) -> Scripted:
-    """A server that knows the machine's name; the rest is the function's, from number 1."""
-    numbers = itertools.count(1)
-    return serving(
-        lambda asked, _: NAMED if "/compute/" in asked.target else answers(asked, next(numbers))
-    )
 
 
 def connections(cloud: Emulator) -> int:
     """How many clients are connected."""
     return cloud.read(lambda service: service.wire.guests.figures()["guest_connections"])
-
-
-def test_a_document_is_read_with_whom_its_events_concern(connect: Connect, cloud: Emulator) -> None:
-    ours = cloud.schedule("Reboot", "web-0")
-    cloud.schedule("Reboot", "web-1")
-    client = connect(cloud.endpoint)
-    assert [event.concerns_me for event in client.document().events] == [True, False]
-    assert [event.event_id for event in client.events(mine=True)] == [ours.event_id]
-    assert len(client.events()) == 2
-    assert connections(cloud) == 1
-
-
-def test_every_request_says_who_asks_and_for_whom(connect: Connect, cloud: Emulator) -> None:
-    event = cloud.schedule("Reboot", "web-0")
-    client = connect(cloud.endpoint + "/vm/web-0/", name="web-0")
-    client.document()
-    client.approve(event.event_id)
-    get, post = cloud.requests
-    headers = dict(get.headers)
-    assert get.target == "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
-    assert headers["Host"] == cloud.endpoint.removeprefix("http://")
-    assert headers["Metadata"] == dict(post.headers)["Metadata"] == "true"
-    assert headers["User-Agent"].startswith("Forewarn/")
-    assert post.target == get.target
-    assert msgspec.json.decode(post.body) == {"StartRequests": [{"EventId": event.event_id}]}
-
-
-@pytest.mark.parametrize(
-    ("server_header", "said"),
-    [
-        (
-            "IMDS/1.0 Forewarn/0.1",
-            ["", "preparing", 'held; reason="no \\"disk\\""', 'held; reason="no \\"disk\\""'],
-        ),
-        ("IMDS/150.870.65", ["", ""]),
-    ],
-)
-def test_only_forewarn_is_told_how_the_machine_fares_at_once_and_with_each_look(
-    connect: Connect, server_header: str, said: list[str]
-) -> None:
-    asked: list[Asked] = []
-
-    def answers(request: Asked, _: int) -> bytes:
-        asked.append(request)
-        return message(200, document(), Server=server_header)
-
-    with serving(answers) as server:
-        client = connect(server.url, name="web-0")
-        client.document()
-        client.report("preparing")
-        client.report("held", 'no "disk"')
-        client.document()
-        with pytest.raises(Misuse):
-            client.report("asleep")
-    assert [each.headers.get("forewarn-agent", "") for each in asked] == said
-
-
-def test_who_only_reports_reaches_forewarn_and_no_other(connect: Connect, cloud: Emulator) -> None:
-    connect(cloud.endpoint).report("back")
-    said = [dict(each.headers).get("Forewarn-Agent") for each in cloud.requests]
-    assert said == [None, "back"]  # first it learns who answers
-    asked: list[Asked] = []
-
-    def answers(request: Asked, _: int) -> bytes:
-        asked.append(request)
-        return message(200, document(), Server="IMDS/150.870.65")
-
-    with serving(answers) as server:
-        connect(server.url).report("back")
-    assert ["forewarn-agent" in each.headers for each in asked] == [False]
-    connect("http://127.0.0.1:1").report("back")  # nobody is there, and no look will carry it
-
-
-def test_a_report_that_nobody_answers_comes_with_the_next_look(connect: Connect) -> None:
-    asked: list[Asked] = []
-
-    def answers(request: Asked, number: int) -> bytes:
-        asked.append(request)
-        if number == 2:
-            return message(503)
-        return message(200, document(), Server="IMDS/1.0 Forewarn/0.1")
-
-    with serving(answers) as server:
-        client = connect(server.url, name="web-0")
-        client.document()
-        client.report("back")
-        client.document()
-    assert [each.headers.get("forewarn-agent") for each in asked] == [None, "back", "back"]
 
 
 def test_a_watch_tells_what_happens_and_approves_meanwhile(
@@ -152,25 +52,12 @@ def test_a_watch_tells_what_happens_and_approves_meanwhile(
     assert connections(cloud) == 2  # the watch's own, and one for the rest
 
 
-def test_what_an_earlier_process_saw_is_over_when_two_documents_lack_it(connect: Connect) -> None:
-    contents = [document(listed()), document(), document(listed()), document()]
-    with serving(
-        lambda _, number: message(200, contents[min(number, len(contents)) - 1])
-    ) as server:
-        client = connect(server.url, name="web-0")
-        known = client.document().events
-        documents = client.documents(known=known)
-        shown = [next(documents).events for _ in range(2)]
-        documents.close()
-    assert [[event.event_id for event in events] for events in shown] == [[EVENT_ID], []]
-    assert shown[0][0].starts_by is not None
-
-
 def test_a_watch_goes_on_elsewhere(connect: Connect, cloud: Emulator, tmp_path: Path) -> None:
     file = tmp_path / "state"
     event = cloud.schedule("Reboot", "web-0")
     watch = connect(cloud.endpoint).watch(since=file)
     assert next(watch).appeared
+    assert [*json.loads(file.read_text())["known"]] == [event.event_id]
     again = connect(cloud.endpoint).watch(since=str(file))
     assert next(again).appeared, "nobody was done with it"
     again.done()
@@ -180,17 +67,6 @@ def test_a_watch_goes_on_elsewhere(connect: Connect, cloud: Emulator, tmp_path: 
     last.done()
     assert json.loads(file.read_text())["known"] == {}
     assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_process_that_was_killed_in_its_first_drain_is_followed_by_one_that_undoes_it(
-    connect: Connect, cloud: Emulator, tmp_path: Path
-) -> None:
-    file = tmp_path / "state"
-    event = cloud.schedule("Reboot", "web-0")
-    assert next(connect(cloud.endpoint).watch(since=file)).appeared
-    assert [*json.loads(file.read_text())["known"]] == [event.event_id]
-    cloud.cancel(event)
-    assert next(connect(cloud.endpoint).watch(since=file)).gone
 
 
 FULL = Path("/dev/full")
@@ -216,29 +92,6 @@ def test_a_watch_goes_on_by_a_full_disk(connect: Connect, cloud: Emulator, tmp_p
     cloud.schedule("Reboot", "web-1")
     assert next(watch).appeared, "though it cannot be saved"
     assert troubles == ["not-saved", "saved", "not-saved"]
-
-
-def test_an_unusable_file_is_the_callers_mistake(connect: Connect, tmp_path: Path) -> None:
-    binary = tmp_path / "binary"
-    binary.write_bytes(b"\xff")
-    for path in (tmp_path, tmp_path / "no" / "state", binary, binary / "state"):
-        with pytest.raises(Misuse, match="since") as raised:
-            connect("http://127.0.0.1:1").watch(since=path)
-        assert str(path) in str(raised.value)
-
-
-def test_a_waiting_server_is_waited_for(connect: Connect, cloud: Emulator) -> None:
-    def waits() -> list[dict[str, str]]:
-        asked = [dict(each.headers) for each in cloud.requests]
-        return [headers for headers in asked if "If-None-Match" in headers]
-
-    watch = connect(cloud.endpoint, name="web-0").watch()
-    with ThreadPoolExecutor() as pool:
-        told = pool.submit(next, watch)
-        cloud.until(waits)
-        cloud.schedule("Reboot", "web-0")
-        assert told.result(patience.SECONDS).appeared
-    assert (waits()[0]["If-None-Match"], waits()[0]["Prefer"]) == ("0", "wait=1")
 
 
 @pytest.mark.parametrize("resets", [False, True])
@@ -290,39 +143,12 @@ def test_what_holds_for_one_connection_only_is_not_said_on_the_next(connect: Con
     assert tags[:5] == [None, "1", None, None, None]  # once it is known not to wait, never again
 
 
-def _has_ipv6() -> bool:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1")
-def test_an_endpoint_may_have_an_ipv6_address(connect: Connect) -> None:
-    asked: list[str] = []
-
-    def script(talk: Talk) -> None:
-        while (question := talk.request()) is not None:
-            asked.append(question.headers["host"])
-            talk.answer(200, document(listed()) if question.method == "GET" else b"")
-
-    with Scripted(script, address="::1") as server:
-        client = connect(server.url, name="web-0")
-        client.approve(*client.events())
-    assert asked == [f"[::1]:{server.port}"] * 2
-
-
 FAULTS = {
     "503": message(503, b"no", Retry_After="Thu, 01 Jan 2026 12:00:00 GMT"),
-    "redirect": message(302, b"", Location="http://example.com/"),
-    "html": message(200, b"<!DOCTYPE html><title>Sign in</title>", Content_Type="text/html"),
     "cut": message(200, document())[:-3],
-    "no http": b"220 mail.example.net ESMTP ready\r\n",
-    "too large": message(200, b" " * (MAX_BODY_BYTES + 1)),
     "reset": b"",
 }
-"""One of each reason; all that may be wrong with an answer is in test_transport and test_watch."""
+"""All that may be wrong with an answer is in test_transport and the stories."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -346,15 +172,6 @@ def test_a_watch_lives_through_anything_and_says_so_once(connect: Connect, fault
         assert [next(watch).kind, next(watch).kind] == ["appeared", "gone"]
     assert len(troubles) == 2
     assert troubles[1] == "over"
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None:
-    with serving(lambda *_: message(status, b'{"error":"Forbidden."}')) as server:
-        with pytest.raises(RequestRefused, match="proxy") as caught:
-            connect(server.url, name="web-0").document()
-        assert (caught.value.status, caught.value.text) == (status, "Forbidden.")
-        assert server.connections == 1
 
 
 def test_nobody_there_and_names_that_nobody_has_or_can_have_are_unreachable(
@@ -395,20 +212,6 @@ def test_no_proxy_has_a_say(
     assert connect(cloud.endpoint, name="web-0").events() == ()
 
 
-def test_the_machine_says_what_it_is_called(connect: Connect) -> None:
-    def answers(asked: Asked, _: int) -> bytes:
-        if "2019-03-11" in asked.target:
-            return message(400, b'{"error":"version"}')
-        return message(200, b'{"name":"web-0","vmId":"02aab8a4","zone":"1","tagsList":[]}')
-
-    with serving(answers) as server:
-        machine = connect(server.url).machine()
-    assert (machine.name, machine.vm_id, machine.zone, machine.location) == (
-        *("web-0", "02aab8a4", "1"),
-        "",
-    )
-
-
 def test_closing_a_client_ends_its_watch_and_what_waits_for_an_answer(connect: Connect) -> None:
     with Silent() as server, ThreadPoolExecutor() as pool:
         client = connect(server.url, name="web-0")
@@ -424,17 +227,6 @@ def test_closing_a_client_ends_its_watch_and_what_waits_for_an_answer(connect: C
             asked.result(patience.SECONDS)
 
 
-def test_a_client_that_is_closed_has_hung_up(connect: Connect) -> None:
-    with knowing(lambda *_: message(200, document(listed()))) as server:
-        for _ in range(5):
-            client = connect(server.url)
-            next(client.watch())
-            client.document()
-            client.close()
-        assert server.connections == 10
-        assert server.everyone_left()
-
-
 def test_a_watch_that_is_forgotten_has_hung_up(connect: Connect) -> None:
     with serving(lambda *_: message(200, document(listed()))) as server:
         client = connect(server.url, name="web-0")
@@ -446,34 +238,17 @@ def test_a_watch_that_is_forgotten_has_hung_up(connect: Connect) -> None:
 
 
 def test_what_is_no_state_or_no_event_is_a_mistake(connect: Connect, tmp_path: Path) -> None:
-    client, file = connect("http://127.0.0.1:1"), tmp_path / "state"
-    for since in ("", "{]", '{"format":99}'):
-        file.write_text(since)
-        with pytest.raises(Misuse, match=str(file)):
-            client.watch(since=file)
-        assert file.read_text() == since
+    client, file, binary = connect("http://127.0.0.1:1"), tmp_path / "state", tmp_path / "binary"
+    file.write_text('{"format":99}')
+    binary.write_bytes(b"\xff")
+    for path in (file, binary, tmp_path, tmp_path / "no" / "state", binary / "state"):
+        with pytest.raises(Misuse, match="since") as raised:
+            client.watch(since=path)
+        assert str(path) in str(raised.value)
+    assert file.read_text() == '{"format":99}'
     for events in ((), ("",), (None,), (3,), tuple(map(str, range(1001)))):
         with pytest.raises(Misuse):
             client.approve(*events)
-
-
-def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud: Emulator) -> None:
-    event = cloud.schedule("Reboot", "web-0")
-    for kind in ("cut", "lost-answer"):
-        cloud.faults(kind, concerns="approvals")
-    connect(cloud.endpoint, name="web-0").approve(event.event_id.lower())
-    posts = [each.fault for each in cloud.requests if each.method == "POST"]
-    assert posts == ["cut", "lost-answer", ""]
-    assert event.approved_by == "web-0"
-
-
-def test_what_the_callers_function_raises_ends_the_watch(connect: Connect, cloud: Emulator) -> None:
-    def stop(_: object) -> None:
-        raise KeyError("enough")
-
-    cloud.faults("status", status=503)
-    with pytest.raises(KeyError, match="enough"):
-        next(connect(cloud.endpoint, name="web-0").watch(on_trouble=stop))
 
 
 def test_a_reason_is_logged_once_and_its_end_too(
@@ -663,35 +438,15 @@ def test_a_watch_lives_through_a_time_without_files() -> None:
     assert told == ["no-connection", "over"]
 
 
-def test_no_address_is_skipped_however_many_threads_find_that_one_does_not_answer() -> None:
-    threads = 8
-    together = threading.Barrier(threads)
-
-    def none(talk: Talk) -> None:
-        if talk.request() is not None:
-            together.wait(patience.SECONDS)  # every thread's failure is of this address
-            talk.answer(404)
-
-    def good(talk: Talk) -> None:
-        while talk.request() is not None:
-            talk.answer(200, document(listed()))
-
-    with Scripted(none) as first, Scripted(good) as second, Scripted(none) as third:
-        with Client(first.url, name="web-0", pace=QUICK) as client:
-            places = [EndpointAddress("127.0.0.1", each.port) for each in (first, second, third)]
-            client._session = Session(QUICK, places, "web-0")
-            with ThreadPoolExecutor(threads) as pool:
-                read = list(pool.map(lambda _: len(client.events()), range(threads)))
-            assert read == [1] * threads
-            assert client.endpoint == second.url
-        assert (first.connections, third.connections) == (threads, 0)
-
-
 def test_threads_that_meet_one_refusal_step_down_once() -> None:
     refusal = FailedAnswer(reason="status-400", message="", answered=True, status=400)
-    session = Session(QUICK, [EndpointAddress("127.0.0.1")])
-    question, name = session.question(), session.instance_question()
+    nobody = FailedAnswer(reason="no-connection", message="")
+    session = Session(QUICK, [EndpointAddress("127.0.0.1", port) for port in (1, 2, 3)])
+    first = session.question()
     with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: session.asks_again(nobody, first), range(8)))
+        assert session.endpoint.port == 2
+        question, name = session.question(), session.instance_question()
         again = list(pool.map(lambda _: session.asks_again(refusal, question), range(8)))
         named = list(pool.map(lambda _: session.asks_again(refusal, name), range(8)))
     assert again == named == [True] * 8
@@ -712,7 +467,8 @@ def test_a_failure_that_comes_late_does_not_lead_back_to_an_earlier_address() ->
 def test_nothing_is_left_open() -> None:
     with check_nothing_left(), serving(lambda *_: message(200, document(listed()))) as server:
         for _ in range(5):
-            with Client(server.url, name="web-0") as client, client.watch() as watch:
+            with Client(server.url, name="web-0") as client:
+                watch = client.watch()  # which the client closes
                 next(watch)
                 client.document()
 

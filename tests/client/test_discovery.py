@@ -59,37 +59,12 @@ def of_lease(*files: LeaseFile) -> str | None:
     return rest[0] if rest else None
 
 
-def test_an_address_that_is_given_is_the_only_one() -> None:
-    others = {"FOREWARN_ENDPOINT": "10.0.0.1", "SCHEDULEDEVENTSIP": "10.0.0.2"}
-    found = tried("10.9.9.9", (networkd("OPTION_245=a83f8110"),), **others)
-    assert found == ["http://10.9.9.9"]
-
-
-def test_the_environments_endpoint_is_the_only_one_where_none_is_given() -> None:
-    for nothing in (None, ""):
-        found = tried(nothing, FOREWARN_ENDPOINT="127.0.0.1:8170", SCHEDULEDEVENTSIP="10.0.0.2")
-        assert found == ["http://127.0.0.1:8170"]
-
-
-def test_without_any_word_the_link_local_address_comes_before_the_rest() -> None:
-    assert tried() == [LINK_LOCAL]
-    found = tried(leases=(networkd("OPTION_245=a83f8110"),), SCHEDULEDEVENTSIP="10.0.0.2")
-    assert found == [LINK_LOCAL, "http://10.0.0.2", "http://168.63.129.16"]
-
-
-def test_an_empty_variable_is_none() -> None:
-    assert tried(FOREWARN_ENDPOINT="", SCHEDULEDEVENTSIP="") == tried()
-
-
-def test_an_endpoint_that_two_name_is_tried_once() -> None:
-    same = (networkd("OPTION_245=a9fea9fe"),)
-    assert tried(leases=same, SCHEDULEDEVENTSIP=LINK_LOCAL) == tried()
-
-
 def test_addresses_and_leases_are_read_or_refused() -> None:
     for told, expected in stories.lines_beside(__file__, "addresses.txt"):
         kind, _, written = told.partition(" ")
-        if kind != "address":
+        if kind == "find":
+            assert found(written) == expected, told
+        elif kind != "address":
             assert str(of_lease(LEASES[kind](written))) == expected, told
         elif expected == "refused":
             is_refused(written)
@@ -97,6 +72,15 @@ def test_addresses_and_leases_are_read_or_refused() -> None:
             endpoint = discovery.parse(written)
             assert str(endpoint) == expected, told
             assert discovery.parse(expected) == endpoint
+
+
+def found(told: str) -> str:
+    """Return the places to try, by an address that is given, the environment, and a lease."""
+    words = told.split()
+    given = dict(word.split("=") for word in words if "=" in word)
+    leases = (networkd(f"OPTION_245={given.pop('lease')}"),) if "lease" in given else ()
+    address = next((word for word in words if "=" not in word), None)
+    return " ".join(tried(address, leases, **given))
 
 
 LEASES: dict[str, Callable[[str], LeaseFile]] = {

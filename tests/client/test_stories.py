@@ -238,6 +238,10 @@ class Story:
             return [f"request-refused {error}"]
         return []
 
+    def report(self, status: str, reason: str = "") -> None:
+        """Report how the machine fares."""
+        session.report(self.run.session, self.run._do, at(self.run.seconds), status, reason)
+
     def resume(self) -> None:
         """Go on in another process."""
         self._run = Run(self.answer, wishes=self.wishes, since=self.run.watcher.since, **self.given)
@@ -332,6 +336,7 @@ KNOWN: Final[dict[str, Callable[[Story], list[Any]]]] = {
     "places": lambda story: list(map(float, story.places)),
     "methods": lambda story: [ask.method.decode() for _, ask in story.run.asked],
     "posted": _posted,
+    "reports": lambda story: [ask.report for _, ask in _events(story)],
     "troubles": lambda story: story.run.troubles,
     "looks": lambda story: [story.run.watcher.looks],
     "listed": lambda story: [event.event_id for event in story.run.listed],

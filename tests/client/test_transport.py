@@ -2,7 +2,6 @@
 
 import itertools
 import socket
-import ssl
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import patience
-from authority import Authority
-from client.scripted import Keeping, Scripted, Talk, losing, message, serving
+from client.scripted import Scripted, Talk, losing, message, serving
 from forewarn.client import transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.session import Question
@@ -58,12 +56,13 @@ def fed(data: bytes, cuts: list[int]) -> Reply | str | None:
 
 def test_a_question_is_written_as_http() -> None:
     made = transport.HttpExchange(EndpointAddress("::1", 8080, "/vm/web-0"))
-    sent = made.ask(ASK)
+    sent = made.ask(msgspec.structs.replace(ASK, report="back"))
     assert sent.startswith(
         b"GET /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
     )
     assert b"\r\nHost: [::1]:8080\r\n" in sent
-    assert b"\r\nMetadata: true\r\n" in sent
+    for header in (b"Metadata: true", b"Forewarn-Agent: back", b"User-Agent: Forewarn/"):
+        assert b"\r\n" + header in sent
 
 
 def test_what_holds_on_one_connection_is_said_once_an_answer_came_on_it() -> None:
@@ -185,27 +184,6 @@ def test_a_request_may_replace_the_headers_that_every_request_has() -> None:
     }
 
 
-@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system has no unix sockets")
-def test_a_request_may_go_to_a_unix_socket(tmp_path: Path) -> None:
-    path = str(tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(path)
-        listening.listen()
-
-        def answer() -> None:
-            talk = Talk(listening.accept()[0], 1)
-            asked = talk.request()
-            assert asked is not None
-            talk.answer(200, asked.headers["host"].encode())
-            talk.close()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        reply = request("GET", "http://service/", unix_socket=path)
-        thread.join()
-    assert reply.body == b"service"
-
-
 def failed(url: str, **options: Any) -> transport.RequestFailed:
     with pytest.raises(transport.RequestFailed) as caught:
         request("GET", url, **options)
@@ -253,41 +231,6 @@ def test_an_address_that_loses_packets_leaves_time_for_the_next_one() -> None:
     assert (tried[0].gettimeout() or 1) <= 0.5
 
 
-def test_another_thread_may_end_a_request() -> None:
-    opened: list[socket.socket] = []
-    asked = threading.Event()
-
-    def script(talk: Talk) -> None:
-        talk.request()
-        asked.set()
-        talk.request()
-
-    def end() -> None:
-        assert asked.wait(patience.SECONDS)
-        opened[-1].shutdown(socket.SHUT_RDWR)
-
-    with Scripted(script) as server:
-        thread = threading.Thread(target=end)
-        thread.start()
-        assert failed(server.url, opened=opened.append).reason == "cut"
-        thread.join()
-
-
-def test_a_request_by_https_checks_who_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = Authority(tmp_path / "ca")
-    with Keeping() as server:
-        server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.tls.load_cert_chain(authority.sign("here", "DNS:localhost"))
-        url = f"https://localhost:{server.port}/"
-        distrusted = failed(url)
-        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-        assert request("GET", url).body == b"said"
-    assert isinstance(distrusted.__cause__, ssl.SSLCertVerificationError)
-    assert f"no connection to https://localhost:{server.port}:" in str(distrusted)
-
-
 def test_a_resolver_that_does_not_answer_is_left_behind() -> None:
     silent = threading.Event()
 
@@ -315,4 +258,5 @@ def test_a_resolvers_error_is_the_callers(error: Exception) -> None:
 
 def test_an_address_needs_no_resolver() -> None:
     assert transport.look_up(("127.0.0.1", 80), 0.0) == [(socket.AF_INET, ("127.0.0.1", 80))]
+    assert transport.look_up(("::1", 80), 0.0)[0][0] == socket.AF_INET6
     assert transport.look_up(("localhost", 80), patience.SECONDS)

@@ -13,9 +13,6 @@ import pytest
 import forewarn
 from house.tree import ROOT
 
-HIDDEN = ("/root", "/home", "/tmp", "/run")
-"""Where the service's unit can run no Python."""
-
 SOON = {"DPKG_DEB_COMPRESSOR_TYPE": "none"}
 """Packages of tests are as large as they like: xz takes a minute of processor time."""
 
@@ -106,15 +103,6 @@ def take(wheels: Path, *locks: str) -> str:
     return "[global]\nno-index = true\nfind-links = /wheels\n"
 
 
-def system_python() -> str | None:
-    """Return a Python of this version that a unit can run; None if there is none here."""
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for found in (f"/usr/bin/{name}", f"/usr/local/bin/{name}", sys._base_executable):
-        if os.access(found, os.X_OK) and not str(Path(found).resolve()).startswith(HIDDEN):
-            return found
-    return None
-
-
 class Machine:
     """A folder that is the root of a machine, with Forewarn in its /opt/forewarn."""
 
@@ -132,26 +120,6 @@ class Machine:
         )
         program.chmod(0o755)
         assert Path(forewarn.__file__).parent != packages / "forewarn"
-
-    def run(self, *arguments: str) -> str:
-        """Run its `forewarn`; return what it printed."""
-        argv = [str(self.environment / "bin" / "forewarn"), *arguments]
-        ran = subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
-
-    def path(self, path: str) -> Path:
-        """Return a path of the machine as this one has it."""
-        return self.root / path.lstrip("/")
-
-    def inside(self, script: str) -> subprocess.CompletedProcess[str]:
-        """Run a shell's script where its /opt and its units are those of this machine."""
-        mounts = "".join(
-            f'mount --rbind "{self.path(place)}" {place}\n'
-            for place in ("/opt", "/etc/systemd/system")
-        )
-        argv = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", mounts + script]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
 
 
 def namespaces() -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import leftovers
 import patience
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -70,9 +71,8 @@ class Playing:
 
     def children(self, words: bytes) -> list[int]:
         """Return the processes that it has started with such words in their command."""
-        own = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        children = (int(child) for child in own.split())
-        return [n for n in children if words in Path(f"/proc/{n}/cmdline").read_bytes()]
+        started = leftovers.children(self.process.pid)
+        return [n for n in started if words in Path(f"/proc/{n}/cmdline").read_bytes()]
 
     def leftovers(self) -> list[str]:
         """What is left of it: its files, and processes that know its folder."""

@@ -1,4 +1,4 @@
-"""Agents in stories, each a process of its own; and what looks at an endpoint, by itself."""
+"""Agents in stories, each a process of its own."""
 
 import contextlib
 import itertools
@@ -7,10 +7,7 @@ import re
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +20,6 @@ import stories
 import web
 from end_to_end.agents import COMMAND_LINE, TWO, Agent, Endpoint, event, started
 from end_to_end.running import Running
-from forewarn.agent.daemon import Poller
-from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
-from forewarn.client.event import Event
 from house.tree import ROOT
 from patience import until
 from server.exchange import fact
@@ -33,6 +27,22 @@ from server.exchange import fact
 METRICS = (ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
 ROOM_BYTES = 512
 """Room for what the actions write, and for no page of the journal."""
+
+EARLY = """
+import os, signal, sys
+from forewarn import status_port
+from forewarn.agent import __main__, daemon
+
+class Asked(status_port.StatusServer):
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        os.kill(os.getpid(), signal.SIGHUP)  # as by whoever has read /status just now
+
+daemon.StatusServer = Asked
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+BY = {"": (), "command-line": COMMAND_LINE, "early-signal": ("-c", EARLY)}
+"""What runs the agent; the last is told to reload in the moment in which its port opens."""
 
 FLEET = """
 [[availability_set]]
@@ -72,6 +82,10 @@ class Agents:
             self.cloud = self.opened.enter_context(Endpoint(port))
         else:
             self.cloud.status = int(how)
+
+    def approvals(self, status: str) -> None:
+        """Answer them so from now on."""
+        self.cloud.approval_status = int(status)
 
     def event(self, event_id: str, notice: str = "900", resources: str = "web-0") -> None:
         named = stories.listed(resources)
@@ -161,7 +175,7 @@ class Agents:
         (self.agent_.folder / "agent.d").rename(self.agent_.folder / "away")
 
     def start(self, *options: str, by: str = "", piped: str = "") -> None:
-        self.agent_.start(*options, by=COMMAND_LINE if by else (), piped=bool(piped))
+        self.agent_.start(*options, by=BY[by], piped=bool(piped))
 
     @property
     def process(self) -> forked.Process:
@@ -284,79 +298,3 @@ class Agents:
 def test_the_story_of_agents_holds(folder: Path, rows: stories.Rows) -> None:
     with contextlib.ExitStack() as opened:
         assert stories.play("agents.txt", rows, Agents(folder, opened).carry_out)
-
-
-EARLY = """
-import os, signal, sys
-from forewarn import status_port
-from forewarn.agent import __main__, daemon
-
-class Asked(status_port.StatusServer):
-    def __init__(self, *given, **named):
-        super().__init__(*given, **named)
-        os.kill(os.getpid(), signal.SIGHUP)  # as by whoever has read /status just now
-
-daemon.StatusServer = Asked
-sys.exit(__main__.main(sys.argv[1:]))
-"""
-
-
-def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
-    agents: Callable[..., Agent],
-) -> None:
-    agent = agents().start(by=("-c", EARLY))
-    agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-    agent.until(lambda: "reloaded the rules" in agent.log.read_text())
-    assert agent.stop() == 0
-
-
-def test_the_process_carries_neither_command_line_nor_drawing() -> None:
-    looked = subprocess.run(
-        [sys.executable, "-c", "import sys, forewarn.agent.__main__\nprint(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    heavy = {"click", "rich", "structlog", "asyncio", "pydantic", "starlette"}
-    assert not heavy & {name.partition(".")[0] for name in looked.stdout.split()}
-
-
-def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: Endpoint) -> None:
-    """So the other machines are asked anew: what they said may not be so any more."""
-    told: list[object] = []
-    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", told.append)
-    seen = Event(
-        event_id="E1",
-        status="Scheduled",
-        event_type="Reboot",
-        resource_type="VirtualMachine",
-        resources=("web-0", "web-1"),
-        not_before=None,
-    )
-    cloud.show(event())
-    cloud.approval_status = 503
-    looking.approve(ApproveEvent(7, seen))
-    until(lambda: told)
-    assert told == [ApprovalAnswered(7, None)]
-    assert len(cloud.approved) > 1, "it was tried more than once"
-    looking.close()
-
-
-def test_a_fault_of_the_agents_own_in_looking_is_trouble_until_the_next_answer(
-    cloud: Endpoint,
-) -> None:
-    seen: list[tuple[bool, str]] = []
-
-    def tell(_: object) -> None:
-        seen.append((looking.is_answered, looking.trouble))
-        if len(seen) == 1:
-            raise ValueError("as no look does")
-
-    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", tell)
-    assert not looking.is_answered
-    looking.start()
-    until(lambda: "as no look does" in looking.trouble)
-    assert not looking.is_answered
-    until(lambda: len(seen) > 1)
-    assert seen[:2] == [(True, "")] * 2
-    looking.close()

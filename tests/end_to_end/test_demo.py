@@ -12,8 +12,6 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
-from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,9 +28,6 @@ from forewarn.cli.exits import ExitStatus
 from forewarn.maintenance import fleet_file
 from forewarn.vocabulary import EventStatus, EventType
 from server.running import Client
-from trace_judge import Trace
-
-moment = datetime.fromisoformat
 
 
 def approvers(operation: dict[str, Any]) -> list[str]:
@@ -91,30 +86,6 @@ def check_history(operations: list[dict[str, Any]]) -> None:
     (redeploy,) = by_type["Redeploy"]
     assert redeploy["status"] == "Canceled"
     assert redeploy["started_at"] is None
-    trace = Trace()
-    for operation in reversed(operations):
-        if operation["started_at"] is None:
-            continue
-        began, ended = (
-            moment(operation["started_at"]),
-            moment(operation["ended_at"]),
-        )
-        approvals = [event["approval"] for event in operation["events"]]
-        approved = all(given and moment(given["at"]) <= began for given in approvals)
-        assert {given["kind"] for given in approvals if given} <= {"guest"}
-        trace.started(
-            operation["id"],
-            began,
-            moment(operation["not_before"]),
-            approved=approved,
-        )
-        if operation["event_type"] != "Preempt":  # it makes room, whatever else is down
-            for event in operation["events"]:
-                trace.down(operation["id"], event["scope"], event["update_domain"], began, ended)
-    assert trace.complaints == []
-    for before, after in pairwise([*reboots, freeze]):
-        assert before["status"] == "Completed"
-        assert moment(before["ended_at"]) <= moment(after["announced_at"])
 
 
 def drawn(raw: str) -> str:

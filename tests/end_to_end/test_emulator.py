@@ -23,7 +23,6 @@ import patience
 from end_to_end import installed
 from end_to_end.playing import Playing
 from forewarn.cli.exits import ExitStatus
-from forewarn.testing import record
 from forewarn.testing.wire import HEADER_WARNING
 from recipes import pages
 
@@ -40,20 +39,13 @@ machines = [{ name = "web-0" }, { name = "web-1" }]
 """
 
 APPROVES = """
-import json, os, time, urllib.request
-
-base = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
-
-def ask(body=None):
-    request = urllib.request.Request(base, body, {"Metadata": "true"})
-    with urllib.request.urlopen(request) as answer:
-        return answer.read()
-
-while not (events := json.loads(ask())["Events"]):
-    time.sleep(0.05)
-ask(json.dumps({"StartRequests": [{"EventId": events[0]["EventId"]}]}).encode())
-while json.loads(ask())["Events"]:
-    time.sleep(0.05)
+import forewarn
+with forewarn.Client() as client:
+    for change in client.watch():
+        if change.appeared:
+            client.approve(change.event)
+        if change.gone:
+            break
 """
 
 
@@ -148,24 +140,6 @@ def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path
     idle = "import signal; signal.pause()"
     done = run("--", "sh", quick, sys.executable, "-c", handler or idle)
     assert done.returncode == status, done.stderr
-
-
-def test_a_document_is_recorded_once_the_endpoint_answers(tmp_path: Path) -> None:
-    file, fleet = tmp_path / "recorded.jsonl", tmp_path / "fleet.toml"
-    fleet.write_text('[[machine]]\nname = "shop-db-2"\n', encoding="utf-8")
-    recording = [*FOREWARN, "record", str(file), "--once"]
-    with running("--fleet", str(fleet)) as at:
-        machine = {"event_type": "Reboot", "machines": ["shop-db-2"]}
-        order(at["operators"], "maintenances", **machine)
-        asked = get(at["guests"])
-        order(at["operators"], "faults", name="status", status=503)
-        done = forked.run(
-            [*recording, "--endpoint", at["guests"], "--keep-names"], timeout=patience.SECONDS
-        )
-        assert done.returncode == 0, done.stderr
-        assert forked.run(recording, timeout=patience.SECONDS).returncode == 2
-    name, (answer,) = record.read(file.read_bytes())
-    assert (name, answer.body.encode()) == ("shop-db-2", asked.content)
 
 
 def test_a_recording_ends_at_once_though_no_answer_comes(tmp_path: Path) -> None:
@@ -268,25 +242,24 @@ def test_an_event_starts_at_the_endpoint_when_its_reader_lets_time_pass(tmp_path
         asking.join()
 
 
-@needs_a_network
-def test_a_variable_sends_a_handler_to_the_endpoint(tmp_path: Path) -> None:
-    (document,) = ran(ENDPOINT + pages.block(PAGE, "sh", "http_proxy"), tmp_path)
-    assert json.loads(document)["Events"] == []
+GONE = "nft list tables; ip -o address show to 169.254.169.254\n"
+"""It prints what is left of a rule that was undone."""
+RULE = (pages.block(PAGE, "sh", "sudo ip address add"), pages.block(PAGE, "sh", "delete"))
+WAYS = {
+    "a variable": (ENDPOINT + pages.block(PAGE, "sh", "http_proxy"), []),
+    "a network of its own": (pages.block(PAGE, "sh", "unshare"), [["web-0"]]),
+    "a rule": (f'sudo() {{ "$@"; }}\n{ENDPOINT}{RULE[0]}./handler\n{RULE[1]}{GONE}', []),
+}
+"""The page's ways to lead a handler to the endpoint, and the machines that events are of then."""
 
 
 @needs_a_network
-def test_a_handler_finds_the_endpoint_in_a_network_of_its_own(tmp_path: Path) -> None:
-    *_, document = ran(pages.block(PAGE, "sh", "unshare"), tmp_path, words="Reboot")
-    assert [each["Resources"] for each in json.loads(document)["Events"]] == [["web-0"]]
-
-
-@needs_a_network
-def test_a_rule_leads_the_whole_machine_to_the_endpoint_until_it_is_undone(tmp_path: Path) -> None:
-    rule, undo = (pages.block(PAGE, "sh", words) for words in ("sudo ip address add", "delete"))
-    gone = "nft list tables; ip -o address show to 169.254.169.254\n"
-    script = 'sudo() { "$@"; }\n' + ENDPOINT + rule + "./handler\n" + undo + gone
-    (document,) = ran(script, tmp_path)
-    assert json.loads(document)["Events"] == []
+@pytest.mark.parametrize("way", WAYS)
+def test_a_handler_is_led_to_the_endpoint(tmp_path: Path, way: str) -> None:
+    script, machines = WAYS[way]
+    *others, document = ran(script, tmp_path, words="Reboot" if machines else "Events")
+    assert [each["Resources"] for each in json.loads(document)["Events"]] == machines
+    assert machines or not others
 
 
 def test_who_ends_it_ends_its_handlers_at_once(folder: Path) -> None:

@@ -1,9 +1,11 @@
-"""Clients as the field writes them, in its languages, run against the service as they are."""
+"""Clients as the field writes them, in its languages, run against the service as they are.
+
+Those of curl, Python and Node are the docs' examples, which test_emulator and certify run.
+"""
 
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -36,12 +38,9 @@ MONO: Final = (
 JAVA: Final = ("java", "-XX:TieredStopAtLevel=1")
 """To compile it well takes longer than it runs."""
 CLIENTS: Final[dict[str, tuple[list[str], list[str]]]] = {
-    "curl": (["curl"], by_hand(CURL, f"{CURL} -X POST -d")),
     "curl-1.0": (["curl"], by_hand(f"{CURL} -0", f"{CURL} -0 --data-binary")),
     "wget": (["wget"], by_hand(WGET, f"{WGET} --post-data")),
     "busybox": (["busybox"], by_hand(f"busybox {WGET}", f"busybox {WGET} --post-data")),
-    "python": ([], [sys.executable, f"{HERE}/client.py"]),
-    "node": (["node"], ["node", f"{HERE}/client.mjs"]),
     "java": (["java", "javac"], [*JAVA, f"{HERE}/Client.java"]),
     "perl": (["perl", "/usr/share/perl/*/HTTP/Tiny.pm"], ["perl", f"{HERE}/client.pl"]),
     "dotnet": (["mcs", "mono", JSON_DLL], ["sh", "-c", MONO]),

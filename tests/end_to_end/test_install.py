@@ -1,4 +1,4 @@
-"""The wheel has all that it ships, and prints its units; `install.md` is run in a clone."""
+"""The wheel has all that it ships; `install.md` is run in a clone."""
 
 import os
 import re
@@ -12,7 +12,6 @@ import pytest
 
 import forked
 from end_to_end import installed
-from end_to_end.installed import Machine
 from forewarn.version import __version__
 from house import tree
 from house.tree import ROOT
@@ -22,19 +21,10 @@ PACKAGING = ROOT / "packaging"
 NOT_SHIPPED = {"Containerfile", "compose.yaml", "haproxy.cfg"}
 """Of whole deployments: to read in the repository."""
 
-SYSTEM_PYTHON = installed.system_python()
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed.built(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    if SYSTEM_PYTHON is None:
-        pytest.skip("there is no Python outside home folders")
-    return Machine(tmp_path_factory.mktemp("root"), wheel, SYSTEM_PYTHON)
 
 
 def shipped(wheel: Path, folder: str) -> dict[str, bytes]:
@@ -78,30 +68,6 @@ def test_the_image_is_built_of_what_its_context_has(tmp_path: Path) -> None:
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, to)
     assert installed.built(tmp_path / "dist", of=tmp_path).suffix == ".whl"
-
-
-UNITS = {
-    "forewarn.service": ("service",),
-    "forewarn.socket": ("service", "--socket"),
-    "forewarn-agent.service": ("agent",),
-    "forewarn-relay.service": ("relay",),
-    "forewarn-relay.socket": ("relay", "--socket"),
-}
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-@pytest.mark.skipif(not installed.namespaces(), reason="no namespace can be made here")
-def test_systemd_takes_the_printed_units_and_finds_their_programs(machine: Machine) -> None:
-    folder = machine.path("/etc/systemd/system")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, arguments in UNITS.items():
-        printed = machine.run("unit", *arguments)
-        (folder / name).write_text(printed.replace(str(machine.root), ""))
-    checked = machine.inside(f"systemd-analyze verify --man=no {' '.join(UNITS)}")
-    told = [line for line in checked.stderr.splitlines() if "forewarn" in line]
-    assert (checked.returncode, told) == (0, [])
-    service = (folder / "forewarn.service").read_text()
-    assert "\nExecStart=/opt/forewarn/bin/forewarn serve\n" in service
 
 
 PAGE = "install"

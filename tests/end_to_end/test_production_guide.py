@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -292,8 +291,7 @@ def asked(port: int, source: str, headers: dict[str, str]) -> int:
 
 
 # The story of patch-all-hosts.md, from its fleet file to the end, with a failure in it: the page's
-# own blocks, in their order. But the maintenance has a window, which the page leaves out for its
-# reader's sake: it is open from a quarter of an hour from now. And time passes faster.
+# own blocks, in their order. But time passes faster.
 
 WEEKEND = "patch-all-hosts"
 SCALE = 300
@@ -337,11 +335,6 @@ class Story:
         folder = self.folder if self.folder.exists() else home
         subprocess.run(["sh", "-e", "-c", text], cwd=folder, env=variables, check=True)
 
-    def opens(self) -> datetime:
-        """When a window opens that comes soon after the first notice is over."""
-        now = datetime.fromisoformat(self.service.operator.get("/v1/clock")["now"])
-        return (now + timedelta(minutes=30)).replace(second=0, microsecond=0)
-
     def call(self, line: list[str], status: int = ExitStatus.OK) -> str:
         given = [str(self.folder / word) if word == "fleet.toml" else word for word in line]
         called = self.service.call(*given)
@@ -372,9 +365,7 @@ def test_the_weekend_goes_from_the_fleet_file_to_the_end_with_a_failure_in_it(
         story.call(apply)
         planned = story.call(plan)
         assert len(planned.splitlines()) == 3  # the heading and two waves
-        opens = story.opens()
-        window = f"daily {opens:%H:%M}-{opens + timedelta(hours=20):%H:%M}"
-        story.call([*start, "--window", window])
+        story.call(start)
         story.until("halted")
         story.call(watch, ExitStatus.ALERTS)
         assert re.search(r"(?m)^h1 +failed ", story.call(show))
@@ -385,13 +376,5 @@ def test_the_weekend_goes_from_the_fleet_file_to_the_end_with_a_failure_in_it(
         story.call(again)
         assert "6 done" in story.call(show)
         assert "Failed" in story.call(history)
-        operations = story.service.operator.get("/v1/history")["operations"]
-        started = [one for one in operations if one["started_at"]]
-        assert len(started) >= len(PATCHED)
-        windows = [(one["opens_at"], one["started_at"]) for one in started if one["opens_at"]]
-        for opens_at, started_at in windows:
-            assert datetime.fromisoformat(opens_at) <= datetime.fromisoformat(started_at)
-        asked_at = datetime.fromisoformat(started[-1]["announced_at"])
-        assert bool(started[-1]["opens_at"]) is (asked_at < opens)
         patched = (story.folder / "patched.txt").read_text()
         assert set(re.findall(r"h\d", patched)) >= PATCHED

@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import forked
 from end_to_end.agents import Agent, Endpoint, event, started
 from end_to_end.interrupted import NAMES, judge
+from leftovers import children
 from seeds import SEED
 
 KILLS = int(os.environ.get("AGENT_KILLS", "20"))
@@ -109,14 +109,6 @@ class Lives:
 
     def _stuck(self) -> bool:
         return any(each["stuck"] for each in self.agent.status()["standing"])
-
-
-def children(pid: int) -> list[int]:
-    found: list[str] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-            found += (task / "children").read_text().split()
-    return [int(each) for each in found]
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Restarts that no client notices: sockets that outlive the process, as systemd's do, and a drain.
+"""Restarts that no client notices: sockets that outlive the process, as systemd's do.
 
 The test holds the listening sockets, as systemd does, and hands them to each process. Clients go on
-meanwhile, by new connections and by kept ones, and write down whatever goes wrong.
+meanwhile, and write down whatever goes wrong. How kept connections end is tests/guest's.
 """
 
 import contextlib
@@ -10,12 +10,10 @@ import functools
 import itertools
 import json
 import os
-import select
 import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +53,6 @@ class Clients:
         """Events whose approval was answered 200, and their maintenances' numbers."""
         for _ in range(3):
             self._begin("polls", functools.partial(self._ask, self._machine()))
-        self._kept = [HTTPConnection("127.0.0.1", service.guest_port, SECONDS) for _ in range(6)]
-        for number, kept in enumerate(self._kept):
-            kind = ("keeps", "waits")[number % 2]
-            ask = functools.partial(self._keep, kept, path(self._machine()), kind)
-            self._begin(kind, ask)
         for _ in range(2):
             self._begin("approves", self._approve)
 
@@ -71,23 +64,6 @@ class Clients:
         method = "GET" if body is None else "POST"
         told = web.ask(self._service.guest_port, path(machine), method, body)
         assert told.status == 200
-
-    def _keep(self, kept: HTTPConnection, target: str, kind: str) -> None:
-        """Ask by one connection for as long as it is kept, or wait for news that never come.
-
-        A close between two requests is no mistake. A reset is one, and so is a byte that nobody
-        asked for.
-        """
-        if kept.sock is not None and select.select([kept.sock], [], [], 0)[0]:
-            assert kept.sock.recv(1) == b""
-            kept.close()
-        waits = {"If-None-Match": "0", "Prefer": "wait=100"} if kind == "waits" else {}
-        kept.request("GET", target, headers=web.METADATA | waits)
-        response = kept.getresponse()
-        response.read()
-        assert response.status == (304 if waits else 200)
-        if response.headers["Connection"] == "close":
-            kept.close()
 
     def _approve(self) -> None:
         """Ask for maintenance as an operator, and approve it as its machine."""
@@ -113,7 +89,7 @@ class Clients:
 
     def go_on(self) -> None:
         """Return once each kind was answered twice by each of its clients, or has a fault."""
-        enough = {kind: self.answered[kind] + 7 for kind in ("polls", "keeps", "approves")}
+        enough = {kind: self.answered[kind] + 7 for kind in ("polls", "approves")}
         patience.until(
             lambda: self.faults or all(self.answered[kind] >= enough[kind] for kind in enough)
         )
@@ -123,8 +99,6 @@ class Clients:
         for thread in self._threads:
             thread.join(SECONDS)
             assert not thread.is_alive()
-        for kept in self._kept:
-            kept.close()
 
 
 def path(machine: str) -> str:
@@ -157,11 +131,7 @@ def test_no_client_notices_a_restart(folder: Path) -> None:
             assert service.stop() == run.STOPPED
             start()
         clients.go_on()
-        stopping = threading.Thread(target=clients.stop)
-        stopping.start()
-        assert service.stop() == run.STOPPED  # which answers those that wait
-        start()
-        stopping.join()
+        clients.stop()
         assert not clients.faults
         assert clients.approved
         for event, number in clients.approved.items():

@@ -5,7 +5,9 @@ gives the answer that the field needs. What differs by nature is taken out of th
 time, and ids. All three have one guest plane, for which tests/fuzz has any bytes.
 """
 
+import fcntl
 import json
+import os
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ import pytest
 
 import patience
 import stories
+import web
 from end_to_end.running import Running
 from forewarn.protocol.instance import INSTANCE_VERSIONS
 from forewarn.testing import Emulator
@@ -54,6 +57,18 @@ roles = [ { name = "FrontEnd", instances = [ { host = "h1" } ] } ]
 name = "bastion"
 host = "h1"
 """
+
+LIGHT: Final = """
+import sys
+packages = "starlette uvicorn prometheus_client filelock click rich"
+sys.modules |= dict.fromkeys(packages.split())  # so an import says that there is none
+from forewarn.relay import run
+sys.exit(run.main(sys.argv[1:]))
+"""
+"""A relay that has no database and no framework."""
+
+HAND_OVER: Final = 'exec 3<&"$1"; shift; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
+FIRST_FILE: Final = 20
 
 TARGET: Final = "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
 HEAD: Final = "Host: 169.254.169.254\r\nMetadata: true\r\n"
@@ -118,8 +133,11 @@ class Three:
         assert json.loads(called.stdout) == {"host": "h1", "file": file}, called.stderr
         relayed = free_port()
         listener = f'address = "127.0.0.1"\nport = {relayed}\ndefault_vm = "bastion"'
+        self.status = free_port()
         own_settings = settings(own, f"http://127.0.0.1:{plane}", listener=listener)
-        self.relay = Relay(own, "h1", own_settings)
+        own_settings = own_settings.replace('"off"', f'"127.0.0.1:{self.status}"')
+        self.relay = Relay(own, "h1", own_settings, program=("-c", LIGHT))
+        self.relayed = relayed
         self.relay.start()
         self.relay.wait_until_ready()
         maintenance = {"event_type": "Reboot", "machines": ["web-0"]}
@@ -142,8 +160,8 @@ class Three:
         return answers
 
     def approve(self) -> None:
-        """Approve the event at each, so that nothing changes any more."""
-        for number in (0, 2):
+        """Approve the event by relay and emulator, so that nothing changes any more."""
+        for number in (1, 2):
             port, event_id = self._all[number]
             exchanged(port, spelled("post").replace(EVENT, event_id.encode()))
         patience.until(lambda: len(set(self.ask(spelled("get")))) == 1)
@@ -206,3 +224,24 @@ def read_alike(three: Three, target: str) -> None:
         assert others == [service] * 2, asked
     service, *others = three.ask(get(target=target).replace("GET", "PUT", 1).encode())
     assert others == [service] * 2
+
+
+def test_a_relay_tells_how_it_is(three: Three) -> None:
+    pages = {path: web.ask(three.status, path) for path in ("/readyz", "/healthz", "/status")}
+    assert {page.status for page in pages.values()} == {200}
+    assert json.loads(pages["/status"].body)["host"] == "h1"
+
+
+def test_a_relays_restart_refuses_nobody_where_systemd_has_the_socket(three: Three) -> None:
+    three.relay.stop()
+    with socket.create_server(("127.0.0.1", three.relayed), backlog=1024) as listening:
+        number = fcntl.fcntl(listening, fcntl.F_DUPFD, FIRST_FILE)
+        try:
+            three.relay.within = ("bash", "-c", HAND_OVER, "hand-over", str(number))
+            for _ in range(3):
+                three.relay.start(files=(number,))
+                # It waits in the queue until the relay is ready.
+                assert exchanged(three.relayed, get().encode()).startswith(b"HTTP/1.1 200")
+                assert three.relay.stop() == 0
+        finally:
+            os.close(number)

@@ -16,6 +16,7 @@ import forked
 import patience
 from end_to_end.agents import Agent, until
 from house.tree import ROOT
+from leftovers import children
 from ports import free_port
 from postgres import BIN
 from recipes import pages
@@ -75,6 +76,7 @@ class Server:
                 shutil.chown(path, "postgres", "postgres")
         self.begun = self.folder / "state" / "begun"
         self.settings = self.folder / "switchover.conf"
+        self.settings.write_text(self._placed("sh", "owner="))
 
     def _program(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
@@ -141,20 +143,6 @@ class Server:
         self._configure()
         self.start()
 
-    def keep(self) -> None:
-        """Keep the data as it is now; the server does not run."""
-        self.own("cp", "-a", self.data, self.folder / "kept")
-
-    def restore(self) -> None:
-        """Be as when it was kept, and run again; without an agent."""
-        for name in ("data", "agent"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        self.agent = None
-        self.begun.unlink(missing_ok=True)
-        self.settings.write_text(self._placed("sh", "owner="))
-        self.own("cp", "-a", self.folder / "kept", self.data)
-        self.start()
-
     def ask(self, query: str) -> str:
         return self.own("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.local, "-c", query)
 
@@ -197,8 +185,7 @@ class Server:
         if not parent:
             return []
         os.kill(parent, signal.SIGSTOP)
-        children = Path(f"/proc/{parent}/task/{parent}/children")
-        return [parent, *map(int, children.read_text().split())]
+        return [parent, *children(parent)]
 
     @property
     def streams(self) -> bool:
@@ -246,27 +233,18 @@ def until_gone(processes: list[int]) -> None:
 
 
 class Pair:
-    """Two servers, the first of them the primary, made once and restored for each test."""
+    """Two servers, the first of them the primary."""
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o755)
         self.folder = folder
         self.port = free_port(*(f"{NETWORK}{20 + number}" for number in range(len(NAMES))))
         self.first, self.second = Server(self, 0), Server(self, 1)
-        try:
-            self.first.make()
-            self.second.copy(self.first)
-            until(lambda: self.second.streams, lambda: self.second.log)
-            for server in (self.first, self.second):
-                server.systemctl("stop")
-                server.keep()
-        finally:
-            self.stop()
 
-    def restore(self) -> None:
-        """Be as at first, and run."""
-        self.first.restore()
-        self.second.restore()
+    def make(self) -> None:
+        """Make both, and have them run."""
+        self.first.make()
+        self.second.copy(self.first)
         until(lambda: self.second.streams, lambda: self.second.log)
 
     def stop(self) -> None:

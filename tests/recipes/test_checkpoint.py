@@ -18,11 +18,9 @@ import pytest
 
 import patience
 from agent.workplace import Units
-from end_to_end.agents import Agent, until
-from end_to_end.running import Running
+from end_to_end.agents import Agent, Endpoint, event, until
 from house.tree import ROOT
 from recipes import pages
-from recipes.power import Power, completed
 from seeds import SEED
 
 PAGE = "checkpoint"
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Machine:
-    """A machine with the page's unit, started by a boot, and the page's agent once it has one."""
+    """A machine with the page's unit, started by a boot."""
 
     def __init__(self, folder: Path, units: Units) -> None:
         self.folder, self.units = folder, units
@@ -45,7 +43,6 @@ class Machine:
         self.further = ENDLESS
         """How many steps are left after a checkpoint, for boots from now on."""
         self.boots = 0
-        self.agent: Agent | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def argv(self, steps: int) -> list[str]:
@@ -64,23 +61,19 @@ class Machine:
         return shlex.split(line)
 
     def start(self) -> None:
-        """Boot: the unit is enabled, and so is the agent's."""
+        """Boot: the unit is enabled."""
         self.boots += 1
         with self._log(self.boots).open("wb") as said:
             argv = self.argv(self.kept + self.further)
             self.process = subprocess.Popen(argv, stdout=said, stderr=said)
         self.units.put(UNIT, f"active {self.process.pid}")
         until(lambda: self.told("step", self.boots), self._log(self.boots).read_text)
-        if self.agent is not None:
-            self.agent.start()
 
     def stop(self) -> None:
         """Kill whatever runs on it, as the loss of its power does."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-        if self.agent is not None:
-            self.agent.kill()
 
     @property
     def kept(self) -> int:
@@ -120,33 +113,22 @@ def test_the_page_shows_the_programs_own_lines() -> None:
     assert pages.block(PAGE, "python") in PROGRAM.read_text()
 
 
-def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
-    machine: Machine, service: Running, switch: Power
+def test_an_event_is_approved_once_the_computation_has_a_checkpoint(
+    machine: Machine, cloud: Endpoint
 ) -> None:
-    service.apply('[[machine]]\nname = "batch"')
-    switch.machines = {"batch": machine}
     machine.start()
     places = {"/srv/computation/checkpoint.json": str(machine.checkpoint)}
     rules = pages.placed(pages.block(PAGE, "toml"), places)
-    endpoint = f"http://127.0.0.1:{service.guest_port}"
-    agent = machine.agent = Agent(machine.folder / "agent", endpoint, rules, machine="batch")
-    agent.start().until(lambda: agent.page("/healthz")[0] == 200)
-    until(lambda: len(machine.told("step", 1)) > 100)
-    machine.further = 500
-    assert service.call("schedule", "reboot", "batch").returncode == 0
-    assert completed(service, 1)["start_cause"] == "approved"
-    assert machine.boots == 2
-    (checkpoint,) = machine.told("from step", 2)
-    saved = machine.told("checkpoint at step", 1)
-    assert saved in ([checkpoint], [])  # the power may go before that is said
-    assert machine.ends_well()
-    before = machine.told("step", 1)
-    assert before == list(range(1, len(before) + 1))
-    assert checkpoint in before
-    assert machine.told("step", 2) == list(range(checkpoint + 1, checkpoint + 501))
-    agent.until(lambda: agent.status().get("events") == [])
-    # The agent asked once, and not again after the boot.
-    assert machine.told("checkpoint at step", 2) == []
+    agent = Agent(machine.folder / "agent", cloud.url, rules, machine="batch")
+    saved: list[int] = []
+    cloud.at_approval = lambda: saved.append(machine.kept)
+    try:
+        cloud.show(event(Resources=["batch"]))
+        agent.start().until(lambda: agent.phase() == "Approved")
+    finally:
+        agent.kill()
+    assert saved == [machine.kept]
+    assert 0 < machine.kept <= machine.told("step", 1)[-1]
 
 
 def test_a_checkpoint_that_cannot_be_read_is_no_new_beginning(machine: Machine) -> None:

@@ -30,22 +30,19 @@ FLEET = """
 name = "db"
 machines = [{ name = "db-0" }, { name = "db-1" }]
 """
+STREAMS = "this is the standby, and streams\n"
 SWITCHED = ["stopped", "the standby has everything", "the standby is promoted"]
 
 
-@pytest.fixture(scope="module")
-def made() -> Iterator[Pair]:
-    with tempfile.TemporaryDirectory(prefix="fw-") as folder:
-        yield Pair(Path(folder))
-
-
 @pytest.fixture
-def pair(made: Pair) -> Iterator[Pair]:
-    try:
-        made.restore()
-        yield made
-    finally:
-        made.stop()
+def pair() -> Iterator[Pair]:
+    with tempfile.TemporaryDirectory(prefix="fw-") as folder:
+        made = Pair(Path(folder))
+        try:
+            made.make()
+            yield made
+        finally:
+            made.stop()
 
 
 @pytest.fixture
@@ -114,7 +111,7 @@ def over(agent: Agent) -> None:
     agent.until(lambda: agent.status().get("events") == [] and not agent.status()["standing"])
 
 
-def judge(pair: Pair, writer: Writer, primary: Server, standby: Server) -> None:
+def judge(writer: Writer, primary: Server, standby: Server) -> None:
     """Nothing acknowledged is lost, there is one primary, and the other follows it."""
     more(writer)
     writer.close()
@@ -141,51 +138,37 @@ def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
         more(writer)
         assert (new.standby, old.standby, old.streams) == (False, True, True)
     assert switch.acts == ["Reboot db-0", "Reboot db-1"]
-    judge(pair, writer, pair.first, pair.second)
+    judge(writer, pair.first, pair.second)
 
 
-# The script by hand
+# The script by hand: each part gets the primary and its standby, and leaves both in order.
 
 
-@pytest.mark.soak
-def test_a_second_run_of_either_half_changes_nothing(pair: Pair, writer: Writer) -> None:
-    old, new = pair.first, pair.second
+def run_twice(old: Server, new: Server) -> None:
     assert old.switchover("recover") == (0, "nothing was switched here\n")
     status, text = old.switchover("prepare")
     assert status == 0
     assert re.sub(r" up to 0/.*", "", text).splitlines() == SWITCHED
     assert old.switchover("prepare") == (0, "the other server is the primary already\n")
-    assert old.switchover("recover") == (0, "this is the standby, and streams\n")
+    assert old.switchover("recover") == (0, STREAMS)
     assert old.switchover("recover") == (0, "nothing was switched here\n")
-    judge(pair, writer, new, old)
+    assert not new.standby
 
 
-@pytest.mark.soak
-def test_a_run_that_is_killed_anywhere_is_ended_by_the_next(pair: Pair, writer: Writer) -> None:
-    chance = random.Random(SEED)
-    old, new = pair.first, pair.second
-    for _ in range(6):
-        with old.begin("prepare") as script:
-            try:
-                script.wait(chance.uniform(0.0, 1.2))
-            except subprocess.TimeoutExpired:
-                os.killpg(script.pid, signal.SIGKILL)
-        status, text = old.switchover("prepare")
-        assert status == 0, f"SEED={SEED}: {text}"
-        assert not new.standby, f"SEED={SEED}"
-        status, text = old.switchover("recover")
-        assert status == 0, f"SEED={SEED}: {text}"
-        assert text == "this is the standby, and streams\n"
-        more(writer)
-        old, new = new, old
-    judge(pair, writer, old, new)
+def run_killed(old: Server, new: Server, chance: random.Random) -> None:
+    with old.begin("prepare") as script:
+        try:
+            script.wait(chance.uniform(0.0, 1.2))
+        except subprocess.TimeoutExpired:
+            os.killpg(script.pid, signal.SIGKILL)
+    status, text = old.switchover("prepare")
+    assert status == 0, f"SEED={SEED}: {text}"
+    assert not new.standby, f"SEED={SEED}"
+    assert old.switchover("recover") == (0, STREAMS), f"SEED={SEED}"
 
 
-@pytest.mark.soak
-def test_a_standby_that_goes_away_while_the_primary_stops_leaves_the_primary_as_it_was(
-    pair: Pair, writer: Writer
-) -> None:
-    old, new = pair.first, pair.second
+def lose_the_standby(old: Server, new: Server) -> None:
+    """The standby goes away while the primary stops, which leaves the primary as it was."""
     kill = f"kill -9 {new.pid}"
     old.hinder(f"{kill}\n{old.folder}/systemctl stop postgresql@15-main", REPLAY_SECONDS=1)
     status, text = old.switchover("prepare")
@@ -193,20 +176,16 @@ def test_a_standby_that_goes_away_while_the_primary_stops_leaves_the_primary_as_
         1,
         "stopped\nthe standby has not received everything: this stays the primary\n",
     )
-    more(writer)
     assert old.switchover("recover") == (0, "nothing was switched here\n")
     until(lambda: new.pid == 0)
     new.start()
-    judge(pair, writer, old, new)
 
 
-@pytest.mark.soak
-def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pair) -> None:
-    old, new = pair.first, pair.second
+def lose_the_primary(old: Server, new: Server) -> None:
+    """An old primary that crashed is not started beside the new one."""
     old.begun.touch()
     old.stop()  # as a machine that dies before its server has stopped
-    status, text = old.switchover("recover")
-    assert (status, text) == (0, "this is the primary again\n")
+    assert old.switchover("recover") == (0, "this is the primary again\n")
     old.begun.touch()
     old.stop()
     assert new.ask("SELECT pg_promote()") == "t"
@@ -221,5 +200,23 @@ def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pai
     new.start()
     shutil.rmtree(old.data)
     old.copy(new)
-    assert old.switchover("recover") == (0, "this is the standby, and streams\n")
+    assert old.switchover("recover") == (0, STREAMS)
     assert not old.begun.exists()
+
+
+@pytest.mark.soak
+def test_the_script_loses_nothing_whenever_it_is_run_killed_or_left_alone(
+    pair: Pair, writer: Writer
+) -> None:
+    chance = random.Random(SEED)
+    old, new = pair.first, pair.second
+    assert (old.standby, new.standby) == (False, True)
+    run_twice(old, new)
+    for _ in range(6):
+        more(writer)
+        old, new = new, old
+        run_killed(old, new, chance)
+    more(writer)
+    lose_the_standby(new, old)
+    judge(writer, new, old)
+    lose_the_primary(new, old)
