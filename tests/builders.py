@@ -155,20 +155,9 @@ def _new(before: dict[Any, Any], after: dict[Any, Any]) -> tuple[Any, ...]:
 
 def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
     """What a store would hold after these changes."""
-    machines = {k: m for k, m in snapshot.machines.items() if k not in changes.removed_machines}
-    scopes = {k: s for k, s in snapshot.scopes.items() if k not in changes.removed_scopes}
-    return Snapshot(
-        scopes=scopes | {scope.key: scope for scope in changes.scopes},
-        machines=machines | {machine.key: machine for machine in changes.machines},
-        operations=snapshot.operations | {o.id: o for o in changes.operations},
-        maintenances=snapshot.maintenances | {m.number: m for m in changes.maintenances},
-        tombstones={k: v for k, v in snapshot.tombstones.items() if k not in changes.revived}
-        | {tombstone.key: tombstone for tombstone in changes.tombstones},
-        holds=_in_order(
-            (*(hold for hold in snapshot.holds if hold not in changes.released), *changes.holds)
-        ),
-        retired=snapshot.retired,
-    )
+    world = snapshot.world()
+    world.take(changes)
+    return Snapshot.of(world)
 
 
 class Bench:

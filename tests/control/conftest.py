@@ -61,11 +61,13 @@ class Counting(Wrapped):
 
     def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         if self.away:
+            self.refused += 1
             raise StoreUnavailable("the disk is full")
         super().hear(relays, at)
 
     def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
         if self.blind:
+            self.refused += 1
             raise StoreUnavailable("the disk is full")
         super().see(seen, at)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,19 +13,20 @@ import pytest
 import patience
 from builders import NOW, SECOND
 from control.conftest import done, put
+from control.orders import PlaneStory
 from control.site import FLEET, ON_H1, REBOOT, Site, asked_for, drain_of, played
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
 from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
-from forewarn.control.plane import Stepped
+from forewarn.control.plane import Plane, Stepped
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import fleet_file, host_drain, planner
+from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
     DrainOptions,
-    HoldKind,
     HostState,
     Policy,
     Refused,
@@ -43,7 +44,7 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
-from stories import RUNNER, Told, elapsed, listed, stories_beside
+from stories import RUNNER, elapsed, listed, stories_beside
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
@@ -76,7 +77,7 @@ class TroubledSite(Site):
         self.maintenances = TroubledMaintenances(*given)
 
 
-class SiteStory(Told):
+class SiteStory(PlaneStory):
     """A site whose service runs; all waits when a line is over.
 
     `until` and `reach` let time pass, and approve whatever is announced.
@@ -84,8 +85,13 @@ class SiteStory(Told):
 
     def __init__(self) -> None:
         self.site = TroubledSite()
+        self.stored, self.clock = self.site.store, self.site.clock
         self.surveyed = 0
         self.start()
+
+    @property
+    def plane(self) -> Plane:
+        return self.site.plane
 
     def start(self) -> None:
         async def start() -> None:
@@ -110,10 +116,7 @@ class SiteStory(Told):
             for name, host in (each.split(":") for each in machines)
         ]
         fleet = msgspec.convert({"machine": alone}, fleet_file.Fleet)
-        done(self.site.plane.apply_fleet(fleet if machines else FLEET))
-
-    def remove(self, *machines: str) -> None:
-        done(self.site.plane.remove_machines(machines))
+        done(self.plane.apply_fleet(fleet if machines else FLEET))
 
     def begin(self, drained: str = "", reboot: str = "yes", tags: str = "", **told: str) -> None:
         """Begin a maintenance of hosts or machines, which have commas between them."""
@@ -130,23 +133,17 @@ class SiteStory(Told):
     def drain(self, host: str, reboot: str = "", away: str = "") -> None:
         """Have a host drained; the store may be away from then on."""
         RUNNER.run(self.site.drain(host, reboot=bool(reboot)))
-        self.site.store.away = bool(away)
-
-    def hold(self, host: str) -> None:
-        done(self.site.plane.hold(HoldKind.HOST, host, reason="disk", by="ann"))
-
-    def release(self, host: str) -> None:
-        done(self.site.plane.release(HoldKind.HOST, host))
+        self.stored.away = bool(away)
 
     def order(self, kind: str, unit: str = "", number: str = "1") -> None:
         given = (int(number), MaintenanceOrder(kind), unit)
-        done(self.site.plane.order(maintenances.order, *given, by="bob"))
+        done(self.plane.order(maintenances.order, *given, by="bob"))
 
     def drain_order(self, kind: str, host: str) -> None:
         def order(view: DrainView, now: datetime) -> DrainStep:
             return host_drain.order(view, DrainOrder(kind), now)
 
-        done(self.site.plane.order_drain(host, order))
+        done(self.plane.order_drain(host, order))
 
     # Time and trouble.
 
@@ -160,7 +157,7 @@ class SiteStory(Told):
 
     def pass_(self, span: str, times: str = "1") -> None:
         for _ in range(int(times)):
-            self.site.clock.advance(elapsed(span))
+            self.clock.advance(elapsed(span))
             RUNNER.run(self.site.settle())
 
     def fails(self, *machines: str) -> None:
@@ -180,15 +177,12 @@ class SiteStory(Told):
     def check_raises(self, why: str) -> None:
         self.site.checks.error = OSError(why)
 
-    def store_back(self) -> None:
-        self.site.store.away = False
-
     def stand_still_at_reboot(self) -> None:
         """The service gets no turn between the order to reboot a host and its command."""
 
         def stand_still(changes: Changes) -> None:
             if any(drain.state is HostState.REBOOTING for drain in changes.drains):
-                self.site.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
+                self.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
 
         self.site.feed.subscribe(stand_still)
 
@@ -209,17 +203,17 @@ class SiteStory(Told):
             moved = msgspec.structs.replace(known, policy=policy)
             unit.world.maintenances[known.number] = moved
 
-        done(self.site.plane.order(moved_to_mars))
+        done(self.plane.order(moved_to_mars))
 
     def relay_token(self, host: str) -> None:
         token = new_token(host, "d", by="ann", at=NOW)
-        done(self.site.plane.order(relay_watch.create_token, token))
+        done(self.plane.order(relay_watch.create_token, token))
 
     def relay_asks(self, host: str) -> None:
-        now = self.site.clock.now()
+        now = self.clock.now()
         times = {"started_at": now, "heard_at": now, "due_at": now}
         told = {"replica": "a", "version": "1", "etag": "", "machines": 0}
-        self.site.store.hear([Relay(host=host, **told, **times)])
+        self.stored.hear([Relay(host=host, **told, **times)])
 
     def stop_drains(self) -> None:
         """The part that drives drains ends at once, and well."""
@@ -232,11 +226,6 @@ class SiteStory(Told):
 
     # What must be so.
 
-    def host(self, name: str, state: str, because: str = "", **told: str) -> None:
-        found = self.site.drains()[name]
-        assert because in found.reason
-        self.compare(found, {"state": state, **told})
-
     def in_turn(self, first: str, second: str) -> None:
         """The drain of one host was over when that of another began."""
         drains = self.site.drains()
@@ -245,24 +234,8 @@ class SiteStory(Told):
     def rebooted(self, *hosts: str) -> None:
         assert self.site.reboots == [*hosts]
 
-    def where(self, *places: str) -> None:
-        expected = dict(place.split(":") for place in places)
-        assert self.site.where(*expected) == [*expected.values()]
-
-    def not_on(self, host: str, *machines: str) -> None:
-        assert host not in self.site.where(*machines)
-
-    def maintenance(self, number: str, state: str, because: str = "") -> None:
-        found = self.site.maintenance(int(number))
-        assert found.state == state
-        assert because in found.reason
-
-    def units(self, number: str, *expected: str) -> None:
-        units = self.site.maintenance(int(number)).units
-        assert [f"{unit.name} {unit.state}" for unit in units] == [*expected]
-
     def unit(self, number: str, name: str, because: str) -> None:
-        units = self.site.maintenance(int(number)).units
+        units = self.kept(number).units
         assert [because in unit.reason for unit in units if unit.name == name] == [True]
 
     def operations(self, count: str) -> None:
@@ -274,12 +247,11 @@ class SiteStory(Told):
         assert not count or self.surveyed - before == int(count)
 
     def earlier_than(self, span: str) -> None:
-        assert self.site.clock.now() - NOW < elapsed(span)
+        assert self.clock.now() - NOW < elapsed(span)
 
-    def alerts(self, *expected: str) -> None:
-        part = self.site.maintenances
-        assert [f"{alert.kind} {alert.about}" for alert in part.alerts()] == [*expected]
-        assert part.obstacle == ""
+    def alerting(self) -> Iterable[Alert]:
+        assert self.site.maintenances.obstacle == ""
+        return self.site.maintenances.alerts()
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "maintenances.txt"))
