@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, SECOND, Bench, maintenance
+from builders import NOW, SECOND, Bench, maintenance
 from forewarn.control.maintenances import Asked, UnitTargets, prepared
 from forewarn.maintenance import (
     fleet_file,
@@ -214,21 +214,22 @@ class TurnStory(Told):
         of = replace(self.of, event_type=EventType(event_type))
         assert turns.notice_of(of) == elapsed(span)
 
-    def follows(self, name: str, drain: str = "", reason: str = "", **times: str) -> None:
-        """A unit under way follows the drain of its host, as that is now."""
-        units = tuple(
-            replace(unit, state=RUNNING, drain=True, reason="as before")
-            for unit in self.of.units
-            if unit.name == name
-        )
+    def follows(
+        self, name: str, drain: str = "", reason: str = "", before: str = "running", **told: str
+    ) -> None:
+        """A unit follows the drain of its host as that is now, or else its lost operation."""
+        (unit,) = (unit for unit in self.of.units if unit.name == name)
+        as_before = {"state": UnitState(before), "accepted": before == "failed", "operation": 1}
+        unit = replace(unit, drain="operation" not in told, reason="as before", **as_before)
         at = {"requested_at": NOW, "changed_at": NOW}
-        at |= {"reboot_asked_at": NOW} if "asked" in times else {}
-        at |= {"booted_at": NOW} if "booted" in times else {}
+        at |= {"reboot_asked_at": NOW} if "asked" in told else {}
+        at |= {"booted_at": NOW} if "booted" in told else {}
         drains = (
             {name: Drain(host=name, state=HostState(drain), reason=reason, **at)} if drain else {}
         )
-        of = replace(self.of, units=units)
-        self.of = turns.follow(of, {}, drains, lambda _: False, self.now)
+        of = replace(self.of, units=(unit,))
+        lost = {"1.1"} if told.get("operation") == "lost" else ()
+        self.of = turns.follow(of, {}, drains, lambda _: False, self.now, lost=lost)
 
     def progress(self, **told: str) -> None:
         self.compare(self.of.check, told)
@@ -254,65 +255,12 @@ def under_way(name: str, **more: Any) -> Unit:
     return Unit(name=name, kind=UnitKind.HOST, state=RUNNING, **more)
 
 
-def followed(bench: Bench, *, has_machines: bool = False, **more: Any) -> Unit:
-    """An update domain of web whose operation is 1.1 of the bench."""
-    unit = replace(under_way("web/0", operation=1), kind=UnitKind.UPDATE_DOMAIN, scope="web")
-    operations = bench.snapshot.operations
-    of = of_units(unit)
-    return turns.follow(of, operations, {}, lambda _: has_machines, bench.now, **more).units[0]
-
-
-def test_a_unit_is_done_when_its_operation_is_over_and_its_domain_is_up_unless_more_is_there() -> (
-    None
-):
-    bench = Bench()
-    bench.policy = replace(bench.policy, settle=MINUTE)
-    bench.ask(EventType.REBOOT, "web-0", "web-3")
-    bench.let_pass(15 * MINUTE)
-    bench.finish("1.1")
-    assert followed(bench).state is RUNNING
-    bench.let_pass(MINUTE)
-    for has_machines, state in ((False, UnitState.DONE), (True, WAITING)):
-        unit = followed(bench, has_machines=has_machines)
-        assert (unit.state, unit.done) == (state, ("web-0", "web-3"))
-
-
-def test_a_unit_that_history_has_forgotten_has_failed_and_one_not_recalled_yet_goes_on() -> None:
-    assert followed(Bench()).state is RUNNING
-    assert followed(Bench(), lost={"1.1"}).state is FAILED
-
-
 def test_only_the_units_that_are_concerned_are_followed() -> None:
     drained = [under_way(name, drain=True) for name in ("h0", "h1", "h2")]
     of = of_units(replace(drained[0], state=WAITING), *drained[1:])
     following = turns.follow(of, {}, {}, lambda _: False, NOW, concerned=[0, 2])
     assert [unit.state for unit in following.units] == [WAITING, RUNNING, FAILED]
     assert turns.follow(following, {}, {}, lambda _: False, NOW, concerned=[0, 2]) is following
-
-
-def test_a_unit_whose_drain_was_stuck_and_is_tried_again_goes_on() -> None:
-    failed = replace(under_way("h0", drain=True), state=FAILED, accepted=True)
-    drain = Drain(host="h0", state=HostState.DRAINING, requested_at=NOW, changed_at=NOW)
-    for drains, state in (({}, FAILED), ({"h0": drain}, RUNNING)):
-        (unit,) = turns.follow(of_units(failed), {}, drains, lambda _: False, NOW).units
-        assert (unit.state, unit.accepted) == (state, state is FAILED)
-
-
-def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    unit = replace(under_way("web-0", operation=1), kind=UnitKind.MACHINES)
-
-    def due(**policy: Any) -> bool:
-        operations = bench.snapshot.operations
-        of = of_units(unit, **policy)
-        return turns.follow(of, operations, {}, lambda _: False, bench.now).check.due
-
-    assert not due(check="smoke")
-    bench.let_pass(15 * MINUTE)
-    bench.finish("1.1")
-    assert due(check="smoke")
-    assert not due()
 
 
 def test_a_unit_that_is_retried_or_asked_for_has_nothing_of_before() -> None:
