@@ -132,28 +132,6 @@ class Values:
             assert reading.webhooks() == {hook.name: hook}
             assert reading.relays() == {heard.host: heard}
 
-    def test_the_last_of_several_values_in_one_transaction_counts(self, store: Store) -> None:
-        numbers = range(1, 4)
-        scopes = tuple(msgspec.structs.replace(WEB, incarnation=n) for n in numbers)
-        same = tuple(operation("1.1", outcome=str(n)) for n in numbers)
-        moved = tuple(machine("Web-0", host=f"h{3 - n}") for n in numbers)
-        with store.write() as transaction:
-            transaction.save(Changes(scopes=scopes[:1], machines=moved))
-            transaction.save(msgspec.structs.replace(with_maintenances(*same), scopes=scopes[1:]))
-            assert transaction.scopes() == {"web": scopes[-1]}
-        with store.read() as reading:
-            assert reading.scopes() == {"web": scopes[-1]}
-            assert reading.machines() == {"web-0": moved[-1]}
-            assert reading.operations(["1.1"]) == {"1.1": same[-1]}
-
-    def test_a_machine_moves_to_another_scope_as_its_old_one_goes(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,), machines=(machine("a"),)))
-        there = machine("a", "batch")
-        save(store, Changes(scopes=(BATCH,), machines=(there,), removed_scopes=("web",)))
-        with store.read() as reading:
-            assert reading.machines() == {"a": there}
-            assert set(reading.scopes()) == {"batch"}
-
     def test_more_keys_than_one_statement_takes_are_found(self, store: Store) -> None:
         many = tuple(machine(f"m{n}", host=f"h{n}") for n in range(2500))
         gone = tuple(tombstone(f"Gone-{n}") for n in range(2500))
@@ -195,6 +173,7 @@ def all_pages(store: Store, query: HistoryQuery) -> list[str]:
         with store.read() as reading:
             page = reading.history(query)
         assert len(page.operations) <= query.limit
+        assert page.operations or not ids  # the last page that has any has no next
         ids.extend(o.id for o in page.operations)
         if not page.next:
             return ids
@@ -219,15 +198,6 @@ class History:
             save(store, with_maintenances(late))
         assert seen == [o.id for o in reversed(made)]
         assert query.after is None
-
-    def test_a_page_that_ends_with_the_last_operation_has_no_next(self, store: Store) -> None:
-        save(store, with_maintenances(*(operation(f"1.{n}") for n in range(4))))
-        with store.read() as reading:
-            first = reading.history(HistoryQuery(limit=2))
-            last = reading.history(HistoryQuery(limit=2, after=first.next))
-            assert (len(first.operations), len(last.operations)) == (2, 2)
-            assert last.next is None
-            assert reading.history(HistoryQuery(limit=4)).next is None
 
 
 class Outbox:
@@ -265,31 +235,21 @@ class Outbox:
         assert sorted(p.sequence for p in made) == list(range(1, 81))
         assert seen == list(range(1, len(seen) + 1))
 
-    def test_the_time_of_a_transaction_never_goes_back(self, store: Store) -> None:
-        with store.write() as transaction:
-            now = transaction.now()
-            if now is not None:
-                append(transaction, "ahead", now + JUMP / 2)
-        if now is None:  # the process's own clock counts
-            return
-        with store.write() as transaction:
-            later = transaction.now()
-        assert later is not None
-        assert later > now + JUMP / 2
-
-    def test_the_time_of_a_transaction_is_the_clocks_once_that_was_set_back(
-        self, store: Store
+    @pytest.mark.parametrize("ahead", [JUMP / 2, timedelta(days=1)])
+    def test_the_time_of_a_transaction_goes_back_only_with_a_clock_that_was_set_back(
+        self, store: Store, ahead: timedelta
     ) -> None:
         with store.write() as transaction:
             now = transaction.now()
             if now is not None:
-                append(transaction, "before", now + timedelta(days=1))
+                append(transaction, "ahead", now + ahead)
         if now is None:  # the process's own clock counts
             return
         with store.write() as transaction:
             later = transaction.now()
         assert later is not None
-        assert now < later < now + timedelta(days=1)
+        assert now < later
+        assert (later > now + ahead) is (ahead < JUMP)
 
 
 class Members:
@@ -463,20 +423,6 @@ class Together:
             assert transaction.next_maintenance_number() == 1
             assert transaction.append(new_change("b")) == Position(1, "b")
 
-    def test_increments_of_many_threads_are_all_counted(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB, BATCH)))
-
-        def increment(_: int) -> None:
-            with store.write() as transaction:
-                scopes = transaction.scopes().values()
-                more = (msgspec.structs.replace(s, incarnation=s.incarnation + 1) for s in scopes)
-                transaction.save(Changes(scopes=tuple(more)))
-
-        with ThreadPoolExecutor(16) as threads:
-            assert len(list(threads.map(increment, range(160)))) == 160
-        with store.read() as reading:
-            assert {s.incarnation for s in reading.scopes().values()} == {160}
-
     def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB, BATCH)))
         stop = threading.Event()
@@ -533,30 +479,6 @@ class Together:
         with again.read() as reading:
             assert reading.scopes() == {}
         again.close()
-
-    def test_what_was_committed_is_there_when_it_is_opened_again(
-        self, engine: Engine, tmp_path: Path
-    ) -> None:
-        whole = msgspec.structs.replace(
-            with_maintenances(operation("1.1")),
-            scopes=(WEB,),
-            machines=(machine("a"),),
-            holds=(hold(HoldKind.HOST, "h1"),),
-            tombstones=(tombstone("B"),),
-            drains=(drain("h1"),),
-        )
-        opened = engine.open(tmp_path)
-        save(opened, whole)
-        opened.close()
-        opened = engine.open(tmp_path)
-        with opened.read() as reading:
-            assert reading.operations(["1.1"]) == {"1.1": whole.operations[0]}
-            assert reading.machines() == {"a": whole.machines[0]}
-            assert reading.scopes() == {"web": WEB}
-            assert reading.holds() == whole.holds
-            assert reading.tombstones() == {"b": whole.tombstones[0]}
-            assert reading.drains() == {"h1": whole.drains[0]}
-        opened.close()
 
     def test_what_was_committed_survives_the_death_of_the_process(
         self, engine: Engine, tmp_path: Path

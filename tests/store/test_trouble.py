@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import forked
 import patience
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import connections, sql, sqlite
@@ -93,30 +92,6 @@ def test_nothing_is_committed_after_a_failure_that_was_swallowed(store: sql.SqlS
     assert_only_web_is_there(store)
     with store.read() as reading:
         assert reading.setting("a") is None
-
-
-def test_a_disk_that_does_not_write_changes_nothing(store: sql.SqlStore, tmp_path: Path) -> None:
-    store.close()
-    program = (
-        "import pathlib, resource, sys\n"
-        "from forewarn.store import port, sql, sqlite\n"
-        "from store.test_trouble import FLEET, assert_only_web_is_there, save\n"
-        "store = sqlite.open_store(pathlib.Path(sys.argv[1]))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (300000, resource.RLIM_INFINITY))\n"
-        "try: save(store, FLEET)\n"
-        "except port.StoreUnavailable as error: print(error)\n"
-        "assert_only_web_is_there(store)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
-        "save(store, FLEET)\n"
-        "store.close()\n"
-    )
-    ran = forked.run(["-c", program, str(tmp_path / "it.db")], cwd=Path(__file__).parents[1])
-    assert ran.stderr == ""
-    assert "SQLITE_IOERR" in ran.stdout
-    again = sqlite.open_store(tmp_path / "it.db")
-    with again.read() as reading:
-        assert len(reading.machines()) == 5000
-    again.close()
 
 
 ON_A_SMALL_DISK = """
