@@ -467,9 +467,3 @@ def test_what_was_read_again_tells_which_tokens_are_valid() -> None:
     assert changes.tokens == (token("b", NOW), token("d"))
     assert set(changes.revoked_tokens) >= {token("a").name}
     assert token("c").name not in changes.revoked_tokens
-
-
-def test_who_reads_a_shared_store_does_not_wait_for_the_writer() -> None:
-    store = SharedStore()
-    with store.write(), store.read() as reading:  # a follower reads with the World in hand
-        assert reading.position().sequence == 0

@@ -17,13 +17,14 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, mint
-from control.conftest import Busy, Counting, done
+from control import test_stress
+from control.conftest import Busy, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, ThreadWriter, Writer
+from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, ThreadWriter
 from forewarn.maintenance import fleet_file, news
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Scope
 from forewarn.maintenance.planner import Request
@@ -313,34 +314,6 @@ def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Bu
     threaded.writer.close()
 
 
-def test_what_one_job_of_a_batch_removed_is_not_there_for_the_next(threaded: Busy) -> None:
-    machines = [{"name": "web-0"}, {"name": "web-1"}]
-    both, one = (
-        msgspec.convert({"availability_set": [{"name": "web", "machines": some}]}, fleet_file.Fleet)
-        for some in (machines, machines[:1])
-    )
-    threaded.plane.apply_fleet(both).result(patience.SECONDS)
-    threaded.hold()
-    threaded.plane.apply_fleet(one, prune=True)
-    asked = threaded.plane.request(Request(event_type=EventType.FREEZE, machines=("web-1",)))
-    threaded.release()
-    refusal = asked.exception(patience.SECONDS)
-    assert isinstance(refusal, Refused)
-    assert refusal.code is ErrorCode.NOT_FOUND
-
-
-def test_an_inline_writer_answers_before_it_returns() -> None:
-    store = Counting()
-    writer = Writer(store, ManualClock(NOW), Changefeed())
-    assert writer.submit(save("a")).done()
-    refused = writer.submit(refuse)
-    assert isinstance(refused.exception(0), Refused)
-    assert isinstance(writer.submit(fail).exception(0), ZeroDivisionError)
-    writer.close()
-    assert store.names() == {"a"}
-    store.close()
-
-
 # Where a thread, the loop and the disk meet; `test_stress` lets chance choose the order.
 
 
@@ -421,23 +394,6 @@ def test_a_question_does_not_wait_for_whoever_writes(tmp_path: Path) -> None:
 # Requests, approvals and reports that share a commit: each is decided, and answered, by itself.
 
 
-def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: BusyFleet) -> None:
-    busy.ask(EventType.PREEMPT, "batch_0", "batch_1")
-    busy.clock.advance(MINUTE)
-    busy.plane.advance().result(patience.SECONDS)
-    acts = busy.claim()
-    before = busy.store.commits
-    busy.hold()
-    ends = [busy.finish(act) for act in acts.values()]
-    busy.release()
-    for end in ends:
-        end.result(patience.SECONDS)
-    assert busy.store.commits == before + 2
-    with busy.store.read() as reading:
-        left = {name: tombstone.scope for name, tombstone in reading.tombstones().items()}
-        assert left == {"batch_0": "batch", "batch_1": "batch"}
-
-
 @pytest.mark.parametrize(("name", "scope"), [("web-0", "web"), ("batch_0", "batch")])
 def test_a_machine_that_leaves_and_comes_elsewhere_in_one_turn_never_meets_a_number_again(
     busy: BusyFleet, name: str, scope: str
@@ -515,35 +471,12 @@ def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Pa
     busy.close()
 
 
-def shared_hosts() -> fleet_file.Fleet:
-    """Three sets of two domains on four hosts, a low-priority scale set, and two alone."""
-    sets = [
-        {
-            "name": name,
-            "update_domains": 2,
-            "machines": [
-                {"name": f"{name}-{n}", "host": f"h{(n + turn) % 4}", "update_domain": n % 2}
-                for n in range(4)
-            ],
-        }
-        for turn, name in enumerate(("web", "data", "shop"))
-    ]
-    spot = {
-        "name": "spot",
-        "update_domains": 2,
-        "priority": "low",
-        "machines": [{"index": n, "host": f"h{n}"} for n in range(4)],
-    }
-    alone = [{"name": "bastion", "host": "h1"}, {"name": "vault", "host": "h2"}]
-    document = {"availability_set": sets, "scale_set": [spot], "machine": alone}
-    return msgspec.convert(document, fleet_file.Fleet)
-
-
 def play(seed: int, *, together: bool) -> list[list[Any]]:
     """Let maintenance of every kind end, report by report or all reports of a round at once."""
     chance = random.Random(seed)
-    built = BusyFleet(fleet=shared_hosts())
-    names = [f"{s}-{n}" for s in ("web", "data", "shop") for n in range(4)] + ["bastion", "vault"]
+    built = BusyFleet(fleet=test_stress.FLEET)
+    sets = [f"set{n}" for n in range(4)]
+    names = [f"{one}-{n}" for one in sets for n in range(6)]
     seen = []
     try:
         for _ in range(8):
@@ -552,12 +485,12 @@ def play(seed: int, *, together: bool) -> list[list[Any]]:
                 event_type = chance.choice([EventType.REBOOT, EventType.REDEPLOY])
                 where: dict[str, Any] = {"machines": tuple(chance.sample(names, 3))}
                 if kind < 0.3:
-                    where = {"scope": chance.choice(["web", "data", "shop"])}
+                    where = {"scope": chance.choice(sets)}
                 elif kind < 0.6:
                     where = {"host": chance.choice(["h0", "h1", "h2", "h3"])}
                 elif kind < 0.7:
                     event_type = EventType.PREEMPT
-                    where = {"machines": (f"spot_{chance.randrange(4)}",)}
+                    where = {"machines": (f"spot_{chance.randrange(20)}",)}
                 request = Request(event_type=event_type, **where)
                 built.plane.request(request).exception(patience.SECONDS)  # a refusal is as good
             with built.store.read() as reading:
