@@ -62,7 +62,6 @@ FLEET = msgspec.convert(
     },
     fleet_file.Fleet,
 )
-ON_H1 = ("db", "web-0", "web-1")
 
 
 class Checks:
@@ -201,14 +200,7 @@ class Site:
 
     async def until(self, *states: HostState, host: str = "h1", rounds: int = 120) -> None:
         """Approve whatever is announced, and let time pass, until a host is in a state."""
-        for _ in range(rounds):
-            await self.settle()
-            if self.state(host) in states:
-                return
-            self.approve()
-            await self.settle()
-            self.clock.advance(20 * SECOND)
-        raise AssertionError(f"{host} is {self.drains()[host]}")
+        await self.reach(lambda: self.state(host) in states, rounds=rounds)
 
     def approve(self) -> None:
         for operation in self.live():
@@ -222,22 +214,13 @@ class Site:
         with self.store.read() as reading:
             return [o for o in reading.live_operations().values() if not o.status.over]
 
-    def operations(self) -> list[Operation]:
-        with self.store.read() as reading:
-            latest = reading.latest_maintenances(None, 1000)
-            return [*reading.operations([f"{one.number}.1" for one in latest]).values()]
-
     def drains(self) -> dict[str, Drain]:
         with self.store.read() as reading:
             return reading.drains()
 
-    def state(self, host: str = "h1") -> HostState:
+    def state(self, host: str) -> HostState:
         drain = self.drains().get(host)
         return HostState.UP if drain is None else drain.state
-
-    def where(self, *names: str) -> list[str]:
-        known = {machine.name: machine.host for machine in self.machines()}
-        return [known[name] for name in names]
 
     async def drain(self, name: str, **more: Any) -> Drain:
         wanted = drain_of(name, **more)
@@ -300,13 +283,10 @@ class Site:
             if ready():
                 return
             if approving:
-                try:
-                    self.approve()
-                except StoreUnavailable:  # killed there: the next process goes on
-                    continue
+                self.approve()
                 await self.settle()
             self.clock.advance(20 * SECOND)
-        raise AssertionError(self.maintenance())
+        raise AssertionError([*self.drains().values(), *self.all_operations()])
 
     def is_in(self, *states: MaintenanceState, number: int = 1) -> Callable[[], bool]:
         return lambda: self.maintenance(number).state in states

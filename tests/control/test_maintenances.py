@@ -1,8 +1,7 @@
 """Maintenances and drains through the control plane: maintenances.txt, and kills at any commit."""
 
 import asyncio
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +13,7 @@ import patience
 from builders import NOW, SECOND
 from control.conftest import done, put
 from control.orders import PlaneStory
-from control.site import FLEET, ON_H1, REBOOT, Site, asked_for, drain_of, played
+from control.site import FLEET, REBOOT, Site, asked_for, drain_of
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
 from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
@@ -43,7 +42,7 @@ from forewarn.maintenance.units import (
     TurnPolicy,
     UnitState,
 )
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
+from forewarn.vocabulary import ErrorCode, EventSource
 from stories import RUNNER, elapsed, listed, stories_beside
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
@@ -87,6 +86,7 @@ class SiteStory(PlaneStory):
         self.site = TroubledSite()
         self.stored, self.clock = self.site.store, self.site.clock
         self.surveyed = 0
+        self.retried, self.step = False, 1
         self.start()
 
     @property
@@ -130,9 +130,10 @@ class SiteStory(PlaneStory):
         )
         self.site.start_as_asked(asked, tuple(listed(drained)))
 
-    def drain(self, host: str, reboot: str = "", away: str = "") -> None:
+    def drain(self, host: str, reboot: str = "", away: str = "", bring_home: str = "yes") -> None:
         """Have a host drained; the store may be away from then on."""
-        RUNNER.run(self.site.drain(host, reboot=bool(reboot)))
+        more = {"reboot": bool(reboot), "bring_home": bring_home == "yes"}
+        RUNNER.run(self.site.drain(host, **more))
         self.stored.away = bool(away)
 
     def order(self, kind: str, unit: str = "", number: str = "1") -> None:
@@ -149,6 +150,20 @@ class SiteStory(PlaneStory):
 
     def until(self, host: str, state: str) -> None:
         RUNNER.run(self.site.until(HostState(state), host=host))
+
+    def every(self, commits: str) -> None:
+        """Only after each of so many commits the service is killed: that takes long enough."""
+        self.step = int(commits)
+
+    def through(self, host: str) -> None:
+        """Let a drain go on to its end, and have a reboot retried of which nobody knows."""
+        RUNNER.run(self.site.until(HostState.UP, HostState.STUCK, host=host, rounds=300))
+        if self.site.state(host) is HostState.STUCK:
+            self.host(host, "stuck", stuck_in="rebooting")
+            self.rebooted()
+            self.retried = True
+            self.drain_order("retry", host)
+            self.until(host, "up")
 
     def reach(self, state: str, number: str = "1", approving: str = "yes") -> None:
         ready = self.site.is_in(MaintenanceState(state), number=int(number))
@@ -238,8 +253,16 @@ class SiteStory(PlaneStory):
         units = self.kept(number).units
         assert [because in unit.reason for unit in units if unit.name == name] == [True]
 
-    def operations(self, count: str) -> None:
-        assert len(self.site.all_operations()) == int(count)
+    def operations(self, count: str, *statuses: str) -> None:
+        found = self.site.all_operations()
+        assert len(found) == int(count)
+        assert statuses in {(), (*{str(one.status) for one in found},)}
+
+    def checked_last(self, number: str) -> None:
+        """The check has passed since the last unit ended."""
+        found = self.kept(number)
+        assert found.check.passed_at is not None
+        assert found.check.passed_at >= max(u.changed_at for u in found.units if u.changed_at)
 
     def surveys(self, count: str = "") -> None:
         """How often the hosts were looked at since this was said last."""
@@ -261,6 +284,28 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
         assert told.play("maintenances.txt", rows)
     finally:
         told.kill()
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "killed.txt"))
+def test_the_story_holds_though_its_service_is_killed_after_any_commit(
+    rows: list[tuple[int, str]],
+) -> None:
+    commit, retried = 1, 0
+    while True:
+        told = SiteStory()
+        told.stored.last_commit = told.stored.commits + commit
+        try:
+            assert told.play("killed.txt", rows)
+        finally:
+            told.kill()
+        retried += told.retried
+        if not told.site.kills:
+            break
+        commit += told.step
+    assert commit > 6
+    assert (
+        retried or told.step > 2 or not told.site.reboots
+    )  # killed before the command of a reboot ran
 
 
 def test_a_request_is_the_same_however_its_machines_are_written() -> None:
@@ -318,39 +363,6 @@ def test_one_that_drains_hosts_takes_no_other_notice_than_theirs() -> None:
         assert refused.value.code is ErrorCode.INVALID
 
 
-def by_name(site: Site) -> None:
-    site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
-
-
-def checked(site: Site) -> None:
-    site.begin(DB_AND_CACHE, **CHECKED)
-
-
-@pytest.mark.parametrize("begin", [by_name, checked])
-def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
-    begin: Callable[[Site], None],
-) -> None:
-    for kill_at in itertools.count(1):
-        site = Site()
-
-        async def story(site: Site, kill_at: int = kill_at) -> None:
-            begin(site)
-            site.store.last_commit = site.store.commits + kill_at
-            await site.reach(site.is_in(MaintenanceState.DONE))
-
-        played(story, site)
-        maintenance = site.maintenance()
-        assert len(site.all_operations()) == len(maintenance.units), kill_at
-        assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
-        if maintenance.policy.check:
-            ended = [unit.changed_at for unit in maintenance.units if unit.changed_at]
-            assert maintenance.check.passed_at is not None
-            assert maintenance.check.passed_at >= max(ended), kill_at
-        if not site.kills:
-            assert kill_at > 6
-            return
-
-
 def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: Site) -> None:
     site.plane.policy = Policy(user_initiated_limit=1)
     asked = asked_for(UnitTargets(machines=("cache",)))
@@ -360,58 +372,6 @@ def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: Site) -> None:
     done(site.plane.request(msgspec.structs.replace(of_user, machines=("db",))))
     plan = site.prepare(asked)[1]()
     assert (plan.first, plan.waits_for) == ((), Obstacle.REFUSED)
-
-
-@pytest.mark.parametrize(("bring_home", "every"), [(True, 2), (False, 7)])
-def test_a_kill_after_any_commit_changes_nothing_about_the_end(
-    bring_home: bool, every: int
-) -> None:
-    whole = Site()
-    before, after = commits_of(whole, bring_home=bring_home)
-    stuck = 0
-    for commit in range(before + 1, after, every):
-        site = Site()
-        site.store.last_commit = commit
-        stuck += killed(site, bring_home=bring_home)
-        assert site.kills == 1
-        assert site.where(*ON_H1) == whole.where(*ON_H1)
-        moves = [o for o in site.operations() if o.status is EventStatus.COMPLETED]
-        assert len(moves) == len(whole.operations()) == len(site.operations())
-        assert site.reboots == ["h1"]
-    # Where it was killed between the commit and the reboot command, nobody knew whether that ran.
-    assert stuck or every > 2
-
-
-def commits_of(site: Site, *, bring_home: bool) -> tuple[int, int]:
-    counted = [0]
-
-    async def story() -> None:
-        await site.settle()
-        counted[0] = site.store.commits
-        await site.drain("h1", reboot=True, bring_home=bring_home)
-        await site.until(HostState.UP)
-
-    site.play(story)
-    return counted[0], site.store.commits
-
-
-def killed(site: Site, *, bring_home: bool) -> bool:
-    """Drain h1 through a kill; tell whether an operator was needed."""
-    stuck = []
-
-    async def story() -> None:
-        await site.settle()
-        await site.drain("h1", reboot=True, bring_home=bring_home)
-        await site.until(HostState.UP, HostState.STUCK, rounds=300)
-        if site.state() is HostState.STUCK:
-            stuck.append(site.drains()["h1"])
-            assert stuck[0].stuck_in is HostState.REBOOTING
-            assert site.reboots == []
-            done(site.plane.order_drain("h1", host_drain.retry))
-            await site.until(HostState.UP)
-
-    site.play(story)
-    return bool(stuck)
 
 
 async def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) -> None:
