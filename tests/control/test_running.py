@@ -17,7 +17,7 @@ from control.conftest import House, Scripted, done
 from control.orders import PlaneStory
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Found, Outcome, Task
-from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
+from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import RENEW_EVERY, Executor
 from forewarn.control.outbox import SKIPPED_NUMBERS
@@ -32,9 +32,7 @@ from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import (
     AgentStatus,
     ErrorCode,
-    EventSource,
     EventType,
-    TargetKind,
 )
 from store.shared import lost_tail
 from stories import elapsed, listed, stories_beside
@@ -176,8 +174,8 @@ class RunningStory(PlaneStory):
         self, connector: str = "", replicas: str = "1", on_unknown: Any = "ask", deaf: str = ""
     ) -> None:
         house, count = self.house, int(replicas)
-        at_once = SimulatedConnector(house.clock, {REBOOT: timedelta(0)})
-        acting = at_once if connector == "succeeding" else self.acting
+        durations = {REBOOT: timedelta(0)} if connector == "succeeding" else {}
+        acting = SimulatedConnector(house.clock, durations) if connector else self.acting
         executor = Executor(
             house.plane,
             acting,
@@ -336,9 +334,12 @@ class RunningStory(PlaneStory):
     def performed(self, count: str) -> None:
         assert len(self.acting.tasks) == int(count)
 
-    def foreseen(self, operation: str) -> None:
-        (task,) = (each for each in self.acting.tasks if each.operation == operation)
-        assert not task.unforeseen
+    def task(self, operation: str, **told: str) -> None:
+        """Compare what the connector was told of an operation."""
+        (found,) = (each for each in self.acting.tasks if each.operation == operation)
+        known = self.look_up(lambda reading: reading.machines())
+        assert found.vm_ids == tuple(known[name.lower()].vm_id for name in found.machines)
+        self.compare(found, told)
 
     def swept(self, *expected: str) -> None:
         assert [set(live) for live in self.acting.swept] == [{*expected}]
@@ -381,75 +382,6 @@ def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(
     told.carry_out("schedule Reboot bastion no_notice=yes")
     told.go_to(2 * RENEW_EVERY)
     assert [task.operation for task in told.acting.tasks] == ["1.1", f"{1 + SKIPPED_NUMBERS}.1"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "target"),
-    [
-        ({"machines": ("web-0",)}, TargetKind.MACHINES),
-        ({"scope": "web"}, TargetKind.SCOPE),
-        ({"host": "h0"}, TargetKind.HOST),
-    ],
-)
-def test_a_task_tells_what_was_asked_for_and_how(
-    told: RunningStory, asked: dict[str, Any], target: TargetKind
-) -> None:
-    told.ticker()
-    told.start()
-    request = planner.Request(
-        event_type=EventType.FREEZE, live_migration=True, no_notice=True, **asked
-    )
-    done(told.house.plane.request(request))
-    told.settle()
-    for task in told.acting.tasks:
-        assert (task.target, task.live_migration) == (target, True)
-        assert task.description == planner.LIVE_MIGRATION
-        assert task.unforeseen
-        with told.house.store.read() as reading:
-            known = reading.machines()
-        assert task.vm_ids == tuple(known[name.lower()].vm_id for name in task.machines)
-    assert told.acting.tasks
-    told.carry_out("ends 1.1 well")
-    told.where("web-0:")
-
-
-async def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None:
-    async def passes(time: timedelta) -> None:
-        house.clock.advance(time)
-        await patience.settled()
-
-    connector = SimulatedConnector(house.clock, {EventType.FREEZE: timedelta(seconds=5)})
-    freeze, reboot = act(EventType.FREEZE), act(REBOOT)
-    house.clock.advance(2 * SECOND)
-    frozen = asyncio.create_task(connector.perform(freeze))
-    rebooted = asyncio.create_task(connector.perform(reboot))
-    await patience.settled()
-    assert await connector.check(freeze) is Found.NOT_DONE
-    await passes(2 * SECOND)
-    assert not frozen.done()
-    await passes(SECOND)
-    assert await frozen == Outcome(succeeded=True)
-    assert await connector.check(freeze) == Outcome(succeeded=True)
-    assert not rebooted.done()
-    await passes(DURATIONS[REBOOT])
-    assert await rebooted == Outcome(succeeded=True)
-
-
-def act(event_type: EventType) -> Task:
-    return Task(
-        operation="1.1",
-        attempt=1,
-        event_type=event_type,
-        source=EventSource.PLATFORM,
-        machines=("web-0",),
-        hosts=("h0",),
-        vm_ids=("id-of-web-0",),
-        target=TargetKind.MACHINES,
-        live_migration=False,
-        description="",
-        duration_seconds=-1,
-        started_at=NOW,
-    )
 
 
 def test_thousands_that_are_due_at_once_all_start(told: RunningStory) -> None:
