@@ -100,7 +100,14 @@ class SiteStory(PlaneStory):
         RUNNER.run(start())
 
     def kill(self) -> None:
-        RUNNER.run(self.site.kill())
+        async def kill() -> None:
+            await self.site.kill()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:  # what its parts have begun
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+        RUNNER.run(kill())
 
     def carry_out(self, row: str) -> None:
         super().carry_out(row)
