@@ -18,19 +18,8 @@ from hypothesis import strategies as st
 
 import forked
 import patience
+from forewarn.maintenance import model
 from forewarn.maintenance.accounts import AuditRecord, Token
-from forewarn.maintenance.model import (
-    Changes,
-    Drain,
-    Hold,
-    HoldKind,
-    Machine,
-    Maintenance,
-    Operation,
-    Refused,
-    Scope,
-    Tombstone,
-)
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import JUMP, AuditQuery, HistoryQuery, Position, StoreUnusable
@@ -70,9 +59,9 @@ def assert_rolled_back(store: Store, work: Callable[[Transaction], None]) -> Non
     def refuse() -> None:
         with store.write() as transaction:
             work(transaction)
-            raise Refused(ErrorCode.CONFLICT, "no")
+            raise model.Refused(ErrorCode.CONFLICT, "no")
 
-    with pytest.raises(Refused):
+    with pytest.raises(model.Refused):
         refuse()
 
 
@@ -91,18 +80,18 @@ class Values:
     def test_what_is_saved_is_read_back_exactly(
         self,
         new: NewStore,
-        scope: Scope,
-        one: Machine,
-        maintenance: Maintenance,
-        whole: Operation,
-        apart: tuple[Hold, Tombstone, Drain, Token],
+        scope: model.Scope,
+        one: model.Machine,
+        maintenance: model.Maintenance,
+        whole: model.Operation,
+        apart: tuple[model.Hold, model.Tombstone, model.Drain, Token],
         beside: tuple[AuditRecord, Webhook, Relay],
     ) -> None:
         one = msgspec.structs.replace(one, scope=scope.key)
         whole = msgspec.structs.replace(whole, maintenance=maintenance.number)
         held, gone, drained, made = apart
         written, hook, heard = beside
-        changes = Changes(
+        changes = model.Changes(
             scopes=(scope,),
             machines=(one,),
             maintenances=(maintenance,),
@@ -146,7 +135,7 @@ class Values:
             assert reading.live_operations() == by_id
             assert reading.operations_of_events([f"E{n}" for n in range(2500)]) == by_id
         keys = tuple(m.key for m in many)
-        save(store, Changes(removed_machines=keys, revived=tuple(m.key for m in gone)))
+        save(store, model.Changes(removed_machines=keys, revived=tuple(m.key for m in gone)))
         with store.read() as reading:
             assert reading.machines() == reading.tombstones() == {}
 
@@ -305,7 +294,7 @@ class Members:
     ) -> None:
         names = [f"m{n}" for n in range(200)]
         fleet = tuple(map(machine, names))
-        save(store, Changes(scopes=(WEB,), machines=fleet))
+        save(store, model.Changes(scopes=(WEB,), machines=fleet))
         with ThreadPoolExecutor(4) as threads:
             orders = [
                 {name: one for key in names[::way] for name, one in seen(key).items()}
@@ -361,24 +350,26 @@ class Text:
     @pytest.mark.parametrize(
         "changes",
         [
-            Changes(scopes=(msgspec.structs.replace(WEB, name="a\0b"),)),
-            Changes(scopes=(WEB,), machines=(machine("a", tags=(("role", "\0"),)),)),
+            model.Changes(scopes=(msgspec.structs.replace(WEB, name="a\0b"),)),
+            model.Changes(scopes=(WEB,), machines=(machine("a", tags=(("role", "\0"),)),)),
             with_maintenances(operation("1.1", description="\0")),
-            Changes(holds=(hold(HoldKind.EVERYTHING, reason="a\0"),)),
-            Changes(drains=(drain("\0h1"),)),
+            model.Changes(holds=(hold(model.HoldKind.EVERYTHING, reason="a\0"),)),
+            model.Changes(drains=(drain("\0h1"),)),
         ],
     )
-    def test_a_nul_is_refused_and_nothing_changes(self, store: Store, changes: Changes) -> None:
-        with pytest.raises(Refused) as refused:
+    def test_a_nul_is_refused_and_nothing_changes(
+        self, store: Store, changes: model.Changes
+    ) -> None:
+        with pytest.raises(model.Refused) as refused:
             save(store, changes)
         assert refused.value.code is ErrorCode.INVALID
-        with pytest.raises(Refused), store.write() as transaction:
+        with pytest.raises(model.Refused), store.write() as transaction:
             transaction.put_setting("a", "\0")
         with store.read() as reading:
             assert reading.scopes() == {}
 
     def test_what_looks_like_a_nul_in_json_is_text_as_any(self, store: Store) -> None:
-        save(store, Changes(scopes=(msgspec.structs.replace(WEB, name="\\u0000"),)))
+        save(store, model.Changes(scopes=(msgspec.structs.replace(WEB, name="\\u0000"),)))
         with store.read() as reading:
             assert [scope.name for scope in reading.scopes().values()] == ["\\u0000"]
 
@@ -387,12 +378,12 @@ class Together:
     """All or nothing, one after the other, and kept."""
 
     def test_a_transaction_that_raises_leaves_nothing(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,)))
+        save(store, model.Changes(scopes=(WEB,)))
         whole = msgspec.structs.replace(
             with_maintenances(operation("1.1")),
             scopes=(BATCH, msgspec.structs.replace(WEB, incarnation=5)),
             machines=(machine("a"),),
-            holds=(hold(HoldKind.EVERYTHING),),
+            holds=(hold(model.HoldKind.EVERYTHING),),
             tombstones=(tombstone("b"),),
             drains=(drain("h1"),),
         )
@@ -424,7 +415,7 @@ class Together:
             assert transaction.append(new_change("b")) == Position(1, "b")
 
     def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB, BATCH)))
+        save(store, model.Changes(scopes=(WEB, BATCH)))
         stop = threading.Event()
         torn: list[tuple[int, int, int]] = []
 
@@ -446,19 +437,19 @@ class Together:
                 both = (msgspec.structs.replace(s, incarnation=number) for s in (WEB, BATCH))
                 with store.write() as transaction:
                     for scope in both:
-                        transaction.save(Changes(scopes=(scope,)))
+                        transaction.save(model.Changes(scopes=(scope,)))
                     transaction.append(new_change(f"t{number}"))
             stop.set()
             assert sum(w.result() for w in watching) > 0
         assert torn == []
 
     def test_a_view_is_of_the_instant_at_which_it_was_opened(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,)))
+        save(store, model.Changes(scopes=(WEB,)))
         begun = threading.Event()
 
         def write() -> None:
             begun.set()
-            save(store, Changes(scopes=(msgspec.structs.replace(WEB, incarnation=1),)))
+            save(store, model.Changes(scopes=(msgspec.structs.replace(WEB, incarnation=1),)))
 
         writer = threading.Thread(target=write)
         with store.read() as reading:

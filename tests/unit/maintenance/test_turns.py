@@ -14,6 +14,7 @@ from forewarn.control.maintenances import Asked, UnitTargets, prepared
 from forewarn.maintenance import (
     fleet_file,
     footprints,
+    model,
     time_windows,
     turn_check,
     turn_forecast,
@@ -25,20 +26,6 @@ from forewarn.maintenance import (
 from forewarn.maintenance.commands import ALWAYS_ON
 from forewarn.maintenance.footprints import SEVERAL, Footprint
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import (
-    Drain,
-    DrainGuest,
-    DrainOptions,
-    GuestFacts,
-    HostFacts,
-    HostState,
-    Machine,
-    Maintenance,
-    Policy,
-    Refused,
-    Scope,
-    Way,
-)
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
@@ -71,7 +58,7 @@ class TurnStory(Told):
     `runs` has the checks that were begun, by the names that the story gives.
     """
 
-    of: Maintenance
+    of: model.Maintenance
 
     def __init__(self) -> None:
         self.now = NOW
@@ -134,7 +121,7 @@ class TurnStory(Told):
         self.of = replace(self.of, units=units)
 
     def refuse(self, code: str, *names: str) -> None:
-        refusal = Refused(ErrorCode(code), f"refused as {code}")
+        refusal = model.Refused(ErrorCode(code), f"refused as {code}")
         found = {index: refusal for index, unit in enumerate(self.of.units) if unit.name in names}
         self.of = turns.refused(self.of, found, self.now)
 
@@ -225,7 +212,9 @@ class TurnStory(Told):
         at |= {"reboot_asked_at": NOW} if "asked" in told else {}
         at |= {"booted_at": NOW} if "booted" in told else {}
         drains = (
-            {name: Drain(host=name, state=HostState(drain), reason=reason, **at)} if drain else {}
+            {name: model.Drain(host=name, state=model.HostState(drain), reason=reason, **at)}
+            if drain
+            else {}
         )
         of = replace(self.of, units=(unit,))
         lost = {"1.1"} if told.get("operation") == "lost" else ()
@@ -247,7 +236,7 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
 # What became of units.
 
 
-def of_units(*units: Unit, **policy: Any) -> Maintenance:
+def of_units(*units: Unit, **policy: Any) -> model.Maintenance:
     return replace(maintenance(**policy), units=units)
 
 
@@ -299,7 +288,7 @@ def test_what_the_table_lacks_is_refused(
     if following is not None:
         assert turns.entered(before, trigger, NOW).state is following
         return
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(model.Refused) as refusal:
         turns.entered(before, trigger, NOW)
     assert refusal.value.code is ErrorCode.CONFLICT
 
@@ -336,24 +325,26 @@ def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -
     assert in_the_way("web-0", by=EventStatus.COMPLETED) == ""
 
 
-def drained(host: str, state: HostState, **guests: str) -> Drain:
+def drained(host: str, state: model.HostState, **guests: str) -> model.Drain:
     moved = {name: {"name": name, "vm_id": name, "to_host": to} for name, to in guests.items()}
-    return Drain(
+    return model.Drain(
         host=host,
         state=state,
         reboot=True,
-        guests=tuple(DrainGuest(way=Way.LIVE, **one) for one in moved.values()),
+        guests=tuple(model.DrainGuest(way=model.Way.LIVE, **one) for one in moved.values()),
         requested_at=NOW,
         changed_at=NOW,
     )
 
 
-@pytest.mark.parametrize("state", [HostState.DRAINING, HostState.REBOOTING, HostState.RETURNING])
-def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostState) -> None:
+@pytest.mark.parametrize(
+    "state", [model.HostState.DRAINING, model.HostState.REBOOTING, model.HostState.RETURNING]
+)
+def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: model.HostState) -> None:
     unit = Unit(name="h2", kind=UnitKind.HOST, drain=True)
     takes = Footprint(machines=("own", "guest"), domains={})
 
-    def in_the_way(*drains: Drain, of: Unit = unit) -> str:
+    def in_the_way(*drains: model.Drain, of: Unit = unit) -> str:
         return footprints.in_the_way(of, takes, (), drains, ())
 
     coming = drained("h1", state, other="h2")
@@ -361,7 +352,7 @@ def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostS
     assert "h1" in in_the_way(coming)
     assert "h1" in in_the_way(elsewhere, drained("h1", state, Guest="h3"))
     assert in_the_way(elsewhere, drained("h2", state, own="h3")) == ""
-    ended = [drained("h1", end, guest="h2") for end in (HostState.UP, HostState.STUCK)]
+    ended = [drained("h1", end, guest="h2") for end in (model.HostState.UP, model.HostState.STUCK)]
     assert in_the_way(*ended) == ""
     assert in_the_way(coming, of=replace(unit, drain=False)) == ""
 
@@ -375,16 +366,16 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     assert turn_plan.drained_soon(of_units(), units[1]) == ()
 
 
-def survey_of(places: Mapping[str, Iterable[Machine]]) -> HostSurvey:
+def survey_of(places: Mapping[str, Iterable[model.Machine]]) -> HostSurvey:
     """A look that finds machines on their hosts."""
     hosts = {
-        host: HostFacts(
+        host: model.HostFacts(
             answers=True,
             boot_id="1",
             free_memory_mib=100_000,
             can_reboot=True,
             guests=tuple(
-                GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
+                model.GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
                 for one in there
             ),
         )
@@ -448,22 +439,22 @@ def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
     for number in range(10_000):
         host, scope = number // 10, f"s{chance.randrange(400)}"
         place = {"update_domain": host % 5, "fault_domain": 0, "host": f"h{host}"}
-        one = Machine(name=f"m{number}", scope=scope, vm_id=f"id-{number}", **place)
+        one = model.Machine(name=f"m{number}", scope=scope, vm_id=f"id-{number}", **place)
         machines[one.key] = one
     kind = {"kind": ScopeKind.AVAILABILITY_SET, "update_domains": 5}
-    scopes = {one.scope: Scope(name=one.scope, **kind) for one in machines.values()}
+    scopes = {one.scope: model.Scope(name=one.scope, **kind) for one in machines.values()}
     asked = Asked(
         request=Request(event_type=EventType.REBOOT),
         targets=UnitTargets(all_hosts=True),
         policy=TurnPolicy(at_once=at_once),
-        draining=DrainOptions(reboot=True) if drain else None,
+        draining=model.DrainOptions(reboot=True) if drain else None,
     )
-    there: dict[str, list[Machine]] = {}
+    there: dict[str, list[model.Machine]] = {}
     for one in machines.values():
         there.setdefault(one.host, []).append(one)
     live = LiveState(scopes=scopes, machines=machines)
     survey = survey_of(there) if drain else None
-    plan = prepared(live, asked, Policy(), now=NOW, survey=survey)[1]()
+    plan = prepared(live, asked, model.Policy(), now=NOW, survey=survey)[1]()
     assert plan.machines == 10_000
     assert plan.first
     assert (plan.earliest is None) == drain  # that would be 20,000 moves: it is not foreseen
