@@ -54,7 +54,7 @@ class PlaneStory(Told):
     def schedule(self, kind: str, *machines: str, away: str = "", **more: str) -> None:
         """Ask for maintenance; the store may be away for it."""
         asked: dict[str, Any] = {**more, "event_type": kind, "machines": machines}
-        asked |= {name: True for name in more.keys() & {"no_notice", "live_migration"}}
+        asked |= dict.fromkeys(more.keys() & {"no_notice", "live_migration"}, True)
         if "not_before" in more:
             asked["not_before"] = self.moment(more["not_before"])
         answer = self.plane.request(msgspec.convert(asked, Request))

@@ -1,8 +1,7 @@
 """A service without sockets, whose processes can be killed: it drives drains and maintenances."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -39,7 +38,6 @@ from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy
 from forewarn.store.port import StoreUnavailable
-from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventType
 
 REBOOT = Request(event_type=EventType.REBOOT, requested_by="ann")
@@ -85,12 +83,9 @@ class Mortal(Counting):
     def dead(self) -> bool:
         return self.last_commit is not None and self.commits >= self.last_commit
 
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def before_write(self) -> None:
         if self.dead:
             raise StoreUnavailable("killed")
-        with super().write() as transaction:
-            yield transaction
 
 
 class Rebooted(SimulatedConnector):

@@ -1,8 +1,7 @@
 """Replicas on one store: what one commits, the others' memory goes through in the same order."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, maintenance
-from control.conftest import done, put
+from control.conftest import Counting, done, nothing, put, raising
 from control.process import Process, ProcessStory, vars_of
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.control import accounts, maintenances, outbox
@@ -35,17 +34,15 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.world import LiveState, World
-from forewarn.store.port import ChangeRecord, OutcomeUnknown, StoreError, StoreUnavailable
-from forewarn.store.queries import Reading
-from forewarn.store.sql import Transaction
+from forewarn.store.port import ChangeRecord, OutcomeUnknown, StoreUnavailable
+from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, EventType
 from store.shared import SharedStore, lost_tail
-from store.wrapped import Wrapped
 from stories import stories_beside
 
 
-def replica(store: SharedStore, name: str, *, threaded: bool = False) -> Process:
+def replica(store: Store, name: str, *, threaded: bool = False) -> Process:
     """A replica without guests, which may start what is due."""
     made = Process(store, SystemClock() if threaded else ManualClock(NOW), name, threaded=threaded)
     made.may_start = lambda: True
@@ -278,37 +275,22 @@ def test_more_rows_than_are_read_at_once_are_all_read_before_the_answer(pair: Pa
     ]
 
 
-class Unsure(Wrapped):
-    """A real store that fails at the end of a transaction, before its commit or after it."""
-
-    before: StoreError | None = None
-    after: StoreError | None = None
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        with super().write() as transaction:
-            yield transaction
-            if self.before is not None:
-                raise self.before
-        if self.after is not None:
-            raise self.after
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_store_is(
     shared: bool,
 ) -> None:
-    store = Unsure(SharedStore() if shared else InMemoryStore())
-    only = replica(store, "a")  # type: ignore[arg-type]
+    store = Counting(SharedStore() if shared else InMemoryStore())
+    only = replica(store, "a")
     only.plane.apply_fleet(FLEET).result()
     ask(only, "web-0")
-    store.before = StoreUnavailable("the disk is full")
+    store.before_commit = raising(StoreUnavailable("the disk is full"))
     with pytest.raises(StoreUnavailable):
         only.plane.cancel(["1"], reason="").result()
-    store.before, store.after = None, OutcomeUnknown("the connection is lost")
+    store.before_commit = nothing
+    store.after_commit = raising(OutcomeUnknown("the connection is lost"))
     with pytest.raises(OutcomeUnknown):
         only.plane.cancel(["1"], reason="").result()
-    store.after = None
+    store.after_commit = nothing
     world = only.plane.order(lambda unit, _: unit.world).result()
     with store.read() as reading:
         assert vars_of(world) == vars_of(World(state_of(reading)))
@@ -340,34 +322,24 @@ def test_memory_is_known_to_be_whole_though_the_writer_is_in_a_transaction() -> 
         assert not follower.cut_off
 
 
-class CrowdedStore(SharedStore):
-    """A store whose next transactions wait for another replica's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.turn, self.waiting = threading.Event(), threading.Event()
-        self.turn.set()
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        self.waiting.set()
-        assert self.turn.wait(patience.SECONDS)
-        with super().write() as transaction:
-            yield transaction
-
-
 def test_what_others_have_committed_is_read_while_the_writer_waits_for_its_turn() -> None:
-    store = CrowdedStore()
+    store = Counting(SharedStore())
+    turn, waiting = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        """Another replica has its turn first."""
+        waiting.set()
+        assert turn.wait(patience.SECONDS)
+
     first, second = replica(store, "a"), replica(store, "b")
     first.plane.apply_fleet(FLEET).result()
-    store.turn.clear()
-    store.waiting.clear()
+    store.before_write = wait
     asking = threading.Thread(target=ask, args=(second, "web-0"))
     asking.start()
-    assert store.waiting.wait(patience.SECONDS)
+    assert waiting.wait(patience.SECONDS)
     second.follower.look()
-    was_read = not store.turn.is_set() and second.memory.machines.keys()
-    store.turn.set()
+    was_read = not turn.is_set() and second.memory.machines.keys()
+    turn.set()
     asking.join()
     assert "web-0" in (was_read or ())
     second.is_whole()
@@ -421,23 +393,15 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: SharedSt
         each.writer.close()
 
 
-class Losing(SharedStore):
-    """A shared store that loses its next answers."""
-
-    def __init__(self, *errors: StoreError) -> None:
-        super().__init__()
-        self.errors = list(errors)
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        with super().read() as reading:
-            yield reading
-        if self.errors:
-            raise self.errors.pop(0)
-
-
 def test_a_replica_hears_of_changes_though_the_store_was_away_or_lost_its_answers() -> None:
-    store = Losing(StoreUnavailable("away"), OutcomeUnknown("no answer"))
+    store = Counting(SharedStore())
+    errors = [StoreUnavailable("away"), OutcomeUnknown("no answer")]
+
+    def lose_an_answer() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    store.after_read = lose_an_answer
     one = replica(store, "a", threaded=True)
     heard = threading.Event()
     one.feed.subscribe(lambda _: heard.set())
@@ -446,7 +410,7 @@ def test_a_replica_hears_of_changes_though_the_store_was_away_or_lost_its_answer
     writer = replica(store, "b", threaded=True)
     writer.plane.apply_fleet(FLEET).result(patience.SECONDS)
     assert heard.wait(patience.SECONDS)
-    assert store.errors == []
+    assert errors == []
     thread.close()
     store.join("a").close()  # the name is free again
     assert thread.ended.result(patience.SECONDS) is None
