@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from forewarn.maintenance import commands, fleet_file, invariants, model, planner
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.transitions import Decision
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind
@@ -90,6 +91,20 @@ def maintenance(
         requested_at=NOW,
         changed_at=NOW,
     )
+
+
+def survey_of(places: Mapping[str, Iterable[model.Machine]], **told: Any) -> HostSurvey:
+    """A look that finds machines on their hosts, which are fine but for what is told of them."""
+    facts = {"answers": True, "boot_id": "1", "can_reboot": True, "free_memory_mib": 100_000}
+    hosts = {}
+    for host, there in places.items():
+        guests = (
+            model.GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
+            for one in there
+        )
+        hosts[host] = model.HostFacts(**facts | told, guests=tuple(guests))
+    keys = {one.vm_id: one.key for there in places.values() for one in there}
+    return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import patience
-from builders import FLEET, MINUTE, NOW, maintenance
+from builders import FLEET, MINUTE, NOW, maintenance, survey_of
 from control.conftest import Counting, done, nothing, put, raising
 from control.process import Process, ProcessStory, vars_of
 from forewarn.clock import ManualClock, SystemClock
@@ -25,9 +25,7 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
     Drain,
-    GuestFacts,
     HoldKind,
-    HostFacts,
     HostState,
 )
 from forewarn.maintenance.planner import Request
@@ -105,15 +103,8 @@ class OutboxStory(ProcessStory):
 
     def survey(self, boot: str) -> HostSurvey:
         known = self.look_up(lambda reading: reading.machines()).values()
-        machines = [one for one in known if one.host == "h0"]
-        guests = tuple(
-            GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
-            for one in machines
-        )
-        facts = {"answers": True, "boot_id": boot, "can_reboot": True, "free_memory_mib": 9}
-        hosts = {"h0": HostFacts(**facts, guests=guests), "h9": HostFacts(**facts)}
-        keys = {one.vm_id: one.key for one in machines}
-        return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
+        places = {"h0": [one for one in known if one.host == "h0"], "h9": []}
+        return survey_of(places, boot_id=boot, free_memory_mib=9)
 
     def drain(self, host: str, requested: str = "0s") -> None:
         times = {"requested_at": self.moment(requested), "changed_at": NOW}

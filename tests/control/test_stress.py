@@ -23,6 +23,7 @@ import msgspec
 import pytest
 
 import patience
+from control.conftest import Counting
 from forewarn.clock import SystemClock
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
@@ -40,9 +41,8 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.queries import Reading
-from forewarn.store.sql import Store, Transaction
+from forewarn.store.sql import Store
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
-from store.wrapped import Wrapped
 
 SCALE = 300.0
 """Fifteen minutes' notice is three seconds, and a lease is a fifth of a second."""
@@ -85,7 +85,7 @@ class Chance:
             threading.Event().wait(self.random.random() * longest)
 
 
-class Stalling(Wrapped):
+class Stalling(Counting):
     """A real store that stalls at each step, and is away now and then."""
 
     def __init__(self, inner: Store, chance: Chance) -> None:
@@ -94,20 +94,20 @@ class Stalling(Wrapped):
         self._refusals = 0
         self.calm = False
 
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def before_write(self) -> None:
+        if self.calm:
+            return
+        self._chance.stall()
+        if self._chance.random.random() < 0.004:
+            self._refusals = self._chance.random.randint(1, 20)
+        if self._refusals:
+            self._refusals -= 1
+            threading.Event().wait(AWAY_FOR)
+            raise StoreUnavailable("the disk is full")
+
+    def before_commit(self) -> None:
         if not self.calm:
-            self._chance.stall()
-            if self._chance.random.random() < 0.004:
-                self._refusals = self._chance.random.randint(1, 20)
-            if self._refusals:
-                self._refusals -= 1
-                threading.Event().wait(AWAY_FOR)
-                raise StoreUnavailable("the disk is full")
-        with super().write() as transaction:
-            yield transaction
-            if not self.calm:
-                self._chance.stall(0.1)
+            self._chance.stall(0.1)
 
 
 class Connector:

@@ -189,3 +189,15 @@ RECORDS = every(
 )
 WEBHOOKS = every(Webhook)
 RELAYS = every(Relay)
+CHANGES = st.builds(
+    model.Changes,
+    scopes=st.tuples(SCOPES),
+    machines=st.tuples(MACHINES),
+    maintenances=st.tuples(MAINTENANCES),
+    operations=st.tuples(OPERATIONS),
+    holds=st.tuples(HOLDS),
+    tombstones=st.tuples(TOMBSTONES),
+    drains=st.tuples(DRAINS),
+    tokens=st.tuples(TOKENS),
+)
+"""One of each, which need not belong together."""

@@ -55,9 +55,7 @@ def entered(of: Drain, state: HostState, **more: Any) -> Drain:
 
 def moment(told: str) -> datetime | None:
     """Return a time that is told by its distance from now: `-2m`."""
-    if not told:
-        return None
-    return NOW + elapsed(told.lstrip("-")) * (-1 if told.startswith("-") else 1)
+    return NOW + elapsed(told) if told else None
 
 
 def fields_of(told: dict[str, str]) -> dict[str, Any]:

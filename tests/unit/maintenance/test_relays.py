@@ -46,8 +46,7 @@ def token(digest: str, minutes: int, *, used: bool = False) -> Token:
 
 def moment(told: str) -> datetime:
     """A time by its distance from now: `-1m`."""
-    span = elapsed(told.lstrip("-"))
-    return NOW - span if told.startswith("-") else NOW + span
+    return NOW + elapsed(told)
 
 
 class JudgedStory(Told):

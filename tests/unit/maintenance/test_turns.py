@@ -1,6 +1,5 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
-from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partialmethod
 from random import Random
@@ -9,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from builders import NOW, SECOND, Bench, maintenance
+from builders import NOW, SECOND, Bench, maintenance, survey_of
 from forewarn.control.maintenances import Asked, UnitTargets, prepared
 from forewarn.maintenance import (
     fleet_file,
@@ -25,7 +24,6 @@ from forewarn.maintenance import (
 )
 from forewarn.maintenance.commands import ALWAYS_ON
 from forewarn.maintenance.footprints import SEVERAL, Footprint
-from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
@@ -364,25 +362,6 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     of = of_units(*units, at_once="2")
     assert turn_plan.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
     assert turn_plan.drained_soon(of_units(), units[1]) == ()
-
-
-def survey_of(places: Mapping[str, Iterable[model.Machine]]) -> HostSurvey:
-    """A look that finds machines on their hosts."""
-    hosts = {
-        host: model.HostFacts(
-            answers=True,
-            boot_id="1",
-            free_memory_mib=100_000,
-            can_reboot=True,
-            guests=tuple(
-                model.GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
-                for one in there
-            ),
-        )
-        for host, there in places.items()
-    }
-    keys = {one.vm_id: one.key for there in places.values() for one in there}
-    return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
 
 
 def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
