@@ -31,7 +31,6 @@ from store.story import (
     replica,
     save,
     seen,
-    webhook,
 )
 from store.values import (
     BATCH,
@@ -317,43 +316,6 @@ class TestText:
 
 class TestTogether:
     """All or nothing, one after the other, and kept."""
-
-    def test_a_transaction_that_raises_leaves_nothing(self, store: Store) -> None:
-        save(store, model.Changes(scopes=(WEB,)))
-        whole = msgspec.structs.replace(
-            with_maintenances(operation("1.1")),
-            scopes=(BATCH, msgspec.structs.replace(WEB, incarnation=5)),
-            machines=(machine("a"),),
-            holds=(hold(model.HoldKind.EVERYTHING),),
-            tombstones=(tombstone("b"),),
-            drains=(drain("h1"),),
-        )
-
-        store.hear([relay()])
-
-        def change(transaction: Transaction) -> None:
-            transaction.save(whole)
-            transaction.put_setting("a", "b")
-            transaction.put_webhooks([webhook("a")])
-            transaction.mark_relay("h1", NOW)
-            transaction.append(new_change("a"), b"[1]")
-            assert set(transaction.scopes()) == {"web", "batch"}
-            assert transaction.next_maintenance_number() == 2
-            transaction.forget_relay("h1")
-
-        assert_rolled_back(store, change)
-        with store.read() as reading:
-            assert reading.scopes() == {"web": WEB}
-            assert reading.machines() == reading.live_operations() == reading.tombstones() == {}
-            assert reading.holds() == ()
-            assert reading.drains() == reading.webhooks() == {}
-            assert reading.setting("a") is None
-            assert reading.relays() == {"h1": relay()}
-            assert reading.news_after(0, 10) == []
-            assert reading.position() == Position()
-        with store.write() as transaction:
-            assert transaction.next_maintenance_number() == 1
-            assert transaction.append(new_change("b")) == Position(1, "b")
 
     def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
         save(store, model.Changes(scopes=(WEB, BATCH)))

@@ -96,22 +96,20 @@ def test_each_relay_is_judged_by_itself() -> None:
     assert found == ([(away, NOW)], [back])
 
 
+HOST = st.sampled_from(["h1", "h2", "h3"])
+RELAYS = st.builds(
+    relay,
+    host=HOST,
+    replica=st.sampled_from(["a", "b"]),
+    heard_at=SECONDS,
+    waits=st.integers(0, 60).map(lambda seconds: seconds * SECOND),
+    held_for=st.none() | SECONDS,
+)
+
+
 @given(
-    st.lists(
-        st.builds(
-            lambda host, replica, heard_at, wait, held_for: relay(
-                heard_at, wait * SECOND, host=host, replica=replica, held_for=held_for
-            ),
-            st.sampled_from(["h1", "h2", "h3"]),
-            st.sampled_from(["a", "b"]),
-            SECONDS,
-            st.integers(0, 60),
-            st.none() | SECONDS,
-        ),
-        max_size=3,
-        unique_by=lambda one: one.host,
-    ),
-    st.dictionaries(st.sampled_from(["h1", "h2", "h3"]), SECONDS),
+    st.lists(RELAYS, max_size=3, unique_by=lambda one: one.host),
+    st.dictionaries(HOST, SECONDS),
     SECONDS,
     SECONDS,
     st.booleans(),
