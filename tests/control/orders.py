@@ -1,6 +1,7 @@
 """The verbs that all stories of a control plane share: its orders, and what its store has."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeVar
@@ -51,32 +52,43 @@ class PlaneStory(Told):
 
     # Orders.
 
-    def schedule(self, kind: str, *machines: str, away: str = "", **more: str) -> None:
+    def do(self, question: Callable[[Plane], "Future[T]"]) -> T:
+        """Ask the plane, and return its answer."""
+        return done(question(self.plane))
+
+    def schedule(
+        self, kind: str, *machines: str, by: str = "operator", away: str = "", **told: str
+    ) -> None:
         """Ask for maintenance; the store may be away for it."""
-        asked: dict[str, Any] = {**more, "event_type": kind, "machines": machines}
-        asked |= dict.fromkeys(more.keys() & {"no_notice", "live_migration"}, True)
-        if "not_before" in more:
-            asked["not_before"] = self.moment(more["not_before"])
-        answer = self.plane.request(msgspec.convert(asked, Request))
+        wanted: dict[str, Any] = {
+            name: text == "yes" if text in {"yes", "no"} else text for name, text in told.items()
+        }
+        for name in wanted.keys() & {"not_before", "opens_at", "closes_at"}:
+            wanted[name] = self.moment(wanted[name])
+        wanted |= {"event_type": kind, "machines": machines, "requested_by": by}
+        request = msgspec.convert(wanted, Request, strict=False)
         with pytest.raises(StoreUnavailable) if away else nullcontext():
-            done(answer)
+            self.do(lambda plane: plane.request(request))
 
     def approve(self, operation: str) -> None:
         (event,) = self.found(operation).events
         done(self.plane.approve(event.scope, [event.id], by="web-0", address="10.0.0.10"))
 
-    def operator_approve(self, operation: str) -> None:
-        done(self.plane.approve_for_guests([operation], by="ops"))
+    def operator_approve(self, *references: str, by: str = "operator") -> None:
+        self.do(lambda plane: plane.approve_for_guests(references, by=by))
 
-    def cancel(self, reference: str) -> None:
-        done(self.plane.cancel([reference], reason=""))
+    def cancel(self, *references: str, reason: str = "") -> None:
+        assert references
+        self.do(lambda plane: plane.cancel(references, reason=reason))
 
-    def hold(self, kind: str, name: str = "", until: str = "") -> None:
-        ends = self.moment(until) if until else None
-        done(self.plane.hold(HoldKind(kind), name, reason="disk", by="ann", until=ends))
+    def hold(
+        self, kind: str, name: str = "", reason: str = "", by: str = "operator", until: str = ""
+    ) -> None:
+        what, ends = HoldKind(kind), self.moment(until) if until else None
+        self.do(lambda plane: plane.hold(what, name, reason=reason, by=by, until=ends))
 
     def release(self, kind: str, name: str = "") -> None:
-        done(self.plane.release(HoldKind(kind), name))
+        self.do(lambda plane: plane.release(HoldKind(kind), name))
 
     def remove(self, *machines: str) -> None:
         done(self.plane.remove_machines(machines))
