@@ -99,7 +99,11 @@ class Told:
 
     def go_to(self, elapsed: timedelta) -> None:
         """Let time pass until then."""
-        raise NotImplementedError
+        self.now = self.beginning + elapsed
+
+    def moment(self, told: str) -> datetime:
+        """Return a time by its distance from the beginning: `-2m`."""
+        return self.beginning + elapsed(told)
 
     def addressed(self, verb: str, names: list[str]) -> list[str]:
         """Return the words of a line without the one that says who is to do it."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import nullcontext
-from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
+import patience
 from builders import MINUTE
 from control.conftest import done
 from forewarn.clock import ManualClock
@@ -20,7 +20,7 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import BY
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.queries import Reading
-from stories import Told, elapsed, elapsed_at
+from stories import RUNNER, Told, elapsed, elapsed_at
 
 T = TypeVar("T")
 
@@ -37,6 +37,14 @@ class PlaneStory(Told):
         """The plane that orders go to."""
         raise NotImplementedError
 
+    settles = False
+    """All waits when a line is over."""
+
+    def carry_out(self, row: str) -> None:
+        super().carry_out(row)
+        if self.settles:
+            RUNNER.run(patience.settled())
+
     def look_up(self, question: Callable[[Reading], T]) -> T:
         with self.stored.read() as reading:
             return question(reading)
@@ -46,9 +54,6 @@ class PlaneStory(Told):
 
     def kept(self, number: str) -> Maintenance:
         return self.look_up(lambda reading: reading.maintenances([int(number)]))[int(number)]
-
-    def moment(self, told: str) -> datetime:
-        return self.beginning + elapsed(told)
 
     # Orders.
 

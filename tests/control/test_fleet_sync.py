@@ -87,7 +87,9 @@ class Troubled(Plane):
 
 
 class SyncStory(PlaneStory):
-    """Two hosts, and the service that watches them; all waits when a line is over."""
+    """Two hosts, and the service that watches them."""
+
+    settles = True
 
     def __init__(self, house: House) -> None:
         self.house = house
@@ -110,10 +112,6 @@ class SyncStory(PlaneStory):
     @property
     def plane(self) -> Plane:
         return self.house.plane
-
-    def carry_out(self, row: str) -> None:
-        super().carry_out(row)
-        RUNNER.run(patience.settled())
 
     def watch(self) -> None:
         with self.stored.read() as reading:

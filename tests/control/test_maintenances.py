@@ -16,7 +16,7 @@ from control.orders import PlaneStory
 from control.site import FLEET, REBOOT, Site, asked_for, drain_of
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
-from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
+from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import fleet_file, host_drain, planner
@@ -54,28 +54,6 @@ def site() -> Site:
     return Site()
 
 
-class TroubledMaintenances(Maintenances):
-    """Fails in each step of one maintenance."""
-
-    broken = 0
-
-    def _step(self, each: int, survey: HostSurvey | None) -> "Future[Stepped]":
-        if each == self.broken:
-            raise ArithmeticError("no")
-        return super()._step(each, survey)
-
-
-class TroubledSite(Site):
-    """One whose maintenances can be troubled."""
-
-    maintenances: TroubledMaintenances
-
-    def _wire(self) -> None:
-        super()._wire()
-        given = (self.plane, self.clock, self.hosts.survey, self.checks)
-        self.maintenances = TroubledMaintenances(*given)
-
-
 class SiteStory(PlaneStory):
     """A site whose service runs; all waits when a line is over.
 
@@ -83,7 +61,7 @@ class SiteStory(PlaneStory):
     """
 
     def __init__(self) -> None:
-        self.site = TroubledSite()
+        self.site = Site()
         self.stored, self.clock = self.site.store, self.site.clock
         self.surveyed = 0
         self.retried, self.step = False, 1
@@ -214,7 +192,15 @@ class SiteStory(PlaneStory):
         self.site.hosts.drains = {"nobody knows it": drains[like], **drains}
 
     def break_steps(self, number: str) -> None:
-        self.site.maintenances.broken = int(number)
+        """Each step of a maintenance fails."""
+        sound = self.site.maintenances._step
+
+        def step(each: int, survey: HostSurvey | None) -> "Future[Stepped]":
+            if each == int(number):
+                raise ArithmeticError("no")
+            return sound(each, survey)
+
+        self.site.maintenances._step = step  # type: ignore[method-assign]
 
     def lose_zone(self, number: str) -> None:
         """The time zone of a policy is gone."""

@@ -35,7 +35,7 @@ from forewarn.vocabulary import (
     EventType,
 )
 from store.shared import lost_tail
-from stories import elapsed, listed, stories_beside
+from stories import listed, stories_beside
 
 REBOOT = EventType.REBOOT
 FOUND = {"unknown": Found.UNKNOWN, "not-done": Found.NOT_DONE}
@@ -155,7 +155,7 @@ class RunningStory(PlaneStory):
     def until(self, span: str, naps: str = "") -> None:
         """Let time pass by seconds; there were at most so many waits for a time meanwhile."""
         waits: set[float] = set()
-        while self.clock.now() < NOW + elapsed(span):
+        while self.clock.now() < self.moment(span):
             self.clock.advance(SECOND)
             self.settle()
             waits.update(at for at, _ in self.clock._sleepers)

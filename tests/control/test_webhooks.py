@@ -29,6 +29,8 @@ from stories import RUNNER, elapsed, listed, stories_beside
 class WebhookStory(PlaneStory):
     """A store, receivers, and the deliveries of replicas; time stands still until it is told."""
 
+    settles = True
+
     def __init__(self) -> None:
         self.house = House(fleet=None)
         self.stored, self.clock = self.house.store, self.house.clock
@@ -47,10 +49,6 @@ class WebhookStory(PlaneStory):
     @property
     def plane(self) -> Plane:
         return self.house.plane
-
-    def carry_out(self, row: str) -> None:
-        super().carry_out(row)
-        RUNNER.run(patience.settled())
 
     def add(self, name: str, types: str = "") -> None:
         url = f"https://{name}.example/"

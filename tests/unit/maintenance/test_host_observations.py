@@ -1,7 +1,6 @@
 """What surveys of the hypervisors mean: host_observations.txt, and two surveys compared."""
 
 import pickle
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -36,9 +35,6 @@ class HostStory(Told):
         self.fleet("g1:h1", "g2:h2")
         for host, name in (("h1", "g1"), ("h2", "g2"), ("h1", "g1")):
             self.surveyed(host, self.observed.begin(), name)
-
-    def go_to(self, elapsed: timedelta) -> None:
-        self.now = NOW + elapsed
 
     def unwatched(self) -> None:
         """No host was surveyed before."""

@@ -44,11 +44,6 @@ def token(digest: str, minutes: int, *, used: bool = False) -> Token:
     return msgspec.structs.replace(token, used_at=made if used else None)
 
 
-def moment(told: str) -> datetime:
-    """A time by its distance from now: `-1m`."""
-    return NOW + elapsed(told)
-
-
 class JudgedStory(Told):
     """A relay as it was heard, and the terms by which it is judged."""
 
@@ -56,12 +51,9 @@ class JudgedStory(Told):
         self.terms_of = TERMS
         self.relay()
 
-    def go_to(self, elapsed: timedelta) -> None:
-        self.now = NOW + elapsed
-
     def relay(self, heard: str = "0s", waits: str = "1m", by: str = "a", held: str = "") -> None:
-        held_for = moment(held) if held else None
-        self.heard = relay(moment(heard), elapsed(waits), replica=by, held_for=held_for)
+        held_for = self.moment(held) if held else None
+        self.heard = relay(self.moment(heard), elapsed(waits), replica=by, held_for=held_for)
 
     def terms(
         self, began: str = "-101m", since: str = "-100m", token: str = "-90m", behind: str = ""
@@ -69,10 +61,10 @@ class JudgedStory(Told):
         host, _, at = behind.partition(":")
         self.terms_of = RelayTerms(
             replica="a",
-            began_at=moment(began),
-            since=moment(since),
-            tokens={} if token == "none" else {"h1": moment(token)},
-            behind={host: moment(at)} if behind else {},
+            began_at=self.moment(began),
+            since=self.moment(since),
+            tokens={} if token == "none" else {"h1": self.moment(token)},
+            behind={host: self.moment(at)} if behind else {},
         )
 
     def judged(self, what: str = "", lacks: str = "") -> None:

@@ -65,9 +65,6 @@ class TurnStory(Told):
         self.other: dict[str, str] = {}
         self.runs: dict[str, CheckRun] = {}
 
-    def go_to(self, elapsed: timedelta) -> None:
-        self.now = NOW + elapsed
-
     def footprint(self, unit: Unit) -> Footprint:
         return Footprint(
             machines=(f"on-{unit.name}",),
@@ -85,13 +82,13 @@ class TurnStory(Told):
     def units(self, *names: str, waves: str = "", blackout: str = "", **policy: str) -> None:
         given: dict[str, Any] = dict(policy)
         for name in given.keys() & {*TIMES}:
-            given[name] = NOW + elapsed(given[name])
+            given[name] = self.moment(given[name])
         if "windows" in given:
             given["windows"] = (given["windows"],)
         if given.get("pause_seconds") == "confirm":
             given["pause_seconds"] = CONFIRM
         if blackout:
-            given["blackouts"] = (Span(NOW, NOW + elapsed(blackout)),)
+            given["blackouts"] = (Span(NOW, self.moment(blackout)),)
         window = {name: given.pop(name) for name in ("opens_at", "closes_at") if name in given}
         policed = msgspec.convert(given, TurnPolicy, strict=False)
         of = maintenance(*names, waves=dict.fromkeys(filter(None, waves.split(",")), 1))
@@ -189,7 +186,7 @@ class TurnStory(Told):
 
     def begins(self, opens: str = "", closes: str = "", **told: str) -> None:
         """A unit that is asked for now: its NotBefore, and its own longer notice."""
-        span = Span(NOW + elapsed(opens), NOW + elapsed(closes)) if opens else ALWAYS
+        span = Span(self.moment(opens), self.moment(closes)) if opens else ALWAYS
         found = turns.start_of(self.of, span, self.now)
         times = [elapsed_at(at) if at else None for at in (found.opens_at, found.closes_at)]
         assert times == [elapsed(told_at) if told_at else None for told_at in (opens, closes)]
