@@ -5,6 +5,7 @@ import gc
 import random
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import patience
 from builders import FLEET, MINUTE, NOW, mint
 from control import test_stress
 from control.conftest import Busy, done
+from control.orders import PlaneStory
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
@@ -32,6 +34,7 @@ from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
+from stories import elapsed, stories_beside
 
 FINE = Outcome(succeeded=True, message="fine")
 LEASE = timedelta(seconds=60)
@@ -93,15 +96,92 @@ def threaded() -> Iterator[Busy]:
     built.close()
 
 
-def test_what_waits_together_shares_a_commit_and_a_now(threaded: Busy) -> None:
-    threaded.hold()
-    futures = [threaded.writer.submit(save(f"m{n}")) for n in range(50)]
-    threaded.release()
-    assert [future.result(patience.SECONDS) for future in futures] == [
-        (f"m{n}", NOW) for n in range(50)
-    ]
-    assert threaded.store.commits == 2
-    assert [len(changes.scopes) for changes in threaded.told] == [50]
+class WriterStory(PlaneStory):
+    """Jobs that are submitted, each in steps, and their answers."""
+
+    def __init__(self, house: Busy) -> None:
+        self.house = house
+        self.stored = house.store
+        self.submitted: deque[Future[Any]] = deque()
+
+    def busy(self) -> None:
+        self.house.hold()
+
+    def free(self) -> None:
+        self.house.release()
+
+    def submit(self, *jobs: str) -> None:
+        for told in jobs:
+            steps = [each.partition(":") for each in told.split("+")]
+
+            def job(unit: UnitOfWork, steps: Any = steps) -> Any:
+                return [self.step(unit, what, of) for what, _, of in steps][-1]
+
+            self.submitted.append(self.house.writer.submit(job))
+
+    def step(self, unit: UnitOfWork, what: str, of: str) -> str:
+        match what:
+            case "save":
+                return str(save(of)(unit)[0])
+            case "hold":
+                placed = Hold(kind=HoldKind.HOST, name=of, reason="", by="ann", at=NOW)
+                unit.take(Changes(holds=(placed,)))
+            case "put":
+                unit.store.put_setting(of, "done")
+            case "look":
+                assert unit.store.holds()
+            case "refuse":
+                refuse(unit)
+            case "fail":
+                fail(unit)
+            case "away":
+                self.store("away")  # from the next transaction on
+            case "wait":
+                self.submit("save:behind")
+                self.house.clock.advance(elapsed(of))
+                raise StoreUnavailable("another program has it locked")
+        return "done"
+
+    def close(self) -> None:
+        self.house.writer.close()
+        read = self.house.writer.read(lambda reading: reading.scopes())
+        assert isinstance(read.exception(0), StoreUnavailable)
+
+    # What must be so.
+
+    def answers(self, *expected: str) -> None:
+        how = {Refused: "refused", ZeroDivisionError: "defect", StoreUnavailable: "away"}
+        for each in expected:
+            answer = self.submitted.popleft()
+            error = answer.exception(patience.SECONDS)
+            assert (how[type(error)] if error else answer.result()) == each
+        assert not self.submitted
+
+    def names(self, *expected: str) -> None:
+        assert self.stored.names() == {*expected}
+
+    def commits(self, count: str) -> None:
+        assert self.stored.commits == int(count)
+
+    def told(self, *scopes: str) -> None:
+        """How many scopes each change had that the feed was told of."""
+        assert [str(len(changes.scopes)) for changes in self.house.told] == [*scopes]
+
+    def refusals(self, count: str) -> None:
+        assert self.stored.refused == int(count)
+
+    def setting(self, name: str, value: str) -> None:
+        found = self.look_up(lambda reading: reading.setting(name))
+        assert (found or "nothing") == value
+
+    def news(self, *subjects: str) -> None:
+        rows = self.look_up(lambda reading: reading.news_after(0, MAX_BATCH))
+        assert [one.subject for row in rows for one in news.decode(row.items)] == [*subjects]
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "writer.txt"))
+def test_the_story_holds(threaded: Busy, rows: list[tuple[int, str]]) -> None:
+    assert WriterStory(threaded).play("writer.txt", rows)
 
 
 def test_a_batch_has_a_limit(threaded: Busy) -> None:
@@ -110,88 +190,6 @@ def test_a_batch_has_a_limit(threaded: Busy) -> None:
     threaded.release()
     assert len([future.result(patience.SECONDS) for future in futures]) == MAX_BATCH + 1
     assert threaded.store.commits == 3
-
-
-def spoil(unit: UnitOfWork) -> None:
-    unit.store.put_setting("half", "done")
-    fail(unit)
-
-
-@pytest.mark.parametrize(
-    ("guilty", "error", "commits"), [(refuse, Refused, 2), (spoil, ZeroDivisionError, 3)]
-)
-def test_a_refusal_or_a_defect_fails_its_own_job_and_no_other(
-    threaded: Busy, guilty: Job, error: type[Exception], commits: int
-) -> None:
-    threaded.hold()
-    before, failed, after = map(threaded.writer.submit, (save("a"), guilty, save("b")))
-    threaded.release()
-    assert before.result(patience.SECONDS)[0] == "a"
-    assert after.result(patience.SECONDS)[0] == "b"
-    assert isinstance(failed.exception(patience.SECONDS), error)
-    assert threaded.store.names() == {"a", "b"}
-    assert threaded.store.commits == commits
-    assert isinstance(threaded.writer.submit(guilty).exception(patience.SECONDS), error)
-    with threaded.store.read() as reading:
-        assert reading.setting("half") is None
-
-
-def hold(host: str) -> Job:
-    placed = Hold(kind=HoldKind.HOST, name=host, reason="", by="ann", at=NOW)
-    return lambda unit: unit.take(Changes(holds=(placed,)))
-
-
-def test_a_refusal_leaves_nothing_of_what_its_job_changed(threaded: Busy) -> None:
-    def change_and_refuse(unit: UnitOfWork) -> None:
-        hold("half")(unit)
-        refuse(unit)
-
-    def store_and_refuse(unit: UnitOfWork) -> None:
-        hold("stored")(unit)
-        assert len(unit.store.holds()) == 2
-        refuse(unit)
-
-    for number, guilty in enumerate((change_and_refuse, store_and_refuse), 1):
-        threaded.hold()
-        futures = [threaded.writer.submit(job) for job in (save("a"), guilty, hold(f"h{number}"))]
-        threaded.release()
-        assert isinstance(futures[1].exception(patience.SECONDS), Refused)
-        kept = [f"h{each}" for each in range(1, number + 1)]
-        assert futures[2].result(patience.SECONDS) is None
-        with threaded.store.read() as reading:
-            assert [each.name for each in reading.holds()] == kept
-            rows = reading.news_after(0, MAX_BATCH)
-        told = [one.subject for row in rows for one in news.decode(row.items)]
-        assert told == [f"host {each}" for each in kept]
-    assert threaded.store.names() == {"a"}
-
-
-def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Busy) -> None:
-    threaded.hold()
-    threaded.store.away = True
-    futures = [threaded.writer.submit(save(name)) for name in "ab"]
-    threaded.release()
-    for future in futures:
-        with pytest.raises(StoreUnavailable, match="the disk is full"):
-            future.result(patience.SECONDS)
-    assert threaded.told == []
-    threaded.store.away = False
-    assert threaded.writer.submit(save("c")).result(patience.SECONDS)[0] == "c"
-    assert threaded.store.names() == {"c"}
-
-
-def test_jobs_that_run_alone_are_refused_once_the_store_is_away(threaded: Busy) -> None:
-    def spoil(unit: UnitOfWork) -> None:
-        threaded.store.away = True  # from the next transaction on
-        unit.take(cast("Changes", "no changes"))
-
-    threaded.hold()
-    futures = [threaded.writer.submit(job) for job in (spoil, save("b"), save("c"))]
-    threaded.release()
-    for future in futures:
-        with pytest.raises(StoreUnavailable):
-            future.result(patience.SECONDS)
-    assert threaded.store.refused == 1
 
 
 def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> None:
@@ -216,25 +214,6 @@ def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> 
         assert refused() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize(("seconds", "refused"), [(LONG_SECONDS + 0.1, True), (0.0, False)])
-def test_what_waits_behind_a_long_wait_for_the_store_is_refused_with_it(
-    threaded: Busy, seconds: float, refused: bool
-) -> None:
-    behind: list[Future[Any]] = []
-
-    def wait_in_vain(_: UnitOfWork) -> None:
-        behind.append(threaded.writer.submit(save("behind")))
-        threaded.clock.advance(timedelta(seconds=seconds))
-        raise StoreUnavailable("another program has it locked")
-
-    first = threaded.writer.submit(wait_in_vain)
-    with pytest.raises(StoreUnavailable):
-        first.result(patience.SECONDS)
-    assert isinstance(behind[0].exception(patience.SECONDS), StoreUnavailable) is refused
-    assert threaded.writer.submit(save("after")).result(patience.SECONDS)[0] == "after"
-    assert threaded.store.names() == ({"after"} if refused else {"behind", "after"})
 
 
 def test_a_writer_that_is_closed_while_the_store_is_away_ends(threaded: Busy) -> None:
@@ -298,20 +277,6 @@ def test_a_listener_that_raises_ends_the_feed_and_no_answer(threaded: Busy) -> N
     told = len(threaded.told)
     assert threaded.writer.submit(save("b")).result(patience.SECONDS)[0] == "b"
     assert (len(threaded.told), heard) == (told, []), "what is half changed is changed no more"
-
-
-def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Busy) -> None:
-    threaded.hold()
-    futures = [threaded.writer.submit(save(f"m{n}")) for n in range(5)]
-    threaded.release()
-    threaded.writer.close()
-    assert all(future.result(0) for future in futures)
-    with pytest.raises(StoreUnavailable, match="the service is stopping"):
-        threaded.writer.submit(save("late")).result(0)
-    with pytest.raises(StoreUnavailable, match="the service is stopping"):
-        threaded.writer.read(lambda reading: reading.scopes()).result(0)
-    assert "late" not in threaded.store.names()
-    threaded.writer.close()
 
 
 # Where a thread, the loop and the disk meet; `test_stress` lets chance choose the order.
