@@ -37,9 +37,7 @@ from store.values import (
     MINUTE,
     NOW,
     WEB,
-    drain,
     event,
-    hold,
     machine,
     operation,
     tombstone,
@@ -285,28 +283,7 @@ class TestMembers:
 
 
 class TestText:
-    """No text has a NUL character: not every database can store it."""
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            model.Changes(scopes=(msgspec.structs.replace(WEB, name="a\0b"),)),
-            model.Changes(scopes=(WEB,), machines=(machine("a", tags=(("role", "\0"),)),)),
-            with_maintenances(operation("1.1", description="\0")),
-            model.Changes(holds=(hold(model.HoldKind.EVERYTHING, reason="a\0"),)),
-            model.Changes(drains=(drain("\0h1"),)),
-        ],
-    )
-    def test_a_nul_is_refused_and_nothing_changes(
-        self, store: Store, changes: model.Changes
-    ) -> None:
-        with pytest.raises(model.Refused) as refused:
-            save(store, changes)
-        assert refused.value.code is ErrorCode.INVALID
-        with pytest.raises(model.Refused), store.write() as transaction:
-            transaction.put_setting("a", "\0")
-        with store.read() as reading:
-            assert reading.scopes() == {}
+    """No text has a NUL character (store.txt), but one may look like it."""
 
     def test_what_looks_like_a_nul_in_json_is_text_as_any(self, store: Store) -> None:
         save(store, model.Changes(scopes=(msgspec.structs.replace(WEB, name="\\u0000"),)))
