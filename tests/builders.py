@@ -198,14 +198,6 @@ class Bench:
         invariants.check(world)
         return decision
 
-    def take_turns(self) -> None:
-        """Have the units of all maintenances go on that can, as the service does by itself."""
-        changed = True
-        while changed:
-            goes_on = [number for number, one in self.snapshot.maintenances.items() if one.open]
-            decisions = [self.decide(commands.take_turns, number) for number in goes_on]
-            changed = any(decision.changes for decision in decisions)
-
     def order(self, kind: MaintenanceOrder, unit: str = "", number: int = 1) -> Decision:
         return self.decide(commands.order_maintenance, number, kind, unit, "bob")
 
@@ -242,13 +234,9 @@ class Bench:
             maintenances=() if maintenance is None else (maintenance,),
         )
 
-    def hold(self, kind: model.HoldKind, name: str = "", until: datetime | None = None) -> Decision:
-        hold = model.Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now, until=until)
+    def hold(self, kind: model.HoldKind, name: str = "") -> Decision:
+        hold = model.Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now)
         return self.decide(commands.place_hold, hold)
-
-    def release(self, kind: model.HoldKind, name: str = "") -> Decision:
-        hold = model.Hold(kind=kind, name=name, reason="", by="bob", at=self.now)
-        return self.decide(commands.release_hold, hold)
 
     def let_pass(self, time: timedelta) -> Decision:
         self.now += time
@@ -277,16 +265,6 @@ class Bench:
     def event(self, operation_id: str) -> model.OperationEvent:
         (event,) = self.operation(operation_id).events
         return event
-
-    def move(self, **hosts: str) -> Decision:
-        """Machines (keys, `_` for `-` where that is none) are on other hosts now."""
-        known = self.snapshot.machines
-        named = {n if n in known else n.replace("_", "-"): host for n, host in hosts.items()}
-        moved = {
-            name: msgspec.structs.replace(known[name], host=host) for name, host in named.items()
-        }
-        self.snapshot = msgspec.structs.replace(self.snapshot, machines=known | moved)
-        return self.decide(commands.follow_moves, named.keys())
 
     def scope(self, name: str) -> model.Scope:
         return self.snapshot.scopes[model.key(name)]

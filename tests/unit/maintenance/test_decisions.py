@@ -352,7 +352,7 @@ def test_a_maintenance_that_was_halted_elsewhere_recalls_what_has_not_started() 
     bench.ask(REBOOT, scope="web")
     halted = replace(bench.maintenance(), state=MaintenanceState.HALTED, reason="the tail is lost")
     bench.snapshot = applied(bench.snapshot, model.Changes(maintenances=(turns.recalled(halted),)))
-    bench.take_turns()
+    bench.decide(commands.take_turns, 1)
     assert bench.operation("1.1").status is EventStatus.CANCELED
     assert {unit.state for unit in bench.maintenance().units} == {UnitState.WAITING}
 
