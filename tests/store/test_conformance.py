@@ -26,14 +26,12 @@ from store.story import (
     StoreStory,
     append,
     append_alone,
-    new_change,
     relay,
     replica,
     save,
     seen,
 )
 from store.values import (
-    BATCH,
     MINUTE,
     NOW,
     WEB,
@@ -285,35 +283,6 @@ class TestText:
 
 class TestTogether:
     """All or nothing, one after the other, and kept."""
-
-    def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
-        save(store, model.Changes(scopes=(WEB, BATCH)))
-        stop = threading.Event()
-        torn: list[tuple[int, int, int]] = []
-
-        def watch() -> int:
-            looks = 0
-            while not stop.is_set():
-                with store.read() as reading:
-                    web = reading.scopes()["web"].incarnation
-                    batch = reading.scopes()["batch"].incarnation
-                    change = reading.position().sequence
-                looks += 1
-                if not web == batch == change:
-                    torn.append((web, batch, change))
-            return looks
-
-        with ThreadPoolExecutor(4) as threads:
-            watching = [threads.submit(watch) for _ in range(4)]
-            for number in range(1, 60):
-                both = (msgspec.structs.replace(s, incarnation=number) for s in (WEB, BATCH))
-                with store.write() as transaction:
-                    for scope in both:
-                        transaction.save(model.Changes(scopes=(scope,)))
-                    transaction.append(new_change(f"t{number}"))
-            stop.set()
-            assert sum(w.result() for w in watching) > 0
-        assert torn == []
 
     def test_a_view_is_of_the_instant_at_which_it_was_opened(self, store: Store) -> None:
         save(store, model.Changes(scopes=(WEB,)))

@@ -14,6 +14,7 @@ from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import connections, sql, sqlite
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
 from forewarn.vocabulary import EventStatus
+from store.story import save
 from store.values import BATCH, MINUTE, NOW, WEB, event, hold, machine, operation, with_maintenances
 
 FLEET = Changes(scopes=(BATCH,), machines=tuple(machine(f"m{n}", "batch") for n in range(5000)))
@@ -27,11 +28,6 @@ def store(tmp_path: Path) -> Iterator[sql.SqlStore]:
         transaction.save(Changes(scopes=(WEB,)))
     yield opened
     opened.close()
-
-
-def save(store: sql.SqlStore, changes: Changes) -> None:
-    with store.write() as transaction:
-        transaction.save(changes)
 
 
 def assert_only_web_is_there(store: sql.SqlStore) -> None:
@@ -97,7 +93,8 @@ def test_nothing_is_committed_after_a_failure_that_was_swallowed(store: sql.SqlS
 ON_A_SMALL_DISK = """
 import pathlib, subprocess, sys
 from forewarn.store import port, sqlite
-from store.test_trouble import FLEET, assert_only_web_is_there, save
+from store.story import save
+from store.test_trouble import FLEET, assert_only_web_is_there
 from forewarn.maintenance.model import Changes
 from store.values import WEB
 
