@@ -13,13 +13,13 @@ import pytest
 import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, HostFacts, Operation, Policy, Queueing, Sighting
+from forewarn.maintenance.model import Changes, Operation, Policy, Queueing, Sighting
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.maintenance.relays import Relay
 from forewarn.store.port import StoreUnavailable
@@ -201,7 +201,7 @@ class Busy(House):
         super().close()
 
 
-class Scripted:
+class Scripted(Connector):
     """A connector that does what the test tells it, and writes down what it was asked."""
 
     def __init__(self) -> None:
@@ -235,12 +235,6 @@ class Scripted:
 
     async def sweep(self, live: Collection[str]) -> None:
         self.swept.append(live)
-
-    async def survey(self) -> dict[str, HostFacts]:
-        return {}
-
-    async def reboot_host(self, host: str) -> Outcome:
-        raise NotImplementedError
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ import pytest
 import patience
 from control.conftest import Counting
 from forewarn.clock import SystemClock
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.heartbeat import Heartbeat
@@ -110,7 +110,7 @@ class Stalling(Counting):
             self._chance.stall(0.1)
 
 
-class Connector:
+class HurriedConnector(Connector):
     """Takes its time, fails, loses results; and notices two attempts at once."""
 
     def __init__(self, clock: ServiceClock, chance: Chance, wrong: list[str]) -> None:
@@ -132,18 +132,6 @@ class Connector:
     async def check(self, task: Task) -> Outcome | Found:
         with self._alone(task):
             return self._random.choice([Found.NOT_DONE, Outcome(succeeded=True)])
-
-    async def forget(self, task: Task) -> None:
-        await asyncio.sleep(0)
-
-    async def sweep(self, live: Collection[str]) -> None:
-        await asyncio.sleep(0)
-
-    async def survey(self) -> dict[str, model.HostFacts]:
-        return {}
-
-    async def reboot_host(self, host: str) -> Outcome:
-        raise NotImplementedError
 
     @contextmanager
     def _alone(self, task: Task) -> Iterator[None]:
@@ -216,7 +204,7 @@ class Stress:
         )
         self.heartbeat = Heartbeat(self.plane, self.watch, real)
         self.ticker = Ticker(self.plane, self.watch, Retention())
-        self.connector = Connector(self.clock, Chance(seed, "connector"), self.wrong)
+        self.connector = HurriedConnector(self.clock, Chance(seed, "connector"), self.wrong)
         self.executor = Executor(self.plane, self.connector, self.watch, "here")
         self.mirror = Mirror(self.wrong)
         self.inventory = Inventory(self.mirror.machines, lambda _: None)
