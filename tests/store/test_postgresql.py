@@ -207,12 +207,6 @@ def test_the_story_holds(url: str, proxy: TcpProxy, rows: list[tuple[int, str]])
         told.close()
 
 
-def save_and_append(store: Store, token: str) -> None:
-    with store.write() as transaction:
-        transaction.save(Changes(scopes=(BATCH,)))
-        append(transaction, token)
-
-
 def what_is_there(store: Store) -> tuple[set[str], Position]:
     with store.read() as reading:
         return set(reading.scopes()), reading.position()
@@ -264,21 +258,17 @@ def told_to_go_on(holder: forked.Forked) -> str:
     return said
 
 
-@pytest.fixture
-def patient(url: str) -> Iterator[PostgresqlStore]:
-    opened = postgresql.open_store(url)
-    yield opened
-    opened.close()
-
-
 def test_a_holder_of_the_lock_that_is_frozen_loses_it_and_changes_nothing(
-    patient: PostgresqlStore, holder: forked.Forked
+    url: str, holder: forked.Forked
 ) -> None:
     holder.send_signal(signal.SIGSTOP)
-    save_and_append(patient, "a")  # waits until the other has lost the lock
-    holder.send_signal(signal.SIGCONT)
-    assert told_to_go_on(holder) == "StoreUnavailable\n"
-    assert what_is_there(patient) == SAVED
+    with opened(url) as patient:
+        with patient.write() as transaction:  # waits until the other has lost the lock
+            transaction.save(Changes(scopes=(BATCH,)))
+            append(transaction, "a")
+        holder.send_signal(signal.SIGCONT)
+        assert told_to_go_on(holder) == "StoreUnavailable\n"
+        assert what_is_there(patient) == SAVED
 
 
 def test_a_holder_of_the_lock_that_decides_for_long_keeps_it(
