@@ -19,8 +19,8 @@ from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import Changes, Policy, Queueing, Sighting
 from forewarn.maintenance.world import World
-from forewarn.store.port import Replica
 from forewarn.store.sql import Store
+from store.story import replica
 from stories import elapsed_at, on_a_loop
 
 
@@ -70,9 +70,13 @@ class Process:
             listening=self.watch.listening,
             sighting=self.sightings,
         )
-        own = Replica(name=name, process="1", version="1", started_at=NOW, beat_at=NOW)
         self.replicas = Replicas(
-            store, own, self.follower, self.watch, real, sightings=self.sightings
+            store,
+            replica(name, beat_at=NOW),
+            self.follower,
+            self.watch,
+            real,
+            sightings=self.sightings,
         )
         self.serving = False
         self.heartbeat = Heartbeat(

@@ -31,7 +31,7 @@ from forewarn.maintenance.model import (
     Refused,
     Stay,
 )
-from forewarn.maintenance.relays import Relay, new_token
+from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turns import Obstacle
@@ -43,6 +43,7 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.vocabulary import ErrorCode, EventSource
+from store.story import relay
 from stories import RUNNER, elapsed, listed, stories_beside
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
@@ -218,10 +219,7 @@ class SiteStory(PlaneStory):
         done(self.plane.order(relay_watch.create_token, token))
 
     def relay_asks(self, host: str) -> None:
-        now = self.clock.now()
-        times = {"started_at": now, "heard_at": now, "due_at": now}
-        told = {"replica": "a", "version": "1", "etag": "", "machines": 0}
-        self.stored.hear([Relay(host=host, **told, **times)])
+        self.stored.hear([relay(host, self.clock.now())])
 
     def stop_drains(self) -> None:
         """The part that drives drains ends at once, and well."""

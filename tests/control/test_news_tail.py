@@ -9,7 +9,8 @@ from forewarn.clock import SystemClock
 from forewarn.control import changefeed
 from forewarn.control.changefeed import NewsTail, Reached
 from forewarn.maintenance import news
-from forewarn.store.port import ChangeRecord, StoreUnavailable
+from forewarn.store.port import StoreUnavailable
+from store.story import new_change
 
 ITEM = news.encode([news.lost(1, "r1", NOW)])
 LARGE = news.encode([news.lost(1, "r" * 1000, NOW)] * 100)
@@ -17,8 +18,7 @@ LARGE = news.encode([news.lost(1, "r" * 1000, NOW)] * 100)
 
 def append(store: Counting, items: bytes = ITEM, skip: int = 0) -> int:
     with store.write() as transaction:
-        token = str(transaction.position().sequence)
-        change = ChangeRecord(token=token, replica="r", at=NOW, format=0, body=b"")
+        change = new_change(str(transaction.position().sequence))
         return transaction.append(change, items, skip).sequence
 
 

@@ -12,6 +12,7 @@ from forewarn.maintenance import relays
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import LATE, Relay, RelayTerms, new_token
 from forewarn.vocabulary import AccessRole
+from store import story
 from stories import Told, elapsed, stories_beside
 
 TERMS = RelayTerms(
@@ -25,17 +26,8 @@ SECONDS = st.integers(-300, 300).map(lambda seconds: NOW + seconds * SECOND)
 
 
 def relay(heard_at: datetime = NOW, waits: timedelta = MINUTE, **fields: object) -> Relay:
-    known: dict[str, object] = {
-        "host": "h1",
-        "replica": "a",
-        "version": "1",
-        "started_at": NOW - MINUTE,
-        "heard_at": heard_at,
-        "due_at": heard_at + waits,
-        "etag": "e.7.d",
-        "machines": 3,
-    }
-    return msgspec.convert(known | fields, Relay)
+    made = {"heard_at": heard_at, "due_at": heard_at + waits, "started_at": NOW - MINUTE}
+    return story.relay(**made | fields)
 
 
 def token(digest: str, minutes: int, *, used: bool = False) -> Token:
