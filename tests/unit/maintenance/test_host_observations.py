@@ -18,6 +18,7 @@ from forewarn.maintenance.host_observations import (
     Survey,
 )
 from forewarn.maintenance.model import Machine
+from store import values
 from stories import Told, elapsed, elapsed_at, listed, stories_beside
 
 IDS = {f"g{n}": f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2)}
@@ -127,9 +128,7 @@ class HostStory(Told):
 
 
 def machine(name: str, host: str) -> Machine:
-    return Machine(
-        name=name, scope="web", update_domain=0, fault_domain=0, vm_id=IDS[name], host=host
-    )
+    return values.machine(name, host=host, vm_id=IDS[name])
 
 
 def domain(told: str) -> Domain:
