@@ -41,6 +41,7 @@ from forewarn.maintenance.units import (
 )
 from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
+from store.values import drain
 from stories import Told, elapsed, elapsed_at, stories_beside
 
 TIMES: Final = ("opens_at", "closes_at", "approval_until")
@@ -321,15 +322,11 @@ def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -
 
 
 def drained(host: str, state: model.HostState, **guests: str) -> model.Drain:
-    moved = {name: {"name": name, "vm_id": name, "to_host": to} for name, to in guests.items()}
-    return model.Drain(
-        host=host,
-        state=state,
-        reboot=True,
-        guests=tuple(model.DrainGuest(way=model.Way.LIVE, **one) for one in moved.values()),
-        requested_at=NOW,
-        changed_at=NOW,
+    moved = tuple(
+        model.DrainGuest(way=model.Way.LIVE, name=name, vm_id=name, to_host=to)
+        for name, to in guests.items()
     )
+    return drain(host, state=state, reboot=True, guests=moved)
 
 
 @pytest.mark.parametrize(
