@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import msgspec
 import pytest
@@ -26,16 +25,16 @@ from forewarn.control.heartbeat import SETTING, Heartbeat
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.service_clock import ClockJumped, ClockScale, Served, ServiceClock
 from forewarn.control.ticker import Ticker
-from forewarn.control.writer import ThreadWriter, Writer
+from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance import relays
 from forewarn.maintenance.model import Changes, Drain, HostState, Operation, Sighting
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.maintenance.world import NOTHING
 from forewarn.store.port import JUMP, Replica, StoreUnavailable
 from forewarn.store.sql import Transaction
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import EventType
 from store.shared import SharedStore
-from stories import elapsed, on_a_loop, stories_beside
+from stories import RUNNER, elapsed, on_a_loop, stories_beside
 
 HOUR = timedelta(hours=1)
 replace = msgspec.structs.replace
@@ -50,6 +49,8 @@ class TimeStory(ProcessStory):
         self.clock = house.clock
         self.before: dict[str, Sighting] = {}
         """What machines asked any process."""
+        self.parts: list[tuple[Heartbeat | Ticker, asyncio.Task[None]]] = []
+        self.hung: Future[None] = Future()
         done(house.plane.apply_fleet(FLEET))
         self.restart()
         self.addressed("", [])
@@ -91,6 +92,35 @@ class TimeStory(ProcessStory):
         self.processes["only"] = self.at = began.begin()
         if not closed:
             self.open()
+
+    def run(self, part: str) -> None:
+        """The heartbeat or the ticker runs, until the story ends."""
+        ticker = Ticker(self.plane, self.at.watch, Retention())
+        one = self.at.heartbeat if part == "heartbeat" else ticker
+        self.parts.append((one, RUNNER.get_loop().create_task(one.run())))
+
+    def end(self) -> None:
+        for part, task in self.parts:
+            part.stop()
+            RUNNER.run(asyncio.wait_for(task, patience.SECONDS))
+
+    def until(self, span: str, looks: str = "") -> None:
+        """Let time pass in which those parts run; the loop may be looked at, and no more."""
+        while self.clock.now() < self.moment(span):
+            self.clock.advance(SECOND / 4)
+            if looks:
+                self.look()
+            RUNNER.run(patience.settled())
+
+    def hang(self) -> None:
+        """No setting is written before `let-go`."""
+        self.plane.put_setting = lambda *_: self.hung  # type: ignore[method-assign]
+
+    def let_go(self) -> None:
+        self.hung.set_result(None)
+
+    def store_down(self, how: str = "") -> None:
+        assert (self.at.heartbeat.store_down is not None) is (how == "yes")
 
     def reboots(self, host: str) -> None:
         """A drain has asked for the reboot of a host."""
@@ -147,7 +177,11 @@ class TimeStory(ProcessStory):
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "time.txt"))
 def test_the_story_holds(house: House, rows: list[tuple[int, str]]) -> None:
-    assert TimeStory(house).play("time.txt", rows)
+    told = TimeStory(house)
+    try:
+        assert told.play("time.txt", rows)
+    finally:
+        told.end()
 
 
 # Replicas of one store.
@@ -367,59 +401,6 @@ def test_a_clock_that_was_asked_late_or_answers_late_has_not_jumped() -> None:
         assert watch.tell(at, asked) == at
     with pytest.raises(ClockJumped, match=r"3\.0 s ahead"):
         watch.tell(NOW + MINUTE + 3 * SECOND, asked)
-
-
-async def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Process) -> None:
-    hung: Future[None] = Future()
-
-    class Hung(Plane):
-        def put_setting(self, name: str, value: str) -> "Future[Any]":
-            return hung
-
-    heartbeat = Heartbeat(
-        Hung(Writer(start.store, start.watch, start.feed), mint("h")),
-        start.watch,
-        start.real,
-    )
-
-    async def let_pass(time: timedelta) -> None:
-        for _ in range(int(time / SECOND * 4)):
-            start.real.advance(SECOND / 4)
-            await patience.settled()
-
-    running = asyncio.create_task(heartbeat.run())
-    await let_pass(4 * SECOND)
-    assert heartbeat.store_down is None
-    await let_pass(2 * SECOND)
-    assert heartbeat.store_down is not None
-    hung.set_result(None)
-    await let_pass(SECOND)
-    assert heartbeat.store_down is None
-    heartbeat.stop()
-    await running
-
-
-async def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(
-    start: Process,
-) -> None:
-    async def let_pass(time: timedelta) -> None:
-        await patience.settled()
-        start.real.advance(time)
-        await patience.settled()
-
-    ticker = Ticker(start.plane, start.watch, Retention())
-    running = asyncio.create_task(ticker.run())
-    start.real.advance(10 * SECOND)
-    start.watch.beat()  # what is owed is not given back here
-    for _ in range(15 * 60 + 4):
-        start.watch.beat()
-        await let_pass(SECOND)
-    assert operation(start).status is EventStatus.SCHEDULED
-    start.watch.pay(start.watch.owed)
-    await let_pass(2 * SECOND)
-    assert operation(start).status is EventStatus.STARTED
-    ticker.stop()
-    await running
 
 
 # With real threads, one order at a time.
