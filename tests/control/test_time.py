@@ -100,6 +100,8 @@ class TimeStory(ProcessStory):
         self.parts.append((one, RUNNER.get_loop().create_task(one.run())))
 
     def end(self) -> None:
+        if not self.hung.done():
+            self.let_go()
         for part, task in self.parts:
             part.stop()
             RUNNER.run(asyncio.wait_for(task, patience.SECONDS))
