@@ -27,7 +27,7 @@ from forewarn.control.service_clock import ClockJumped, ClockScale, Served, Serv
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance import relays
-from forewarn.maintenance.model import Changes, Drain, HostState, Operation, Sighting
+from forewarn.maintenance.model import Changes, Drain, HostState, Sighting
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.maintenance.world import NOTHING
 from forewarn.store.port import JUMP, Replica, StoreUnavailable
@@ -36,7 +36,6 @@ from forewarn.vocabulary import EventType
 from store.shared import SharedStore
 from stories import RUNNER, elapsed, on_a_loop, stories_beside
 
-HOUR = timedelta(hours=1)
 replace = msgspec.structs.replace
 
 
@@ -344,19 +343,6 @@ def test_a_transaction_whose_time_has_jumped_decides_nothing() -> None:
 # One start.
 
 
-def operation(process: Process) -> Operation:
-    with process.store.read() as reading:
-        return reading.operations(["1.1"])["1.1"]
-
-
-@pytest.fixture
-def start(house: House) -> Process:
-    started = Process(house.store, house.clock).begin().open()
-    house.plane = started.plane
-    house.ask(EventType.REBOOT, "web-0")
-    return started
-
-
 @pytest.mark.parametrize("scale", [1.0, 60.0])
 def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float) -> None:
     real = ManualClock(NOW)
@@ -381,17 +367,20 @@ def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float)
 
 @pytest.mark.parametrize("step", [1.9 * SECOND, -1.9 * SECOND])
 def test_a_small_step_is_followed_little_by_little_and_time_never_goes_back(
-    start: Process, step: timedelta
+    step: timedelta,
 ) -> None:
-    start.real.jump(step)
-    before = start.watch.now()
+    real = ManualClock(NOW)
+    watch = ServiceClock(real)
+    watch.open()
+    real.jump(step)
+    before = watch.now()
     for _ in range(100):
-        start.real.advance(SECOND)
-        start.watch.beat()
-        assert 0.9 * SECOND < start.watch.now() - before < 1.1 * SECOND
-        before = start.watch.now()
-    assert abs(start.watch.now() - start.real.now()) < 0.001 * SECOND
-    assert start.watch.may_start()
+        real.advance(SECOND)
+        watch.beat()
+        assert 0.9 * SECOND < watch.now() - before < 1.1 * SECOND
+        before = watch.now()
+    assert abs(watch.now() - real.now()) < 0.001 * SECOND
+    assert watch.may_start()
 
 
 def test_a_clock_that_was_asked_late_or_answers_late_has_not_jumped() -> None:
