@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,7 +38,10 @@ from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy
 from forewarn.store.port import StoreUnavailable
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import EventType
+
+T = TypeVar("T")
 
 REBOOT = Request(event_type=EventType.REBOOT, requested_by="ann")
 HOSTS = UnitTargets(hosts=("h1", "h2", "h3"))
@@ -126,8 +129,6 @@ class Rebooted(SimulatedConnector):
 class Site:
     """A service without sockets, whose processes can be killed and started again."""
 
-    rules = Policy()
-
     def __init__(self, of: fleet_file.Fleet = FLEET) -> None:
         self.store = Mortal()
         self.clock = ManualClock(NOW)
@@ -143,13 +144,16 @@ class Site:
         self._wire()
         done(self.plane.apply_fleet(of))
 
-    def machines(self) -> list[Machine]:
+    def look(self, question: Callable[[Reading], T]) -> T:
         with self.store.read() as reading:
-            return [*reading.machines().values()]
+            return question(reading)
+
+    def machines(self) -> list[Machine]:
+        return [*self.look(lambda reading: reading.machines()).values()]
 
     def _wire(self) -> None:
         self.feed = Changefeed()
-        self.plane = Plane(Writer(self.store, self.clock, self.feed), self._mint, self.rules)
+        self.plane = Plane(Writer(self.store, self.clock, self.feed), self._mint, Policy())
         self.hosts = HostDrains(
             self.plane, self.connector, self.clock, self.machines, self.host_back
         )
@@ -160,8 +164,7 @@ class Site:
     def start(self) -> None:
         self._wire()
         done(self.plane.release_claims())
-        with self.store.read() as reading:
-            known = everything(state_of(reading))
+        known = self.look(lambda reading: everything(state_of(reading)))
         self.hosts.learn(known)
         self.maintenances.learn(known)
         for part in (self.ticker, self.executor, self.maintenances, self.hosts):
@@ -206,12 +209,11 @@ class Site:
                     return
 
     def live(self) -> list[Operation]:
-        with self.store.read() as reading:
-            return [o for o in reading.live_operations().values() if not o.status.over]
+        live = self.look(lambda reading: reading.live_operations())
+        return [one for one in live.values() if not one.status.over]
 
     def drains(self) -> dict[str, Drain]:
-        with self.store.read() as reading:
-            return reading.drains()
+        return self.look(lambda reading: reading.drains())
 
     def state(self, host: str) -> HostState:
         drain = self.drains().get(host)
@@ -242,14 +244,8 @@ class Site:
         if drained and asked.draining is None:
             asked = msgspec.structs.replace(asked, draining=DrainOptions(reboot=True))
         survey = self.survey_of(drained) if drained else None
-        with self.store.read() as reading:
-            return maintenances.prepared(
-                state_of(reading),
-                asked,
-                self.plane.policy,
-                now=self.clock.now(),
-                survey=survey,
-            )
+        state, now = self.look(state_of), self.clock.now()
+        return maintenances.prepared(state, asked, self.plane.policy, now=now, survey=survey)
 
     def begin(
         self, targets: UnitTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
@@ -266,8 +262,7 @@ class Site:
         self.clock.advance(max(SECOND / 1000, (until - self.clock.monotonic()) * SECOND))
 
     def maintenance(self, number: int = 1) -> Maintenance:
-        with self.store.read() as reading:
-            return reading.maintenances([number])[number]
+        return self.look(lambda reading: reading.maintenances([number]))[number]
 
     async def reach(
         self, ready: Callable[[], bool], *, approving: bool = True, rounds: int = 300
