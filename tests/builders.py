@@ -7,25 +7,8 @@ from typing import Any
 
 import msgspec
 
-from forewarn.maintenance import commands, fleet_file, invariants, planner
-from forewarn.maintenance.model import (
-    Approval,
-    Changes,
-    DrainOptions,
-    Hold,
-    HoldKind,
-    Machine,
-    Maintenance,
-    Operation,
-    OperationEvent,
-    Policy,
-    Queueing,
-    Refused,
-    Scope,
-    Sighting,
-    Tombstone,
-    key,
-)
+from forewarn.maintenance import commands, fleet_file, invariants, model, planner
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.transitions import Decision
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind
@@ -83,13 +66,15 @@ def mint(prefix: str = "0") -> Callable[[], str]:
     return lambda: f"{prefix * 8}-0000-4000-8000-{next(numbers):012x}"
 
 
-def maintenance(*names: str, waves: Mapping[str, int] | None = None, **policy: Any) -> Maintenance:
+def maintenance(
+    *names: str, waves: Mapping[str, int] | None = None, **policy: Any
+) -> model.Maintenance:
     """Maintenance 1, a Reboot of hosts that take their turns by a policy."""
     units = tuple(
         Unit(name=name, kind=UnitKind.HOST, wave=(waves or {}).get(name, 0))
         for name in names or ("h0", "h1", "h2", "h3")
     )
-    return Maintenance(
+    return model.Maintenance(
         number=1,
         event_type=EventType.REBOOT,
         source=EventSource.PLATFORM,
@@ -99,7 +84,7 @@ def maintenance(*names: str, waves: Mapping[str, int] | None = None, **policy: A
         duration_seconds=-1,
         live_migration=False,
         policy=TurnPolicy(**policy),
-        draining=DrainOptions(reboot=True),
+        draining=model.DrainOptions(reboot=True),
         units=units,
         state=MaintenanceState.RUNNING,
         requested_by="ann",
@@ -108,15 +93,29 @@ def maintenance(*names: str, waves: Mapping[str, int] | None = None, **policy: A
     )
 
 
+def survey_of(places: Mapping[str, Iterable[model.Machine]], **told: Any) -> HostSurvey:
+    """A look that finds machines on their hosts, which are fine but for what is told of them."""
+    facts = {"answers": True, "boot_id": "1", "can_reboot": True, "free_memory_mib": 100_000}
+    hosts = {}
+    for host, there in places.items():
+        guests = (
+            model.GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
+            for one in there
+        )
+        hosts[host] = model.HostFacts(**facts | told, guests=tuple(guests))
+    keys = {one.vm_id: one.key for there in places.values() for one in there}
+    return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A World at one instant, with what is over besides: a test may keep it and alter a copy."""
 
-    scopes: dict[str, Scope] = {}
-    machines: dict[str, Machine] = {}
-    operations: dict[str, Operation] = {}
-    maintenances: dict[int, Maintenance] = {}
-    holds: tuple[Hold, ...] = ()
-    tombstones: dict[str, Tombstone] = {}
+    scopes: dict[str, model.Scope] = {}
+    machines: dict[str, model.Machine] = {}
+    operations: dict[str, model.Operation] = {}
+    maintenances: dict[int, model.Maintenance] = {}
+    holds: tuple[model.Hold, ...] = ()
+    tombstones: dict[str, model.Tombstone] = {}
     retired: dict[str, int] = {}
 
     @classmethod
@@ -132,11 +131,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return World(LiveState(**tables))
 
 
-def succeed(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:
+def succeed(before: Snapshot, after: Snapshot, changes: model.Changes | None = None) -> None:
     """Have one snapshot follow another, as a decision changed it; None for all that differs."""
     world = before.world()
     mark = world.mark()
-    differs = Changes(
+    differs = model.Changes(
         scopes=_new(before.scopes, after.scopes),
         machines=_new(before.machines, after.machines),
         operations=_new(before.operations, after.operations),
@@ -145,7 +144,7 @@ def succeed(before: Snapshot, after: Snapshot, changes: Changes | None = None) -
     invariants.check_succession(world, world.since(mark), differs if changes is None else changes)
 
 
-def _in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+def _in_order(holds: Iterable[model.Hold]) -> tuple[model.Hold, ...]:
     return tuple(sorted(holds, key=lambda hold: (hold.at, hold.kind, hold.name)))
 
 
@@ -153,22 +152,11 @@ def _new(before: dict[Any, Any], after: dict[Any, Any]) -> tuple[Any, ...]:
     return tuple(value for name, value in after.items() if before.get(name) != value)
 
 
-def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
+def applied(snapshot: Snapshot, changes: model.Changes) -> Snapshot:
     """What a store would hold after these changes."""
-    machines = {k: m for k, m in snapshot.machines.items() if k not in changes.removed_machines}
-    scopes = {k: s for k, s in snapshot.scopes.items() if k not in changes.removed_scopes}
-    return Snapshot(
-        scopes=scopes | {scope.key: scope for scope in changes.scopes},
-        machines=machines | {machine.key: machine for machine in changes.machines},
-        operations=snapshot.operations | {o.id: o for o in changes.operations},
-        maintenances=snapshot.maintenances | {m.number: m for m in changes.maintenances},
-        tombstones={k: v for k, v in snapshot.tombstones.items() if k not in changes.revived}
-        | {tombstone.key: tombstone for tombstone in changes.tombstones},
-        holds=_in_order(
-            (*(hold for hold in snapshot.holds if hold not in changes.released), *changes.holds)
-        ),
-        retired=snapshot.retired,
-    )
+    world = snapshot.world()
+    world.take(changes)
+    return Snapshot.of(world)
 
 
 class Bench:
@@ -178,8 +166,8 @@ class Bench:
         self.now = now
         self.mint = mint("a")
         self.numbers = itertools.count(1)
-        self.policy = Policy()
-        self.sightings: dict[str, Sighting] = {}
+        self.policy = model.Policy()
+        self.sightings: dict[str, model.Sighting] = {}
         first = fleet_file.apply(World(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
         self._filled: tuple[Snapshot, World] | None = None
@@ -201,7 +189,7 @@ class Bench:
                 self.policy,
                 sighting=self.sightings.get,
             )
-        except Refused:
+        except model.Refused:
             assert Snapshot.of(world) == self.snapshot
             raise
         self.snapshot = applied(self.snapshot, decision.changes)
@@ -210,18 +198,10 @@ class Bench:
         invariants.check(world)
         return decision
 
-    def take_turns(self) -> None:
-        """Have the units of all maintenances go on that can, as the service does by itself."""
-        changed = True
-        while changed:
-            goes_on = [number for number, one in self.snapshot.maintenances.items() if one.open]
-            decisions = [self.decide(commands.take_turns, number) for number in goes_on]
-            changed = any(decision.changes for decision in decisions)
-
     def order(self, kind: MaintenanceOrder, unit: str = "", number: int = 1) -> Decision:
         return self.decide(commands.order_maintenance, number, kind, unit, "bob")
 
-    def maintenance(self, number: int = 1) -> Maintenance:
+    def maintenance(self, number: int = 1) -> model.Maintenance:
         return self.snapshot.maintenances[number]
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Decision:
@@ -230,7 +210,7 @@ class Bench:
 
     def ask_each_domain(self, event_type: EventType = EventType.REBOOT) -> None:
         """Ask for each update domain of `web` by itself: 1.1, 2.1 and 3.1, all announced."""
-        self.policy = msgspec.structs.replace(self.policy, queue=Queueing.START)
+        self.policy = msgspec.structs.replace(self.policy, queue=model.Queueing.START)
         for domain in range(3):
             self.ask(event_type, f"web-{domain}", f"web-{domain + 3}")
 
@@ -239,8 +219,8 @@ class Bench:
             commands.approve_events, event_ids=event_ids, approval=self.word(), scope=scope
         )
 
-    def word(self, by: str = "web-0") -> Approval:
-        return Approval(kind=ApproverKind.GUEST, by=by, address="10.0.0.10", at=self.now)
+    def word(self, by: str = "web-0") -> model.Approval:
+        return model.Approval(kind=ApproverKind.GUEST, by=by, address="10.0.0.10", at=self.now)
 
     def cancel(self, *operations: str, maintenance: int | None = None) -> Decision:
         if maintenance is not None:
@@ -254,13 +234,9 @@ class Bench:
             maintenances=() if maintenance is None else (maintenance,),
         )
 
-    def hold(self, kind: HoldKind, name: str = "", until: datetime | None = None) -> Decision:
-        hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now, until=until)
+    def hold(self, kind: model.HoldKind, name: str = "") -> Decision:
+        hold = model.Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now)
         return self.decide(commands.place_hold, hold)
-
-    def release(self, kind: HoldKind, name: str = "") -> Decision:
-        hold = Hold(kind=kind, name=name, reason="", by="bob", at=self.now)
-        return self.decide(commands.release_hold, hold)
 
     def let_pass(self, time: timedelta) -> Decision:
         self.now += time
@@ -283,22 +259,12 @@ class Bench:
             message=message,
         )
 
-    def operation(self, operation_id: str) -> Operation:
+    def operation(self, operation_id: str) -> model.Operation:
         return self.snapshot.operations[operation_id]
 
-    def event(self, operation_id: str) -> OperationEvent:
+    def event(self, operation_id: str) -> model.OperationEvent:
         (event,) = self.operation(operation_id).events
         return event
 
-    def move(self, **hosts: str) -> Decision:
-        """Machines (keys, `_` for `-` where that is none) are on other hosts now."""
-        known = self.snapshot.machines
-        named = {n if n in known else n.replace("_", "-"): host for n, host in hosts.items()}
-        moved = {
-            name: msgspec.structs.replace(known[name], host=host) for name, host in named.items()
-        }
-        self.snapshot = msgspec.structs.replace(self.snapshot, machines=known | moved)
-        return self.decide(commands.follow_moves, named.keys())
-
-    def scope(self, name: str) -> Scope:
-        return self.snapshot.scopes[key(name)]
+    def scope(self, name: str) -> model.Scope:
+        return self.snapshot.scopes[model.key(name)]

@@ -99,7 +99,16 @@ class Told:
 
     def go_to(self, elapsed: timedelta) -> None:
         """Let time pass until then."""
-        raise NotImplementedError
+        self.now = self.beginning + elapsed
+
+    def moment(self, told: str) -> datetime:
+        """Return a time by its distance from the beginning: `-2m`."""
+        return self.beginning + elapsed(told)
+
+    def addressed(self, verb: str, names: list[str]) -> list[str]:
+        """Return the words of a line without the one that says who is to do it."""
+        del verb
+        return names
 
     def compare(self, found: object, told: dict[str, str], **facts: Any) -> None:
         """Compare facts with how a line tells them; a time that is told as `yes` may be any."""
@@ -122,6 +131,7 @@ class Told:
             verb, *names = names or [""]
         if not verb:
             return
+        names = self.addressed(verb, names)
         refused = options.pop("refused", "").split()
         says, unsaid = options.pop("refused_saying", ""), options.pop("refused_without", "\0")
         act = getattr(self, verb.replace("-", "_") + "_" * keyword.iskeyword(verb))
@@ -150,7 +160,9 @@ def said(fact: object) -> str:
 
 
 def elapsed(told: str) -> timedelta:
-    """Return a span, which may be of a fraction of seconds: `1.5s`."""
+    """Return a span, which may be of a fraction of seconds, or of the past: `1.5s`, `-2m`."""
+    if told.startswith("-"):
+        return -elapsed(told[1:])
     fraction = "." in told and told.endswith("s")
     return timedelta(seconds=float(told[:-1])) if fraction else times.span(told)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,16 +13,17 @@ import pytest
 import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, HostFacts, Operation, Policy, Queueing, Sighting
+from forewarn.maintenance.model import Changes, Operation, Policy, Queueing, Sighting
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.maintenance.relays import Relay
 from forewarn.store.port import StoreUnavailable
+from forewarn.store.queries import Reading
 from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
@@ -33,19 +34,40 @@ def done(future: "Future[Any]") -> Any:
     return future.result(timeout=patience.SECONDS)
 
 
+def raising(error: Exception) -> Callable[[], None]:
+    """Return what raises it."""
+
+    def raises() -> None:
+        raise error
+
+    return raises
+
+
 def put(plane: Plane, changes: Changes) -> None:
     """Change what no rule would."""
     done(plane.order(lambda unit, _: unit.take(changes)))
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 class Counting(Wrapped):
-    """A real store that counts commits, and can be away, or blind to what was seen."""
+    """A real store that counts, and can be away, blind to what was seen, or in other trouble.
+
+    `before_write`, `before_commit`, `after_commit` and `after_read` are called then: they may wait,
+    or raise what the store would.
+    """
+
+    before_write: Callable[[], None] = staticmethod(nothing)
+    before_commit: Callable[[], None] = staticmethod(nothing)
+    after_commit: Callable[[], None] = staticmethod(nothing)
+    after_read: Callable[[], None] = staticmethod(nothing)
 
     def __init__(self, inner: Store | None = None) -> None:
         super().__init__(inner or InMemoryStore())
-        self.commits = 0
+        self.commits = self.reads = self.refused = 0
         self.away = self.blind = False
-        self.refused = 0
         self.fails_in = 0
         """It is away for this one of the next transactions."""
 
@@ -55,17 +77,29 @@ class Counting(Wrapped):
         if self.away or self.fails_in == 0:
             self.refused += 1
             raise StoreUnavailable("the disk is full")
+        self.before_write()
         with super().write() as transaction:
             yield transaction
+            self.before_commit()
         self.commits += 1
+        self.after_commit()
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        self.reads += 1
+        with super().read() as reading:
+            yield reading
+        self.after_read()
 
     def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         if self.away:
+            self.refused += 1
             raise StoreUnavailable("the disk is full")
         super().hear(relays, at)
 
     def see(self, seen: Mapping[str, Sighting], at: datetime) -> None:
         if self.blind:
+            self.refused += 1
             raise StoreUnavailable("the disk is full")
         super().see(seen, at)
 
@@ -167,7 +201,7 @@ class Busy(House):
         super().close()
 
 
-class Scripted:
+class Scripted(Connector):
     """A connector that does what the test tells it, and writes down what it was asked."""
 
     def __init__(self) -> None:
@@ -201,12 +235,6 @@ class Scripted:
 
     async def sweep(self, live: Collection[str]) -> None:
         self.swept.append(live)
-
-    async def survey(self) -> dict[str, HostFacts]:
-        return {}
-
-    async def reboot_host(self, host: str) -> Outcome:
-        raise NotImplementedError
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """A service without sockets, whose processes can be killed: it drives drains and maintenances."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,8 +38,10 @@ from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy
 from forewarn.store.port import StoreUnavailable
-from forewarn.store.sql import Transaction
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import EventType
+
+T = TypeVar("T")
 
 REBOOT = Request(event_type=EventType.REBOOT, requested_by="ann")
 HOSTS = UnitTargets(hosts=("h1", "h2", "h3"))
@@ -62,7 +63,6 @@ FLEET = msgspec.convert(
     },
     fleet_file.Fleet,
 )
-ON_H1 = ("db", "web-0", "web-1")
 
 
 class Checks:
@@ -86,12 +86,9 @@ class Mortal(Counting):
     def dead(self) -> bool:
         return self.last_commit is not None and self.commits >= self.last_commit
 
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def before_write(self) -> None:
         if self.dead:
             raise StoreUnavailable("killed")
-        with super().write() as transaction:
-            yield transaction
 
 
 class Rebooted(SimulatedConnector):
@@ -132,8 +129,6 @@ class Rebooted(SimulatedConnector):
 class Site:
     """A service without sockets, whose processes can be killed and started again."""
 
-    rules = Policy()
-
     def __init__(self, of: fleet_file.Fleet = FLEET) -> None:
         self.store = Mortal()
         self.clock = ManualClock(NOW)
@@ -149,13 +144,16 @@ class Site:
         self._wire()
         done(self.plane.apply_fleet(of))
 
-    def machines(self) -> list[Machine]:
+    def look(self, question: Callable[[Reading], T]) -> T:
         with self.store.read() as reading:
-            return [*reading.machines().values()]
+            return question(reading)
+
+    def machines(self) -> list[Machine]:
+        return [*self.look(lambda reading: reading.machines()).values()]
 
     def _wire(self) -> None:
         self.feed = Changefeed()
-        self.plane = Plane(Writer(self.store, self.clock, self.feed), self._mint, self.rules)
+        self.plane = Plane(Writer(self.store, self.clock, self.feed), self._mint, Policy())
         self.hosts = HostDrains(
             self.plane, self.connector, self.clock, self.machines, self.host_back
         )
@@ -166,8 +164,7 @@ class Site:
     def start(self) -> None:
         self._wire()
         done(self.plane.release_claims())
-        with self.store.read() as reading:
-            known = everything(state_of(reading))
+        known = self.look(lambda reading: everything(state_of(reading)))
         self.hosts.learn(known)
         self.maintenances.learn(known)
         for part in (self.ticker, self.executor, self.maintenances, self.hosts):
@@ -201,14 +198,7 @@ class Site:
 
     async def until(self, *states: HostState, host: str = "h1", rounds: int = 120) -> None:
         """Approve whatever is announced, and let time pass, until a host is in a state."""
-        for _ in range(rounds):
-            await self.settle()
-            if self.state(host) in states:
-                return
-            self.approve()
-            await self.settle()
-            self.clock.advance(20 * SECOND)
-        raise AssertionError(f"{host} is {self.drains()[host]}")
+        await self.reach(lambda: self.state(host) in states, rounds=rounds)
 
     def approve(self) -> None:
         for operation in self.live():
@@ -219,25 +209,15 @@ class Site:
                     return
 
     def live(self) -> list[Operation]:
-        with self.store.read() as reading:
-            return [o for o in reading.live_operations().values() if not o.status.over]
-
-    def operations(self) -> list[Operation]:
-        with self.store.read() as reading:
-            latest = reading.latest_maintenances(None, 1000)
-            return [*reading.operations([f"{one.number}.1" for one in latest]).values()]
+        live = self.look(lambda reading: reading.live_operations())
+        return [one for one in live.values() if not one.status.over]
 
     def drains(self) -> dict[str, Drain]:
-        with self.store.read() as reading:
-            return reading.drains()
+        return self.look(lambda reading: reading.drains())
 
-    def state(self, host: str = "h1") -> HostState:
+    def state(self, host: str) -> HostState:
         drain = self.drains().get(host)
         return HostState.UP if drain is None else drain.state
-
-    def where(self, *names: str) -> list[str]:
-        known = {machine.name: machine.host for machine in self.machines()}
-        return [known[name] for name in names]
 
     async def drain(self, name: str, **more: Any) -> Drain:
         wanted = drain_of(name, **more)
@@ -264,14 +244,8 @@ class Site:
         if drained and asked.draining is None:
             asked = msgspec.structs.replace(asked, draining=DrainOptions(reboot=True))
         survey = self.survey_of(drained) if drained else None
-        with self.store.read() as reading:
-            return maintenances.prepared(
-                state_of(reading),
-                asked,
-                self.plane.policy,
-                now=self.clock.now(),
-                survey=survey,
-            )
+        state, now = self.look(state_of), self.clock.now()
+        return maintenances.prepared(state, asked, self.plane.policy, now=now, survey=survey)
 
     def begin(
         self, targets: UnitTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
@@ -288,8 +262,7 @@ class Site:
         self.clock.advance(max(SECOND / 1000, (until - self.clock.monotonic()) * SECOND))
 
     def maintenance(self, number: int = 1) -> Maintenance:
-        with self.store.read() as reading:
-            return reading.maintenances([number])[number]
+        return self.look(lambda reading: reading.maintenances([number]))[number]
 
     async def reach(
         self, ready: Callable[[], bool], *, approving: bool = True, rounds: int = 300
@@ -300,13 +273,10 @@ class Site:
             if ready():
                 return
             if approving:
-                try:
-                    self.approve()
-                except StoreUnavailable:  # killed there: the next process goes on
-                    continue
+                self.approve()
                 await self.settle()
             self.clock.advance(20 * SECOND)
-        raise AssertionError(self.maintenance())
+        raise AssertionError([*self.drains().values(), *self.all_operations()])
 
     def is_in(self, *states: MaintenanceState, number: int = 1) -> Callable[[], bool]:
         return lambda: self.maintenance(number).state in states

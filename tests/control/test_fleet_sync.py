@@ -10,6 +10,7 @@ import pytest
 import patience
 from builders import NOW
 from control.conftest import House, done
+from control.orders import PlaneStory
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Unanswered
 from forewarn.control import fleet_sync
@@ -17,11 +18,12 @@ from forewarn.control.fleet_sync import REST, SURVEY_EVERY, FleetSync
 from forewarn.control.outbox import everything, state_of
 from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file
+from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import Changes, HostState
 from forewarn.vocabulary import EventStatus, EventType
 from store.values import drain
-from stories import RUNNER, Told, elapsed, stories_beside
+from stories import RUNNER, elapsed, stories_beside
 
 replace = msgspec.structs.replace
 
@@ -84,11 +86,14 @@ class Troubled(Plane):
         return super().record_hosts(hosts)
 
 
-class SyncStory(Told):
-    """Two hosts, and the service that watches them; all waits when a line is over."""
+class SyncStory(PlaneStory):
+    """Two hosts, and the service that watches them."""
+
+    settles = True
 
     def __init__(self, house: House) -> None:
         self.house = house
+        self.stored, self.clock = house.store, house.clock
         self.real = ManualClock(NOW)
         self.kept = HostsInMemory(h0=[domain("g0"), domain("g2")], h1=[domain("g1")])
         machines = tuple(
@@ -99,17 +104,17 @@ class SyncStory(Told):
         )
         group = fleet_file.AvailabilitySet(name="guests", machines=machines)
         done(house.plane.apply_fleet(fleet_file.Fleet(availability_set=(group,))))
-        self.plane: Troubled = house.plane_of(Troubled)
-        self.sync = FleetSync(self.plane, house.clock, self.real, self.kept)
+        self.troubled: Troubled = house.plane_of(Troubled)
+        self.sync = FleetSync(self.troubled, house.clock, self.real, self.kept)
         self.counted: dict[str, int] = {}
         self.running: asyncio.Task[None] | None = None
 
-    def carry_out(self, row: str) -> None:
-        super().carry_out(row)
-        RUNNER.run(patience.settled())
+    @property
+    def plane(self) -> Plane:
+        return self.house.plane
 
     def watch(self) -> None:
-        with self.house.store.read() as reading:
+        with self.stored.read() as reading:
             self.sync.learn(everything(state_of(reading)))
         self.house.feed.subscribe(self.sync.learn)
         self.running = RUNNER.get_loop().create_task(self.sync.run())
@@ -123,16 +128,16 @@ class SyncStory(Told):
     def round(self) -> None:
         """Let the hosts be surveyed once more."""
         for time in (REST, SURVEY_EVERY - REST):
-            for clock in (self.house.clock, self.real):
+            for clock in (self.clock, self.real):
                 clock.advance(time)
             RUNNER.run(patience.settled())
 
     def pass_(self, span: str) -> None:
-        for clock in (self.house.clock, self.real):
+        for clock in (self.clock, self.real):
             clock.advance(elapsed(span))
 
     def later(self, span: str) -> None:
-        self.house.clock.advance(elapsed(span))
+        self.clock.advance(elapsed(span))
 
     def on(self, host: str, *domains: str) -> None:
         self.kept.domains[host] = [*map(domain, domains)]
@@ -140,7 +145,7 @@ class SyncStory(Told):
     def lose(self, host: str, why: str) -> None:
         self.kept.lost[host] = why
 
-    def found(self, host: str) -> None:
+    def answers(self, host: str) -> None:
         del self.kept.lost[host]
 
     def hang(self, host: str) -> None:
@@ -153,46 +158,32 @@ class SyncStory(Told):
         late = fleet_file.StandaloneMachine(name=name, vm_id=vm_id(name), host=host)
         done(self.house.plane.apply_fleet(fleet_file.Fleet(machine=(late,))))
 
-    def remove(self, name: str) -> None:
-        done(self.house.plane.remove_machines([name]))
-
     def unheard(self) -> None:
         """Nothing that changes is told to the watch."""
         self.house.feed._listeners.remove(self.sync.learn)
 
     def swap(self, *names: str) -> None:
-        with self.house.store.read() as reading:
-            first, second = (reading.machines()[name] for name in names)
+        known = self.look_up(lambda reading: reading.machines())
+        first, second = (known[name] for name in names)
         swapped = replace(first, vm_id=second.vm_id), replace(second, vm_id=first.vm_id)
         self.house.put(Changes(machines=swapped))
 
-    def strike(self, machine: str) -> None:
-        self.house.ask(EventType.REBOOT, machine, no_notice=True)
-
     def becomes(self, operation: str, status: str) -> None:
         """The watch hears that an operation has a status."""
-        known = self.house.operation(operation)
+        known = self.found(operation)
         self.sync.learn(Changes(operations=(replace(known, status=EventStatus(status)),)))
 
     def drain(self, host: str, state: str) -> None:
         self.sync.learn(Changes(drains=(drain(host, state=HostState(state)),)))
 
-    def store(self, how: str) -> None:
-        self.house.store.away = how == "away"
-        assert how == "away" or self.house.store.refused
-
     def fails(self, machine: str) -> None:
-        self.plane.failing = machine
+        self.troubled.failing = machine
 
     def mended(self) -> None:
         assert not self.sync.obstacle
-        self.plane.failing = ""
+        self.troubled.failing = ""
 
     # What must be so.
-
-    def host(self, machine: str, host: str) -> None:
-        with self.house.store.read() as reading:
-            assert reading.machines()[machine].host == host
 
     def surveys(self, host: str, count: str) -> None:
         before, self.counted[host] = self.counted.get(host, 0), self.kept.asked[host]
@@ -200,23 +191,18 @@ class SyncStory(Told):
 
     def crashed(self, *machines: str) -> None:
         """The machines with an unforeseen event."""
-        with self.house.store.read() as reading:
-            live = [*reading.live_operations().values()]
+        live = [*self.look_up(lambda reading: reading.live_operations()).values()]
         assert sorted(name for each in live for name in each.machines) == [*machines]
         assert {each.description for each in live} <= {fleet_sync.DESCRIPTION}
 
     def requested(self, *machines: str) -> None:
-        assert self.plane.requested == [*machines]
-
-    def operation(self, name: str, status: str, **told: str) -> None:
-        self.compare(self.house.operation(name), {"status": status, **told})
+        assert self.troubled.requested == [*machines]
 
     def tags(self, host: str, *domains: str) -> None:
         assert self.kept.tags_of[host] == {*map(vm_id, domains)}
 
-    def alerts(self, *expected: str) -> None:
-        found = {f"{alert.kind} {alert.about}" for alert in self.sync.alerts()}
-        assert found == {*expected}
+    def alerting(self) -> Iterable[Alert]:
+        return sorted(self.sync.alerts(), key=lambda one: (one.kind, one.about))
 
     def alert(self, says: str) -> None:
         (alert,) = self.sync.alerts()

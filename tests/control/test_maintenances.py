@@ -1,8 +1,7 @@
 """Maintenances and drains through the control plane: maintenances.txt, and kills at any commit."""
 
 import asyncio
-import itertools
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,25 +12,26 @@ import pytest
 import patience
 from builders import NOW, SECOND
 from control.conftest import done, put
-from control.site import FLEET, ON_H1, REBOOT, Site, asked_for, drain_of, played
+from control.orders import PlaneStory
+from control.site import FLEET, REBOOT, Site, asked_for, drain_of
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
-from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
-from forewarn.control.plane import Stepped
+from forewarn.control.maintenances import Asked, UnitTargets
+from forewarn.control.plane import Plane, Stepped
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import fleet_file, host_drain, planner
+from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
     DrainOptions,
-    HoldKind,
     HostState,
     Policy,
     Refused,
     Stay,
 )
-from forewarn.maintenance.relays import Relay, new_token
+from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turns import Obstacle
@@ -42,8 +42,9 @@ from forewarn.maintenance.units import (
     TurnPolicy,
     UnitState,
 )
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
-from stories import RUNNER, Told, elapsed, listed, stories_beside
+from forewarn.vocabulary import ErrorCode, EventSource
+from store.story import relay
+from stories import RUNNER, elapsed, listed, stories_beside
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
@@ -54,38 +55,22 @@ def site() -> Site:
     return Site()
 
 
-class TroubledMaintenances(Maintenances):
-    """Fails in each step of one maintenance."""
-
-    broken = 0
-
-    def _step(self, each: int, survey: HostSurvey | None) -> "Future[Stepped]":
-        if each == self.broken:
-            raise ArithmeticError("no")
-        return super()._step(each, survey)
-
-
-class TroubledSite(Site):
-    """One whose maintenances can be troubled."""
-
-    maintenances: TroubledMaintenances
-
-    def _wire(self) -> None:
-        super()._wire()
-        given = (self.plane, self.clock, self.hosts.survey, self.checks)
-        self.maintenances = TroubledMaintenances(*given)
-
-
-class SiteStory(Told):
+class SiteStory(PlaneStory):
     """A site whose service runs; all waits when a line is over.
 
     `until` and `reach` let time pass, and approve whatever is announced.
     """
 
     def __init__(self) -> None:
-        self.site = TroubledSite()
+        self.site = Site()
+        self.stored, self.clock = self.site.store, self.site.clock
         self.surveyed = 0
+        self.retried, self.step = False, 1
         self.start()
+
+    @property
+    def plane(self) -> Plane:
+        return self.site.plane
 
     def start(self) -> None:
         async def start() -> None:
@@ -94,7 +79,14 @@ class SiteStory(Told):
         RUNNER.run(start())
 
     def kill(self) -> None:
-        RUNNER.run(self.site.kill())
+        async def kill() -> None:
+            await self.site.kill()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:  # what its parts have begun
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+        RUNNER.run(kill())
 
     def carry_out(self, row: str) -> None:
         super().carry_out(row)
@@ -110,10 +102,7 @@ class SiteStory(Told):
             for name, host in (each.split(":") for each in machines)
         ]
         fleet = msgspec.convert({"machine": alone}, fleet_file.Fleet)
-        done(self.site.plane.apply_fleet(fleet if machines else FLEET))
-
-    def remove(self, *machines: str) -> None:
-        done(self.site.plane.remove_machines(machines))
+        done(self.plane.apply_fleet(fleet if machines else FLEET))
 
     def begin(self, drained: str = "", reboot: str = "yes", tags: str = "", **told: str) -> None:
         """Begin a maintenance of hosts or machines, which have commas between them."""
@@ -127,31 +116,40 @@ class SiteStory(Told):
         )
         self.site.start_as_asked(asked, tuple(listed(drained)))
 
-    def drain(self, host: str, reboot: str = "", away: str = "") -> None:
+    def drain(self, host: str, reboot: str = "", away: str = "", bring_home: str = "yes") -> None:
         """Have a host drained; the store may be away from then on."""
-        RUNNER.run(self.site.drain(host, reboot=bool(reboot)))
-        self.site.store.away = bool(away)
-
-    def hold(self, host: str) -> None:
-        done(self.site.plane.hold(HoldKind.HOST, host, reason="disk", by="ann"))
-
-    def release(self, host: str) -> None:
-        done(self.site.plane.release(HoldKind.HOST, host))
+        more = {"reboot": bool(reboot), "bring_home": bring_home == "yes"}
+        RUNNER.run(self.site.drain(host, **more))
+        self.stored.away = bool(away)
 
     def order(self, kind: str, unit: str = "", number: str = "1") -> None:
         given = (int(number), MaintenanceOrder(kind), unit)
-        done(self.site.plane.order(maintenances.order, *given, by="bob"))
+        done(self.plane.order(maintenances.order, *given, by="bob"))
 
     def drain_order(self, kind: str, host: str) -> None:
         def order(view: DrainView, now: datetime) -> DrainStep:
             return host_drain.order(view, DrainOrder(kind), now)
 
-        done(self.site.plane.order_drain(host, order))
+        done(self.plane.order_drain(host, order))
 
     # Time and trouble.
 
     def until(self, host: str, state: str) -> None:
         RUNNER.run(self.site.until(HostState(state), host=host))
+
+    def every(self, commits: str) -> None:
+        """Only after each of so many commits the service is killed: that takes long enough."""
+        self.step = int(commits)
+
+    def through(self, host: str) -> None:
+        """Let a drain go on to its end, and have a reboot retried of which nobody knows."""
+        RUNNER.run(self.site.until(HostState.UP, HostState.STUCK, host=host, rounds=300))
+        if self.site.state(host) is HostState.STUCK:
+            self.host(host, "stuck", stuck_in="rebooting")
+            self.rebooted()
+            self.retried = True
+            self.drain_order("retry", host)
+            self.until(host, "up")
 
     def reach(self, state: str, number: str = "1", approving: str = "yes") -> None:
         ready = self.site.is_in(MaintenanceState(state), number=int(number))
@@ -160,7 +158,7 @@ class SiteStory(Told):
 
     def pass_(self, span: str, times: str = "1") -> None:
         for _ in range(int(times)):
-            self.site.clock.advance(elapsed(span))
+            self.clock.advance(elapsed(span))
             RUNNER.run(self.site.settle())
 
     def fails(self, *machines: str) -> None:
@@ -180,15 +178,12 @@ class SiteStory(Told):
     def check_raises(self, why: str) -> None:
         self.site.checks.error = OSError(why)
 
-    def store_back(self) -> None:
-        self.site.store.away = False
-
     def stand_still_at_reboot(self) -> None:
         """The service gets no turn between the order to reboot a host and its command."""
 
         def stand_still(changes: Changes) -> None:
             if any(drain.state is HostState.REBOOTING for drain in changes.drains):
-                self.site.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
+                self.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
 
         self.site.feed.subscribe(stand_still)
 
@@ -198,7 +193,15 @@ class SiteStory(Told):
         self.site.hosts.drains = {"nobody knows it": drains[like], **drains}
 
     def break_steps(self, number: str) -> None:
-        self.site.maintenances.broken = int(number)
+        """Each step of a maintenance fails."""
+        sound = self.site.maintenances._step
+
+        def step(each: int, survey: HostSurvey | None) -> "Future[Stepped]":
+            if each == int(number):
+                raise ArithmeticError("no")
+            return sound(each, survey)
+
+        self.site.maintenances._step = step  # type: ignore[method-assign]
 
     def lose_zone(self, number: str) -> None:
         """The time zone of a policy is gone."""
@@ -209,17 +212,14 @@ class SiteStory(Told):
             moved = msgspec.structs.replace(known, policy=policy)
             unit.world.maintenances[known.number] = moved
 
-        done(self.site.plane.order(moved_to_mars))
+        done(self.plane.order(moved_to_mars))
 
     def relay_token(self, host: str) -> None:
         token = new_token(host, "d", by="ann", at=NOW)
-        done(self.site.plane.order(relay_watch.create_token, token))
+        done(self.plane.order(relay_watch.create_token, token))
 
     def relay_asks(self, host: str) -> None:
-        now = self.site.clock.now()
-        times = {"started_at": now, "heard_at": now, "due_at": now}
-        told = {"replica": "a", "version": "1", "etag": "", "machines": 0}
-        self.site.store.hear([Relay(host=host, **told, **times)])
+        self.stored.hear([relay(host, self.clock.now())])
 
     def stop_drains(self) -> None:
         """The part that drives drains ends at once, and well."""
@@ -232,11 +232,6 @@ class SiteStory(Told):
 
     # What must be so.
 
-    def host(self, name: str, state: str, because: str = "", **told: str) -> None:
-        found = self.site.drains()[name]
-        assert because in found.reason
-        self.compare(found, {"state": state, **told})
-
     def in_turn(self, first: str, second: str) -> None:
         """The drain of one host was over when that of another began."""
         drains = self.site.drains()
@@ -245,28 +240,20 @@ class SiteStory(Told):
     def rebooted(self, *hosts: str) -> None:
         assert self.site.reboots == [*hosts]
 
-    def where(self, *places: str) -> None:
-        expected = dict(place.split(":") for place in places)
-        assert self.site.where(*expected) == [*expected.values()]
-
-    def not_on(self, host: str, *machines: str) -> None:
-        assert host not in self.site.where(*machines)
-
-    def maintenance(self, number: str, state: str, because: str = "") -> None:
-        found = self.site.maintenance(int(number))
-        assert found.state == state
-        assert because in found.reason
-
-    def units(self, number: str, *expected: str) -> None:
-        units = self.site.maintenance(int(number)).units
-        assert [f"{unit.name} {unit.state}" for unit in units] == [*expected]
-
     def unit(self, number: str, name: str, because: str) -> None:
-        units = self.site.maintenance(int(number)).units
+        units = self.kept(number).units
         assert [because in unit.reason for unit in units if unit.name == name] == [True]
 
-    def operations(self, count: str) -> None:
-        assert len(self.site.all_operations()) == int(count)
+    def operations(self, count: str, *statuses: str) -> None:
+        found = self.site.all_operations()
+        assert len(found) == int(count)
+        assert statuses in {(), (*{str(one.status) for one in found},)}
+
+    def checked_last(self, number: str) -> None:
+        """The check has passed since the last unit ended."""
+        found = self.kept(number)
+        assert found.check.passed_at is not None
+        assert found.check.passed_at >= max(u.changed_at for u in found.units if u.changed_at)
 
     def surveys(self, count: str = "") -> None:
         """How often the hosts were looked at since this was said last."""
@@ -274,12 +261,11 @@ class SiteStory(Told):
         assert not count or self.surveyed - before == int(count)
 
     def earlier_than(self, span: str) -> None:
-        assert self.site.clock.now() - NOW < elapsed(span)
+        assert self.clock.now() - NOW < elapsed(span)
 
-    def alerts(self, *expected: str) -> None:
-        part = self.site.maintenances
-        assert [f"{alert.kind} {alert.about}" for alert in part.alerts()] == [*expected]
-        assert part.obstacle == ""
+    def alerting(self) -> Iterable[Alert]:
+        assert self.site.maintenances.obstacle == ""
+        return self.site.maintenances.alerts()
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "maintenances.txt"))
@@ -289,6 +275,28 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
         assert told.play("maintenances.txt", rows)
     finally:
         told.kill()
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "killed.txt"))
+def test_the_story_holds_though_its_service_is_killed_after_any_commit(
+    rows: list[tuple[int, str]],
+) -> None:
+    commit, retried = 1, 0
+    while True:
+        told = SiteStory()
+        told.stored.last_commit = told.stored.commits + commit
+        try:
+            assert told.play("killed.txt", rows)
+        finally:
+            told.kill()
+        retried += told.retried
+        if not told.site.kills:
+            break
+        commit += told.step
+    assert commit > 6
+    assert (
+        retried or told.step > 2 or not told.site.reboots
+    )  # killed before the command of a reboot ran
 
 
 def test_a_request_is_the_same_however_its_machines_are_written() -> None:
@@ -346,39 +354,6 @@ def test_one_that_drains_hosts_takes_no_other_notice_than_theirs() -> None:
         assert refused.value.code is ErrorCode.INVALID
 
 
-def by_name(site: Site) -> None:
-    site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
-
-
-def checked(site: Site) -> None:
-    site.begin(DB_AND_CACHE, **CHECKED)
-
-
-@pytest.mark.parametrize("begin", [by_name, checked])
-def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once(
-    begin: Callable[[Site], None],
-) -> None:
-    for kill_at in itertools.count(1):
-        site = Site()
-
-        async def story(site: Site, kill_at: int = kill_at) -> None:
-            begin(site)
-            site.store.last_commit = site.store.commits + kill_at
-            await site.reach(site.is_in(MaintenanceState.DONE))
-
-        played(story, site)
-        maintenance = site.maintenance()
-        assert len(site.all_operations()) == len(maintenance.units), kill_at
-        assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
-        if maintenance.policy.check:
-            ended = [unit.changed_at for unit in maintenance.units if unit.changed_at]
-            assert maintenance.check.passed_at is not None
-            assert maintenance.check.passed_at >= max(ended), kill_at
-        if not site.kills:
-            assert kill_at > 6
-            return
-
-
 def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: Site) -> None:
     site.plane.policy = Policy(user_initiated_limit=1)
     asked = asked_for(UnitTargets(machines=("cache",)))
@@ -388,58 +363,6 @@ def test_a_plan_of_users_knows_how_much_they_have_asked_for(site: Site) -> None:
     done(site.plane.request(msgspec.structs.replace(of_user, machines=("db",))))
     plan = site.prepare(asked)[1]()
     assert (plan.first, plan.waits_for) == ((), Obstacle.REFUSED)
-
-
-@pytest.mark.parametrize(("bring_home", "every"), [(True, 2), (False, 7)])
-def test_a_kill_after_any_commit_changes_nothing_about_the_end(
-    bring_home: bool, every: int
-) -> None:
-    whole = Site()
-    before, after = commits_of(whole, bring_home=bring_home)
-    stuck = 0
-    for commit in range(before + 1, after, every):
-        site = Site()
-        site.store.last_commit = commit
-        stuck += killed(site, bring_home=bring_home)
-        assert site.kills == 1
-        assert site.where(*ON_H1) == whole.where(*ON_H1)
-        moves = [o for o in site.operations() if o.status is EventStatus.COMPLETED]
-        assert len(moves) == len(whole.operations()) == len(site.operations())
-        assert site.reboots == ["h1"]
-    # Where it was killed between the commit and the reboot command, nobody knew whether that ran.
-    assert stuck or every > 2
-
-
-def commits_of(site: Site, *, bring_home: bool) -> tuple[int, int]:
-    counted = [0]
-
-    async def story() -> None:
-        await site.settle()
-        counted[0] = site.store.commits
-        await site.drain("h1", reboot=True, bring_home=bring_home)
-        await site.until(HostState.UP)
-
-    site.play(story)
-    return counted[0], site.store.commits
-
-
-def killed(site: Site, *, bring_home: bool) -> bool:
-    """Drain h1 through a kill; tell whether an operator was needed."""
-    stuck = []
-
-    async def story() -> None:
-        await site.settle()
-        await site.drain("h1", reboot=True, bring_home=bring_home)
-        await site.until(HostState.UP, HostState.STUCK, rounds=300)
-        if site.state() is HostState.STUCK:
-            stuck.append(site.drains()["h1"])
-            assert stuck[0].stuck_in is HostState.REBOOTING
-            assert site.reboots == []
-            done(site.plane.order_drain("h1", host_drain.retry))
-            await site.until(HostState.UP)
-
-    site.play(story)
-    return bool(stuck)
 
 
 async def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) -> None:

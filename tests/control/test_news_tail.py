@@ -1,48 +1,28 @@
 """The tail of the news: what it keeps, what it asks the store for, and who is told."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import patience
 from builders import NOW
-from control.conftest import Counting
+from control.conftest import Counting, nothing
 from forewarn.clock import SystemClock
 from forewarn.control import changefeed
 from forewarn.control.changefeed import NewsTail, Reached
 from forewarn.maintenance import news
-from forewarn.store.port import ChangeRecord, StoreUnavailable
-from forewarn.store.queries import Reading
+from forewarn.store.port import StoreUnavailable
+from store.story import new_change
 
 ITEM = news.encode([news.lost(1, "r1", NOW)])
 LARGE = news.encode([news.lost(1, "r" * 1000, NOW)] * 100)
 
 
-class Store(Counting):
-    """Counts readings, and can be away for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads = 0
-        self.reading_away = 0
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        self.reads += 1
-        if self.reading_away:
-            self.reading_away -= 1
-            raise StoreUnavailable("away")
-        with super().read() as reading:
-            yield reading
-
-    def append(self, items: bytes = ITEM, skip: int = 0) -> int:
-        with self.write() as transaction:
-            token = str(transaction.position().sequence)
-            change = ChangeRecord(token=token, replica="r", at=NOW, format=0, body=b"")
-            return transaction.append(change, items, skip).sequence
+def append(store: Counting, items: bytes = ITEM, skip: int = 0) -> int:
+    with store.write() as transaction:
+        change = new_change(str(transaction.position().sequence))
+        return transaction.append(change, items, skip).sequence
 
 
-def tail_of(store: Store, followers: int = 1) -> NewsTail:
+def tail_of(store: Counting, followers: int = 1) -> NewsTail:
     tail = NewsTail(store, SystemClock())
     with store.read() as reading:
         tail.begin(reading.position().sequence)
@@ -63,11 +43,11 @@ async def until(tail: NewsTail, sequence: int) -> None:
 
 
 async def test_the_writers_own_news_comes_without_the_store() -> None:
-    store = Store()
+    store = Counting()
     tail = tail_of(store)
 
     for items in (ITEM, b"", ITEM):
-        tail.learn(Reached(store.append(items), items))
+        tail.learn(Reached(append(store, items), items))
     store.reads = 0
     some = await tail.after(0)
     assert [told.sequence for told in some.told] == [1, 3]
@@ -79,12 +59,12 @@ async def test_the_writers_own_news_comes_without_the_store() -> None:
 
 
 async def test_what_others_committed_is_read_once_for_all_followers() -> None:
-    store = Store()
+    store = Counting()
     tail = tail_of(store, followers=3)
 
-    tail.learn(Reached(store.append()))
-    store.append()
-    tail.learn(Reached(store.append(), ITEM))
+    tail.learn(Reached(append(store)))
+    append(store)
+    tail.learn(Reached(append(store), ITEM))
     await until(tail, 3)
     assert store.reads <= 2
     for _ in range(3):
@@ -94,10 +74,10 @@ async def test_what_others_committed_is_read_once_for_all_followers() -> None:
 
 async def test_long_news_is_taken_apart_on_another_thread() -> None:
     assert len(LARGE) > changefeed.MAX_HANDED_OVER
-    store = Store()
+    store = Counting()
     tail = tail_of(store)
 
-    tail.learn(Reached(store.append(LARGE), LARGE))
+    tail.learn(Reached(append(store, LARGE), LARGE))
     assert await places(tail, 0) == []
     await until(tail, 1)
     assert await places(tail, 0) == [1]
@@ -105,11 +85,11 @@ async def test_long_news_is_taken_apart_on_another_thread() -> None:
 
 
 async def test_nothing_is_kept_while_nobody_follows_and_nothing_is_missed() -> None:
-    store = Store()
+    store = Counting()
     tail = tail_of(store, followers=0)
 
-    tail.learn(Reached(store.append(), ITEM))
-    tail.learn(Reached(store.append(), ITEM))
+    tail.learn(Reached(append(store), ITEM))
+    tail.learn(Reached(append(store), ITEM))
     assert await places(tail, 2) == []
     assert store.reads == 0
     assert await places(tail, 0) == [1, 2]
@@ -117,13 +97,13 @@ async def test_nothing_is_kept_while_nobody_follows_and_nothing_is_missed() -> N
 
 
 async def test_who_is_further_behind_than_memory_goes_reads_the_store() -> None:
-    store = Store()
+    store = Counting()
     tail = tail_of(store)
     rows = changefeed.MAX_KEPT_BYTES // 60_000 + 50
 
     item = news.encode([news.lost(1, "r" * 60_000, NOW)])
     for _ in range(rows):
-        tail.learn(Reached(store.append(item), item))
+        tail.learn(Reached(append(store, item), item))
     assert store.reads == 0
     sequence, seen = 0, []
     while sequence < rows:
@@ -135,22 +115,26 @@ async def test_who_is_further_behind_than_memory_goes_reads_the_store() -> None:
 
 
 async def test_a_store_that_is_away_is_asked_again() -> None:
-    store = Store()
+    store = Counting()
     tail = tail_of(store)
-    store.reading_away = 1
 
-    tail.learn(Reached(store.append()))
+    def be_away() -> None:
+        store.after_read = nothing
+        raise StoreUnavailable("away")
+
+    store.after_read = be_away
+    tail.learn(Reached(append(store)))
     await until(tail, 1)
     assert await places(tail, 0) == [1]
 
 
 async def test_after_a_loss_another_history_begins() -> None:
-    store = Store()
+    store = Counting()
     tail = tail_of(store)
 
-    tail.learn(Reached(store.append(), ITEM))
-    tail.learn(Reached(store.append(skip=10), lost=True))
+    tail.learn(Reached(append(store), ITEM))
+    tail.learn(Reached(append(store, skip=10), lost=True))
     assert tail.losses == 1
     assert await places(tail, 12) == []
-    tail.learn(Reached(store.append(), ITEM))
+    tail.learn(Reached(append(store), ITEM))
     assert await places(tail, 12) == [13]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
 from control.conftest import House, Scripted, done
+from control.orders import PlaneStory
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Found, Outcome, Task
-from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
+from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import RENEW_EVERY, Executor
 from forewarn.control.outbox import SKIPPED_NUMBERS
@@ -24,18 +25,17 @@ from forewarn.control.plane import Operations, Plane, Retention
 from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
 from forewarn.control.writer import Writer
 from forewarn.maintenance import fleet_file, planner
-from forewarn.maintenance.model import Changes, HoldKind, Refused, Sighting, Verdict
+from forewarn.maintenance.alerts import Alert
+from forewarn.maintenance.model import Changes, Refused, Sighting, Verdict
 from forewarn.store.port import StoreUnusable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import (
     AgentStatus,
     ErrorCode,
-    EventSource,
     EventType,
-    TargetKind,
 )
 from store.shared import lost_tail
-from stories import Told, elapsed, listed, stories_beside
+from stories import listed, stories_beside
 
 REBOOT = EventType.REBOOT
 FOUND = {"unknown": Found.UNKNOWN, "not-done": Found.NOT_DONE}
@@ -119,25 +119,27 @@ ERRORS: dict[str, Exception] = {
 }
 
 
-class RunningStory(Told):
+class RunningStory(PlaneStory):
     """A house with a connector that does what it is told; all waits when a line is over."""
-
-    plane: TroubledPlane
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self.sightings: dict[str, Sighting] = {}
         self.house = House(plane=TroubledPlane, sighting=self.sightings.get)
-        self.plane = self.house.plane  # type: ignore[assignment] # it is of the kind that was given
+        self.stored, self.clock = self.house.store, self.house.clock
         self.runner = runner
         self.acting = Scripted()
         self.told = 0
-        self.committed = self.house.store.commits
+        self.committed = self.stored.commits
         self.asked: Counter[str] = Counter()
         """What the plane was asked when that was looked at last."""
         self.asked_again: list[str] = []
         self.whole = Changes()
         """What was altered, as it was before."""
         self.parts: list[tuple[Rounds, asyncio.Task[None]]] = []
+
+    @property
+    def plane(self) -> TroubledPlane:
+        return self.house.plane  # type: ignore[return-value] # it is of the kind that was given
 
     def carry_out(self, row: str) -> None:
         super().carry_out(row)
@@ -147,16 +149,16 @@ class RunningStory(Told):
         self.runner.run(patience.settled())
 
     def go_to(self, elapsed: Any) -> None:
-        self.house.clock.advance(NOW + elapsed - self.house.clock.now())
+        self.clock.advance(NOW + elapsed - self.clock.now())
         self.settle()
 
     def until(self, span: str, naps: str = "") -> None:
         """Let time pass by seconds; there were at most so many waits for a time meanwhile."""
         waits: set[float] = set()
-        while self.house.clock.now() < NOW + elapsed(span):
-            self.house.clock.advance(SECOND)
+        while self.clock.now() < self.moment(span):
+            self.clock.advance(SECOND)
             self.settle()
-            waits.update(at for at, _ in self.house.clock._sleepers)
+            waits.update(at for at, _ in self.clock._sleepers)
         assert not naps or len(waits) <= int(naps)
 
     def run(self, part: Any, deaf: str = "") -> None:
@@ -166,14 +168,14 @@ class RunningStory(Told):
         self.settle()
 
     def ticker(self) -> None:
-        self.run(Ticker(self.house.plane, self.house.clock, Retention()))
+        self.run(Ticker(self.plane, self.clock, Retention()))
 
     def start(
         self, connector: str = "", replicas: str = "1", on_unknown: Any = "ask", deaf: str = ""
     ) -> None:
         house, count = self.house, int(replicas)
-        at_once = SimulatedConnector(house.clock, {REBOOT: timedelta(0)})
-        acting = at_once if connector == "succeeding" else self.acting
+        durations = {REBOOT: timedelta(0)} if connector == "succeeding" else {}
+        acting = SimulatedConnector(house.clock, durations) if connector else self.acting
         executor = Executor(
             house.plane,
             acting,
@@ -187,50 +189,41 @@ class RunningStory(Told):
     def hear(self, *operations: str) -> None:
         """The part that was started last hears of operations, all at once."""
         part, _ = self.parts[-1]
-        part.learn(Changes(operations=tuple(map(self.house.operation, operations))))
+        part.learn(Changes(operations=tuple(map(self.found, operations))))
 
     def watch(self) -> None:
         """The watch for returns starts, from what the store has."""
         watch = ReturnWatch(
             self.plane,
-            self.house.clock,
+            self.clock,
             self.sightings.get,
             lambda operation: self.asked_again.append(operation.id),
         )
-        with self.house.store.read() as reading:
+        with self.stored.read() as reading:
             watch.learn(Changes(operations=tuple(reading.live_operations().values())))
         watch.begin()
         self.run(watch)
 
     def saw(self, *machines: str, agent: str = "") -> None:
-        at, word = self.house.clock.now(), AgentStatus(agent) if agent else None
+        at, word = self.clock.now(), AgentStatus(agent) if agent else None
         seen = Sighting(asked_at=at, version="2020-07-01", agent=word)
         self.sightings |= dict.fromkeys(machines, seen)
 
     def forget_sightings(self) -> None:
         self.sightings.clear()
 
-    def finish(self, operation: str, how: str) -> None:
-        done(self.plane.finish(operation, 1, Outcome(succeeded=how == "well")))
-
-    def remove(self, machine: str) -> None:
-        done(self.plane.remove_machines([machine]))
-
     # Trouble.
 
     def rounds(self) -> None:
-        self.run(BrokenRounds("the part", self.house.clock))
+        self.run(BrokenRounds("the part", self.clock))
 
     def fail(self, times: str, how: str) -> None:
         """So many of the next rounds fail."""
         BrokenRounds.fails, BrokenRounds.error = int(times), ERRORS[how]
 
-    def store(self, how: str) -> None:
-        self.house.store.away = how == "away"
-
     def interrupt(self, number: str) -> None:
         """The store is away for one transaction: the next is number 1."""
-        self.house.store.fails_in = int(number)
+        self.stored.fails_in = int(number)
 
     def hold_back(self, question: str) -> None:
         self.plane.late = question
@@ -247,13 +240,12 @@ class RunningStory(Told):
         self.plane.broken[operation] = ERRORS[how]
 
     def lose_scope(self, name: str) -> None:
-        with self.house.store.read() as reading:
-            self.whole = Changes(scopes=(reading.scopes()[name],))
+        self.whole = Changes(scopes=(self.look_up(lambda reading: reading.scopes())[name],))
         self.house.put(Changes(removed_scopes=(name,)))
 
     def spoil(self, name: str) -> None:
         """An operation is altered as no rule does it."""
-        whole = self.house.operation(name)
+        whole = self.found(name)
         self.whole = Changes(operations=(whole,))
         broken = msgspec.structs.replace(whole, held_at=NOW)
         self.house.put(Changes(operations=(broken,)))
@@ -272,38 +264,11 @@ class RunningStory(Told):
         self.runner.run(ended())
         self.parts.clear()
 
-    def schedule(
-        self, kind: str, *machines: str, not_before: str = "", no_notice: str = ""
-    ) -> None:
-        more: dict[str, Any] = {"no_notice": True} if no_notice else {}
-        if not_before:
-            more["not_before"] = NOW + elapsed(not_before)
-        self.house.ask(EventType(kind), *machines, **more)
-
-    def approve(self, scope: str, operation: str) -> None:
-        (event,) = self.house.operation(operation).events
-        done(self.house.plane.approve(scope, [event.id], by="web-0", address="10.0.0.10"))
-
-    def cancel(self, reference: str) -> None:
-        done(self.house.plane.cancel([reference], reason=""))
-
-    def hold(self, scope: str, until: str) -> None:
-        ends = NOW + elapsed(until)
-        done(self.house.plane.hold(HoldKind.SCOPE, scope, reason="", by="ann", until=ends))
-
-    def claim(self, executor: str, released: str = "") -> None:
-        if released:
-            self.release_claims()
-        assert len(done(self.house.plane.claim(executor, MINUTE, 1))) == 1
-
-    def release_claims(self) -> None:
-        done(self.house.plane.release_claims())
-
     def doubt(self, operation: str, attempt: str) -> None:
-        done(self.house.plane.report_unknown(operation, int(attempt), "nobody knows"))
+        done(self.plane.report_unknown(operation, int(attempt), "nobody knows"))
 
     def repeat(self, operation: str) -> None:
-        done(self.house.plane.resolve([operation], Verdict.REPEAT, "ann"))
+        done(self.plane.resolve([operation], Verdict.REPEAT, "ann"))
 
     # The connector.
 
@@ -330,9 +295,8 @@ class RunningStory(Told):
 
     # What must be so.
 
-    def alerts(self, *expected: str) -> None:
-        told = [f"{one.kind} {one.about}" for part, _ in self.parts for one in part.alerts()]
-        assert told == [*expected]
+    def alerting(self) -> Iterable[Alert]:
+        return (one for part, _ in self.parts for one in part.alerts())
 
     def obstacle(self, says: str = "") -> None:
         """Look for words in what keeps the part that was started last from all of its work."""
@@ -342,7 +306,7 @@ class RunningStory(Told):
 
     def commits(self, count: str) -> None:
         """So many were made since this was looked at last."""
-        before, self.committed = self.committed, self.house.store.commits
+        before, self.committed = self.committed, self.stored.commits
         assert self.committed - before == int(count)
 
     def questions(self, question: str, least: str, most: str) -> None:
@@ -370,9 +334,12 @@ class RunningStory(Told):
     def performed(self, count: str) -> None:
         assert len(self.acting.tasks) == int(count)
 
-    def foreseen(self, operation: str) -> None:
-        (task,) = (each for each in self.acting.tasks if each.operation == operation)
-        assert not task.unforeseen
+    def task(self, operation: str, **told: str) -> None:
+        """Compare what the connector was told of an operation."""
+        (found,) = (each for each in self.acting.tasks if each.operation == operation)
+        known = self.look_up(lambda reading: reading.machines())
+        assert found.vm_ids == tuple(known[name.lower()].vm_id for name in found.machines)
+        self.compare(found, told)
 
     def swept(self, *expected: str) -> None:
         assert [set(live) for live in self.acting.swept] == [{*expected}]
@@ -380,32 +347,12 @@ class RunningStory(Told):
     def quiet(self) -> None:
         """Nothing but what is usual is logged from now on, while time passes."""
         with capture_logs() as told:
-            self.house.clock.advance(RENEW_EVERY / 2)
+            self.clock.advance(RENEW_EVERY / 2)
             self.settle()
         assert [each for each in told if each["log_level"] != "info"] == []
 
-    def operation(
-        self, name: str, status: str, because: str = "", doubt: str = "", **told: str
-    ) -> None:
-        found = self.house.operation(name)
-        assert because in found.outcome
-        assert doubt in found.outcome_unknown
-        self.compare(found, {"status": status, **told})
-
-    def no_operation(self, name: str) -> None:
-        with self.house.store.read() as reading:
-            assert reading.operations([name]) == {}
-
-    def holds(self) -> None:
-        with self.house.store.read() as reading:
-            assert reading.holds() == ()
-
-    def host(self, machine: str, host: str) -> None:
-        with self.house.store.read() as reading:
-            assert reading.machines()[machine].host == host
-
     def unknown_tasks(self, executor: str, *expected: str) -> None:
-        found = done(self.house.plane.unknown_tasks(executor))
+        found = done(self.plane.unknown_tasks(executor))
         told = [f"{t.operation} {t.attempt} {','.join(t.claimed_elsewhere)}" for t in found]
         assert told == [*expected]
 
@@ -435,75 +382,6 @@ def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(
     told.carry_out("schedule Reboot bastion no_notice=yes")
     told.go_to(2 * RENEW_EVERY)
     assert [task.operation for task in told.acting.tasks] == ["1.1", f"{1 + SKIPPED_NUMBERS}.1"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "target"),
-    [
-        ({"machines": ("web-0",)}, TargetKind.MACHINES),
-        ({"scope": "web"}, TargetKind.SCOPE),
-        ({"host": "h0"}, TargetKind.HOST),
-    ],
-)
-def test_a_task_tells_what_was_asked_for_and_how(
-    told: RunningStory, asked: dict[str, Any], target: TargetKind
-) -> None:
-    told.ticker()
-    told.start()
-    request = planner.Request(
-        event_type=EventType.FREEZE, live_migration=True, no_notice=True, **asked
-    )
-    done(told.house.plane.request(request))
-    told.settle()
-    for task in told.acting.tasks:
-        assert (task.target, task.live_migration) == (target, True)
-        assert task.description == planner.LIVE_MIGRATION
-        assert task.unforeseen
-        with told.house.store.read() as reading:
-            known = reading.machines()
-        assert task.vm_ids == tuple(known[name.lower()].vm_id for name in task.machines)
-    assert told.acting.tasks
-    told.carry_out("ends 1.1 well")
-    told.host("web-0", "")
-
-
-async def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None:
-    async def passes(time: timedelta) -> None:
-        house.clock.advance(time)
-        await patience.settled()
-
-    connector = SimulatedConnector(house.clock, {EventType.FREEZE: timedelta(seconds=5)})
-    freeze, reboot = act(EventType.FREEZE), act(REBOOT)
-    house.clock.advance(2 * SECOND)
-    frozen = asyncio.create_task(connector.perform(freeze))
-    rebooted = asyncio.create_task(connector.perform(reboot))
-    await patience.settled()
-    assert await connector.check(freeze) is Found.NOT_DONE
-    await passes(2 * SECOND)
-    assert not frozen.done()
-    await passes(SECOND)
-    assert await frozen == Outcome(succeeded=True)
-    assert await connector.check(freeze) == Outcome(succeeded=True)
-    assert not rebooted.done()
-    await passes(DURATIONS[REBOOT])
-    assert await rebooted == Outcome(succeeded=True)
-
-
-def act(event_type: EventType) -> Task:
-    return Task(
-        operation="1.1",
-        attempt=1,
-        event_type=event_type,
-        source=EventSource.PLATFORM,
-        machines=("web-0",),
-        hosts=("h0",),
-        vm_ids=("id-of-web-0",),
-        target=TargetKind.MACHINES,
-        live_migration=False,
-        description="",
-        duration_seconds=-1,
-        started_at=NOW,
-    )
 
 
 def test_thousands_that_are_due_at_once_all_start(told: RunningStory) -> None:

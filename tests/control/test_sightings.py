@@ -5,10 +5,9 @@ import pytest
 from builders import NOW, SECOND
 from forewarn.control.replicas import BEATS, SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
-from forewarn.store.port import Replica
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
-from store.story import WITH_MACHINES, save
+from store.story import WITH_MACHINES, replica, save
 from stories import Told, stories_beside
 
 
@@ -23,7 +22,7 @@ class Seeing:
         self.seen: dict[str, Sighting] = {}
         self.sightings = SharedSightings(self.seen.get)
         self.store = store
-        self._row = Replica(name=name, process="", version="", started_at=NOW, beat_at=NOW)
+        self._row = replica(name)
 
     def sees(self, machine: str, seconds: float, agent: AgentStatus | None = None) -> None:
         known = self.seen.get(machine)

@@ -13,7 +13,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -23,8 +23,9 @@ import msgspec
 import pytest
 
 import patience
+from control.conftest import Counting
 from forewarn.clock import SystemClock
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.heartbeat import Heartbeat
@@ -32,30 +33,16 @@ from forewarn.control.plane import Plane, Retention
 from forewarn.control.service_clock import ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Ticker
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance import invariants
+from forewarn.maintenance import invariants, model
 from forewarn.maintenance.fleet_file import Fleet
-from forewarn.maintenance.model import (
-    Approval,
-    Changes,
-    HoldKind,
-    HostFacts,
-    Machine,
-    Operation,
-    Policy,
-    Refused,
-    Sighting,
-    Verdict,
-    key,
-)
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.world import LiveState, World
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.queries import Reading
-from forewarn.store.sql import Store, Transaction
+from forewarn.store.sql import Store
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
-from store.wrapped import Wrapped
 
 SCALE = 300.0
 """Fifteen minutes' notice is three seconds, and a lease is a fifth of a second."""
@@ -98,7 +85,7 @@ class Chance:
             threading.Event().wait(self.random.random() * longest)
 
 
-class Stalling(Wrapped):
+class Stalling(Counting):
     """A real store that stalls at each step, and is away now and then."""
 
     def __init__(self, inner: Store, chance: Chance) -> None:
@@ -107,23 +94,23 @@ class Stalling(Wrapped):
         self._refusals = 0
         self.calm = False
 
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def before_write(self) -> None:
+        if self.calm:
+            return
+        self._chance.stall()
+        if self._chance.random.random() < 0.004:
+            self._refusals = self._chance.random.randint(1, 20)
+        if self._refusals:
+            self._refusals -= 1
+            threading.Event().wait(AWAY_FOR)
+            raise StoreUnavailable("the disk is full")
+
+    def before_commit(self) -> None:
         if not self.calm:
-            self._chance.stall()
-            if self._chance.random.random() < 0.004:
-                self._refusals = self._chance.random.randint(1, 20)
-            if self._refusals:
-                self._refusals -= 1
-                threading.Event().wait(AWAY_FOR)
-                raise StoreUnavailable("the disk is full")
-        with super().write() as transaction:
-            yield transaction
-            if not self.calm:
-                self._chance.stall(0.1)
+            self._chance.stall(0.1)
 
 
-class Connector:
+class HurriedConnector(Connector):
     """Takes its time, fails, loses results; and notices two attempts at once."""
 
     def __init__(self, clock: ServiceClock, chance: Chance, wrong: list[str]) -> None:
@@ -146,18 +133,6 @@ class Connector:
         with self._alone(task):
             return self._random.choice([Found.NOT_DONE, Outcome(succeeded=True)])
 
-    async def forget(self, task: Task) -> None:
-        await asyncio.sleep(0)
-
-    async def sweep(self, live: Collection[str]) -> None:
-        await asyncio.sleep(0)
-
-    async def survey(self) -> dict[str, HostFacts]:
-        return {}
-
-    async def reboot_host(self, host: str) -> Outcome:
-        raise NotImplementedError
-
     @contextmanager
     def _alone(self, task: Task) -> Iterator[None]:
         other = self._under_way.setdefault(task.operation, task.attempt)
@@ -173,12 +148,12 @@ class Mirror:
     """What a listener before the inventory keeps: machines, and the operations a second time."""
 
     def __init__(self, wrong: list[str]) -> None:
-        self.machines: dict[str, Machine] = {}
-        self.live: dict[str, Operation] = {}
+        self.machines: dict[str, model.Machine] = {}
+        self.live: dict[str, model.Operation] = {}
         self.incarnations: dict[str, int] = {}
         self._wrong = wrong
 
-    def learn(self, changes: Changes) -> None:
+    def learn(self, changes: model.Changes) -> None:
         for name in changes.removed_machines:
             del self.machines[name]
         self.machines.update((machine.key, machine) for machine in changes.machines)
@@ -201,9 +176,9 @@ class Stress:
         self.seed = seed
         self.wrong: list[str] = []
         self.counts: Counter[str] = Counter()
-        self.approvals: dict[str, Approval] = {}
+        self.approvals: dict[str, model.Approval] = {}
         """What was answered, by event."""
-        self.sightings: dict[str, Sighting] = {}
+        self.sightings: dict[str, model.Sighting] = {}
         """What the machines' requests told last; replaced on the loop, read by the writer."""
         self.waited: set[str] = set()
         """Operations whose machines were to ask again."""
@@ -217,7 +192,7 @@ class Stress:
         self.plane = Plane(
             self.writer,
             lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000",
-            Policy(settle=timedelta(seconds=20)),
+            model.Policy(settle=timedelta(seconds=20)),
             may_start=self.watch.may_start,
             sighting=self.sightings.get,
         )
@@ -229,7 +204,7 @@ class Stress:
         )
         self.heartbeat = Heartbeat(self.plane, self.watch, real)
         self.ticker = Ticker(self.plane, self.watch, Retention())
-        self.connector = Connector(self.clock, Chance(seed, "connector"), self.wrong)
+        self.connector = HurriedConnector(self.clock, Chance(seed, "connector"), self.wrong)
         self.executor = Executor(self.plane, self.connector, self.watch, "here")
         self.mirror = Mirror(self.wrong)
         self.inventory = Inventory(self.mirror.machines, lambda _: None)
@@ -289,7 +264,7 @@ class Stress:
                     if self.stop.is_set():
                         agent = agent and AgentStatus.BACK
                     second = self.watch.now().replace(microsecond=0)
-                    self.sightings[machine.key] = Sighting(
+                    self.sightings[machine.key] = model.Sighting(
                         asked_at=second, version="2020-07-01", agent=agent
                     )
             await self.clock.wait(chance.uniform(1, 30), asyncio.Event())
@@ -317,8 +292,8 @@ class Stress:
                         await self._asked(lambda o=operation: self._resolved(o))
                 await self.clock.wait(SCALE * patience.PAUSE_SECONDS, asyncio.Event())
 
-    def _resolved(self, operation: Operation) -> Any:
-        return self.plane.resolve([operation.id], Verdict.SUCCEEDED, "anna")
+    def _resolved(self, operation: model.Operation) -> Any:
+        return self.plane.resolve([operation.id], model.Verdict.SUCCEEDED, "anna")
 
     async def _asked(self, question: Callable[[], Any]) -> None:
         while True:
@@ -326,7 +301,7 @@ class Stress:
                 await asyncio.wrap_future(question())
             except StoreUnavailable:
                 continue
-            except Refused:
+            except model.Refused:
                 return
             return
 
@@ -356,15 +331,15 @@ class Stress:
             chance.stall(0.5)
             chance.random.choice(moves)(chance, self._live(loop))
 
-    def _live(self, loop: asyncio.AbstractEventLoop) -> tuple[Operation, ...]:
+    def _live(self, loop: asyncio.AbstractEventLoop) -> tuple[model.Operation, ...]:
         """Return immutable values that the loop's thread has taken."""
 
-        async def taken() -> tuple[Operation, ...]:
+        async def taken() -> tuple[model.Operation, ...]:
             return tuple(self.inventory.operations.values())
 
         return asyncio.run_coroutine_threadsafe(taken(), loop).result(patience.SECONDS)
 
-    def _request(self, chance: Chance, _: tuple[Operation, ...]) -> None:
+    def _request(self, chance: Chance, _: tuple[model.Operation, ...]) -> None:
         choice = chance.random.choice
         asked: dict[str, Any] = choice(
             [
@@ -380,29 +355,29 @@ class Stress:
         request = Request(event_type=event_type, **asked)
         self._answer("request", self.plane.request(request))
 
-    def _cancel(self, chance: Chance, live: tuple[Operation, ...]) -> None:
+    def _cancel(self, chance: Chance, live: tuple[model.Operation, ...]) -> None:
         if live:
             operation = chance.random.choice(live)
             self._answer("cancel", self.plane.cancel([operation.id], reason="changed our minds"))
 
-    def _hold(self, chance: Chance, _: tuple[Operation, ...]) -> None:
+    def _hold(self, chance: Chance, _: tuple[model.Operation, ...]) -> None:
         name = f"set{chance.random.choice('0123')}"
-        self._answer("hold", self.plane.hold(HoldKind.SCOPE, name, reason="storm", by="anna"))
+        self._answer("hold", self.plane.hold(model.HoldKind.SCOPE, name, reason="storm", by="anna"))
 
-    def _release(self, chance: Chance, _: tuple[Operation, ...]) -> None:
+    def _release(self, chance: Chance, _: tuple[model.Operation, ...]) -> None:
         name = f"set{chance.random.choice('0123')}"
-        self._answer("release", self.plane.release(HoldKind.SCOPE, name))
+        self._answer("release", self.plane.release(model.HoldKind.SCOPE, name))
 
-    def _resolve(self, chance: Chance, live: tuple[Operation, ...]) -> None:
+    def _resolve(self, chance: Chance, live: tuple[model.Operation, ...]) -> None:
         for operation in live:
             if operation.outcome_unknown:
-                verdict = chance.random.choice(list(Verdict))
+                verdict = chance.random.choice(list(model.Verdict))
                 self._answer("resolve", self.plane.resolve([operation.id], verdict, "anna"))
 
     def _answer(self, what: str, future: Any) -> Any:
         try:
             answer = future.result(patience.SECONDS)
-        except (Refused, StoreUnavailable) as error:
+        except (model.Refused, StoreUnavailable) as error:
             self.counts[f"{what}: {type(error).__name__}"] += 1
             return None
         self.counts[what] += 1
@@ -434,7 +409,7 @@ class Stress:
         for operation in operations.values():
             assert operation.status.over, operation
             assert not operation.down, operation
-            assert {key(name) for name in operation.reporting} <= self.sightings.keys()
+            assert {model.key(name) for name in operation.reporting} <= self.sightings.keys()
             started = operation.status is not EventStatus.CANCELED
             assert (operation.attempt > 0) == started, operation
         self.counts["operations"] = len(operations)

@@ -1,7 +1,7 @@
 """News for webhooks, whose replicas and receivers do what a story says: webhooks.txt."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import pairwise
 
@@ -10,24 +10,30 @@ import pytest
 import patience
 from builders import NOW
 from control.conftest import House, done
+from control.orders import PlaneStory
 from forewarn.control import webhooks as orders
 from forewarn.control.changefeed import Reached
+from forewarn.control.plane import Plane
 from forewarn.control.webhooks import LOOK_EVERY, Deliveries
 from forewarn.maintenance import news
+from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import MAX_WEBHOOKS, Webhook
 from forewarn.store.port import ChangeRecord
 from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
-from stories import RUNNER, Told, elapsed, listed, stories_beside
+from stories import RUNNER, elapsed, listed, stories_beside
 
 
-class WebhookStory(Told):
+class WebhookStory(PlaneStory):
     """A store, receivers, and the deliveries of replicas; time stands still until it is told."""
+
+    settles = True
 
     def __init__(self) -> None:
         self.house = House(fleet=None)
+        self.stored, self.clock = self.house.store, self.house.clock
         self.replicas: dict[str, Deliveries] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.sent: list[tuple[str, str, str, datetime]] = []
@@ -35,22 +41,22 @@ class WebhookStory(Told):
         self.refusing: set[str] = set()
         """Webhooks, or the numbers of items."""
         self.silent: set[str] = set()
-        self.kept: dict[str, Webhook] = {}
+        self.made: dict[str, Webhook] = {}
         self.reads = 0
         self.on_read: Callable[[], object] = lambda: None
         """Called once, when something was read."""
 
-    def carry_out(self, row: str) -> None:
-        super().carry_out(row)
-        RUNNER.run(patience.settled())
+    @property
+    def plane(self) -> Plane:
+        return self.house.plane
 
     def add(self, name: str, types: str = "") -> None:
         url = f"https://{name}.example/"
         made = Webhook(name=name, url=url, types=tuple(listed(types)), secret=name, cursor=(0, 0))
-        self.kept.setdefault(name, done(self.house.plane.order(orders.add, made)))
+        self.made.setdefault(name, done(self.plane.order(orders.add, made)))
 
     def remove(self, *names: str) -> None:
-        removed = done(self.house.plane.order(orders.remove, names))
+        removed = done(self.plane.order(orders.remove, names))
         assert {one.name for one in removed} == {*names}
         assert len(removed) == len({*names})
 
@@ -60,21 +66,21 @@ class WebhookStory(Told):
 
     def late(self, name: str) -> None:
         """A replica has sent for the first webhook of a name, which was removed since."""
-        old = self.kept[name]
-        assert done(self.house.plane.order(orders.move, old, lambda _: old)) is None
+        old = self.made[name]
+        assert done(self.plane.order(orders.move, old, lambda _: old)) is None
 
     def keep(self, name: str) -> None:
-        self.kept[name] = self.found(name)
+        self.made[name] = self.hook(name)
 
     def lose(self, name: str) -> None:
         """The store has lost what changed of a webhook since it was kept."""
-        with self.house.store.write() as transaction:
-            transaction.put_webhooks([self.kept[name]])
+        with self.stored.write() as transaction:
+            transaction.put_webhooks([self.made[name]])
 
     def tell(self, *types: str, by: str = "one") -> None:
         """Commit news, at a replica if that lives."""
         items = [NewsItem(NewsType(t), NOW, "operation 1.1", NewsData()) for t in types]
-        with self.house.store.inner.write() as transaction:
+        with self.stored.inner.write() as transaction:
             token = f"t{transaction.position().sequence}"
             change = ChangeRecord(token=token, replica=by, at=NOW, format=0, body=b"")
             told = news.encode(items)
@@ -85,7 +91,7 @@ class WebhookStory(Told):
     def run(self, *names: str) -> None:
         async def read(question: Callable[[Reading], object]) -> object:
             self.reads += 1
-            with self.house.store.read() as reading:
+            with self.stored.read() as reading:
                 answer = question(reading)
             on_read, self.on_read = self.on_read, lambda: None
             on_read()
@@ -93,7 +99,7 @@ class WebhookStory(Told):
 
         async def send(to: Webhook, id_: str, _: bytes, by: str) -> str:
             number = id_.partition("_")[0]
-            self.sent.append((to.name, number, by, self.house.clock.now()))
+            self.sent.append((to.name, number, by, self.clock.now()))
             if to.name in self.silent:
                 await asyncio.Event().wait()
             return "it is down" if {to.name, number} & self.refusing else ""
@@ -103,8 +109,8 @@ class WebhookStory(Told):
             async def sends(to: Webhook, id_: str, body: bytes, by: str = name) -> str:
                 return await send(to, id_, body, by)
 
-            clock = self.house.clock
-            made = Deliveries(self.house.plane, read, clock, clock, sends)
+            clock = self.clock
+            made = Deliveries(self.plane, read, clock, clock, sends)
             self.replicas[name] = made
             self.tasks.append(RUNNER.get_loop().create_task(made.run()))
 
@@ -130,28 +136,23 @@ class WebhookStory(Told):
     def hear(self, name: str) -> None:
         self.silent.discard(name)
 
-    def store(self, how: str) -> None:
-        self.house.store.away = how == "away"
-        assert how == "away" or self.house.store.refused
-
     def trim(self, count: str) -> None:
-        with self.house.store.write() as transaction:
+        with self.stored.write() as transaction:
             assert transaction.trim_news(NOW + LOOK_EVERY, int(count)) == int(count)
 
     def pass_(self, span: str) -> None:
         """Let time pass in steps, so that replicas look as often as they do."""
         for _ in range(elapsed(span) // LOOK_EVERY):
-            self.house.clock.advance(LOOK_EVERY)
+            self.clock.advance(LOOK_EVERY)
             RUNNER.run(patience.settled())
 
     def later(self, span: str) -> None:
-        self.house.clock.advance(elapsed(span))
+        super().pass_(span)
 
     # What must be so.
 
-    def found(self, name: str) -> Webhook:
-        with self.house.store.read() as reading:
-            return reading.webhooks()[name]
+    def hook(self, name: str) -> Webhook:
+        return self.look_up(lambda reading: reading.webhooks())[name]
 
     def got(self, name: str, *numbers: str) -> None:
         assert [number for to, number, _, _ in self.sent if to == name] == [*numbers]
@@ -166,16 +167,15 @@ class WebhookStory(Told):
         ]
 
     def row(self, name: str, **told: str) -> None:
-        self.compare(self.found(name), told)
+        self.compare(self.hook(name), told)
 
-    def alerts(self, *expected: str) -> None:
-        found = self.replicas["one"].alerts()
-        assert [f"{alert.kind} {alert.about}" for alert in found] == [*expected]
+    def alerting(self) -> Iterable[Alert]:
+        return self.replicas["one"].alerts()
 
     def quiet(self, span: str) -> None:
-        before = self.house.store.commits
+        before = self.stored.commits
         self.pass_(span)
-        assert self.house.store.commits == before
+        assert self.stored.commits == before
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_webhook_gets_what_it_wants_of_what_happens_after_it_was_added_in_orde
     told.got("holds", "2-1", f"{last}-0")
     told.got("ours", "2-0", "2-1", *(f"{n}-0" for n in range(3, last + 1)))
     for name in ("ours", "holds"):
-        assert (told.found(name).cursor, told.found(name).free(NOW)) == ((last + 1, 0), True)
+        assert (told.hook(name).cursor, told.hook(name).free(NOW)) == ((last + 1, 0), True)
 
 
 def test_news_without_a_webhook_does_not_read_the_store_each_time(told: WebhookStory) -> None:

@@ -5,6 +5,7 @@ import gc
 import random
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,13 +18,15 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, mint
-from control.conftest import Busy, Counting, done
+from control import test_stress
+from control.conftest import Busy, done
+from control.orders import PlaneStory
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, ThreadWriter, Writer
+from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, Job, ThreadWriter
 from forewarn.maintenance import fleet_file, news
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Scope
 from forewarn.maintenance.planner import Request
@@ -31,6 +34,7 @@ from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
+from stories import elapsed, stories_beside
 
 FINE = Outcome(succeeded=True, message="fine")
 LEASE = timedelta(seconds=60)
@@ -92,15 +96,92 @@ def threaded() -> Iterator[Busy]:
     built.close()
 
 
-def test_what_waits_together_shares_a_commit_and_a_now(threaded: Busy) -> None:
-    threaded.hold()
-    futures = [threaded.writer.submit(save(f"m{n}")) for n in range(50)]
-    threaded.release()
-    assert [future.result(patience.SECONDS) for future in futures] == [
-        (f"m{n}", NOW) for n in range(50)
-    ]
-    assert threaded.store.commits == 2
-    assert [len(changes.scopes) for changes in threaded.told] == [50]
+class WriterStory(PlaneStory):
+    """Jobs that are submitted, each in steps, and their answers."""
+
+    def __init__(self, house: Busy) -> None:
+        self.house = house
+        self.stored = house.store
+        self.submitted: deque[Future[Any]] = deque()
+
+    def busy(self) -> None:
+        self.house.hold()
+
+    def free(self) -> None:
+        self.house.release()
+
+    def submit(self, *jobs: str) -> None:
+        for told in jobs:
+            steps = [each.partition(":") for each in told.split("+")]
+
+            def job(unit: UnitOfWork, steps: Any = steps) -> Any:
+                return [self.step(unit, what, of) for what, _, of in steps][-1]
+
+            self.submitted.append(self.house.writer.submit(job))
+
+    def step(self, unit: UnitOfWork, what: str, of: str) -> str:
+        match what:
+            case "save":
+                return str(save(of)(unit)[0])
+            case "hold":
+                placed = Hold(kind=HoldKind.HOST, name=of, reason="", by="ann", at=NOW)
+                unit.take(Changes(holds=(placed,)))
+            case "put":
+                unit.store.put_setting(of, "done")
+            case "look":
+                assert unit.store.holds()
+            case "refuse":
+                refuse(unit)
+            case "fail":
+                fail(unit)
+            case "away":
+                self.store("away")  # from the next transaction on
+            case "wait":
+                self.submit("save:behind")
+                self.house.clock.advance(elapsed(of))
+                raise StoreUnavailable("another program has it locked")
+        return "done"
+
+    def close(self) -> None:
+        self.house.writer.close()
+        read = self.house.writer.read(lambda reading: reading.scopes())
+        assert isinstance(read.exception(0), StoreUnavailable)
+
+    # What must be so.
+
+    def answers(self, *expected: str) -> None:
+        how = {Refused: "refused", ZeroDivisionError: "defect", StoreUnavailable: "away"}
+        for each in expected:
+            answer = self.submitted.popleft()
+            error = answer.exception(patience.SECONDS)
+            assert (how[type(error)] if error else answer.result()) == each
+        assert not self.submitted
+
+    def names(self, *expected: str) -> None:
+        assert self.stored.names() == {*expected}
+
+    def commits(self, count: str) -> None:
+        assert self.stored.commits == int(count)
+
+    def told(self, *scopes: str) -> None:
+        """How many scopes each change had that the feed was told of."""
+        assert [str(len(changes.scopes)) for changes in self.house.told] == [*scopes]
+
+    def refusals(self, count: str) -> None:
+        assert self.stored.refused == int(count)
+
+    def setting(self, name: str, value: str) -> None:
+        found = self.look_up(lambda reading: reading.setting(name))
+        assert (found or "nothing") == value
+
+    def news(self, *subjects: str) -> None:
+        rows = self.look_up(lambda reading: reading.news_after(0, MAX_BATCH))
+        assert [one.subject for row in rows for one in news.decode(row.items)] == [*subjects]
+
+
+@pytest.mark.parametrize("rows", stories_beside(__file__, "writer.txt"))
+def test_the_story_holds(threaded: Busy, rows: list[tuple[int, str]]) -> None:
+    assert WriterStory(threaded).play("writer.txt", rows)
 
 
 def test_a_batch_has_a_limit(threaded: Busy) -> None:
@@ -109,88 +190,6 @@ def test_a_batch_has_a_limit(threaded: Busy) -> None:
     threaded.release()
     assert len([future.result(patience.SECONDS) for future in futures]) == MAX_BATCH + 1
     assert threaded.store.commits == 3
-
-
-def spoil(unit: UnitOfWork) -> None:
-    unit.store.put_setting("half", "done")
-    fail(unit)
-
-
-@pytest.mark.parametrize(
-    ("guilty", "error", "commits"), [(refuse, Refused, 2), (spoil, ZeroDivisionError, 3)]
-)
-def test_a_refusal_or_a_defect_fails_its_own_job_and_no_other(
-    threaded: Busy, guilty: Job, error: type[Exception], commits: int
-) -> None:
-    threaded.hold()
-    before, failed, after = map(threaded.writer.submit, (save("a"), guilty, save("b")))
-    threaded.release()
-    assert before.result(patience.SECONDS)[0] == "a"
-    assert after.result(patience.SECONDS)[0] == "b"
-    assert isinstance(failed.exception(patience.SECONDS), error)
-    assert threaded.store.names() == {"a", "b"}
-    assert threaded.store.commits == commits
-    assert isinstance(threaded.writer.submit(guilty).exception(patience.SECONDS), error)
-    with threaded.store.read() as reading:
-        assert reading.setting("half") is None
-
-
-def hold(host: str) -> Job:
-    placed = Hold(kind=HoldKind.HOST, name=host, reason="", by="ann", at=NOW)
-    return lambda unit: unit.take(Changes(holds=(placed,)))
-
-
-def test_a_refusal_leaves_nothing_of_what_its_job_changed(threaded: Busy) -> None:
-    def change_and_refuse(unit: UnitOfWork) -> None:
-        hold("half")(unit)
-        refuse(unit)
-
-    def store_and_refuse(unit: UnitOfWork) -> None:
-        hold("stored")(unit)
-        assert len(unit.store.holds()) == 2
-        refuse(unit)
-
-    for number, guilty in enumerate((change_and_refuse, store_and_refuse), 1):
-        threaded.hold()
-        futures = [threaded.writer.submit(job) for job in (save("a"), guilty, hold(f"h{number}"))]
-        threaded.release()
-        assert isinstance(futures[1].exception(patience.SECONDS), Refused)
-        kept = [f"h{each}" for each in range(1, number + 1)]
-        assert futures[2].result(patience.SECONDS) is None
-        with threaded.store.read() as reading:
-            assert [each.name for each in reading.holds()] == kept
-            rows = reading.news_after(0, MAX_BATCH)
-        told = [one.subject for row in rows for one in news.decode(row.items)]
-        assert told == [f"host {each}" for each in kept]
-    assert threaded.store.names() == {"a"}
-
-
-def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Busy) -> None:
-    threaded.hold()
-    threaded.store.away = True
-    futures = [threaded.writer.submit(save(name)) for name in "ab"]
-    threaded.release()
-    for future in futures:
-        with pytest.raises(StoreUnavailable, match="the disk is full"):
-            future.result(patience.SECONDS)
-    assert threaded.told == []
-    threaded.store.away = False
-    assert threaded.writer.submit(save("c")).result(patience.SECONDS)[0] == "c"
-    assert threaded.store.names() == {"c"}
-
-
-def test_jobs_that_run_alone_are_refused_once_the_store_is_away(threaded: Busy) -> None:
-    def spoil(unit: UnitOfWork) -> None:
-        threaded.store.away = True  # from the next transaction on
-        unit.take(cast("Changes", "no changes"))
-
-    threaded.hold()
-    futures = [threaded.writer.submit(job) for job in (spoil, save("b"), save("c"))]
-    threaded.release()
-    for future in futures:
-        with pytest.raises(StoreUnavailable):
-            future.result(patience.SECONDS)
-    assert threaded.store.refused == 1
 
 
 def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> None:
@@ -215,25 +214,6 @@ def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> 
         assert refused() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize(("seconds", "refused"), [(LONG_SECONDS + 0.1, True), (0.0, False)])
-def test_what_waits_behind_a_long_wait_for_the_store_is_refused_with_it(
-    threaded: Busy, seconds: float, refused: bool
-) -> None:
-    behind: list[Future[Any]] = []
-
-    def wait_in_vain(_: UnitOfWork) -> None:
-        behind.append(threaded.writer.submit(save("behind")))
-        threaded.clock.advance(timedelta(seconds=seconds))
-        raise StoreUnavailable("another program has it locked")
-
-    first = threaded.writer.submit(wait_in_vain)
-    with pytest.raises(StoreUnavailable):
-        first.result(patience.SECONDS)
-    assert isinstance(behind[0].exception(patience.SECONDS), StoreUnavailable) is refused
-    assert threaded.writer.submit(save("after")).result(patience.SECONDS)[0] == "after"
-    assert threaded.store.names() == ({"after"} if refused else {"behind", "after"})
 
 
 def test_a_writer_that_is_closed_while_the_store_is_away_ends(threaded: Busy) -> None:
@@ -297,48 +277,6 @@ def test_a_listener_that_raises_ends_the_feed_and_no_answer(threaded: Busy) -> N
     told = len(threaded.told)
     assert threaded.writer.submit(save("b")).result(patience.SECONDS)[0] == "b"
     assert (len(threaded.told), heard) == (told, []), "what is half changed is changed no more"
-
-
-def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Busy) -> None:
-    threaded.hold()
-    futures = [threaded.writer.submit(save(f"m{n}")) for n in range(5)]
-    threaded.release()
-    threaded.writer.close()
-    assert all(future.result(0) for future in futures)
-    with pytest.raises(StoreUnavailable, match="the service is stopping"):
-        threaded.writer.submit(save("late")).result(0)
-    with pytest.raises(StoreUnavailable, match="the service is stopping"):
-        threaded.writer.read(lambda reading: reading.scopes()).result(0)
-    assert "late" not in threaded.store.names()
-    threaded.writer.close()
-
-
-def test_what_one_job_of_a_batch_removed_is_not_there_for_the_next(threaded: Busy) -> None:
-    machines = [{"name": "web-0"}, {"name": "web-1"}]
-    both, one = (
-        msgspec.convert({"availability_set": [{"name": "web", "machines": some}]}, fleet_file.Fleet)
-        for some in (machines, machines[:1])
-    )
-    threaded.plane.apply_fleet(both).result(patience.SECONDS)
-    threaded.hold()
-    threaded.plane.apply_fleet(one, prune=True)
-    asked = threaded.plane.request(Request(event_type=EventType.FREEZE, machines=("web-1",)))
-    threaded.release()
-    refusal = asked.exception(patience.SECONDS)
-    assert isinstance(refusal, Refused)
-    assert refusal.code is ErrorCode.NOT_FOUND
-
-
-def test_an_inline_writer_answers_before_it_returns() -> None:
-    store = Counting()
-    writer = Writer(store, ManualClock(NOW), Changefeed())
-    assert writer.submit(save("a")).done()
-    refused = writer.submit(refuse)
-    assert isinstance(refused.exception(0), Refused)
-    assert isinstance(writer.submit(fail).exception(0), ZeroDivisionError)
-    writer.close()
-    assert store.names() == {"a"}
-    store.close()
 
 
 # Where a thread, the loop and the disk meet; `test_stress` lets chance choose the order.
@@ -421,23 +359,6 @@ def test_a_question_does_not_wait_for_whoever_writes(tmp_path: Path) -> None:
 # Requests, approvals and reports that share a commit: each is decided, and answered, by itself.
 
 
-def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: BusyFleet) -> None:
-    busy.ask(EventType.PREEMPT, "batch_0", "batch_1")
-    busy.clock.advance(MINUTE)
-    busy.plane.advance().result(patience.SECONDS)
-    acts = busy.claim()
-    before = busy.store.commits
-    busy.hold()
-    ends = [busy.finish(act) for act in acts.values()]
-    busy.release()
-    for end in ends:
-        end.result(patience.SECONDS)
-    assert busy.store.commits == before + 2
-    with busy.store.read() as reading:
-        left = {name: tombstone.scope for name, tombstone in reading.tombstones().items()}
-        assert left == {"batch_0": "batch", "batch_1": "batch"}
-
-
 @pytest.mark.parametrize(("name", "scope"), [("web-0", "web"), ("batch_0", "batch")])
 def test_a_machine_that_leaves_and_comes_elsewhere_in_one_turn_never_meets_a_number_again(
     busy: BusyFleet, name: str, scope: str
@@ -515,35 +436,12 @@ def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Pa
     busy.close()
 
 
-def shared_hosts() -> fleet_file.Fleet:
-    """Three sets of two domains on four hosts, a low-priority scale set, and two alone."""
-    sets = [
-        {
-            "name": name,
-            "update_domains": 2,
-            "machines": [
-                {"name": f"{name}-{n}", "host": f"h{(n + turn) % 4}", "update_domain": n % 2}
-                for n in range(4)
-            ],
-        }
-        for turn, name in enumerate(("web", "data", "shop"))
-    ]
-    spot = {
-        "name": "spot",
-        "update_domains": 2,
-        "priority": "low",
-        "machines": [{"index": n, "host": f"h{n}"} for n in range(4)],
-    }
-    alone = [{"name": "bastion", "host": "h1"}, {"name": "vault", "host": "h2"}]
-    document = {"availability_set": sets, "scale_set": [spot], "machine": alone}
-    return msgspec.convert(document, fleet_file.Fleet)
-
-
 def play(seed: int, *, together: bool) -> list[list[Any]]:
     """Let maintenance of every kind end, report by report or all reports of a round at once."""
     chance = random.Random(seed)
-    built = BusyFleet(fleet=shared_hosts())
-    names = [f"{s}-{n}" for s in ("web", "data", "shop") for n in range(4)] + ["bastion", "vault"]
+    built = BusyFleet(fleet=test_stress.FLEET)
+    sets = [f"set{n}" for n in range(4)]
+    names = [f"{one}-{n}" for one in sets for n in range(6)]
     seen = []
     try:
         for _ in range(8):
@@ -552,12 +450,12 @@ def play(seed: int, *, together: bool) -> list[list[Any]]:
                 event_type = chance.choice([EventType.REBOOT, EventType.REDEPLOY])
                 where: dict[str, Any] = {"machines": tuple(chance.sample(names, 3))}
                 if kind < 0.3:
-                    where = {"scope": chance.choice(["web", "data", "shop"])}
+                    where = {"scope": chance.choice(sets)}
                 elif kind < 0.6:
                     where = {"host": chance.choice(["h0", "h1", "h2", "h3"])}
                 elif kind < 0.7:
                     event_type = EventType.PREEMPT
-                    where = {"machines": (f"spot_{chance.randrange(4)}",)}
+                    where = {"machines": (f"spot_{chance.randrange(20)}",)}
                 request = Request(event_type=event_type, **where)
                 built.plane.request(request).exception(patience.SECONDS)  # a refusal is as good
             with built.store.read() as reading:

@@ -5,15 +5,15 @@ during a commit, has what was committed when it starts again, and nothing else.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 import msgspec
 
 import stories
+from control.conftest import Counting, nothing, raising
 from forewarn.connectors.port import Outcome
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ClockJumped
@@ -26,8 +26,6 @@ from forewarn.protocol.codec import AgentReport, Listing
 from forewarn.protocol.versions import NEWEST_VERSION, Version
 from forewarn.server.guest.documents import DocumentCache
 from forewarn.store.port import Position
-from forewarn.store.sql import Transaction
-from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing.harness import CLAIMS, Harness
 from trace_judge import Trace
 
@@ -45,25 +43,11 @@ class Impossible(Exception):  # noqa: N818 - the fault of a line, told with its 
     """A line needs something that does not exist, or a server that is up or down."""
 
 
-class MortalStore(InMemoryStore):
-    """A store whose process can die just before a commit."""
-
-    doomed = False
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        """Open a transaction that is lost if the process is to die."""
-        with super().write() as transaction:
-            yield transaction
-            if self.doomed:
-                raise ServerKilled
-
-
 class MortalHouse(Harness):
     """A fleet, a server that can be killed, its guests and the judge."""
 
     def __init__(self, fleet: Fleet, policy: Policy, *, dies_often: bool = False) -> None:
-        self.mortal = MortalStore()
+        self.mortal = Counting()
         self._dies_often = False
         self._position = Position()
         self.up = False
@@ -94,7 +78,7 @@ class MortalHouse(Harness):
     def kill(self) -> None:
         """End the server at once, in the instant of its last heartbeat: its memory is gone."""
         self.need_server()
-        self.mortal.doomed = False
+        self.mortal.before_commit = nothing
         self.heartbeat.stop()
         self._run(self.heartbeat.run())
         self.up = False
@@ -111,7 +95,7 @@ class MortalHouse(Harness):
 
     def doom(self) -> None:
         """Have the server die just before its next commit."""
-        self.mortal.doomed = True
+        self.mortal.before_commit = raising(ServerKilled())
 
     def jump(self, by: timedelta) -> None:
         """Set the wall clock; a running server that sees it jump ends, and is started again."""
@@ -205,8 +189,7 @@ class MortalHouse(Harness):
         ids: list[str] = []
         for operation_id in operations:
             operation = self.operation(operation_id)
-            if operation is None:
-                raise Impossible(f"there is no operation {operation_id} to approve")
+            assert operation is not None, operation_id
             every = (*operation.events, *operation.dropped)
             own = [event.id for event in every if event.scope == machine.scope]
             ids.extend(own or [event.id for event in operation.events])
@@ -226,15 +209,10 @@ class MortalHouse(Harness):
 
     def machine(self, name: str) -> Machine:
         """Return a machine by its name."""
-        found = self.look(lambda reading: reading.machines().get(model.key(name)))
-        if found is None:
-            raise Impossible(f"there is no machine {name}")
-        return found
+        return self.look(lambda reading: reading.machines()[model.key(name)])
 
     def end(self, operation: str, outcome: Outcome, attempt: int | None) -> None:
         """Report a task as the connector does."""
-        if operation not in self._tasks:
-            raise Impossible(f"the connector has no task for {operation}")
         self.report(operation, outcome, attempt)
 
     def attempt(self, operation: str) -> int:

@@ -16,6 +16,7 @@ A line `story TITLE` begins another story, on what stands above the first such l
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partialmethod
 from typing import Any, Final
@@ -23,14 +24,16 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from control.orders import PlaneStory, T
 from forewarn import times
 from forewarn.connectors.port import Outcome
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.outbox import state_of
+from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file, model, news, planner
 from forewarn.maintenance.alerts import Audience, remedy
-from forewarn.maintenance.model import HoldKind, Policy
+from forewarn.maintenance.model import Policy
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.standing import of_operation
 from forewarn.maintenance.turn_orders import MaintenanceOrder
@@ -42,14 +45,14 @@ from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME
 from forewarn.server.settings import RulesSettings
 from forewarn.vocabulary import AgentStatus
 from scenarios.house import BEGINNING, Impossible, MortalHouse, ServerKilled
-from stories import Told, elapsed, listed, said
+from stories import elapsed, listed, said
 
 TARGETS: Final = ("hosts", "scopes", "machines")
 DEFAULTS: Final = (0, "", None, (), {})
 GROUPS: Final = ("availability_set", "scale_set", "cloud_service", "machine")
 
 
-class Story(Told):
+class Story(PlaneStory):
     """A scenario so far: the fleet that is written down, the house, and the time.
 
     The server may die often: after each commit, before anybody is told of it, and is back at once.
@@ -88,10 +91,6 @@ class Story(Told):
 
     def expect(self, what: str, *words: str, **options: str) -> None:
         getattr(self, f"expect_{what.replace('-', '_')}")(*words, **options)
-
-    def moment(self, span: str) -> datetime:
-        """Return a time, by its distance from the beginning."""
-        return self.beginning + elapsed(span)
 
     # The fleet.
 
@@ -143,15 +142,8 @@ class Story(Told):
 
     # Operators.
 
-    def schedule(self, kind: str, *machines: str, by: str = "operator", **options: str) -> None:
-        wanted: dict[str, Any] = {
-            name: told == "yes" if told in {"yes", "no"} else told for name, told in options.items()
-        }
-        for name in wanted.keys() & {"not_before", "opens_at", "closes_at"}:
-            wanted[name] = self.moment(wanted[name])
-        wanted |= {"event_type": kind, "machines": machines, "requested_by": by}
-        request = msgspec.convert(wanted, planner.Request, strict=False)
-        self.house.ask(lambda plane: plane.request(request))
+    def do(self, question: Callable[[Plane], "Future[T]"]) -> T:
+        return self.house.ask(question)
 
     def schedule_units(self, kind: str, **options: str) -> None:
         """Ask for maintenance by units under a policy; targets of a kind have commas between."""
@@ -192,13 +184,6 @@ class Story(Told):
     def strike(self, kind: str, *machines: str, **options: str) -> None:
         self.schedule(kind, *machines, by="platform", no_notice="yes", **options)
 
-    def cancel(self, *references: str, reason: str = "") -> None:
-        assert references
-        self.house.ask(lambda plane: plane.cancel(references, reason=reason))
-
-    def operator_approve(self, *references: str, by: str = "operator") -> None:
-        self.house.ask(lambda plane: plane.approve_for_guests(references, by=by))
-
     def acknowledge(self, reference: str, by: str = "operator", even_if_down: str = "") -> None:
         down = even_if_down == "yes"
         self.house.ask(lambda plane: plane.acknowledge([reference], by, even_if_down=down))
@@ -216,20 +201,6 @@ class Story(Told):
     def postpone(self, *words: str) -> None:
         *references, to = words
         self.house.ask(lambda plane: plane.postpone(references, self.moment(to)))
-
-    def hold(
-        self,
-        kind: str,
-        name: str = "",
-        reason: str = "",
-        by: str = "operator",
-        until: str = "",
-    ) -> None:
-        what, ends = HoldKind(kind), self.moment(until) if until else None
-        self.house.ask(lambda plane: plane.hold(what, name, reason=reason, by=by, until=ends))
-
-    def release(self, kind: str, name: str = "") -> None:
-        self.house.ask(lambda plane: plane.release(HoldKind(kind), name))
 
     def remove(self, *machines: str) -> None:
         self.applied = self.house.ask(lambda plane: plane.remove_machines(machines))

@@ -8,16 +8,17 @@ from collections.abc import Collection, Coroutine
 from random import Random
 from typing import Any, Literal, TypeVar
 
+from forewarn.connectors import port
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.executor import OnUnknown
-from forewarn.maintenance.model import HostFacts, Machine
+from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
 from simulation.judge import Wrong
 
 T = TypeVar("T")
 
 
-class Connector:
+class Connector(port.Connector):
     """Carries acts out at once.
 
     Args:
@@ -63,9 +64,6 @@ class Connector:
     async def sweep(self, live: Collection[str]) -> None:
         self._outcomes = {o: outcome for o, outcome in self._outcomes.items() if o in live}
 
-    async def survey(self) -> dict[str, HostFacts]:
-        raise NotImplementedError  # Drains looks at the hosts
-
     def place(self, machine: Machine) -> str:
         """Return the host where a machine really is."""
         return self._where.get(machine.vm_id, machine.host)
@@ -77,9 +75,6 @@ class Connector:
     def settle_at(self, machine: Machine) -> None:
         """Somebody has put a machine where the fleet says that it is."""
         self._where.pop(machine.vm_id, None)
-
-    async def reboot_host(self, host: str) -> Outcome:
-        raise NotImplementedError
 
     def succeed(self, act: Task) -> Outcome:
         """Carry an act out as it should be; the town's end has no other."""

@@ -5,19 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.maintenance import invariants
-from forewarn.maintenance.model import (
-    Changes,
-    Drain,
-    HoldKind,
-    HostState,
-    Maintenance,
-    Operation,
-    Queueing,
-    Sighting,
-    StartCause,
-    key,
-)
+from forewarn.maintenance import invariants, model
 from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import EventStatus, EventType, TargetKind
 from simulation.clocks import Clocks
@@ -39,8 +27,8 @@ class Judge:
         self,
         memory: Model,
         clocks: Clocks,
-        queue: Queueing,
-        sightings: Mapping[str, Sighting],
+        queue: model.Queueing,
+        sightings: Mapping[str, model.Sighting],
     ) -> None:
         self._sightings = sightings
         self._queue = queue
@@ -61,13 +49,13 @@ class Judge:
         """The machines that really run on a host."""
         self.boot_id: Callable[[str], str] = str
         """The host's present boot."""
-        self.drained: Counter[HostState] = Counter()
+        self.drained: Counter[model.HostState] = Counter()
         """How often drains came to each state."""
         self.turns = TurnJudge(memory)
         self.starts = 0
         self.ends = 0
 
-    def see(self, changes: Changes, now: datetime) -> None:
+    def see(self, changes: model.Changes, now: datetime) -> None:
         """Judge a change against what was committed before it."""
         for drain in changes.drains:
             self._see_drain(drain)
@@ -98,7 +86,7 @@ class Judge:
             ):
                 raise Wrong(f"{scope.name} was asked at {old.asked_at}, now {scope.asked_at}")
 
-    def _see(self, old: Operation | None, new: Operation, now: datetime) -> None:
+    def _see(self, old: model.Operation | None, new: model.Operation, now: datetime) -> None:
         self._trace.changed(old, new)
         self._raise_complaint()
         if old is not None:
@@ -119,7 +107,7 @@ class Judge:
         elif new.status in OVER and (old is None or old.status not in OVER):
             self.ends += 1
 
-    def _see_drain(self, new: Drain) -> None:
+    def _see_drain(self, new: model.Drain) -> None:
         """A drain follows its table, and believes a host empty or rebooted when it is."""
         old = self._memory.all_drains.get(new.host)
         self._trace.drained(old, new, ordered=self.ordered == new.host)
@@ -127,11 +115,11 @@ class Judge:
         if old is None or old.state is new.state:
             return
         self.drained[new.state] += 1
-        if new.state in {HostState.EMPTY, HostState.REBOOTING} and (
+        if new.state in {model.HostState.EMPTY, model.HostState.REBOOTING} and (
             on := self.running_on(new.host)
         ):
             raise Wrong(f"{new.host} is {new.state}, and has {', '.join(on)}")
-        if new.state is HostState.BACK and self.boot_id(new.host) == new.boot_id:
+        if new.state is model.HostState.BACK and self.boot_id(new.host) == new.boot_id:
             raise Wrong(f"{new.host} is back, and has not rebooted")
 
     def see_claim(self, act: Task) -> None:
@@ -145,7 +133,7 @@ class Judge:
             raise Wrong(f"{act.operation} is told {act.hosts}, and {wanted} was ordered")
 
     @staticmethod
-    def _host_of(operation: Operation, maintenances: Mapping[int, Maintenance]) -> str:
+    def _host_of(operation: model.Operation, maintenances: Mapping[int, model.Maintenance]) -> str:
         """The host that was ordered, where the operation is about one."""
         ordered = maintenances[operation.maintenance]
         if operation.unit is None:
@@ -156,10 +144,10 @@ class Judge:
         if self._trace.complaints:
             raise Wrong(self._trace.complaints[0])
 
-    def _see_start(self, old: Operation | None, new: Operation, now: datetime) -> None:
+    def _see_start(self, old: model.Operation | None, new: model.Operation, now: datetime) -> None:
         """Never early: by the NotBefore that guests had read, and by approvals as recorded."""
         why = self._clocks.forbidden()
-        if why and new.start_cause is not StartCause.NO_NOTICE:
+        if why and new.start_cause is not model.StartCause.NO_NOTICE:
             raise Wrong(f"{new.id} started while {why}")
         if new.opens_at is not None and now < new.opens_at:
             raise Wrong(f"{new.id} started before its window opened at {new.opens_at}")
@@ -172,18 +160,18 @@ class Judge:
         if missing and short > timedelta(0):
             raise Wrong(f"{new.id} started {short} before its guests had their notice")
 
-    def _see_holds(self, new: Operation, changes: Changes) -> None:
+    def _see_holds(self, new: model.Operation, changes: model.Changes) -> None:
         """Nothing starts on a host that is on hold, by where its machines are now."""
-        if new.start_cause is StartCause.NO_NOTICE:
+        if new.start_cause is model.StartCause.NO_NOTICE:
             return
         holds = {*self._memory.holds(), *changes.holds}.difference(changes.released)
-        held = {hold.name for hold in holds if hold.kind is HoldKind.HOST}
-        names = [key(name) for name in new.machines]
+        held = {hold.name for hold in holds if hold.kind is model.HoldKind.HOST}
+        names = [model.key(name) for name in new.machines]
         known = self._memory.machines(names) | {m.key: m for m in changes.machines}
         if on := held & {new.to_host, *(known[name].host for name in names if name in known)}:
             raise Wrong(f"{new.id} started on {min(on)}, which is on hold")
 
-    def _see_hosts(self, changes: Changes) -> None:
+    def _see_hosts(self, changes: model.Changes) -> None:
         """A hold covers what is on its host now: what came is held, and what left is free."""
         scopes = {machine.scope for machine in changes.machines}
         known = {o.id: o for o in changes.operations}
@@ -193,7 +181,7 @@ class Judge:
         for operation in operations.values():
             if not operation.unstarted:
                 continue
-            names = [key(name) for name in operation.machines]
+            names = [model.key(name) for name in operation.machines]
             on = {m.key: m.host for m in self._memory.machines(names).values()} | now_on
             hosts = {on[name] for name in names if on.get(name)}
             if {*operation.hosts} != hosts:
@@ -202,14 +190,14 @@ class Judge:
             if operation.pending and covered != (operation.held_at is not None):
                 raise Wrong(f"{operation.id} is {'not ' * covered}held by {operation.hosts}")
 
-    def _see_host(self, new: Operation, changes: Changes) -> None:
+    def _see_host(self, new: model.Operation, changes: model.Changes) -> None:
         """What starts on a host has what is there: nothing that left, and nothing unannounced."""
-        if new.target is not TargetKind.HOST or new.start_cause is StartCause.NO_NOTICE:
+        if new.target is not TargetKind.HOST or new.start_cause is model.StartCause.NO_NOTICE:
             return
         maintenances = self._memory.all_maintenances | {m.number: m for m in changes.maintenances}
         host = self._host_of(new, maintenances)
         fleet = self._memory.all_machines | {m.key: m for m in changes.machines}
-        own = {key(name) for name in new.machines}
+        own = {model.key(name) for name in new.machines}
         if gone := [n for n in own if n in fleet and fleet[n].host not in {"", host}]:
             raise Wrong(f"{new.id} started on {host} with {gone[0]}, which has left")
         here = {name for name, machine in fleet.items() if machine.host == host}
@@ -217,13 +205,13 @@ class Judge:
         if new.unit is None and new.event_type not in DELETIONS and here - own:
             raise Wrong(f"{new.id} started on {host}, and {min(here - own)} had no notice")
 
-    def _see_place(self, new: Operation, changed: dict[str, Operation]) -> None:
+    def _see_place(self, new: model.Operation, changed: dict[str, model.Operation]) -> None:
         """Nobody hears of maintenance while another domain of the scope is down or announced."""
         old = self._memory.all_operations.get(new.id)
         announced = new.status is EventStatus.SCHEDULED and (
             old is None or old.status is EventStatus.QUEUED
         )
-        if self._queue is Queueing.START or not announced or new.event_type in DELETIONS:
+        if self._queue is model.Queueing.START or not announced or new.event_type in DELETIONS:
             return
         for event in new.events:
             known = self._live_in(event.scope) | changed
@@ -232,7 +220,7 @@ class Judge:
                 if (other.down or other.pending) and taken - {event.update_domain}:
                     raise Wrong(f"{new.id} is announced although {other.id} is {other.status}")
 
-    def _see_recovery(self, new: Operation, changed: dict[str, Operation]) -> None:
+    def _see_recovery(self, new: model.Operation, changed: dict[str, model.Operation]) -> None:
         """A failure keeps its domains down until it is acknowledged, or its machines are repaired.
 
         A machine that is awaited no more asked again, left the fleet, or was repaired.
@@ -251,17 +239,18 @@ class Judge:
         done = old.carried_out_at
         asked = old.status is EventStatus.RETURNING and new.status is not EventStatus.FAILED
         for name in names:
-            known = key(name) in self._memory.all_machines
-            seen = self._sightings.get(key(name))
+            known = model.key(name) in self._memory.all_machines
+            seen = self._sightings.get(model.key(name))
             if asked and known and not (seen and done and seen.asked_at > done):
                 raise Wrong(f"{new.id} awaits {name} no more, which has not asked again")
             if not asked and known and not self._repaired(name, new, changed):
                 raise Wrong(f"{new.id} failed, {name} is up, and nobody has acknowledged it")
 
     @staticmethod
-    def _repaired(name: str, failed: Operation, changed: dict[str, Operation]) -> bool:
+    def _repaired(name: str, failed: model.Operation, changed: dict[str, model.Operation]) -> bool:
         return any(
-            other.status is EventStatus.COMPLETED and key(name) in map(key, other.machines)
+            other.status is EventStatus.COMPLETED
+            and model.key(name) in map(model.key, other.machines)
             for other in changed.values()
             if other.id != failed.id
         )
@@ -270,7 +259,7 @@ class Judge:
         """The time that the service may count as readable."""
         return self._clocks.readable + self._clocks.slack
 
-    def _see_fleet(self, changes: Changes) -> None:
+    def _see_fleet(self, changes: model.Changes) -> None:
         """Who has a live event stays where it is; who moves meets only higher incarnations."""
         ending = {o.id for o in changes.operations if o.status in OVER}
         fresh = {scope.key: scope.incarnation for scope in changes.scopes}
@@ -293,7 +282,7 @@ class Judge:
             known = self._memory.all_scopes[scope].incarnation
             self._left[name] = scope, fresh.get(scope, known)
 
-    def _live_in(self, *scopes: str) -> dict[str, Operation]:
+    def _live_in(self, *scopes: str) -> dict[str, model.Operation]:
         live = self._memory.live.items()
         return {name: o for name, o in live if any(event.scope in scopes for event in o.events)}
 
@@ -301,7 +290,7 @@ class Judge:
         for operation in self._live_in(scope).values():
             if operation.status in OVER or operation.id in ending:
                 continue
-            if key(name) in map(key, operation.machines):
+            if model.key(name) in map(model.key, operation.machines):
                 raise Wrong(f"{name} moves or goes, and {operation.id} is {operation.status}")
 
     def see_end(self, act: Task, outcome: Outcome, hosts: dict[str, str]) -> int:
@@ -315,7 +304,7 @@ class Judge:
         gone = outcome.succeeded and act.event_type in {EventType.PREEMPT, EventType.TERMINATE}
         moves = act.live_migration or act.event_type is EventType.REDEPLOY
         redeployed = outcome.succeeded and moves
-        named = {key(name): host for name, host in outcome.hosts.items()}
+        named = {model.key(name): host for name, host in outcome.hosts.items()}
         moved = 0
         for name, before in hosts.items():
             machine = self._memory.all_machines.get(name)

@@ -14,6 +14,7 @@ from forewarn.maintenance.relays import Relay
 from simulation import run
 from simulation.judge import Wrong
 from simulation.town import Town
+from store.story import relay
 
 SEEDS = (2, 3, 4, 7, 8, 9)
 """Together they reach every corner."""
@@ -39,13 +40,13 @@ class TownWithRelays(Town):
         host = self.chance.choice(self.hosts)
         if host in self.away:
             return
-        relay = self.hear(host)
-        self.away[host] = relay.heard_at
+        heard = self.hear(host)
+        self.away[host] = heard.heard_at
         self.time_passes(60)
         before = dict(self.memory.live)
-        self.ask("relay away", self.plane.order, relay_watch.hold, relay, relay.heard_at)
+        self.ask("relay away", self.plane.order, relay_watch.hold, heard, heard.heard_at)
         if any(hold.by == relays.BY and hold.name == host for hold in self.memory.holds()):
-            self.judge_hold(before, relay.heard_at)
+            self.judge_hold(before, heard.heard_at)
 
     def relay_returns(self) -> None:
         if not self.away:
@@ -72,17 +73,7 @@ class TownWithRelays(Town):
                 raise Wrong(f"{name}: NotBefore went back by a stall")
 
     def hear(self, host: str) -> Relay:
-        now = self.now
-        heard = Relay(
-            host=host,
-            replica="a",
-            version="1",
-            started_at=now,
-            heard_at=now,
-            due_at=now,
-            etag="e.1.d",
-            machines=1,
-        )
+        heard = relay(host, self.now, started_at=self.now, due_at=self.now)
         self.writer.store.hear([heard])
         return heard
 

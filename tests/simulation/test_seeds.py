@@ -36,7 +36,6 @@ from forewarn.maintenance.model import HostState, Machine, Maintenance, Operatio
 from forewarn.maintenance.transitions import Transitions
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
-from forewarn.maintenance.world import World
 from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
@@ -127,14 +126,6 @@ def unannounced(working: Transitions, operation: Operation, _: Any) -> None:
 
 
 locate = commands._locate
-
-
-def short_sighted(known: World, scope: str) -> list[Operation]:
-    """An operation is met in its first scope alone."""
-    return [o for o in live_in(known, scope) if o.events[0].scope == scope]
-
-
-live_in = World.live_in
 
 
 def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
@@ -253,13 +244,6 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "arrivals": (commands, "_locate", unannounced, "had no notice", 6),
     "zones": (time_windows, "check", always(None), "by the unknown time zone", 22),
     "turns": (Transitions, "_go_on", forgetful, "is under way, and", 4),
-    "indexes": (
-        World,
-        "live_in",
-        short_sighted,
-        "has another .* down|is also in operation|is announced although",
-        6,
-    ),
     "postponing": (notice, "later", unjudged, "back to|before its window opens", 3),
     "gate": (ServiceClock, "may_start", always(True), "started while", 5),
     "outages": (commands, "extend_notices", always([]), "before its guests had their notice", 3),

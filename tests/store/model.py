@@ -7,17 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
-from forewarn.maintenance.model import (
-    Changes,
-    Drain,
-    Hold,
-    Machine,
-    Maintenance,
-    Operation,
-    Scope,
-    Tombstone,
-    key,
-)
+from forewarn.maintenance import model
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import EventStatus
 
@@ -29,15 +19,15 @@ class Model:
     """What is committed; the questions are those of `queries.Reading`."""
 
     def __init__(self) -> None:
-        self.all_scopes: dict[str, Scope] = {}
-        self.all_machines: dict[str, Machine] = {}
-        self.all_operations: dict[str, Operation] = {}
+        self.all_scopes: dict[str, model.Scope] = {}
+        self.all_machines: dict[str, model.Machine] = {}
+        self.all_operations: dict[str, model.Operation] = {}
         """In the order of first saving."""
-        self.all_maintenances: dict[int, Maintenance] = {}
-        self.all_tombstones: dict[str, Tombstone] = {}
-        self.all_drains: dict[str, Drain] = {}
-        self.all_holds: tuple[Hold, ...] = ()
-        self.live: dict[str, Operation] = {}
+        self.all_maintenances: dict[int, model.Maintenance] = {}
+        self.all_tombstones: dict[str, model.Tombstone] = {}
+        self.all_drains: dict[str, model.Drain] = {}
+        self.all_holds: tuple[model.Hold, ...] = ()
+        self.live: dict[str, model.Operation] = {}
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -49,7 +39,7 @@ class Model:
             vars(self).update(before)
             raise
 
-    def save(self, changes: Changes) -> None:
+    def save(self, changes: model.Changes) -> None:
         self.all_scopes |= {scope.key: scope for scope in changes.scopes}
         self.all_machines |= {machine.key: machine for machine in changes.machines}
         self.all_maintenances |= {one.number: one for one in changes.maintenances}
@@ -87,43 +77,43 @@ class Model:
         _remove(self.all_maintenances, over - left)
         return len(gone)
 
-    def scopes(self) -> dict[str, Scope]:
+    def scopes(self) -> dict[str, model.Scope]:
         return self.all_scopes
 
-    def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
+    def machines(self, keys: Collection[str] | None = None) -> dict[str, model.Machine]:
         return _picked(self.all_machines, keys)
 
-    def tombstones(self) -> dict[str, Tombstone]:
+    def tombstones(self) -> dict[str, model.Tombstone]:
         return self.all_tombstones
 
-    def holds(self) -> tuple[Hold, ...]:
+    def holds(self) -> tuple[model.Hold, ...]:
         return self.all_holds
 
-    def drains(self) -> dict[str, Drain]:
+    def drains(self) -> dict[str, model.Drain]:
         return self.all_drains
 
-    def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
+    def maintenances(self, numbers: Collection[int]) -> dict[int, model.Maintenance]:
         return _picked(self.all_maintenances, numbers)
 
-    def open_maintenances(self) -> dict[int, Maintenance]:
+    def open_maintenances(self) -> dict[int, model.Maintenance]:
         return {n: one for n, one in sorted(self.all_maintenances.items()) if one.open}
 
-    def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
+    def latest_maintenances(self, before: int | None, limit: int) -> list[model.Maintenance]:
         numbers = (n for n in self.all_maintenances if before is None or n < before)
         return [self.all_maintenances[n] for n in heapq.nlargest(limit, numbers)]
 
-    def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
+    def maintenance_of_key(self, idempotency_key: str) -> model.Maintenance | None:
         asked = [m for m in self.all_maintenances.values() if m.idempotency_key]
         found = (m for m in asked if m.idempotency_key == idempotency_key)
         return max(found, key=lambda m: m.number, default=None)
 
-    def operations(self, ids: Collection[str]) -> dict[str, Operation]:
+    def operations(self, ids: Collection[str]) -> dict[str, model.Operation]:
         return _picked(self.all_operations, ids)
 
-    def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
+    def operations_of_maintenance(self, number: int) -> dict[str, model.Operation]:
         return {k: o for k, o in self.all_operations.items() if o.maintenance == number}
 
-    def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
+    def operations_of_events(self, event_ids: Collection[str]) -> dict[str, model.Operation]:
         return {
             operation.id: operation
             for operation in self.all_operations.values()
@@ -131,10 +121,10 @@ class Model:
             if event.id in event_ids
         }
 
-    def live_operations(self) -> dict[str, Operation]:
+    def live_operations(self) -> dict[str, model.Operation]:
         return {id_: one for id_, one in self.all_operations.items() if id_ in self.live}
 
-    def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
+    def unacknowledged_failures(self, limit: int) -> dict[str, model.Operation]:
         order = {id_: place for place, id_ in enumerate(self.all_operations)}
         known = self.all_operations.values()
         failed = [o for o in known if o.status is EventStatus.FAILED and not o.acknowledged_by]
@@ -167,9 +157,9 @@ def _remove(table: dict[K, V], names: Iterable[K]) -> None:
         table.pop(name, None)
 
 
-def _is_asked_for(operation: Operation, query: HistoryQuery) -> bool:
+def _is_asked_for(operation: model.Operation, query: HistoryQuery) -> bool:
     return (
-        (not query.machine or query.machine in map(key, operation.machines))
+        (not query.machine or query.machine in map(model.key, operation.machines))
         and (not query.scope or query.scope in {event.scope for event in operation.events})
         and query.maintenance in {None, operation.maintenance}
         and (not query.event_types or operation.event_type in query.event_types)

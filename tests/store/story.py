@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from forewarn.store.sql import Store, Transaction
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 from store import values
 from store.values import MINUTE, NOW, WEB, event, machine, operation, with_maintenances
-from stories import Told, elapsed, listed
+from stories import Told, listed
 
 WITH_MACHINES = Changes(scopes=(WEB,), machines=(machine("web-0"), machine("web-1")))
 
@@ -68,10 +68,6 @@ def webhook(name: str, url: str = "https://a.example/") -> Webhook:
     return Webhook(name=name, url=url, secret="whsec_", cursor=(0, 0))
 
 
-def moment(told: str) -> datetime:
-    return NOW + elapsed(told)
-
-
 class StoreStory(Told):
     """What is written to a store, a transaction for each line or for several, and what is read."""
 
@@ -86,9 +82,6 @@ class StoreStory(Told):
 
     def carry_out(self, row: str) -> None:
         super().carry_out(row.replace(r"\0", "\0"))
-
-    def go_to(self, elapsed: timedelta) -> None:
-        self.now = NOW + elapsed
 
     def begin(self) -> None:
         self.begun = self.stack.enter_context(self.store.write())
@@ -143,7 +136,7 @@ class StoreStory(Told):
 
     def trim(self, before: str, limit: str, count: str) -> None:
         with self.writing() as transaction:
-            assert transaction.trim(moment(before), int(limit)) == int(count)
+            assert transaction.trim(self.moment(before), int(limit)) == int(count)
 
     def news(self, after: str, limit: str, *expected: str) -> None:
         with self.reading() as reading:
@@ -155,7 +148,7 @@ class StoreStory(Told):
 
     def trim_news(self, before: str, limit: str, count: str, trimmed: str) -> None:
         with self.writing() as transaction:
-            assert transaction.trim_news(moment(before), int(limit)) == int(count)
+            assert transaction.trim_news(self.moment(before), int(limit)) == int(count)
             assert transaction.news_trimmed() == int(trimmed)
 
     # Maintenances and operations.
@@ -163,7 +156,7 @@ class StoreStory(Told):
     def operation(
         self, name: str, status: str, ended: str = "", awaited: str = "", shows: str = ""
     ) -> None:
-        fields: dict[str, Any] = {"ended_at": moment(ended)} if ended else {}
+        fields: dict[str, Any] = {"ended_at": self.moment(ended)} if ended else {}
         fields["awaited"] = tuple(listed(awaited))
         events = [event(shows, "web", "Web-0")] if shows else []
         made = operation(name, *events, status=EventStatus(status), **fields)
@@ -187,7 +180,7 @@ class StoreStory(Told):
 
     def purge(self, before: str, limit: str, count: str) -> None:
         with self.writing() as transaction:
-            assert transaction.purge(moment(before), int(limit)) == int(count)
+            assert transaction.purge(self.moment(before), int(limit)) == int(count)
 
     def maintenances(self, numbers: str, *expected: str) -> None:
         with self.reading() as reading:
@@ -220,12 +213,12 @@ class StoreStory(Told):
 
     def ended(self, since: str, limit: str, *expected: str) -> None:
         with self.reading() as reading:
-            found = reading.ended(moment(since), int(limit))
+            found = reading.ended(self.moment(since), int(limit))
         assert [one.id for one in found] == [*expected]
 
     def ends(self, since: str, *expected: str) -> None:
         with self.reading() as reading:
-            found = reading.ends(moment(since))
+            found = reading.ends(self.moment(since))
         assert {f"{status}:{count}" for status, count in found.items()} == {*expected}
 
     def put_setting(self, name: str, value: str) -> None:
@@ -243,7 +236,7 @@ class StoreStory(Told):
         asked, agent, reason, *_ = [*told.split(":"), "", ""]
         name, _, at = asked.partition("@")
         said = {"agent": agent or None, "reason": reason}
-        return seen(name, asked_at=moment(at) if at else self.now, **said)
+        return seen(name, asked_at=self.moment(at) if at else self.now, **said)
 
     def sightings_of(self, told: tuple[str, ...]) -> dict[str, Sighting]:
         return {name: one for each in told for name, one in self.sighting(each).items()}
@@ -275,7 +268,7 @@ class StoreStory(Told):
 
     def mark(self, host: str, held: str = "") -> None:
         with self.writing() as transaction:
-            transaction.mark_relay(host, moment(held) if held else None)
+            transaction.mark_relay(host, self.moment(held) if held else None)
 
     def forget(self, host: str) -> None:
         with self.writing() as transaction:
@@ -283,15 +276,15 @@ class StoreStory(Told):
 
     def relays(self, *expected: str, hosts: str = "", since: str = "") -> None:
         """Compare relays, told as `h1@1m:a`: when it was heard, and by whom."""
-        asked = (listed(hosts) if hosts else None, moment(since) if since else None)
+        asked = (listed(hosts) if hosts else None, self.moment(since) if since else None)
         with self.reading() as reading:
             found = reading.relays(*asked)
         told = {}
         for each in expected:
             heard, by, *held = each.split(":")
             host, _, at = heard.partition("@")
-            held_for = moment(held[0]) if held else None
-            told[host] = relay(host, moment(at), replica=by, held_for=held_for)
+            held_for = self.moment(held[0]) if held else None
+            told[host] = relay(host, self.moment(at), replica=by, held_for=held_for)
         assert found == told
 
     # Webhooks, tokens and records.
@@ -342,7 +335,7 @@ class StoreStory(Told):
     def audit(self, *expected: str, logins: str = "yes", **query: str) -> None:
         asked: dict[str, Any] = dict(query)
         for name in asked.keys() & {"since", "until"}:
-            asked[name] = moment(asked[name])
+            asked[name] = self.moment(asked[name])
         wanted = msgspec.convert(asked | {"logins": logins == "yes"}, AuditQuery, strict=False)
         with self.reading() as reading:
             assert [str(one.sequence) for one in reading.audit(wanted)] == [*expected]
@@ -351,5 +344,5 @@ class StoreStory(Told):
         self, before: str, count: str, limit: str = "100", refusals: str = "100"
     ) -> None:
         with self.writing() as transaction:
-            found = transaction.purge_audit(moment(before), int(limit), refusals=int(refusals))
+            found = transaction.purge_audit(self.moment(before), int(limit), refusals=int(refusals))
         assert found == int(count)

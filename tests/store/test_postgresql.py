@@ -207,12 +207,6 @@ def test_the_story_holds(url: str, proxy: TcpProxy, rows: list[tuple[int, str]])
         told.close()
 
 
-def save_and_append(store: Store, token: str) -> None:
-    with store.write() as transaction:
-        transaction.save(Changes(scopes=(BATCH,)))
-        append(transaction, token)
-
-
 def what_is_there(store: Store) -> tuple[set[str], Position]:
     with store.read() as reading:
         return set(reading.scopes()), reading.position()
@@ -264,21 +258,17 @@ def told_to_go_on(holder: forked.Forked) -> str:
     return said
 
 
-@pytest.fixture
-def patient(url: str) -> Iterator[PostgresqlStore]:
-    opened = postgresql.open_store(url)
-    yield opened
-    opened.close()
-
-
 def test_a_holder_of_the_lock_that_is_frozen_loses_it_and_changes_nothing(
-    patient: PostgresqlStore, holder: forked.Forked
+    url: str, holder: forked.Forked
 ) -> None:
     holder.send_signal(signal.SIGSTOP)
-    save_and_append(patient, "a")  # waits until the other has lost the lock
-    holder.send_signal(signal.SIGCONT)
-    assert told_to_go_on(holder) == "StoreUnavailable\n"
-    assert what_is_there(patient) == SAVED
+    with opened(url) as patient:
+        with patient.write() as transaction:  # waits until the other has lost the lock
+            transaction.save(Changes(scopes=(BATCH,)))
+            append(transaction, "a")
+        holder.send_signal(signal.SIGCONT)
+        assert told_to_go_on(holder) == "StoreUnavailable\n"
+        assert what_is_there(patient) == SAVED
 
 
 def test_a_holder_of_the_lock_that_decides_for_long_keeps_it(
@@ -398,30 +388,18 @@ def test_a_name_whose_connection_is_lost_is_free_and_its_holder_is_told(
     again.close()
 
 
+MEANINGS = {
+    StoreUnavailable: "08006 25006 25P03 40P01 53100 53300 55P03 57014 57P01 58030",
+    StoreUnusable: "28P01 3D000 42501 42P01 XX001",
+    type(None): "23505 22021",
+}
+
+
 @pytest.mark.parametrize(
-    ("sqlstate", "kind"),
-    [
-        ("08006", StoreUnavailable),
-        ("25006", StoreUnavailable),
-        ("25P03", StoreUnavailable),
-        ("40P01", StoreUnavailable),
-        ("53100", StoreUnavailable),
-        ("53300", StoreUnavailable),
-        ("55P03", StoreUnavailable),
-        ("57014", StoreUnavailable),
-        ("57P01", StoreUnavailable),
-        ("58030", StoreUnavailable),
-        ("28P01", StoreUnusable),
-        ("3D000", StoreUnusable),
-        ("42501", StoreUnusable),
-        ("42P01", StoreUnusable),
-        ("XX001", StoreUnusable),
-        ("23505", type(None)),
-        ("22021", type(None)),
-    ],
+    ("kind", "sqlstate"), [(kind, one) for kind, every in MEANINGS.items() for one in every.split()]
 )
 def test_every_error_of_postgresqls_has_one_meaning(
-    sqlstate: str, kind: type[StoreError] | None
+    kind: type[StoreError] | None, sqlstate: str
 ) -> None:
     error = psycopg.errors.lookup(sqlstate)("it failed")
     explained = postgresql.explain(error, "postgresql://h/db")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import forked
 import patience
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import connections, sql, sqlite
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
 from forewarn.vocabulary import EventStatus
+from store.story import save
 from store.values import BATCH, MINUTE, NOW, WEB, event, hold, machine, operation, with_maintenances
 
 FLEET = Changes(scopes=(BATCH,), machines=tuple(machine(f"m{n}", "batch") for n in range(5000)))
@@ -28,11 +28,6 @@ def store(tmp_path: Path) -> Iterator[sql.SqlStore]:
         transaction.save(Changes(scopes=(WEB,)))
     yield opened
     opened.close()
-
-
-def save(store: sql.SqlStore, changes: Changes) -> None:
-    with store.write() as transaction:
-        transaction.save(changes)
 
 
 def assert_only_web_is_there(store: sql.SqlStore) -> None:
@@ -95,34 +90,11 @@ def test_nothing_is_committed_after_a_failure_that_was_swallowed(store: sql.SqlS
         assert reading.setting("a") is None
 
 
-def test_a_disk_that_does_not_write_changes_nothing(store: sql.SqlStore, tmp_path: Path) -> None:
-    store.close()
-    program = (
-        "import pathlib, resource, sys\n"
-        "from forewarn.store import port, sql, sqlite\n"
-        "from store.test_trouble import FLEET, assert_only_web_is_there, save\n"
-        "store = sqlite.open_store(pathlib.Path(sys.argv[1]))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (300000, resource.RLIM_INFINITY))\n"
-        "try: save(store, FLEET)\n"
-        "except port.StoreUnavailable as error: print(error)\n"
-        "assert_only_web_is_there(store)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
-        "save(store, FLEET)\n"
-        "store.close()\n"
-    )
-    ran = forked.run(["-c", program, str(tmp_path / "it.db")], cwd=Path(__file__).parents[1])
-    assert ran.stderr == ""
-    assert "SQLITE_IOERR" in ran.stdout
-    again = sqlite.open_store(tmp_path / "it.db")
-    with again.read() as reading:
-        assert len(reading.machines()) == 5000
-    again.close()
-
-
 ON_A_SMALL_DISK = """
 import pathlib, subprocess, sys
 from forewarn.store import port, sqlite
-from store.test_trouble import FLEET, assert_only_web_is_there, save
+from store.story import save
+from store.test_trouble import FLEET, assert_only_web_is_there
 from forewarn.maintenance.model import Changes
 from store.values import WEB
 

@@ -6,20 +6,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from forewarn.maintenance import model
 from forewarn.maintenance.accounts import DONE, AuditRecord, Token
-from forewarn.maintenance.model import (
-    Changes,
-    Drain,
-    Hold,
-    HoldKind,
-    HostState,
-    Machine,
-    Maintenance,
-    Operation,
-    OperationEvent,
-    Scope,
-    Tombstone,
-)
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.units import (
     MaintenanceState,
@@ -40,20 +28,20 @@ from forewarn.vocabulary import (
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
-WEB = Scope(name="Web", kind=ScopeKind.AVAILABILITY_SET, update_domains=3)
-BATCH = Scope(name="batch", kind=ScopeKind.SCALE_SET, update_domains=5)
+WEB = model.Scope(name="Web", kind=ScopeKind.AVAILABILITY_SET, update_domains=3)
+BATCH = model.Scope(name="batch", kind=ScopeKind.SCALE_SET, update_domains=5)
 
 
-def machine(name: str, scope: str = "web", **fields: Any) -> Machine:
+def machine(name: str, scope: str = "web", **fields: Any) -> model.Machine:
     known = {"update_domain": 0, "fault_domain": 0, "vm_id": f"id-of-{name}"}
-    return Machine(name=name, scope=scope, **(known | fields))
+    return model.Machine(name=name, scope=scope, **(known | fields))
 
 
 def maintenance(
     number: int, state: MaintenanceState = MaintenanceState.ANNOUNCED, *units: UnitState
-) -> Maintenance:
+) -> model.Maintenance:
     """A maintenance with an update domain in each of these states."""
-    return Maintenance(
+    return model.Maintenance(
         state=state,
         units=tuple(
             Unit(
@@ -78,12 +66,12 @@ def maintenance(
     )
 
 
-def event(id_: str, scope: str = "web", *machines: str, **fields: Any) -> OperationEvent:
+def event(id_: str, scope: str = "web", *machines: str, **fields: Any) -> model.OperationEvent:
     known: dict[str, Any] = {"update_domain": 0, "published": 1}
-    return OperationEvent(id=id_, scope=scope, machines=machines, **(known | fields))
+    return model.OperationEvent(id=id_, scope=scope, machines=machines, **(known | fields))
 
 
-def operation(id_: str, *events: OperationEvent, **fields: Any) -> Operation:
+def operation(id_: str, *events: model.OperationEvent, **fields: Any) -> model.Operation:
     known: dict[str, Any] = {
         "event_type": EventType.REBOOT,
         "source": EventSource.USER,
@@ -97,22 +85,22 @@ def operation(id_: str, *events: OperationEvent, **fields: Any) -> Operation:
     }
     shown = events or (event(f"EVENT-{id_}", "web", "Web-0"),)
     number = int(id_.partition(".")[0])
-    return Operation(id=id_, maintenance=number, events=shown, **(known | fields))
+    return model.Operation(id=id_, maintenance=number, events=shown, **(known | fields))
 
 
-def hold(kind: HoldKind, name: str = "", **fields: Any) -> Hold:
+def hold(kind: model.HoldKind, name: str = "", **fields: Any) -> model.Hold:
     known = {"reason": "wait", "by": "ops", "at": NOW}
-    return Hold(kind=kind, name=name, **(known | fields))
+    return model.Hold(kind=kind, name=name, **(known | fields))
 
 
-def tombstone(name: str, **fields: Any) -> Tombstone:
+def tombstone(name: str, **fields: Any) -> model.Tombstone:
     known = {"event_type": EventType.PREEMPT, "operation": "1.1", "at": NOW, "scope": "web"}
-    return Tombstone(name=name, **(known | fields))
+    return model.Tombstone(name=name, **(known | fields))
 
 
-def drain(host: str, **fields: Any) -> Drain:
-    known = {"state": HostState.DRAINING, "requested_at": NOW, "changed_at": NOW}
-    return Drain(host=host, **(known | fields))
+def drain(host: str, **fields: Any) -> model.Drain:
+    known = {"state": model.HostState.DRAINING, "requested_at": NOW, "changed_at": NOW}
+    return model.Drain(host=host, **(known | fields))
 
 
 GOING = (MaintenanceState.RUNNING, UnitState.DONE, UnitState.WAITING)
@@ -122,10 +110,10 @@ OVER = (MaintenanceState.DONE, UnitState.DONE)
 """States of a maintenance and its units: the first three are open."""
 
 
-def with_maintenances(*operations: Operation) -> Changes:
+def with_maintenances(*operations: model.Operation) -> model.Changes:
     """These operations and what they belong to, as a decision would hand them over."""
     numbers = sorted({o.maintenance for o in operations})
-    return Changes(maintenances=tuple(map(maintenance, numbers)), operations=operations)
+    return model.Changes(maintenances=tuple(map(maintenance, numbers)), operations=operations)
 
 
 # Every value that the model allows: drawn by the types of the fields.
@@ -182,22 +170,34 @@ def of_type(known: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
 
 def events(ending: str) -> st.SearchStrategy[Any]:
     """Events of an operation, whose ids have this ending."""
-    drawn = every(OperationEvent, id=NAMES.map(lambda name: name + ending))
+    drawn = every(model.OperationEvent, id=NAMES.map(lambda name: name + ending))
     return st.lists(drawn, max_size=FEW, unique_by=lambda event: event.id).map(tuple)
 
 
-MACHINES = every(Machine, name=NAMES)
-SCOPES = every(Scope, name=NAMES)
+MACHINES = every(model.Machine, name=NAMES)
+SCOPES = every(model.Scope, name=NAMES)
 OPERATIONS = every(
-    Operation, id=NAMES, maintenance=NUMBERS, events=events(""), dropped=events("-dropped")
+    model.Operation, id=NAMES, maintenance=NUMBERS, events=events(""), dropped=events("-dropped")
 )
-MAINTENANCES = every(Maintenance, number=NUMBERS)
-HOLDS = every(Hold)
-TOMBSTONES = every(Tombstone, name=NAMES)
-DRAINS = every(Drain, host=NAMES)
+MAINTENANCES = every(model.Maintenance, number=NUMBERS)
+HOLDS = every(model.Hold)
+TOMBSTONES = every(model.Tombstone, name=NAMES)
+DRAINS = every(model.Drain, host=NAMES)
 TOKENS = every(Token)
 RECORDS = every(
     AuditRecord, sequence=st.just(1), outcome=st.sampled_from([DONE, ErrorCode.FORBIDDEN.value])
 )
 WEBHOOKS = every(Webhook)
 RELAYS = every(Relay)
+CHANGES = st.builds(
+    model.Changes,
+    scopes=st.tuples(SCOPES),
+    machines=st.tuples(MACHINES),
+    maintenances=st.tuples(MAINTENANCES),
+    operations=st.tuples(OPERATIONS),
+    holds=st.tuples(HOLDS),
+    tombstones=st.tuples(TOMBSTONES),
+    drains=st.tuples(DRAINS),
+    tokens=st.tuples(TOKENS),
+)
+"""One of each, which need not belong together."""

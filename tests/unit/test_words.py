@@ -147,7 +147,7 @@ class Words(Told):
         assert notice.whole_seconds(NOW + elapsed(span)) == NOW + elapsed(told)
 
     def not_before(self, span: str, least: str, zone: str = "0") -> None:
-        after = elapsed(span.lstrip("-")) * (-1 if span.startswith("-") else 1)
+        after = elapsed(span)
         asked = (NOW + after).astimezone(timezone(timedelta(hours=int(zone))))
         assert notice.not_before(asked, elapsed(least), NOW) == NOW + after
 

@@ -1,14 +1,13 @@
 """What an operator must know, and the words beside a status, beside the stories of scenarios."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
 from builders import MINUTE, NOW, Bench, maintenance
-from forewarn.maintenance import alerts, commands, standing, turn_forecast, turns
+from forewarn.maintenance import alerts, standing, turns
 from forewarn.maintenance.alerts import AlertKind, Audience
-from forewarn.maintenance.footprints import Footprint
 from forewarn.maintenance.model import (
     Drain,
     HoldKind,
@@ -109,40 +108,3 @@ def test_a_maintenance_that_rests_says_since_when_and_how_it_goes_on(bench: Benc
     paused = replace(halted, state=MaintenanceState.PAUSED, reason="paused by ann", units=())
     assert has(standing.of_maintenance(paused, NOW), "by ann", "12:00Z", "resume")
     assert "paused" not in standing.of_maintenance(paused, NOW), "the status says that"
-
-
-# Holds with an end: they end at their time, never before, and plans count on it.
-
-END = NOW + 10 * MINUTE
-
-
-def plan_end(bench: Bench) -> datetime | None:
-    """The end of a maintenance of the hosts h0 to h2, by its plan."""
-
-    def takes(unit: Unit) -> Footprint:
-        domain = int(unit.name[1:])
-        return Footprint(machines=(f"web-{domain}", f"web-{domain + 3}"), domains={"web": domain})
-
-    of, worlds = maintenance("h0", "h1", "h2"), bench.snapshot.world
-    return turn_forecast.planned(of, takes, worlds, commands.ALWAYS_ON, bench.now).latest
-
-
-def test_a_plan_goes_on_when_a_hold_has_ended() -> None:
-    bench = Bench()
-    free = plan_end(bench)
-    bench.hold(HoldKind.SCOPE, "web", END)
-    assert free is not None
-    assert plan_end(bench) == free + (END - bench.now)
-    bench.release(HoldKind.SCOPE, "web")
-    bench.hold(HoldKind.SCOPE, "web")
-    assert plan_end(bench) is None
-
-
-def test_a_plan_waits_for_the_end_of_a_hold_on_another_maintenance() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-1")
-    bench.hold(HoldKind.MACHINE, "web-1", END)
-    ends = plan_end(bench)
-    bench.release(HoldKind.MACHINE, "web-1")
-    assert ends is not None
-    assert plan_end(bench) == ends - (END - bench.now)

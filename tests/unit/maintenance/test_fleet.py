@@ -125,17 +125,6 @@ def test_to_apply_what_was_exported_changes_nothing(wanted: fleet_file.Fleet) ->
     assert after(applied(Snapshot(), exported)) == there
 
 
-def test_an_instance_behind_a_gap_keeps_its_name() -> None:
-    instance = fleet_file.RoleInstance
-    role = fleet_file.Role(name="Web", instances=(instance(), instance(index=7), instance(index=1)))
-    service = fleet_file.CloudService(name="shop", roles=(role,))
-    there = after(applied(Snapshot(), fleet_file.Fleet(cloud_service=(service,))))
-    assert sorted(there.machines) == ["web_in_0", "web_in_1", "web_in_7"]
-    exported = fleet_file.exported(there.scopes.values(), there.machines.values())
-    (role,) = exported.cloud_service[0].roles
-    assert [one.index for one in role.instances] == [None, None, 7]
-
-
 # Limits.
 
 

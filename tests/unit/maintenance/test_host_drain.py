@@ -26,8 +26,10 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.world import LiveState, World
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from house import tree
+from store import values
+from store.story import relay as relay_heard
 from stories import Told, elapsed, listed, stories_beside
 from unit.maintenance.test_lifecycle import drawn
 
@@ -55,9 +57,7 @@ def entered(of: Drain, state: HostState, **more: Any) -> Drain:
 
 def moment(told: str) -> datetime | None:
     """Return a time that is told by its distance from now: `-2m`."""
-    if not told:
-        return None
-    return NOW + elapsed(told.lstrip("-")) * (-1 if told.startswith("-") else 1)
+    return NOW + elapsed(told) if told else None
 
 
 def fields_of(told: dict[str, str]) -> dict[str, Any]:
@@ -127,32 +127,12 @@ class DrainStory(Told):
         times = {
             f"{name}_at": moment(told.pop(name)) for name in told.keys() & {"started", "ended"}
         }
-        self.operations[int(number)] = Operation(
-            id=f"{number}.1",
-            maintenance=int(number),
-            event_type=EventType.FREEZE,
-            source=EventSource.PLATFORM,
-            target=TargetKind.MACHINES,
-            live_migration=False,
-            description="",
-            duration_seconds=-1,
-            status=EventStatus(status),
-            announced_at=BEFORE,
-            not_before=BEFORE,
-            events=(),
-            **times,
-            **told,
-        )
+        made = values.operation(f"{number}.1", status=EventStatus(status), **times, **told)
+        self.operations[int(number)] = made
 
     def machine(self, name: str, host: str, scope: str = "", domain: str = "0") -> None:
-        self.machines[f"id-{name}"] = Machine(
-            name=name,
-            scope=scope or name,
-            update_domain=int(domain),
-            fault_domain=0,
-            vm_id=f"id-{name}",
-            host=host,
-        )
+        there = {"host": host, "update_domain": int(domain), "vm_id": f"id-{name}"}
+        self.machines[f"id-{name}"] = values.machine(name, scope or name, **there)
 
     def no_machine(self, name: str) -> None:
         del self.machines[f"id-{name}"]
@@ -164,9 +144,7 @@ class DrainStory(Told):
         self.holds = (Hold(kind=HoldKind(kind), name=name, reason="", by="ann", at=BEFORE),)
 
     def relay(self, heard: str) -> None:
-        told = {"host": "h1", "replica": "a", "version": "1", "etag": "", "machines": 0}
-        times = {"started_at": BEFORE, "heard_at": moment(heard), "due_at": NOW}
-        self.asked = msgspec.convert(told | times, Relay)
+        self.asked = relay_heard("h1", self.moment(heard), started_at=BEFORE, due_at=NOW)
 
     def look(self, silent: str = "", running: str = "", off: str = "", **told: str) -> None:
         """The hosts were looked at; `silent` is a host that does not answer."""

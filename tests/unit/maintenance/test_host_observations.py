@@ -1,7 +1,6 @@
 """What surveys of the hypervisors mean: host_observations.txt, and two surveys compared."""
 
 import pickle
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from forewarn.maintenance.host_observations import (
     Survey,
 )
 from forewarn.maintenance.model import Machine
+from store import values
 from stories import Told, elapsed, elapsed_at, listed, stories_beside
 
 IDS = {f"g{n}": f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2)}
@@ -36,9 +36,6 @@ class HostStory(Told):
         self.fleet("g1:h1", "g2:h2")
         for host, name in (("h1", "g1"), ("h2", "g2"), ("h1", "g1")):
             self.surveyed(host, self.observed.begin(), name)
-
-    def go_to(self, elapsed: timedelta) -> None:
-        self.now = NOW + elapsed
 
     def unwatched(self) -> None:
         """No host was surveyed before."""
@@ -131,9 +128,7 @@ class HostStory(Told):
 
 
 def machine(name: str, host: str) -> Machine:
-    return Machine(
-        name=name, scope="web", update_domain=0, fault_domain=0, vm_id=IDS[name], host=host
-    )
+    return values.machine(name, host=host, vm_id=IDS[name])
 
 
 def domain(told: str) -> Domain:

@@ -6,19 +6,8 @@ import msgspec
 import pytest
 
 from builders import NOW, Bench
-from forewarn.maintenance import fleet_file, host_plan
+from forewarn.maintenance import fleet_file, host_plan, model
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
-from forewarn.maintenance.model import (
-    Drain,
-    DrainGuest,
-    GuestFacts,
-    Hold,
-    HoldKind,
-    HostFacts,
-    HostState,
-    Stay,
-    Way,
-)
 from forewarn.vocabulary import EventType
 from stories import Told, listed, stories_beside
 
@@ -46,7 +35,7 @@ EMPTY = HostSurvey(began_at=NOW, hosts={}, keys={})
 class PlanStory(Told):
     """A fleet, where its machines really are, and the drains that are planned."""
 
-    wanted: list[Drain]
+    wanted: list[model.Drain]
 
     def __init__(self) -> None:
         self.bench = Bench(FLEET)
@@ -58,8 +47,8 @@ class PlanStory(Told):
         self.left = {"h1": 64_000, "h2": 64_000, "h3": 32_000}
         self.quiet: set[str] = set()
         self.can_reboot = True
-        self.guests: list[DrainGuest] = []
-        self.drains: dict[str, Drain] = {}
+        self.guests: list[model.DrainGuest] = []
+        self.drains: dict[str, model.Drain] = {}
         self.look: HostSurvey | None = None
 
     @property
@@ -74,11 +63,11 @@ class PlanStory(Told):
 
     def survey(self) -> HostSurvey:
         machines = {m.vm_id: m for m in self.bench.snapshot.machines.values()}
-        found: dict[str, list[GuestFacts]] = {host: [] for host in self.left}
+        found: dict[str, list[model.GuestFacts]] = {host: [] for host in self.left}
         for vm_id, host in self.places.items():
             name = machines[vm_id].name
             found[host].append(
-                GuestFacts(
+                model.GuestFacts(
                     vm_id=vm_id,
                     name=name,
                     running=vm_id not in self.stopped,
@@ -87,7 +76,7 @@ class PlanStory(Told):
                 )
             )
         facts = {
-            host: HostFacts(
+            host: model.HostFacts(
                 answers=host not in self.quiet,
                 why="no route to host" if host in self.quiet else "",
                 boot_id="1",
@@ -131,7 +120,7 @@ class PlanStory(Told):
         self.look = msgspec.structs.replace(EMPTY, trouble=trouble)
 
     def hold(self, kind: str, name: str = "", reason: str = "") -> None:
-        held = Hold(kind=HoldKind(kind), name=name, reason=reason, by="relay", at=NOW)
+        held = model.Hold(kind=model.HoldKind(kind), name=name, reason=reason, by="relay", at=NOW)
         self.world.holds[held.kind, name] = held
 
     def moves(self, name: str, to: str) -> None:
@@ -144,21 +133,23 @@ class PlanStory(Told):
         self, name: str, way: str, to: str = "", memory: str = "0", leaves: str = "0"
     ) -> None:
         told = {"memory_mib": int(memory), "leaves_by": int(leaves), "to_host": to}
-        self.guests.append(DrainGuest(name=name, vm_id=self.id_of(name), way=Way(way), **told))
+        self.guests.append(
+            model.DrainGuest(name=name, vm_id=self.id_of(name), way=model.Way(way), **told)
+        )
 
-    def drained(self, host: str, **more: Any) -> Drain:
+    def drained(self, host: str, **more: Any) -> model.Drain:
         guests = tuple(self.guests)
-        return Drain(host=host, guests=guests, requested_at=NOW, changed_at=NOW, **more)
+        return model.Drain(host=host, guests=guests, requested_at=NOW, changed_at=NOW, **more)
 
     def drain(self, host: str, state: str) -> None:
-        self.drains[host] = self.drained(host, state=HostState(state), reboot=True)
+        self.drains[host] = self.drained(host, state=model.HostState(state), reboot=True)
         self.guests.clear()
 
     def wants(
         self, *hosts: str, reboot: str = "yes", stay: str = "refuse", avoid: str = ""
     ) -> None:
-        more = {"reboot": reboot == "yes", "stay": Stay(stay), "avoid": tuple(listed(avoid))}
-        self.wanted = [self.drained(host, state=HostState.UP, **more) for host in hosts]
+        more = {"reboot": reboot == "yes", "stay": model.Stay(stay), "avoid": tuple(listed(avoid))}
+        self.wanted = [self.drained(host, state=model.HostState.UP, **more) for host in hosts]
         self.guests.clear()
 
     # What must be so.

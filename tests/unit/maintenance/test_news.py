@@ -7,11 +7,12 @@ import msgspec
 
 from builders import MINUTE, NOW, Bench, maintenance
 from forewarn.maintenance import news
-from forewarn.maintenance.model import Changes, Drain, DrainGuest, HostState, Maintenance
+from forewarn.maintenance.model import Changes, DrainGuest, HostState, Maintenance
 from forewarn.maintenance.news import MAX_ITEMS, NewsData, NewsItem, NewsType
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import EventStatus, EventType
+from store.values import drain
 
 replace = msgspec.structs.replace
 
@@ -79,15 +80,7 @@ def test_a_maintenance_that_is_done_is_told_when_all_of_it_is_over() -> None:
 
 def test_each_state_of_a_host_is_told_once() -> None:
     guests = tuple(DrainGuest(name=f"web-{n}", vm_id="") for n in range(21))
-    draining = Drain(
-        host="h1",
-        state=HostState.DRAINING,
-        requested_by="ann",
-        requested_at=NOW,
-        changed_at=NOW,
-        guests=guests,
-        reason="now",
-    )
+    draining = drain("h1", guests=guests, requested_by="ann", reason="now")
     facts = {
         "host": "h1",
         "status": "draining",

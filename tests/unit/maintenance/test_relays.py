@@ -12,6 +12,7 @@ from forewarn.maintenance import relays
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import LATE, Relay, RelayTerms, new_token
 from forewarn.vocabulary import AccessRole
+from store import story
 from stories import Told, elapsed, stories_beside
 
 TERMS = RelayTerms(
@@ -25,29 +26,14 @@ SECONDS = st.integers(-300, 300).map(lambda seconds: NOW + seconds * SECOND)
 
 
 def relay(heard_at: datetime = NOW, waits: timedelta = MINUTE, **fields: object) -> Relay:
-    known: dict[str, object] = {
-        "host": "h1",
-        "replica": "a",
-        "version": "1",
-        "started_at": NOW - MINUTE,
-        "heard_at": heard_at,
-        "due_at": heard_at + waits,
-        "etag": "e.7.d",
-        "machines": 3,
-    }
-    return msgspec.convert(known | fields, Relay)
+    made = {"heard_at": heard_at, "due_at": heard_at + waits, "started_at": NOW - MINUTE}
+    return story.relay(**made | fields)
 
 
 def token(digest: str, minutes: int, *, used: bool = False) -> Token:
     made = NOW + minutes * MINUTE
     token = new_token("h1", digest, by="ann", at=made)
     return msgspec.structs.replace(token, used_at=made if used else None)
-
-
-def moment(told: str) -> datetime:
-    """A time by its distance from now: `-1m`."""
-    span = elapsed(told.lstrip("-"))
-    return NOW - span if told.startswith("-") else NOW + span
 
 
 class JudgedStory(Told):
@@ -57,12 +43,9 @@ class JudgedStory(Told):
         self.terms_of = TERMS
         self.relay()
 
-    def go_to(self, elapsed: timedelta) -> None:
-        self.now = NOW + elapsed
-
     def relay(self, heard: str = "0s", waits: str = "1m", by: str = "a", held: str = "") -> None:
-        held_for = moment(held) if held else None
-        self.heard = relay(moment(heard), elapsed(waits), replica=by, held_for=held_for)
+        held_for = self.moment(held) if held else None
+        self.heard = relay(self.moment(heard), elapsed(waits), replica=by, held_for=held_for)
 
     def terms(
         self, began: str = "-101m", since: str = "-100m", token: str = "-90m", behind: str = ""
@@ -70,10 +53,10 @@ class JudgedStory(Told):
         host, _, at = behind.partition(":")
         self.terms_of = RelayTerms(
             replica="a",
-            began_at=moment(began),
-            since=moment(since),
-            tokens={} if token == "none" else {"h1": moment(token)},
-            behind={host: moment(at)} if behind else {},
+            began_at=self.moment(began),
+            since=self.moment(since),
+            tokens={} if token == "none" else {"h1": self.moment(token)},
+            behind={host: self.moment(at)} if behind else {},
         )
 
     def judged(self, what: str = "", lacks: str = "") -> None:
@@ -97,22 +80,20 @@ def test_each_relay_is_judged_by_itself() -> None:
     assert found == ([(away, NOW)], [back])
 
 
+HOST = st.sampled_from(["h1", "h2", "h3"])
+RELAYS = st.builds(
+    relay,
+    host=HOST,
+    replica=st.sampled_from(["a", "b"]),
+    heard_at=SECONDS,
+    waits=st.integers(0, 60).map(lambda seconds: seconds * SECOND),
+    held_for=st.none() | SECONDS,
+)
+
+
 @given(
-    st.lists(
-        st.builds(
-            lambda host, replica, heard_at, wait, held_for: relay(
-                heard_at, wait * SECOND, host=host, replica=replica, held_for=held_for
-            ),
-            st.sampled_from(["h1", "h2", "h3"]),
-            st.sampled_from(["a", "b"]),
-            SECONDS,
-            st.integers(0, 60),
-            st.none() | SECONDS,
-        ),
-        max_size=3,
-        unique_by=lambda one: one.host,
-    ),
-    st.dictionaries(st.sampled_from(["h1", "h2", "h3"]), SECONDS),
+    st.lists(RELAYS, max_size=3, unique_by=lambda one: one.host),
+    st.dictionaries(HOST, SECONDS),
     SECONDS,
     SECONDS,
     st.booleans(),

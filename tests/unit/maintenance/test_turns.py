@@ -1,6 +1,5 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
-from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partialmethod
 from random import Random
@@ -9,11 +8,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, SECOND, Bench, maintenance
+from builders import NOW, SECOND, Bench, maintenance, survey_of
 from forewarn.control.maintenances import Asked, UnitTargets, prepared
 from forewarn.maintenance import (
     fleet_file,
     footprints,
+    model,
     time_windows,
     turn_check,
     turn_forecast,
@@ -24,21 +24,6 @@ from forewarn.maintenance import (
 )
 from forewarn.maintenance.commands import ALWAYS_ON
 from forewarn.maintenance.footprints import SEVERAL, Footprint
-from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import (
-    Drain,
-    DrainGuest,
-    DrainOptions,
-    GuestFacts,
-    HostFacts,
-    HostState,
-    Machine,
-    Maintenance,
-    Policy,
-    Refused,
-    Scope,
-    Way,
-)
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
@@ -56,6 +41,7 @@ from forewarn.maintenance.units import (
 )
 from forewarn.maintenance.world import LiveState
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
+from store.values import drain
 from stories import Told, elapsed, elapsed_at, stories_beside
 
 TIMES: Final = ("opens_at", "closes_at", "approval_until")
@@ -71,7 +57,7 @@ class TurnStory(Told):
     `runs` has the checks that were begun, by the names that the story gives.
     """
 
-    of: Maintenance
+    of: model.Maintenance
 
     def __init__(self) -> None:
         self.now = NOW
@@ -79,9 +65,6 @@ class TurnStory(Told):
         self.places: dict[str, set[str]] = {}
         self.other: dict[str, str] = {}
         self.runs: dict[str, CheckRun] = {}
-
-    def go_to(self, elapsed: timedelta) -> None:
-        self.now = NOW + elapsed
 
     def footprint(self, unit: Unit) -> Footprint:
         return Footprint(
@@ -100,13 +83,13 @@ class TurnStory(Told):
     def units(self, *names: str, waves: str = "", blackout: str = "", **policy: str) -> None:
         given: dict[str, Any] = dict(policy)
         for name in given.keys() & {*TIMES}:
-            given[name] = NOW + elapsed(given[name])
+            given[name] = self.moment(given[name])
         if "windows" in given:
             given["windows"] = (given["windows"],)
         if given.get("pause_seconds") == "confirm":
             given["pause_seconds"] = CONFIRM
         if blackout:
-            given["blackouts"] = (Span(NOW, NOW + elapsed(blackout)),)
+            given["blackouts"] = (Span(NOW, self.moment(blackout)),)
         window = {name: given.pop(name) for name in ("opens_at", "closes_at") if name in given}
         policed = msgspec.convert(given, TurnPolicy, strict=False)
         of = maintenance(*names, waves=dict.fromkeys(filter(None, waves.split(",")), 1))
@@ -134,7 +117,7 @@ class TurnStory(Told):
         self.of = replace(self.of, units=units)
 
     def refuse(self, code: str, *names: str) -> None:
-        refusal = Refused(ErrorCode(code), f"refused as {code}")
+        refusal = model.Refused(ErrorCode(code), f"refused as {code}")
         found = {index: refusal for index, unit in enumerate(self.of.units) if unit.name in names}
         self.of = turns.refused(self.of, found, self.now)
 
@@ -204,7 +187,7 @@ class TurnStory(Told):
 
     def begins(self, opens: str = "", closes: str = "", **told: str) -> None:
         """A unit that is asked for now: its NotBefore, and its own longer notice."""
-        span = Span(NOW + elapsed(opens), NOW + elapsed(closes)) if opens else ALWAYS
+        span = Span(self.moment(opens), self.moment(closes)) if opens else ALWAYS
         found = turns.start_of(self.of, span, self.now)
         times = [elapsed_at(at) if at else None for at in (found.opens_at, found.closes_at)]
         assert times == [elapsed(told_at) if told_at else None for told_at in (opens, closes)]
@@ -214,21 +197,24 @@ class TurnStory(Told):
         of = replace(self.of, event_type=EventType(event_type))
         assert turns.notice_of(of) == elapsed(span)
 
-    def follows(self, name: str, drain: str = "", reason: str = "", **times: str) -> None:
-        """A unit under way follows the drain of its host, as that is now."""
-        units = tuple(
-            replace(unit, state=RUNNING, drain=True, reason="as before")
-            for unit in self.of.units
-            if unit.name == name
-        )
+    def follows(
+        self, name: str, drain: str = "", reason: str = "", before: str = "running", **told: str
+    ) -> None:
+        """A unit follows the drain of its host as that is now, or else its lost operation."""
+        (unit,) = (unit for unit in self.of.units if unit.name == name)
+        as_before = {"state": UnitState(before), "accepted": before == "failed", "operation": 1}
+        unit = replace(unit, drain="operation" not in told, reason="as before", **as_before)
         at = {"requested_at": NOW, "changed_at": NOW}
-        at |= {"reboot_asked_at": NOW} if "asked" in times else {}
-        at |= {"booted_at": NOW} if "booted" in times else {}
+        at |= {"reboot_asked_at": NOW} if "asked" in told else {}
+        at |= {"booted_at": NOW} if "booted" in told else {}
         drains = (
-            {name: Drain(host=name, state=HostState(drain), reason=reason, **at)} if drain else {}
+            {name: model.Drain(host=name, state=model.HostState(drain), reason=reason, **at)}
+            if drain
+            else {}
         )
-        of = replace(self.of, units=units)
-        self.of = turns.follow(of, {}, drains, lambda _: False, self.now)
+        of = replace(self.of, units=(unit,))
+        lost = {"1.1"} if told.get("operation") == "lost" else ()
+        self.of = turns.follow(of, {}, drains, lambda _: False, self.now, lost=lost)
 
     def progress(self, **told: str) -> None:
         self.compare(self.of.check, told)
@@ -246,40 +232,12 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
 # What became of units.
 
 
-def of_units(*units: Unit, **policy: Any) -> Maintenance:
+def of_units(*units: Unit, **policy: Any) -> model.Maintenance:
     return replace(maintenance(**policy), units=units)
 
 
 def under_way(name: str, **more: Any) -> Unit:
     return Unit(name=name, kind=UnitKind.HOST, state=RUNNING, **more)
-
-
-def followed(bench: Bench, *, has_machines: bool = False, **more: Any) -> Unit:
-    """An update domain of web whose operation is 1.1 of the bench."""
-    unit = replace(under_way("web/0", operation=1), kind=UnitKind.UPDATE_DOMAIN, scope="web")
-    operations = bench.snapshot.operations
-    of = of_units(unit)
-    return turns.follow(of, operations, {}, lambda _: has_machines, bench.now, **more).units[0]
-
-
-def test_a_unit_is_done_when_its_operation_is_over_and_its_domain_is_up_unless_more_is_there() -> (
-    None
-):
-    bench = Bench()
-    bench.policy = replace(bench.policy, settle=MINUTE)
-    bench.ask(EventType.REBOOT, "web-0", "web-3")
-    bench.let_pass(15 * MINUTE)
-    bench.finish("1.1")
-    assert followed(bench).state is RUNNING
-    bench.let_pass(MINUTE)
-    for has_machines, state in ((False, UnitState.DONE), (True, WAITING)):
-        unit = followed(bench, has_machines=has_machines)
-        assert (unit.state, unit.done) == (state, ("web-0", "web-3"))
-
-
-def test_a_unit_that_history_has_forgotten_has_failed_and_one_not_recalled_yet_goes_on() -> None:
-    assert followed(Bench()).state is RUNNING
-    assert followed(Bench(), lost={"1.1"}).state is FAILED
 
 
 def test_only_the_units_that_are_concerned_are_followed() -> None:
@@ -288,31 +246,6 @@ def test_only_the_units_that_are_concerned_are_followed() -> None:
     following = turns.follow(of, {}, {}, lambda _: False, NOW, concerned=[0, 2])
     assert [unit.state for unit in following.units] == [WAITING, RUNNING, FAILED]
     assert turns.follow(following, {}, {}, lambda _: False, NOW, concerned=[0, 2]) is following
-
-
-def test_a_unit_whose_drain_was_stuck_and_is_tried_again_goes_on() -> None:
-    failed = replace(under_way("h0", drain=True), state=FAILED, accepted=True)
-    drain = Drain(host="h0", state=HostState.DRAINING, requested_at=NOW, changed_at=NOW)
-    for drains, state in (({}, FAILED), ({"h0": drain}, RUNNING)):
-        (unit,) = turns.follow(of_units(failed), {}, drains, lambda _: False, NOW).units
-        assert (unit.state, unit.accepted) == (state, state is FAILED)
-
-
-def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    unit = replace(under_way("web-0", operation=1), kind=UnitKind.MACHINES)
-
-    def due(**policy: Any) -> bool:
-        operations = bench.snapshot.operations
-        of = of_units(unit, **policy)
-        return turns.follow(of, operations, {}, lambda _: False, bench.now).check.due
-
-    assert not due(check="smoke")
-    bench.let_pass(15 * MINUTE)
-    bench.finish("1.1")
-    assert due(check="smoke")
-    assert not due()
 
 
 def test_a_unit_that_is_retried_or_asked_for_has_nothing_of_before() -> None:
@@ -351,7 +284,7 @@ def test_what_the_table_lacks_is_refused(
     if following is not None:
         assert turns.entered(before, trigger, NOW).state is following
         return
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(model.Refused) as refusal:
         turns.entered(before, trigger, NOW)
     assert refusal.value.code is ErrorCode.CONFLICT
 
@@ -388,24 +321,22 @@ def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -
     assert in_the_way("web-0", by=EventStatus.COMPLETED) == ""
 
 
-def drained(host: str, state: HostState, **guests: str) -> Drain:
-    moved = {name: {"name": name, "vm_id": name, "to_host": to} for name, to in guests.items()}
-    return Drain(
-        host=host,
-        state=state,
-        reboot=True,
-        guests=tuple(DrainGuest(way=Way.LIVE, **one) for one in moved.values()),
-        requested_at=NOW,
-        changed_at=NOW,
+def drained(host: str, state: model.HostState, **guests: str) -> model.Drain:
+    moved = tuple(
+        model.DrainGuest(way=model.Way.LIVE, name=name, vm_id=name, to_host=to)
+        for name, to in guests.items()
     )
+    return drain(host, state=state, reboot=True, guests=moved)
 
 
-@pytest.mark.parametrize("state", [HostState.DRAINING, HostState.REBOOTING, HostState.RETURNING])
-def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostState) -> None:
+@pytest.mark.parametrize(
+    "state", [model.HostState.DRAINING, model.HostState.REBOOTING, model.HostState.RETURNING]
+)
+def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: model.HostState) -> None:
     unit = Unit(name="h2", kind=UnitKind.HOST, drain=True)
     takes = Footprint(machines=("own", "guest"), domains={})
 
-    def in_the_way(*drains: Drain, of: Unit = unit) -> str:
+    def in_the_way(*drains: model.Drain, of: Unit = unit) -> str:
         return footprints.in_the_way(of, takes, (), drains, ())
 
     coming = drained("h1", state, other="h2")
@@ -413,7 +344,7 @@ def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostS
     assert "h1" in in_the_way(coming)
     assert "h1" in in_the_way(elsewhere, drained("h1", state, Guest="h3"))
     assert in_the_way(elsewhere, drained("h2", state, own="h3")) == ""
-    ended = [drained("h1", end, guest="h2") for end in (HostState.UP, HostState.STUCK)]
+    ended = [drained("h1", end, guest="h2") for end in (model.HostState.UP, model.HostState.STUCK)]
     assert in_the_way(*ended) == ""
     assert in_the_way(coming, of=replace(unit, drain=False)) == ""
 
@@ -425,25 +356,6 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     of = of_units(*units, at_once="2")
     assert turn_plan.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
     assert turn_plan.drained_soon(of_units(), units[1]) == ()
-
-
-def survey_of(places: Mapping[str, Iterable[Machine]]) -> HostSurvey:
-    """A look that finds machines on their hosts."""
-    hosts = {
-        host: HostFacts(
-            answers=True,
-            boot_id="1",
-            free_memory_mib=100_000,
-            can_reboot=True,
-            guests=tuple(
-                GuestFacts(vm_id=one.vm_id, name=one.name, running=True, memory_mib=1)
-                for one in there
-            ),
-        )
-        for host, there in places.items()
-    }
-    keys = {one.vm_id: one.key for there in places.values() for one in there}
-    return HostSurvey(began_at=NOW, hosts=hosts, keys=keys)
 
 
 def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
@@ -500,22 +412,22 @@ def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
     for number in range(10_000):
         host, scope = number // 10, f"s{chance.randrange(400)}"
         place = {"update_domain": host % 5, "fault_domain": 0, "host": f"h{host}"}
-        one = Machine(name=f"m{number}", scope=scope, vm_id=f"id-{number}", **place)
+        one = model.Machine(name=f"m{number}", scope=scope, vm_id=f"id-{number}", **place)
         machines[one.key] = one
     kind = {"kind": ScopeKind.AVAILABILITY_SET, "update_domains": 5}
-    scopes = {one.scope: Scope(name=one.scope, **kind) for one in machines.values()}
+    scopes = {one.scope: model.Scope(name=one.scope, **kind) for one in machines.values()}
     asked = Asked(
         request=Request(event_type=EventType.REBOOT),
         targets=UnitTargets(all_hosts=True),
         policy=TurnPolicy(at_once=at_once),
-        draining=DrainOptions(reboot=True) if drain else None,
+        draining=model.DrainOptions(reboot=True) if drain else None,
     )
-    there: dict[str, list[Machine]] = {}
+    there: dict[str, list[model.Machine]] = {}
     for one in machines.values():
         there.setdefault(one.host, []).append(one)
     live = LiveState(scopes=scopes, machines=machines)
     survey = survey_of(there) if drain else None
-    plan = prepared(live, asked, Policy(), now=NOW, survey=survey)[1]()
+    plan = prepared(live, asked, model.Policy(), now=NOW, survey=survey)[1]()
     assert plan.machines == 10_000
     assert plan.first
     assert (plan.earliest is None) == drain  # that would be 20,000 moves: it is not foreseen

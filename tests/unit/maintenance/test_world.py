@@ -41,7 +41,7 @@ STEPS: tuple[Callable[[Bench], Changes], ...] = (
     lambda bench: bench.let_pass(20 * MINUTE).changes,
     lambda bench: bench.finish("3.1").changes,
     lambda bench: bench.cancel("2.1").changes,
-    lambda bench: bench.move(web_0="h9").changes,
+    lambda bench: Changes(machines=(replace(bench.snapshot.machines["web-0"], host="h9"),)),
     lambda bench: bench.ask(EventType.PREEMPT, "batch_1").changes,
     lambda _: Changes(removed_machines=("bastion", "firm_0"), removed_scopes=("bastion",)),
 )
