@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import BrowserContext, Page
 
 from forewarn.server.settings import (
     MaintenanceSettings,
@@ -58,29 +57,9 @@ def site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
-    """One site for those tests of a file that change nothing."""
-    with opened(tmp_path_factory.mktemp("unchanged"), contexts) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
     """A site with maintenance in every state, for tests that only look."""
     simulated = SimulatedSettings(reboot_seconds=3600, freeze_seconds=0, redeploy_seconds=3600)
     with opened(tmp_path_factory.mktemp("busy"), contexts, simulated) as site:
         site.make_busy()
         yield site
-
-
-@pytest.fixture(scope="module")
-def logged_in(unchanged: Site) -> BrowserContext:
-    return unchanged.window().context
-
-
-@pytest.fixture
-def tab(logged_in: BrowserContext) -> Iterator[Page]:
-    """An empty window of `unchanged`, logged in."""
-    opened = logged_in.new_page()
-    yield opened
-    opened.close()

@@ -166,26 +166,6 @@ def test_nothing_overlaps_or_overflows(town: Site, name: str, size: tuple[int, i
         assert window.evaluate(OVERLAPS) == []
 
 
-def test_what_is_live_is_drawn_and_counted(town: Site) -> None:
-    window = town.window(AccessRole.VIEWER)
-    live = {event["operation"] for event in town.root.get("/v1/events")["events"]}
-    drawn = window.locator(".timeline").evaluate(
-        """(timeline) => [...timeline.querySelectorAll(".event:not(.done, .failed, .cancelled)")]
-            .map((each) => each.getAttribute("href").split("/").pop())"""
-    )
-    over = {"Completed", "Failed"}
-    known = town.root.get("/v1/history?limit=1000")["operations"]
-    expected = {o["id"] for o in known if o["id"] in live and o["status"] not in over}
-    assert set(drawn) == expected
-    down = {m for o in known if o["status"] in {"Started", "Returning"} for m in machines(o)}
-    tile = window.locator(".tile", has_text=" down")
-    expect(tile.locator(".figure")).to_have_text(str(len(down)))
-
-
-def machines(operation: dict[str, Any]) -> set[str]:
-    return {name for event in operation["events"] for name in event["machines"]}
-
-
 class Wordy(Flaky):
     """Says why it is away as PostgreSQL does: at length."""
 

@@ -132,18 +132,6 @@ def test_each_state_has_a_form_of_its_own(status: EventStatus, form: Form) -> No
     assert only(operation(held_at=NOW)).form is Form.HELD
 
 
-def test_what_failed_has_a_cross_where_it_ended() -> None:
-    bar = only(operation(status=EventStatus.FAILED))
-    assert bar.cross == pytest.approx(bar.x + bar.width - timeline.CROSS, abs=EDGE)
-
-
-def test_a_label_stands_within_the_notice_where_it_fits() -> None:
-    wide = only(operation(announced=NOW - timedelta(minutes=60)))
-    assert wide.side is Side.WITHIN
-    assert wide.notice is not None
-    assert wide.notice.x < wide.label_x < wide.notice.x + wide.notice.width
-
-
 def test_a_scope_that_is_down_comes_before_one_that_is_pending_and_one_that_is_over() -> None:
     drawn = timeline.drawn(
         [
@@ -196,13 +184,6 @@ def test_the_scale_has_no_label_at_the_edges_or_over_now() -> None:
         places = [tick.x for tick in drawn.ticks if tick.label]
         assert all(2 <= x <= 98 and abs(x - drawn.now) > 4 for x in places)
         assert places == sorted(places)
-
-
-def test_a_title_has_who_approved_and_each_time() -> None:
-    word = Approval(kind=ApproverKind.GUEST, by="web-0", at=NOW - timedelta(minutes=4))
-    title = only(operation(status=EventStatus.COMPLETED, approval=word)).title
-    for told in ("1.1", "Reboot", "web-0", f"{word.at:%H:%M:%S}", "Completed"):
-        assert told in title
 
 
 def test_what_begins_at_the_right_edge_is_still_inside() -> None:

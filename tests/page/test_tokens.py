@@ -1,34 +1,30 @@
 """A browser's token beside its stories: files, streams, threads, TLS, and a store that is slow."""
 
 import re
-import ssl
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import datetime
-from http.client import HTTPResponse, HTTPSConnection
+from http.client import HTTPResponse
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
 import patience
+from forewarn.client import transport
 from forewarn.clock import ManualClock
 from forewarn.control import accounts
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused
 from forewarn.server import settings
 from forewarn.server.operator.administration import PAGE_TOKEN_LASTS
-from forewarn.store.queries import Reading
-from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
+from page.site import FORM
 from page.test_stories import Browser, Pages, no_command
-from server.running import NOON, Flaky, Running, settings_in
+from server.running import NOON, Flaky, Running, Stuck, settings_in
 from store.shared import SharedStore
-from store.wrapped import Wrapped
 
 
 @contextmanager
@@ -173,61 +169,36 @@ def test_a_token_is_good_at_every_replica_outlives_the_one_that_made_it_and_ends
 
 def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
     certificates = Path(__file__).parents[1] / "operator" / "certificates"
-    files = {
-        "tls_certificate": str(certificates / "first.pem"),
-        "tls_key": str(certificates / "first.key"),
-    }
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0", **files)
+    trusted, key = str(certificates / "first.pem"), str(certificates / "first.key")
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0", tls_certificate=trusted, tls_key=key)
     with Running(wanted, InMemoryStore()) as running:
-        url = running.client().ask("POST", "/v1/tokens/page", {}).json["url"]
-        assert url.startswith("https://127.0.0.1:")
-        host, key = urlsplit(url).netloc, url.partition("#")[2]
-        trusting = ssl.create_default_context(cafile=certificates / "first.pem")
-        connection = HTTPSConnection(host, timeout=patience.SECONDS, context=trusting)
-        headers = {
-            "Content-Type": "application/x-www-form-urlencoded",
-            "Origin": f"https://{host}",
-        }
-        connection.request("POST", "/login", urlencode({"token": key}), headers)
-        answer = connection.getresponse()
-        connection.close()
+        link = running.client().ask("POST", "/v1/tokens/page", {}).json["url"]
+        url, _, secret = link.partition("#")
+        answer = transport.request(
+            "POST",
+            url,
+            seconds=patience.SECONDS,
+            headers=[*FORM.items(), ("Origin", url.removesuffix("/login"))],
+            body=f"token={secret}".encode(),
+            ca_file=trusted,
+        )
     assert answer.status == 303
-    assert "secure" in (answer.getheader("Set-Cookie") or "").lower()
+    assert "secure" in str(answer.headers).lower()
 
 
 def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_ready(tmp_path: Path) -> None:
-    store = Slow(InMemoryStore())
+    store = Stuck()
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, store, ManualClock(NOON)) as running:
         root = running.client()
         root.ask("GET", "/")  # what is read once is read
         with ThreadPoolExecutor(1) as other:
-            store.begin()
+            store.stick()
             asked = other.submit(root.ask, "GET", "/?range=12h")
-            assert store.reached.wait(patience.SECONDS)
+            assert store.asked.acquire(timeout=patience.SECONDS)
             assert root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"}).status == 201
-            store.go_on.set()
+            store.answers.set()
             late = asked.result().body.decode()
         now = root.ask("GET", "/").body.decode()
     state = r'data-state="([^"]+)"'
     assert re.findall(state, late) != re.findall(state, now)
-
-
-class Slow(Wrapped):
-    """A store whose next reader waits until he is let on."""
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        self._next = threading.Lock()
-
-    def begin(self) -> None:
-        self._next.acquire()
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        if self._next.locked() and not self.reached.is_set():
-            self.reached.set()
-            assert self.go_on.wait(patience.SECONDS)
-        with super().read() as reading:
-            yield reading

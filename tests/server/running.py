@@ -36,6 +36,7 @@ from forewarn.settings import prepare_types
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store, Transaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, AgentStatus
 from store.wrapped import Wrapped
 
@@ -432,6 +433,26 @@ class Flaky(Wrapped):
     def _fail(self) -> None:
         if self.away:
             raise self.error
+
+
+class Stuck(Wrapped):
+    """A store whose questions are answered only when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__(InMemoryStore())
+        self.asked, self.answers = threading.Semaphore(0), threading.Event()
+        self.answers.set()
+
+    def stick(self) -> None:
+        self.answers.clear()
+        self.asked = threading.Semaphore(0)
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        self.asked.release()
+        assert self.answers.wait(patience.SECONDS)
+        with super().read() as reading:
+            yield reading
 
 
 def roles(routes: Iterable[Route]) -> dict[str, AccessRole | None]:
