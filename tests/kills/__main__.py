@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--fresh", type=int, default=20, help="of processes started anew")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--break", dest="broken", default="", help="break the service on purpose")
+    parser.add_argument("--break", dest="broken", default="", help="one of breaks.toml")
     parser.add_argument("--keep", type=Path, help="keep every log in this folder")
     asked = parser.parse_args()
     print(f"seed {asked.seed}: --seed {asked.seed} repeats its choices", flush=True)

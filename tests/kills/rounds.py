@@ -8,6 +8,7 @@ request is counted afterwards, from the clients' journals.
 import random
 import signal
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from kills import fleet, judge
 from kills.cluster import AIM_SECONDS, AT_ANSWER, IN_REQUEST, Cluster
-from kills.processes import POLL_SECONDS, Service, let_pass
+from kills.processes import POLL_SECONDS, Service, let_pass, release
 
 SCALE: Final = 600.0
 """Fifteen minutes' notice is a second and a half."""
@@ -303,10 +304,16 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Ou
         seed: Of every choice.
         kills: How many in all, at least.
         fresh: How many of them hit a process that was started anew, not forked.
-        broken: What is broken in the service on purpose.
+        broken: The break of breaks.toml that the service has.
     """
-    names = ("service",)
-    with Cluster(folder, "", seed, names, checked=False, scale=SCALE, broken=broken) as cluster:
+    names, variables = ("service",), {}
+    if broken:
+        breaks = tomllib.loads(Path(__file__).with_name("breaks.toml").read_text("utf-8"))
+        edits = [*breaks["forget"], *breaks[broken]]
+        variables = {"service": release(folder / "broken", edits)}
+    with Cluster(
+        folder, "", seed, names, variables=variables, checked=False, scale=SCALE
+    ) as cluster:
         rounds = Rounds(cluster, random.Random(seed))
         rounds.begin(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
         while len(rounds.kills) < kills:

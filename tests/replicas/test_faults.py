@@ -1,7 +1,7 @@
 """What fails around replicas: the stories of faults.txt, clocks that are wrong, and silence."""
 
 import json
-import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ import forewarn
 import forked
 import postgres
 from forewarn.store.postgresql import Access, Patience
-from kills.processes import TESTS, environment, let_pass
+from kills.processes import environment, let_pass, release
 from patience import until
 from postgres import OWNER
 from replicas import network
@@ -114,38 +114,11 @@ def test_replicas_whose_clocks_are_wrong_move_no_notice(stage: Stage) -> None:
 
 
 LATER: Final = "99.0"
-EDITS: Final = (
-    ("version.py", "0.1.0", LATER),
-    # Rows that this release does not know the format of, and could not read.
-    ("control/outbox.py", "JSON: Final = 1", "JSON: Final = 2"),
-    (
-        "control/outbox.py",
-        "_encode = msgspec.json.Encoder().encode",
-        '_encode = lambda saved: b"2" + msgspec.json.encode(saved)',
-    ),
-    (
-        "control/outbox.py",
-        "decode: Final = msgspec.json.Decoder(list[Changes]).decode",
-        "decode = lambda body: msgspec.json.decode(body[1:], type=list[Changes])",
-    ),
-)
-"""What makes a later release of the package: in which file, what, and what in its place."""
-
-
-def later_release(folder: Path) -> Path:
-    """Make a copy of the package whose outbox has another format; return where it is."""
-    package = folder / "forewarn"
-    shutil.copytree(Path(forewarn.__file__).parent, package)
-    for name, text, instead in EDITS:
-        file = package / name
-        assert text in file.read_text(encoding="utf-8"), f"{name} has no {text!r} any more"
-        file.write_text(file.read_text(encoding="utf-8").replace(text, instead), encoding="utf-8")
-    return folder
 
 
 def test_two_releases_serve_guests_and_operators_side_by_side(stage: Stage) -> None:
-    later = later_release(stage.folder / "later")
-    stage.run("r1", "r2", variables={"r2": {"PYTHONPATH": f"{later}:{TESTS}"}})
+    edits = tomllib.loads(Path(__file__).with_name("later.toml").read_text("utf-8"))["edit"]
+    stage.run("r1", "r2", variables={"r2": release(stage.folder / "later", edits)})
     stage.reading("m0", at="r1,r2")
     for turn, machine in enumerate(MACHINES):
         one, two = ("r2", "r1") if turn % 2 else ("r1", "r2")
