@@ -11,7 +11,7 @@ from playwright.sync_api import BrowserContext, expect
 import patience
 from end_to_end import nginx
 from forewarn.store.sqlite import InMemoryStore
-from page.site import Contexts, Site, follow
+from page.site import Chromium, Site, follow
 from ports import free_port
 from recipes import pages
 from server.running import Running, request_reboot, settings_in
@@ -44,7 +44,7 @@ class Behind:
 
 
 @pytest.fixture
-def behind(tmp_path: Path, contexts: Contexts) -> Iterator[Behind]:
+def behind(tmp_path: Path, chromium: Chromium) -> Iterator[Behind]:
     port, own = free_port(), free_port()
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{own}", hosts=[f"https://{NAME}:{port}"])
     block = pages.placed(
@@ -60,7 +60,7 @@ def behind(tmp_path: Path, contexts: Contexts) -> Iterator[Behind]:
     with (
         Running(wanted, InMemoryStore()) as running,
         nginx.serving(tmp_path, block, "127.0.0.1", port),
-        Site(running, contexts) as site,
+        Site(running, chromium) as site,
     ):
         yield Behind(site, port)
 

@@ -7,7 +7,7 @@ from playwright.sync_api import Route, expect
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
-from page.site import Contexts, Site
+from page.site import Chromium, Site
 from ports import free_port
 from server.running import Running, request_reboot, settings_in
 
@@ -30,10 +30,10 @@ def test_the_stream_opens_however_late_its_script_comes(site: Site) -> None:
     expect(window.locator("#live")).to_have_attribute("data-state", "live")
 
 
-def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, contexts: Contexts) -> None:
+def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, chromium: Chromium) -> None:
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
     with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        site = Site(running, contexts)
+        site = Site(running, chromium)
         window = site.window()
         window.evaluate("window.before = true")
     live = window.locator("#live")
@@ -47,11 +47,11 @@ def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, contexts: Cont
 
 
 def test_a_page_without_its_database_leads_to_the_log_in(
-    tmp_path: Path, contexts: Contexts
+    tmp_path: Path, chromium: Chromium
 ) -> None:
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
     with Running(wanted, InMemoryStore()) as running:
-        window = Site(running, contexts).window()
+        window = Site(running, chromium).window()
     expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
     with Running(wanted, InMemoryStore()) as running:
         window.wait_for_url(f"{running.opened.operators[1]}/login")

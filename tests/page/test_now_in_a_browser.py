@@ -30,7 +30,7 @@ from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ApproverKind, EventStatus, EventType
 from page.operations import NOW, operation
-from page.site import NARROW, WIDE, Contexts, Site, follow
+from page.site import NARROW, WIDE, Chromium, Site, follow
 from patience import until
 from server.running import NOON, Flaky, Running, settings_in
 from store.values import with_maintenances
@@ -134,7 +134,7 @@ def store() -> InMemoryStore:
 
 
 @pytest.fixture
-def town(tmp_path: Path, contexts: Contexts, store: InMemoryStore) -> Iterator[Site]:
+def town(tmp_path: Path, chromium: Chromium, store: InMemoryStore) -> Iterator[Site]:
     """A service that goes on from there, except that its clock stands."""
     simulated = SimulatedSettings(freeze_seconds=3600, reboot_seconds=3600, redeploy_seconds=3600)
     wanted = settings_in(tmp_path, simulated, listen="127.0.0.1:0")
@@ -143,7 +143,7 @@ def town(tmp_path: Path, contexts: Contexts, store: InMemoryStore) -> Iterator[S
     with Running(wanted, store, ManualClock(NOW)) as running:
         for name in asking:
             running.guests.saw(name, at=NOW - timedelta(seconds=20))
-        with Site(running, contexts, with_fleet=False) as opened:
+        with Site(running, chromium, with_fleet=False) as opened:
             yield opened
 
 
@@ -174,10 +174,10 @@ class Wordy(Flaky):
             raise StoreUnavailable("connection refused: is the server running there? " * 4)
 
 
-def test_that_the_store_is_down_is_seen_first_and_whole(tmp_path: Path, contexts: Contexts) -> None:
+def test_that_the_store_is_down_is_seen_first_and_whole(tmp_path: Path, chromium: Chromium) -> None:
     store, clock = Wordy(InMemoryStore()), ManualClock(NOON)
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, store, clock) as running, Site(running, contexts) as site:
+    with Running(wanted, store, clock) as running, Site(running, chromium) as site:
         windows = [site.window(size=size) for size in (WIDE, NARROW)]
         store.away = True
         clock.advance(timedelta(seconds=SAVE_SECONDS))

@@ -16,7 +16,7 @@ import stories
 from forewarn.server.settings import SimulatedSettings
 from forewarn.vocabulary import AccessRole, AgentStatus
 from page.conftest import opened
-from page.site import Contexts, Site, follow, plan
+from page.site import Chromium, Site, follow, plan
 from page.test_forms import MARKUP
 from server.exchange import Exchanges
 from server.running import fleet
@@ -211,7 +211,7 @@ class Windows(Exchanges):
 
 
 @pytest.mark.parametrize("rows", stories.stories_beside(__file__, "windows.txt"))
-def test_the_story_holds(tmp_path: Path, contexts: Contexts, rows: stories.Rows) -> None:
+def test_the_story_holds(tmp_path: Path, chromium: Chromium, rows: stories.Rows) -> None:
     simulated = QUICK if "quick" in [row for _, row in rows] else None
-    with opened(tmp_path, contexts, simulated) as site:
+    with opened(tmp_path, chromium, simulated) as site:
         assert Windows(site).play("windows.txt", rows)
