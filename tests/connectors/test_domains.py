@@ -29,6 +29,8 @@ from leftovers import alive
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 """That of the test driver's domain."""
 
+DRIVEN = str(Path(__file__).with_name("driven.py"))
+
 real = pytest.mark.skipif(
     not hypervisor.has_libvirt(), reason=f"{hypervisor.PYTHON} has no libvirt module"
 )
@@ -140,49 +142,58 @@ def test_a_tag_is_written_where_the_domain_is_defined_and_what_is_not_given_stay
         assert (told["uuid"], told["tag"]["scope"]) == (UUID, "web")
 
 
+def surveyed(*steps: tuple[str, str], uri: str = "test:///default") -> list[dict[str, Any]]:
+    """Return what `states` answers to lines, each after a statement about the domain."""
+    argv = [hypervisor.PYTHON, "-I", DRIVEN, PROGRAM, uri]
+    asked = json.dumps(steps)
+    done = subprocess.run(argv, input=asked, check=False, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @real
 def test_each_survey_has_the_states_of_all_domains_and_the_tags_that_are_asked_for() -> None:
-    with hypervisor.surveying() as host:
-        (found,) = host.states()
-        expected = {"uuid": UUID, "name": "test", "state": "running", "reason": "", "run": 1}
-        assert found == expected | {"tagged": False}
-        for statement, state, reason, run in (
-            ("domain.suspend()", "paused", "", 1),
-            ("domain.resume()", "running", "", 1),
-            ("domain.destroy()", "off", "destroyed", -1),
-            ("domain.create()", "running", "", 2),
-            ("domain.destroy(); domain.create()", "running", "", 3),
-        ):
-            host.does(statement)
-            (found,) = host.states()
-            assert (found["state"], found["reason"], found["run"]) == (state, reason, run)
-        tag = '<machine scope="web"/>'
-        host.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
-        assert [host.states(*asked)[0]["tagged"] for asked in ((), (UUID,))] == [False, True]
-        host.does("domain.destroy()")
-        host.does("domain.undefine()")
-        assert host.states() == []
-        assert host.hangs_up() == 0
+    tag = """domain.setMetadata(2, '<machine scope="web"/>', "f", "urn:forewarn:machine:1", 3)"""
+    found = surveyed(
+        ("", "states"),
+        ("domain.suspend()", "states"),
+        ("domain.resume()", "states"),
+        ("domain.destroy()", "states"),
+        ("domain.create()", "states"),
+        ("domain.destroy(); domain.create()", "states"),
+        (tag, "states"),
+        ("", f"states {UUID}"),
+        ("domain.destroy(); domain.undefine()", "states"),
+    )
+    assert found.pop() == {"domains": []}
+    (first,), *_ = told = [each["domains"] for each in found]
+    assert (first["uuid"], first["name"]) == (UUID, "test")
+    assert [(each["state"], each["reason"], each["run"]) for (each,) in told[:6]] == [
+        ("running", "", 1),
+        ("paused", "", 1),
+        ("running", "", 1),
+        ("off", "destroyed", -1),
+        ("running", "", 2),
+        ("running", "", 3),
+    ]
+    assert [each["tagged"] for (each,) in told[5:]] == [False, False, True]
 
 
 @real
 def test_a_host_that_does_not_answer_says_why_in_each_survey(tmp_path: Path) -> None:
-    with hypervisor.surveying(f"qemu+unix:///session?socket={tmp_path}/none") as host:
-        for _ in range(2):
-            assert str(tmp_path) in host.says()["error"]
-        assert host.hangs_up() == 0
     uri = f"qemu+unix:///session?socket={tmp_path}/none"
-    assert uri in run("list", "test:///default", uri)["error"]
+    first, second = surveyed(("", "states"), ("", "states"), uri=uri)
+    for told in (first, second, run("list", "test:///default", uri)):
+        assert str(tmp_path) in told["error"]
 
 
 @real
 def test_a_connection_that_was_lost_is_an_answer_before_the_next_one() -> None:
     """Otherwise a host that rebooted meanwhile looks as if its domains had been stopped."""
-    with hypervisor.surveying() as host:
-        assert host.states()
-        host.does("libvirt.virConnect.isAlive = lambda _: 0")
-        assert "lost" in host.says()["error"]
-        assert host.states()
+    lost = "libvirt.virConnect.isAlive = lambda _: 0"
+    first, second, third = surveyed(("", "states"), (lost, "states"), ("", "states"))
+    assert "lost" in second["error"]
+    assert first["domains"]
+    assert third["domains"]
 
 
 @real

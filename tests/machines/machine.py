@@ -40,12 +40,8 @@ KERNEL = (
     "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "
     "clocksource=acpi_pm "  # a busy host makes an emulated processor's own clock run too fast
     "systemd.show_status=no systemd.default_timeout_start_sec=300 "
-    "systemd.wants=inside@tests.service systemd.wants=inside@power.service "
+    "systemd.wants=inside@tests.service "
 ) + " ".join(f"systemd.mask={unit}" for unit in MASKED.split())
-
-
-class Rebooted(Exception):  # noqa: N818 - it is news, and no error
-    """The machine was booted anew while it was asked for something."""
 
 
 class Inside:
@@ -66,24 +62,19 @@ class Inside:
         until(lambda: self._socket.connect_ex(str(self._path)) == 0, seconds=PATIENCE_SECONDS)
         self._lines = self._socket.makefile("rb")
 
-    def booted(self, since: str | None = None) -> str:
-        """Wait until the machine is up by another boot than `since`; return that boot's id."""
-        since = self.boot if since is None else since
+    def booted(self) -> str:
+        """Wait until the machine is up by another boot; return that boot's id."""
+        since = self.boot
         while self.boot == since:
             self._read()
         return self.boot
 
     def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a program as root.
-
-        Raises:
-            Rebooted: It was booted anew instead.
-        """
+        """Run a program as root."""
         before = self.boot
         self._socket.sendall(json.dumps({"run": argv, "stdin": stdin}).encode() + b"\n")
         while "status" not in (told := self._read()):
-            if before not in {"", self.boot}:
-                raise Rebooted(self.boot)
+            assert before in {"", self.boot}, "the machine has booted instead"
         return subprocess.CompletedProcess(argv, told["status"], told["stdout"], told["stderr"])
 
     def _read(self) -> dict[str, Any]:
@@ -146,13 +137,9 @@ class Machine:
         """Return what its journal has of this boot."""
         return self.run("journalctl", "--boot", "--output=cat", "--no-pager", *options)
 
-    def kill(self) -> None:
-        """Take its power away: it is given back, and it boots."""
-        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
-
     def cut(self) -> None:
         """Cut its power, and wait until it is up again."""
-        self.kill()
+        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
         self.inside.booted()
 
     def close(self) -> None:
@@ -169,14 +156,6 @@ def command(folder: Path, port: int, kernel: Path, initramfs: Path, disk: Path) 
     net = "user,id=net,restrict=on,net=169.254.169.0/24,host=169.254.169.1"
     if port:
         net += f",guestfwd=tcp:169.254.169.254:80-cmd:busybox nc 127.0.0.1 {port}"
-    ports = [
-        option
-        for name in ("tests", "power")
-        for option in (
-            "-chardev", f"socket,id={name},path={folder / name}.sock,server=on,wait=off",
-            "-device", f"virtserialport,chardev={name},name={name}",
-        )
-    ]  # fmt: skip
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
         *(["-accel", "kvm", "-cpu", "host"] if accelerated() else ["-accel", "tcg", "-cpu", "max"]),
@@ -185,7 +164,9 @@ def command(folder: Path, port: int, kernel: Path, initramfs: Path, disk: Path) 
         "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
         "-drive", f"file={disk},if=virtio,format=raw",
         "-netdev", net, "-device", "virtio-net-pci,netdev=net,romfile=",
-        "-device", "virtio-serial-pci", *ports, "-no-reboot", "-pidfile", str(folder / "pid"),
+        "-chardev", f"socket,id=tests,path={folder / 'tests.sock'},server=on,wait=off",
+        "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=tests,name=tests",
+        "-no-reboot", "-pidfile", str(folder / "pid"),
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from end_to_end.agents import until
 from end_to_end.running import Running
 from house.tree import ROOT
-from machines.machine import NAME, PATIENCE_SECONDS, Inside, Machine, Rebooted
+from machines.machine import NAME, PATIENCE_SECONDS, Machine
 from recipes.power import Power
 
 UNITS = ROOT / "packaging"
@@ -39,9 +39,6 @@ class Site:
     """
 
     def __init__(self, folder: Path, rules: str) -> None:
-        self.how = ""
-        """How maintenance is carried out: `cut` takes the machine's power away, `systemctl` reboots
-        it in good order, `nothing` does nothing."""
         self.over = threading.Event()
         """Set to let maintenance end."""
         files = {
@@ -70,26 +67,14 @@ class Site:
         self._opened.close()
 
     def stop(self) -> None:
-        """Do to the machine what was announced, and wait until it is up again."""
-        if self.how == "nothing":
-            return
-        with contextlib.closing(Inside(self.machine.folder / "power.sock")) as inside:
-            inside.run("true")  # which tells this boot
-            before = inside.boot
-            if self.how == "cut":
-                self.machine.kill()
-            else:
-                with contextlib.suppress(Rebooted):  # before it has said how the command ended
-                    inside.run("systemctl", "reboot")
-            inside.booted(since=before)
+        """Do nothing to the machine."""
 
     def start(self) -> None:
         """Wait until the maintenance is to end."""
         self.over.wait()
 
-    def announce(self, event_type: str, how: str) -> None:
-        """Announce maintenance of the machine, and say how it will be carried out."""
-        self.how = how
+    def announce(self, event_type: str) -> None:
+        """Announce maintenance of the machine, which lasts until it is to end."""
         self.over.clear()
         asked = {"event_type": event_type, "hosts": ["h1"]}
         assert self.service.operator.ask("POST", "/v1/maintenances", asked).status < 300

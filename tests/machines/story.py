@@ -80,7 +80,7 @@ class MachineStory(Told):
 
     def announce(self, event_type: str) -> None:
         """Announce maintenance that does nothing to the machine."""
-        self._site.announce(event_type, how="nothing")
+        self._site.announce(event_type)
 
     def started(self, cause: str) -> None:
         self._site.status_is("Started")

@@ -102,7 +102,7 @@ def test_power_cuts_at_any_instant_leave_the_machine_as_it_should_be(site: Site)
     while lives.cuts < CUTS:
         before, words = len(site.done()), lives.words
         lives.answers()
-        site.announce("Reboot", how="nothing")
+        site.announce("Reboot")
         lives.live(scheduled)
         if site.operation()["status"] == "Started":
             lives.live(started)

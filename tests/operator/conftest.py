@@ -31,15 +31,6 @@ def client(service: Running) -> Client:
     return service.client()
 
 
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a service that whatever is refused leaves as it was."""
-    folder = tmp_path_factory.mktemp("service")
-    with Running(settings_in(folder), InMemoryStore(), ManualClock(NOON)) as running:
-        assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
-        yield running.client()
-
-
 @pytest.fixture
 def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run a command in this process; return its exit status and what it printed."""
