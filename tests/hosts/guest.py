@@ -212,18 +212,9 @@ class Guest:
     def refused_polls(self, since: float = 0) -> list[Poll]:
         """Return its polls that the endpoint refused, from a time on.
 
-        An emulated guest on a busy machine loses a poll now and then, and that is nobody's fault:
-        `losses` tells of it.
+        An emulated guest on a busy machine loses a poll now and then, and that is nobody's fault.
         """
         return [poll for poll in self.failed_polls(since) if poll.refused]
-
-    def losses(self) -> str:
-        """Tell how many polls were lost, and how; empty if none was."""
-        lost = [poll for poll in self.failed_polls() if not poll.refused]
-        if not lost:
-            return ""
-        ways = ", ".join(sorted({poll.error for poll in lost}))
-        return f"{self.name} lost {len(lost)} of {len(self.polls)} polls: {ways}"
 
     def wait_for_polls(self, count: int = 1, since: float | None = None) -> None:
         """Wait until it has polled well so many times, from now on or from a time on."""

@@ -60,8 +60,6 @@ listen = "{plane}"
 tls_certificate = "{folder}/relay.crt"
 tls_key = "{folder}/relay.key"
 """
-LOSSES: list[str] = []
-"""A line for each guest that lost polls, in labs that are closed; the run's summary shows them."""
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
 
 
@@ -327,7 +325,6 @@ class Lab:
             self.service.stop()
         self._ended.set()
         self._watcher.join()
-        LOSSES.extend(filter(None, (guest.losses() for guest in self.guests.values())))
         for host in self.hosts.values():
             host.power_off()
 

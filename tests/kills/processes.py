@@ -121,21 +121,18 @@ class Service(Program):
         folder.mkdir(exist_ok=True)
         given = {"STATE_DIRECTORY": str(folder), **variables}
         super().__init__(folder / "service.log", given)
+        self.fresh = not HEEDED_AT_FIRST.isdisjoint(given)
+        """Whether it is a process of its own from the first import on, not forked."""
         self.folder = folder
         self.socket = folder / "operator.sock"
         self.port = free_port()
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
 
-    def start(self, *, fresh: bool) -> None:
-        """Begin to start; `wait_until_ready` returns when it serves.
-
-        Args:
-            fresh: Whether it is a process of its own from the first import on, not forked.
-        """
-        fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self.environment)
+    def start(self) -> None:
+        """Begin to start; `wait_until_ready` returns when it serves."""
         command = ["-m", "forewarn", "serve", "--config", str(self._config)]
-        self.begin(command, () if fresh else None, env=environment(**self.environment))
+        self.begin(command, () if self.fresh else None, env=environment(**self.environment))
 
     def wait_until_ready(self) -> None:
         """Return when its log says that it serves.

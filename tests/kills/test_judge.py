@@ -127,7 +127,7 @@ def test_an_approval_is_as_old_as_its_answer_as_far_as_replicas_clocks_agree(
 
 
 def test_a_kill_falls_in_a_request_that_had_begun_and_was_never_answered() -> None:
-    kill = Kill(before=10.0, after=10.1, aim="", fresh=True)
+    kill = Kill(before=10.0, after=10.1, aim="")
     broken = {"what": "unanswered", "first": 9.9, "at": 10.2}
     assert in_request(kill, [[], [broken]])
     for other in (

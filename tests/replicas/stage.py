@@ -374,7 +374,7 @@ class Stage(Told):
     # Faults.
 
     def start(self, name: str) -> None:
-        self[name].start(fresh=False)
+        self[name].start()
         self[name].wait_until_ready()
 
     def kill(self, name: str, with_program_of: str = "") -> None:
@@ -452,7 +452,8 @@ class Stage(Told):
         url = self.server.url(self.folder.name)
         with Cluster(self.folder / "second", url, 1, (name,)) as double:
             (second,) = double.replicas.values()
-            second.start(fresh=True)
+            second.fresh = True
+            second.start()
             until(lambda: not second.runs)
             assert second.ended() == REFUSED
             lines = [json.loads(line) for line in second.log.read_text().splitlines()]
