@@ -35,72 +35,11 @@ def test_a_form_in_which_nothing_of_a_policy_is_filled_in_asks_for_none() -> Non
     assert forms.maintenance(asked(order="listed"), NOW).policy is not None
 
 
-@pytest.mark.parametrize(
-    ("typed", "at"),
-    [
-        ("+20m", NOW + timedelta(minutes=20)),
-        ("2026-03-01T13:00:00Z", NOW + timedelta(hours=1)),
-        ("2026-03-01T13:00", NOW + timedelta(hours=1)),
-        ("2026-03-01T15:00+02:00", NOW + timedelta(hours=1)),
-        ("", None),
-    ],
-)
-def test_a_time_without_a_zone_is_utc(typed: str, at: datetime | None) -> None:
-    assert forms.maintenance(asked(not_before=typed), NOW).not_before == at
-
-
 def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
     typed = asked(not_before="+20m")
     settled = forms.settled(typed, NOW)
     later = forms.maintenance(settled, NOW + timedelta(minutes=7))
     assert later.not_before == NOW + timedelta(minutes=20)
-
-
-def test_every_field_of_a_policy_reaches_its_request() -> None:
-    request = forms.maintenance(
-        form(
-            hosts="h1 h2",
-            tags="role=web\nzone=a",
-            at_once="10%",
-            waves="1, 10%, rest",
-            pause_seconds="confirm",
-            stop_after="3",
-            check="probe",
-            check_tries="7",
-            check_within_seconds="1m",
-            windows="Sat,Sun 22:00-04:00\n2nd Tue +9d 01:00-05:00",
-            zone="Europe/Berlin",
-            blackouts="2026-12-20T00:00:00Z/2027-01-07T00:00:00Z",
-            cutoff_seconds="30m",
-            notice_seconds="1h",
-            spread="tag:rack",
-            order="listed",
-            duration_seconds="10m",
-            description="Patch day",
-            source="User",
-            drain="yes",
-            without_notice="yes",
-            all_hosts="yes",
-            approval_until="+2h",
-            key="k",
-        ),
-        NOW,
-    )
-    policy = request.policy
-    assert policy is not None
-    assert policy.approval_until == NOW + timedelta(hours=2)
-    assert request.hosts == ("h1", "h2")
-    assert request.tags == {"role": "web", "zone": "a"}
-    assert (policy.at_once, policy.waves, policy.pause_seconds) == ("10%", ("1", "10%", "rest"), -1)
-    assert policy.windows == ("Sat,Sun 22:00-04:00", "2nd Tue +9d 01:00-05:00")
-    assert policy.zone == "Europe/Berlin"
-    assert len(policy.blackouts) == 1
-    assert (policy.cutoff_seconds, request.notice_seconds, policy.stop_after) == (1800, 3600, 3)
-    assert (policy.check, policy.check_tries, policy.check_within_seconds) == ("probe", 7, 60)
-    assert (policy.spread, policy.order, request.duration_seconds) == ("tag:rack", "listed", 600)
-    assert (request.description, request.source) == ("Patch day", "User")
-    assert (request.drain, request.without_notice, request.all_hosts) == (True, True, True)
-    assert request.idempotency_key == "k"
 
 
 @pytest.mark.parametrize(
