@@ -20,7 +20,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
-    with Running(settings_in(tmp_path), InMemoryStore(), clock) as running:
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, InMemoryStore(), clock) as running:
         yield running
 
 

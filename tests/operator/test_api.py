@@ -20,7 +20,7 @@ from builders import MINUTE, Bench, mint
 from forewarn.clock import ManualClock
 from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.world import World
-from forewarn.server.operator import routing, schemas, table, views
+from forewarn.server.operator import routing, table, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
@@ -67,21 +67,6 @@ def test_a_dry_run_of_a_fleet_waits_for_no_writer(tmp_path: Path) -> None:
         finally:
             go_on.set()
             writing.result(patience.SECONDS)
-
-
-def test_an_answer_spells_out_so_many_names_and_counts_all(service: Running) -> None:
-    many = {"machine": [{"name": f"m{n}"} for n in range(schemas.MAX_NAMES + 1)]}
-    added = service.client().ask("PUT", "/v1/fleet", many).json["added"]
-    assert added["count"] == schemas.MAX_NAMES + 1
-    assert len(added["names"]) == schemas.MAX_NAMES
-
-
-def test_as_many_machines_are_removed_at_once_as_the_limit_says(service: Running) -> None:
-    names = [f"{n:04}{'x' * 76}" for n in range(schemas.MAX_REMOVED)]
-    client = service.client()
-    client.ask("PUT", "/v1/fleet", {"machine": [{"name": name} for name in names]})
-    removed = client.ask("DELETE", "/v1/fleet/machines?" + "&".join(f"name={n}" for n in names))
-    assert removed.json["removed"]["count"] == schemas.MAX_REMOVED
 
 
 def test_no_operation_took_less_than_no_time_though_the_clock_was_set_back() -> None:

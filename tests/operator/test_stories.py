@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from forewarn.clock import ManualClock
-from forewarn.server.operator import routing, table
+from forewarn.server.operator import routing, schemas, table
 from forewarn.server.settings import MaintenanceSettings, UnitCheck
 from forewarn.store.sqlite import InMemoryStore
 from server.exchange import Exchanges
 from server.running import ME, Cli, Running, settings_in, under_way
 from stories import stories_beside
 
+LONG_NAMES = [f"{n:04}{'x' * 76}" for n in range(schemas.MAX_REMOVED)]
 BODIES = {
     "long": "h" * 300,
     "long_key": {"k" * 10_000: 1},
@@ -27,6 +28,8 @@ BODIES = {
     "tags": {f"t{n}": "" for n in range(51)},
     "many_targets": [f"m{n}" for n in range(100_000)],
     "removed": "&".join(["name=a"] * 1001),
+    "most": {"machine": [{"name": name} for name in LONG_NAMES]},
+    "most_names": "&".join(f"name={name}" for name in LONG_NAMES),
     "no_json": b'{"machine": [], }',
     "cut_short": b'{"machine": [{"name": "a"}',
     "no_text": b'{"machine": [{"name": "\xff"}]}',

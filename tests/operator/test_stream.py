@@ -29,7 +29,6 @@ from server.running import (
     UnixConnection,
     request_reboot,
     settings_in,
-    stranger,
 )
 from stories import listed, stories_beside
 
@@ -37,10 +36,12 @@ from stories import listed, stories_beside
 class Reader:
     """Reads one stream."""
 
-    def __init__(self, service: Running | str, last_id: str = "", **query: Any) -> None:
+    def __init__(
+        self, service: Running | str, last_id: str = "", token: str | None = None, **query: Any
+    ) -> None:
         address = service if isinstance(service, str) else service.settings.operator.socket
         self.parser = EventParser(last_id)
-        operator = OperatorClient(address=address)
+        operator = OperatorClient(address=address, token=token)
         self._pieces = operator.stream("/v1/stream", patience.SECONDS, last_id, **query)
         self._ready: list[StreamEvent] = []
         self._ready += self.parser.feed(next(self._pieces))
@@ -83,12 +84,23 @@ class Streamed(Exchanges):
         self.readers: dict[str, Reader] = {}
         self.read: list[StreamEvent] = []
 
-    def follow(self, name: str, after: str = "", types: str = "", **query: str) -> None:
-        """Begin to read, after an item, a transaction or the last that another has read."""
+    def follow(
+        self, name: str, after: str = "", types: str = "", token: str = "", **query: str
+    ) -> None:
+        """Begin to read, after an item, a transaction or the last that another has read.
+
+        By a token it reads over TCP.
+        """
         if after in self.readers:
             after = self.readers[after].parser.last_id
-        more = {"types": listed(types)} if types else {}
-        self.readers[name] = Reader(self.service, self.spelled(after), **query, **more)
+        more: dict[str, Any] = {"types": listed(types)} if types else {}
+        more |= {"token": self.bound[token]} if token else {}
+        place = self.service.opened.operators[1] if token else self.service
+        self.readers[name] = Reader(place, self.spelled(after), **query, **more)
+
+    def ends(self, name: str) -> None:
+        """Nothing more comes to a reader."""
+        assert list(self.readers[name]) == []
 
     def reads(self, name: str, *names: str, **facts: str) -> None:
         """Its next events have these names; the last of them has these facts."""
@@ -197,25 +209,6 @@ def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) 
         for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
             assert begun(f"ann-{number}") == {200: share, 422: 1}
         assert begun("late") == {422: share + 1}
-
-
-def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: ManualClock) -> None:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore(), clock) as running:
-        owner = running.client()
-        made = {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"}
-        token = owner.ask("POST", "/v1/tokens", made).json["token"]
-        url = next(address for address in running.opened.operators if "http" in address)
-        assert stranger(url).ask("GET", "/v1/stream").status == 401
-        address = url.removeprefix("http://")
-        with closing(HTTPConnection(address, timeout=patience.SECONDS)) as connection:
-            connection.request("GET", "/v1/stream", headers={"Authorization": f"Bearer {token}"})
-            answer = connection.getresponse()
-            assert answer.status == 200
-            answer.readline()
-            assert owner.ask("DELETE", "/v1/tokens?name=ann").status == 200
-            owner.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
-            assert b"hold.put" not in answer.read()
 
 
 class Ending(NewsTail):

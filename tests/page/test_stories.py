@@ -24,6 +24,10 @@ FORM_BEGUN = {"event_type": "Reboot", "action": "plan"}
 FORMS = re.compile(r"(?:as (\S+) )?FORM (\S+) (\{.*\})", re.DOTALL)
 
 
+HOSTS = [f"räck{n:03}{'ä' * 240}" for n in range(60)]
+ON_HOSTS = {"machine": [{"name": f"m{n}", "host": host} for n, host in enumerate(HOSTS)]}
+
+
 class Browser(Client):
     """A browser that has a cookie, or a script of the page's without one."""
 
@@ -123,6 +127,13 @@ class Pages(Exchanges):
         """Compare for how long the browser keeps its last cookie."""
         assert self.kept_seconds == int(seconds)
 
+    def token_file(self, letter: str) -> None:
+        """Have another token in the file, which the service reads again."""
+        self.clients.pop("token-file", None)
+        file = Path(self.service.settings.operator.token_file)
+        file.write_text("another-token-of-the-file-" + letter * 30, encoding="ascii")
+        self.service.reload()
+
     def shown(self, name: str, path: str) -> None:
         """Bind what a form says that it would do."""
         page = self.root.ask("GET", path).body.decode()
@@ -152,6 +163,7 @@ def told(tmp_path: Path) -> Iterator[Pages]:
     clock = ManualClock(NOON)
     with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
         story = Pages(running, clock, no_command)
+        story.bound |= {"hosts": HOSTS, "on_hosts": ON_HOSTS}
         assert story.root.ask("PUT", "/v1/fleet", story.bound["fleet"]).status == 200
         yield story
 

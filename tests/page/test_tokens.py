@@ -40,23 +40,6 @@ def pages(tmp_path: Path) -> Iterator[Pages]:
         yield told
 
 
-def test_another_token_in_the_file_ends_what_the_one_before_has_made(pages: Pages) -> None:
-    file = Path(pages.service.settings.operator.token_file)
-    for letter in "xy":
-        pages.clients.pop("token-file", None)
-        pages.log_in("a", "token-file")
-        pages.service.reload()
-        pages.check("as @a GET /search?q=1 -> 303")
-        file.write_text("another-token-of-the-file-" + letter * 30, encoding="ascii")
-        pages.service.reload()
-        pages.check("as @a GET /search?q=1 -> 401")
-    pages.check(
-        "GET /v1/tokens -> {tokens.*.audience: [page, page]}",
-        "DELETE /v1/tokens?name=token-file -> 200",
-        "GET /v1/tokens -> {tokens: []}",
-    )
-
-
 @contextmanager
 def streaming(pages: Pages, who: str) -> Iterator[HTTPResponse]:
     """Follow the stream of an open page, to its end."""
