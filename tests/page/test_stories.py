@@ -5,6 +5,8 @@ import html
 import io
 import re
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -18,7 +20,7 @@ from forewarn.server.operator import table
 from forewarn.store.sqlite import InMemoryStore
 from page.site import FORM, links, mistaken, references, typed_in
 from server.exchange import Exchanges, Text
-from server.running import NOON, Answer, Client, Running, settings_in, stranger
+from server.running import NOON, Answer, Cli, Client, Running, settings_in, stranger
 
 FORM_BEGUN = {"event_type": "Reboot", "action": "plan"}
 FORMS = re.compile(r"(?:as (\S+) )?FORM (\S+) (\{.*\})", re.DOTALL)
@@ -45,6 +47,12 @@ class Pages(Exchanges):
     """A story so far; clients whose names begin with `@` are browsers."""
 
     kept_seconds = 0
+
+    def __init__(
+        self, service: Running, clock: ManualClock | None = None, cli: Cli | None = None
+    ) -> None:
+        super().__init__(service, clock, cli)
+        self.open: dict[str, tuple[HTTPConnection, HTTPResponse]] = {}
 
     @property
     def url(self) -> str:
@@ -126,6 +134,21 @@ class Pages(Exchanges):
     def kept(self, seconds: str) -> None:
         """Compare for how long the browser keeps its last cookie."""
         assert self.kept_seconds == int(seconds)
+
+    def streams(self, name: str) -> None:
+        """Follow the stream of a browser's open page, until it `ends`."""
+        browser = self.client(f"@{name}")
+        assert isinstance(browser, Browser)
+        connection = browser._connection()
+        connection.request("GET", "/page/stream", headers=browser._headers)
+        self.open[name] = connection, connection.getresponse()
+        assert self.open[name][1].readline().startswith(b":")
+
+    def ends(self, name: str) -> None:
+        """Read a stream to its end, before which it tells of a few changes at most."""
+        connection, stream = self.open.pop(name)
+        with closing(connection):
+            assert sum(line.startswith(b"event:") for line in stream) <= 3
 
     def token_file(self, letter: str) -> None:
         """Have another token in the file, which the service reads again."""

@@ -1,11 +1,8 @@
 """A browser's token beside its stories: files, streams, threads, TLS, and a store that is slow."""
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from datetime import datetime
-from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -22,67 +19,9 @@ from forewarn.server.operator.administration import PAGE_TOKEN_LASTS
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 from page.site import FORM
-from page.test_stories import Browser, Pages, no_command
+from page.test_stories import Pages
 from server.running import NOON, Flaky, Running, Stuck, settings_in
 from store.shared import SharedStore
-
-
-@contextmanager
-def opened(folder: Path) -> Iterator[Pages]:
-    clock = ManualClock(NOON)
-    with Running(settings_in(folder, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
-        yield Pages(running, clock, no_command)
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Iterator[Pages]:
-    with opened(tmp_path) as told:
-        yield told
-
-
-@contextmanager
-def streaming(pages: Pages, who: str) -> Iterator[HTTPResponse]:
-    """Follow the stream of an open page, to its end."""
-    browser = pages.client(who)
-    assert isinstance(browser, Browser)
-    with closing(browser._connection()) as connection:
-        connection.request("GET", "/page/stream", headers=browser._headers)
-        stream = connection.getresponse()
-        assert stream.readline().startswith(b":")
-        yield stream
-
-
-def ends(stream: HTTPResponse) -> bool:
-    """Read a stream to its end, before which it tells of a few changes at most."""
-    changes = 0
-    for line in stream:
-        changes += line.startswith(b"event:")
-        assert changes <= 3
-    return True
-
-
-REVOKED = (
-    "GET /v1/tokens -> {tokens.#: 1, tokens.0.name: $name}",
-    "DELETE /v1/tokens?name=$name -> 200",
-    "POST /v1/holds {kind: everything} -> 201",
-)
-"""The one token that there is, and something happens then."""
-
-
-def test_the_stream_of_an_open_page_ends_once_its_token_is_revoked(pages: Pages) -> None:
-    pages.log_in("a")
-    with streaming(pages, "@a") as stream:
-        pages.check(*REVOKED)
-        assert ends(stream)
-
-
-def test_an_open_page_ends_with_the_time_of_the_token_that_made_its_own(pages: Pages) -> None:
-    ann = "{name: ann, role: viewer, expires_at: 2026-03-01T13:00:00Z}"
-    pages.check(f"POST /v1/tokens {ann} -> 201 {{token: $ann}}")
-    pages.log_in("a", "$ann")
-    with streaming(pages, "@a") as stream:
-        pages.check("at 1h", "POST /v1/holds {kind: everything} -> 201")
-        assert ends(stream)
 
 
 def test_a_guess_costs_the_store_nothing(tmp_path: Path) -> None:
@@ -92,7 +31,7 @@ def test_a_guess_costs_the_store_nothing(tmp_path: Path) -> None:
         Pages(running).check("as stranger FORM /login {token: guessed} -> 401")
 
 
-def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(pages: Pages) -> None:
+def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(tmp_path: Path) -> None:
     token = Token(
         name="ann/1",
         role=AccessRole.VIEWER,
@@ -102,12 +41,13 @@ def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(pages: Pages) -> 
         created_at=NOON,
         expires_at=NOON + PAGE_TOKEN_LASTS,
     )
-    plane = pages.service.plane
-    plane.order(accounts.create_page_token, token).result()
-    renewed = plane.order(accounts.renew_secret, token, "one").result()
-    assert (renewed.digest, renewed.expires_at) == ("one", token.expires_at)
-    with pytest.raises(Refused) as refused:
-        plane.order(accounts.renew_secret, token, "other").result()
+    with Running(settings_in(tmp_path), InMemoryStore(), ManualClock(NOON)) as running:
+        plane = running.plane
+        plane.order(accounts.create_page_token, token).result()
+        renewed = plane.order(accounts.renew_secret, token, "one").result()
+        assert (renewed.digest, renewed.expires_at) == ("one", token.expires_at)
+        with pytest.raises(Refused) as refused:
+            plane.order(accounts.renew_secret, token, "other").result()
     assert refused.value.code is ErrorCode.UNAUTHORIZED
 
 
@@ -144,10 +84,14 @@ def test_a_token_is_good_at_every_replica_outlives_the_one_that_made_it_and_ends
             second.check(f"as stranger FORM /login {{token: {spent}}} -> 401")
             second.check("as @other FORM /logout {} -> 303")
             first.check("until as @other GET /search?q=1 -> 401")
-        with streaming(second, "@a") as stream:
-            second.check(*REVOKED)
-            assert ends(stream)
-        second.check("as @a GET /search?q=1 -> 401")
+        second.check(
+            "streams a",
+            "GET /v1/tokens -> {tokens.#: 1, tokens.0.name: $name}",
+            "DELETE /v1/tokens?name=$name",
+            "POST /v1/holds {kind: everything} -> 201",
+            "ends a",
+            "as @a GET /search?q=1 -> 401",
+        )
 
 
 def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
