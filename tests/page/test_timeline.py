@@ -186,13 +186,6 @@ def test_the_scale_has_no_label_at_the_edges_or_over_now() -> None:
         assert places == sorted(places)
 
 
-def test_what_begins_at_the_right_edge_is_still_inside() -> None:
-    ahead = Range.TWO_HOURS.length / timeline.AHEAD
-    bar = only(operation(not_before=NOW + ahead - timedelta(seconds=1), duration_seconds=600))
-    assert bar.expected is not None
-    assert bar.expected.x + bar.expected.width <= 100 + EDGE
-
-
 def test_over_longer_ranges_only_what_is_live_or_failed_has_a_label() -> None:
     for status in (EventStatus.COMPLETED, EventStatus.CANCELED):
         done = operation(status=status)
