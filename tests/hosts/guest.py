@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +198,11 @@ class Guest:
     def events(self) -> list[dict[str, Any]]:
         """Return the events that it read last."""
         return next(poll.events for poll in reversed(self.polls) if not poll.error)
+
+    def not_before(self) -> datetime:
+        """Return the NotBefore that it reads, once it reads of an event."""
+        until(self.events, self.said)
+        return parsedate_to_datetime(self.events()[0]["NotBefore"])
 
     def complaints(self) -> list[str]:
         """Return what no guest may read: a number that goes back, or one of two contents."""

@@ -1,14 +1,11 @@
 """The page and the API behind a proxy that ends TLS: docs/guides/page.md's nginx, in Chromium."""
 
-import http.client
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-import patience
 from end_to_end import nginx
 from forewarn.store.sqlite import InMemoryStore
 from page.site import Chromium, Site, follow
@@ -84,20 +81,3 @@ def test_windows_follow_changes_and_forms_do_what_they_say(behind: Behind) -> No
         f"{behind.url}/maintenance/1",
     )
     expect(window.locator("main > .head")).to_contain_text("cancelled")
-
-
-def test_programs_ask_and_follow_the_news(behind: Behind) -> None:
-    made = behind.site.root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"})
-    trusting = ssl.create_default_context(cafile=CERTIFICATES / "first.pem")
-    there = http.client.HTTPSConnection(
-        "127.0.0.1", behind.port, timeout=patience.SECONDS, context=trusting
-    )
-    asks = {"Authorization": f"Bearer {made.json['token']}", "Host": f"{NAME}:{behind.port}"}
-    there.request("GET", "/v1/stream", headers=asks)
-    stream = there.getresponse()
-    assert stream.status == 200
-    assert stream.readline().startswith(b"retry:")
-    request_reboot(behind.site.root)
-    while not (line := stream.readline()).startswith(b"event: operation"):
-        assert line
-    there.close()
