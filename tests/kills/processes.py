@@ -19,9 +19,6 @@ from programs import Program
 from server.running import Client
 
 TESTS = Path(__file__).resolve().parents[1]
-HEEDED_AT_FIRST = {"LD_PRELOAD", "PYTHONPATH"}
-"""Variables that come too late for a process that is forked."""
-
 POLL_SECONDS = 0.001
 
 
@@ -121,7 +118,7 @@ class Service(Program):
         folder.mkdir(exist_ok=True)
         given = {"STATE_DIRECTORY": str(folder), **variables}
         super().__init__(folder / "service.log", given)
-        self.fresh = not HEEDED_AT_FIRST.isdisjoint(given)
+        self.fresh = "PYTHONPATH" in given  # which comes too late for one that is forked
         """Whether it is a process of its own from the first import on, not forked."""
         self.folder = folder
         self.socket = folder / "operator.sock"

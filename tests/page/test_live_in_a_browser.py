@@ -5,7 +5,6 @@ from pathlib import Path
 from playwright.sync_api import Route, expect
 
 from forewarn.store import sqlite
-from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from page.site import Chromium, Site
 from ports import free_port
@@ -43,18 +42,6 @@ def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, chromium: Chro
         expect(live).to_have_attribute("data-state", "live")
         expect(window.locator("main")).to_contain_text("1.1")
         assert window.evaluate("window.before")
-        window.context.close()
-
-
-def test_a_page_without_its_database_leads_to_the_log_in(
-    tmp_path: Path, chromium: Chromium
-) -> None:
-    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
-    with Running(wanted, InMemoryStore()) as running:
-        window = Site(running, chromium).window()
-    expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
-    with Running(wanted, InMemoryStore()) as running:
-        window.wait_for_url(f"{running.opened.operators[1]}/login")
         window.context.close()
 
 

@@ -1,19 +1,17 @@
-"""What fails around replicas: the stories of faults.txt, clocks that are wrong, and silence."""
+"""What fails around replicas: the stories of faults.txt, silence, and another release."""
 
-import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import pytest
 
 import forewarn
-import forked
 import postgres
 from forewarn.store.postgresql import Access, Patience
-from kills.processes import environment, let_pass, release
+from kills.processes import let_pass, release
 from patience import until
 from postgres import OWNER
 from replicas import network
@@ -65,52 +63,6 @@ def test_both_ends_of_a_silent_connection_notice_that_its_path_is_dark(stage: St
     until(lambda: server.sql(LISTENING) == "0")
     given_up.result()
     listening.close()
-
-
-AHEAD_SECONDS: Final = 1200
-NOTICE_SECONDS: Final = 900
-"""The notice of a reboot: less than clocks are wrong by."""
-
-
-def test_replicas_whose_clocks_are_wrong_move_no_notice(stage: Stage) -> None:
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-    if library is None:
-        pytest.skip("libfaketime is not installed")
-    skewed = {"r2": AHEAD_SECONDS, "r3": -AHEAD_SECONDS}
-    variables = {
-        name: {
-            "LD_PRELOAD": str(library),
-            "FAKETIME": f"{seconds:+d}",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        for name, seconds in skewed.items()
-    }
-    stage.run("r1", "r2", "r3", variables=variables)
-    stage.schedule("m0", at="r1")
-    stage.note("m0", at="r1")
-    for name in skewed:
-        stage.kill(name)
-        stage.start(name)
-    stage.schedule("m1", at="r2")
-    stage.note("m1", at="r1")
-    stage.as_noted("m0", "m1", at="r1,r2,r3")
-    for machine in ("m0", "m1"):
-        operation = stage.operation(machine, "r1")
-        assert operation
-        assert 0 < operation["notice_left_seconds"] <= NOTICE_SECONDS + 1
-
-    def rows() -> dict[str, Any] | None:
-        socket = str(stage["r1"].socket)
-        command = ["-m", "forewarn", "replicas", "--json", "--operator", socket]
-        told = forked.run(command, env=environment())
-        assert told.returncode == 0, told.stderr
-        found = {row["name"]: row for row in json.loads(told.stdout)["replicas"]}
-        return found if all(found[name]["clock_ahead_ms"] for name in skewed) else None
-
-    found = until(rows)
-    for name, ahead in {"r1": 0, **skewed}.items():
-        assert abs(found[name]["clock_ahead_ms"] / 1000 - ahead) < AHEAD_SECONDS / 10
-    stage.ready()
 
 
 LATER: Final = "99.0"
