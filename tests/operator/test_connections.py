@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 import patience
-from forewarn.client import transport
 from forewarn.clock import SystemClock
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import auth, connections
@@ -258,16 +257,6 @@ def test_its_own_origin_is_served_and_a_renewed_certificate_is_read_at_a_reload_
     assert ask(service, "second") == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(service, "first")
-
-
-def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> None:
-    url = f"{service.opened.operators[1]}/healthz"
-    trusted = str(CERTIFICATES / "first.pem")
-    assert transport.request("GET", url, seconds=patience.SECONDS, ca_file=trusted).status == 200
-    for file in (None, str(CERTIFICATES / "second.pem")):
-        with pytest.raises(transport.RequestFailed) as failed:
-            transport.request("GET", url, seconds=patience.SECONDS, ca_file=file)
-        assert isinstance(failed.value.__cause__, ssl.SSLCertVerificationError)
 
 
 @pytest.mark.parametrize(
