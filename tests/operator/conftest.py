@@ -4,11 +4,13 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
 from forewarn.cli import main
 from forewarn.clock import ManualClock
+from forewarn.server.settings import MaintenanceSettings, UnitCheck
 from forewarn.store.sqlite import InMemoryStore
 from server.running import NOON, Cli, Client, Running, fleet, settings_in
 
@@ -20,7 +22,11 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    """A service on TCP too, with a check that passes once there is a file."""
+    check = UnitCheck(name="file", program=("test", "-e", str(tmp_path / "good")))
+    wanted = msgspec.structs.replace(
+        settings_in(tmp_path, listen="127.0.0.1:0"), maintenance=MaintenanceSettings(check=(check,))
+    )
     with Running(wanted, InMemoryStore(), clock) as running:
         yield running
 

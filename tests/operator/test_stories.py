@@ -5,19 +5,15 @@ line, a form of the page) reaches the plane with what was said (verbs.txt), leav
 and refuses with the same code (refused_verbs.txt).
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from forewarn.clock import ManualClock
 from forewarn.server.operator import routing, schemas, table
-from forewarn.server.settings import MaintenanceSettings, UnitCheck
-from forewarn.store.sqlite import InMemoryStore
 from server.exchange import Exchanges
-from server.running import ME, Cli, Running, settings_in, under_way
+from server.running import ME, Cli, Running, under_way
 from stories import stories_beside
 
 LONG_NAMES = [f"{n:04}{'x' * 76}" for n in range(schemas.MAX_REMOVED)]
@@ -48,17 +44,6 @@ STORIES = [
     for path in FILES
     for each in stories_beside(str(path), path.name)
 ]
-
-
-@pytest.fixture
-def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
-    """A service on TCP too, with a check that passes once there is a file."""
-    check = UnitCheck(name="file", program=("test", "-e", str(tmp_path / "good")))
-    wanted = msgspec.structs.replace(
-        settings_in(tmp_path, listen="127.0.0.1:0"), maintenance=MaintenanceSettings(check=(check,))
-    )
-    with Running(wanted, InMemoryStore(), clock) as running:
-        yield running
 
 
 @pytest.mark.parametrize(("name", "rows"), STORIES)

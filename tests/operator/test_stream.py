@@ -5,21 +5,22 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from http.client import HTTPConnection
+from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import patience
-from forewarn.cli.exits import Failed
 from forewarn.cli.follow import EventParser, StreamEvent
 from forewarn.cli.operator_client import OperatorClient
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import NewsTail, Some, Told
+from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NumberedNews
-from forewarn.server.operator import stream
+from forewarn.server.operator import auth, stream
 from forewarn.store.sqlite import InMemoryStore
 from server.exchange import Exchanges
 from server.running import (
@@ -182,33 +183,29 @@ def test_no_more_may_follow_if_many_begin_at_once(tmp_path: Path, path: str) -> 
         patience.eventually(lambda: asyncio.run(burst(place)), {"200": half, "422": half})
 
 
-def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) -> None:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore()) as running, ExitStack() as stack:
-        address = running.opened.operators[1].removeprefix("http://")
-        share = stream.MAX_STREAMS_OF_TOKEN
+def test_nobody_takes_the_streams_of_others_until_all_are_taken() -> None:
+    news, accounts = SimpleNamespace(followers=0), auth.Accounts()
+    leaving: list[Future[None]] = []
 
-        def begun(name: str) -> Counter[int]:
-            body = {"name": name, "role": "viewer"}
-            token = running.client().ask("POST", "/v1/tokens", body).json["token"]
-            statuses = []
-            for _ in range(share + 1):
-                asks = closing(HTTPConnection(address, timeout=patience.SECONDS))
-                connection = stack.enter_context(asks)
-                connection.request(
-                    "GET", "/v1/stream", headers={"Authorization": f"Bearer {token}"}
-                )
-                statuses.append(stack.enter_context(closing(connection.getresponse())).status)
-            return Counter(statuses)
+    def begun(name: str, times: int, *, token: bool = True) -> int:
+        """Return how many of so many may follow."""
+        for number in range(times):
+            asks: Any = SimpleNamespace(by=name, token=token or None)
+            scope = {auth.REQUEST: asks, "state": {auth.LOST: Future()}}
+            try:
+                stream.count_reader(cast("Any", SimpleNamespace(scope=scope)), news, accounts)
+            except Refused:
+                return number
+            leaving.append(scope["state"][auth.LOST])
+        return times
 
-        for _ in range(stream.MAX_STREAMS_OF_USER):
-            stack.enter_context(Reader(running))
-        with pytest.raises(Failed) as failed:
-            Reader(running)
-        assert failed.value.facts["most"] == stream.MAX_STREAMS_OF_USER
-        for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
-            assert begun(f"ann-{number}") == {200: share, 422: 1}
-        assert begun("late") == {422: share + 1}
+    share = stream.MAX_STREAMS_OF_TOKEN
+    assert begun("root", stream.MAX_STREAMS, token=False) == stream.MAX_STREAMS_OF_USER
+    for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
+        assert begun(f"ann-{number}", share + 1) == share
+    assert begun("late", 1) == 0
+    leaving[0].set_result(None)
+    assert begun("late", 2) == 1
 
 
 class Ending(NewsTail):
