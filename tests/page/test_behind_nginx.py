@@ -1,10 +1,9 @@
 """The page and the API behind a proxy that ends TLS: docs/guides/page.md's nginx, in Chromium."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import expect
 
 from end_to_end import nginx
 from forewarn.store.sqlite import InMemoryStore
@@ -23,27 +22,12 @@ WINDOWS = 7
 """One more than a browser has connections to one origin by HTTP/1.1."""
 
 
-class Behind:
-    """A service behind nginx, as browsers and programs know it."""
-
-    def __init__(self, site: Site, port: int) -> None:
-        self.site = site
-        self.port = port
-        self.url = f"https://{NAME}:{port}"
-
-    def log_in(self, context: BrowserContext) -> None:
-        window = context.new_page()
-        link = self.site.link()
-        assert link.startswith(f"{self.url}/login#")
-        window.goto(link)
-        window.wait_for_url(f"{self.url}/")
-        window.close()
-
-
-@pytest.fixture
-def behind(tmp_path: Path, chromium: Chromium) -> Iterator[Behind]:
+def test_windows_follow_changes_and_forms_do_what_they_say(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     port, own = free_port(), free_port()
-    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{own}", hosts=[f"https://{NAME}:{port}"])
+    url = f"https://{NAME}:{port}"
+    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{own}", hosts=[url])
     block = pages.placed(
         pages.block("page", "nginx", "ssl"),
         {
@@ -59,25 +43,22 @@ def behind(tmp_path: Path, chromium: Chromium) -> Iterator[Behind]:
         nginx.serving(tmp_path, block, "127.0.0.1", port),
         Site(running, chromium) as site,
     ):
-        yield Behind(site, port)
-
-
-def test_windows_follow_changes_and_forms_do_what_they_say(behind: Behind) -> None:
-    site, context = behind.site, behind.site.context(ignore_https_errors=True)
-    behind.log_in(context)
-    (cookie,) = context.cookies()
-    assert cookie["secure"]
-    assert cookie["name"] == f"forewarn-{behind.port}"
-    windows = [context.new_page() for _ in range(WINDOWS)]
-    for window in windows:
-        window.goto(behind.url)
-        expect(window.locator("#live")).to_have_attribute("data-state", "live")
-    request_reboot(site.root)
-    for window in windows:
-        expect(window.locator("main")).to_contain_text("1.1")
-    window.goto(f"{behind.url}/orders/cancel?reference=1")
-    follow(
-        window.get_by_role("button", name="Cancel maintenance 1"),
-        f"{behind.url}/maintenance/1",
-    )
-    expect(window.locator("main > .head")).to_contain_text("cancelled")
+        context = site.context(ignore_https_errors=True)
+        first, *others = windows = [context.new_page() for _ in range(WINDOWS)]
+        link = site.link()
+        assert link.startswith(f"{url}/login#")
+        first.goto(link)
+        first.wait_for_url(f"{url}/")
+        (cookie,) = context.cookies()
+        assert cookie["secure"]
+        assert cookie["name"] == f"forewarn-{port}"
+        for window in others:
+            window.goto(url)
+        for window in windows:
+            expect(window.locator("#live")).to_have_attribute("data-state", "live")
+        request_reboot(site.root)
+        for window in windows:
+            expect(window.locator("main")).to_contain_text("1.1")
+        first.goto(f"{url}/orders/cancel?reference=1")
+        follow(first.get_by_role("button", name="Cancel maintenance 1"), f"{url}/maintenance/1")
+        expect(first.locator("main > .head")).to_contain_text("cancelled")

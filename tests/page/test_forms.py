@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forewarn.maintenance.model import Refused
-from forewarn.server.operator import fields, table
+from forewarn.server.operator import table
 from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
 from forewarn.store.sqlite import InMemoryStore
@@ -40,18 +40,6 @@ def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
     settled = forms.settled(typed, NOW)
     later = forms.maintenance(settled, NOW + timedelta(minutes=7))
     assert later.not_before == NOW + timedelta(minutes=20)
-
-
-@pytest.mark.parametrize(
-    ("refused", "field"),
-    [
-        (Refused(ErrorCode.INVALID, "negative", duration_seconds=-5), "duration_seconds"),
-        (Refused(ErrorCode.CONFLICT, "live", machine="web-0"), "machines"),
-        (Refused(ErrorCode.LIMIT, "too many"), ""),
-    ],
-)
-def test_a_refusal_of_the_plane_finds_its_field(refused: Refused, field: str) -> None:
-    assert forms.field_of(refused, asked(not_before="+1m"), fields.GROUPS) == field
 
 
 def test_a_form_is_read_as_browsers_write_it() -> None:
