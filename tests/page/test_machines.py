@@ -2,7 +2,6 @@
 
 import csv
 import html
-import http.client
 import io
 import json
 import re
@@ -11,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+import web
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.page import history, machines
 from forewarn.store.sqlite import InMemoryStore
@@ -19,24 +19,10 @@ from relay_plane.served import Served
 from server.running import fleet, request_reboot, settings_in
 
 
-class Guarded(Served):
-    """A service with a guest plane that guests can ask."""
-
-    def read(self, machine: str, version: str) -> bytes:
-        """Ask for a machine's document, as it does."""
-        connection = http.client.HTTPConnection(self.opened.guests[0].removeprefix("http://"))
-        path = f"/vm/{machine}/metadata/scheduledevents?api-version={version}"
-        connection.request("GET", path, headers={"Metadata": "true"})
-        answer = connection.getresponse()
-        body = answer.read()
-        connection.close()
-        assert answer.status == 200, body
-        return body
-
-
 def test_the_page_shows_what_each_machine_reads(tmp_path: Path) -> None:
-    with Guarded(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore()) as running:
+    with Served(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore()) as running:
         root = running.client()
+        port = int(running.opened.guests[0].rpartition(":")[2])
         assert root.ask("PUT", "/v1/fleet", fleet()).status == 200
         request_reboot(root, description="<script>")
         request_reboot(root, machines=["batch_0"], event_type="Preempt")
@@ -46,10 +32,11 @@ def test_the_page_shows_what_each_machine_reads(tmp_path: Path) -> None:
             shown = re.findall(r'id="document-([^"]*)">.*?<pre[^>]*>([^<]*)</pre>', page, re.DOTALL)
             assert {name for name, _ in shown} == {*VERSION_BY_NAME}
             for version, text in shown:
-                served = running.read(machine, version)
+                path = f"/vm/{machine}/metadata/scheduledevents?api-version={version}"
+                served = web.ask(port, path).body
                 assert json.loads(html.unescape(text)) == json.loads(served), (machine, version)
                 file = f"/machines/{machine}/document?version={version}"
-                assert root.ask("GET", file).body == served
+                assert root.ask("GET", file).body.decode() == served
 
 
 @pytest.mark.parametrize(
