@@ -59,20 +59,6 @@ def test_a_default_is_what_the_body_has(name: str) -> None:
     assert field.read(field.default) == of_body(name).default
 
 
-@pytest.mark.parametrize("name", ["at_once", "waves", "spread", "windows", "blackouts"])
-def test_what_cannot_be_read_is_refused_by_the_row(name: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        fields.MAINTENANCE[name].read("0%?")
-
-
-def test_units_at_once_are_a_number_or_a_part() -> None:
-    read = fields.MAINTENANCE["at_once"].read
-    assert [read(text) for text in ("1", "10%", "100%")] == ["1", "10%", "100%"]
-    for text in ("0", "0%", "101%", "-1", "", "01"):
-        with pytest.raises(ValueError, match="1%"):
-            read(text)
-
-
 def test_choices_are_all_words_of_their_kinds() -> None:
     assert {value for value, _ in fields.MAINTENANCE["event_type"].choices} == set(EventType)
     assert {value for value, _ in fields.MAINTENANCE["source"].choices} == set(EventSource)
