@@ -106,7 +106,7 @@ def test_power_cuts_at_any_instant_leave_the_machine_as_it_should_be(site: Site)
         lives.live(scheduled)
         if site.operation()["status"] == "Started":
             lives.live(started)
-        site.over.set()
+        site.let_end()
         lives.prepare()
         site.status_is("Completed")
         lives.live(over)

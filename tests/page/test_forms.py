@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -17,7 +15,7 @@ from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ErrorCode
-from server.running import Answer, Client, Running, fleet, roles, settings_in
+from server.running import Running, fleet, roles, settings_in
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -56,38 +54,6 @@ def test_what_no_browser_sends_is_refused(body: bytes) -> None:
     with pytest.raises(Refused) as caught:
         forms.sent(body)
     assert caught.value.code is ErrorCode.INVALID
-
-
-def sent(client: Client, key: str, target: str, action: str = "start") -> Answer:
-    named = {"action": action, "event_type": "Reboot", "machines": target}
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    return client.ask(
-        "POST", "/page/maintenance", urlencode({**named, "key": key}).encode(), headers
-    )
-
-
-def key_of(answer: Answer) -> str:
-    (found,) = set(re.findall(r'name="key" value="([^"]+)"', answer.body.decode()))
-    return found
-
-
-def test_a_form_asks_once_however_often_it_is_sent_then_for_what_it_says(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore()) as running:
-        client = running.client()
-        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
-        first = key_of(client.ask("GET", "/maintenance/new"))
-        with ThreadPoolExecutor() as pool:
-            twice = [pool.submit(sent, running.client(), first, "web-0") for _ in range(2)]
-        assert [each.result().headers["location"] for each in twice] == ["/maintenance/1"] * 2
-        refused = sent(client, first, "web-1")  # by the browser's way back
-        assert (refused.status, refused.headers["location"]) == (409, None)
-        changed = sent(client, first, "web-1", "change")
-        for key in (key_of(refused), key_of(changed)):
-            assert key != first
-            started = sent(client, key, "batch_0" if key == key_of(refused) else "Bastion")
-            assert started.status == 303
-        targets = [each["targets"] for each in client.get("/v1/maintenances")["maintenances"]]
-        assert targets == [["Bastion"], ["batch_0"], ["web-0"]]
 
 
 # Whatever a browser sends.

@@ -6,15 +6,14 @@ import io
 import json
 import re
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
 import web
 from forewarn.protocol.versions import VERSION_BY_NAME
-from forewarn.server.page import history, machines
+from forewarn.server.page import history
 from forewarn.store.sqlite import InMemoryStore
-from page.site import FORM, Site, links, mistaken, read, references, typed_in
+from page.site import Site, links, read, references
 from relay_plane.served import Served
 from server.running import fleet, request_reboot, settings_in
 
@@ -68,16 +67,3 @@ def test_a_long_history_comes_in_pages_and_its_file_has_all_that_the_api_has(sit
     assert row["machines"] == " ".join(event["machines"])
     assert (row["event"], row["scope"]) == (event["id"], event["scope"])
     assert row["announced_at"] == one["announced_at"][:23].rstrip("Z") + "Z"
-
-
-def test_every_host_of_the_list_can_be_ticked(site: Site) -> None:
-    hosts = [f"r{n:03}" for n in range(machines.MAX_PLACES)]
-    more = [{"name": f"m{n}", "host": host} for n, host in enumerate(hosts)]
-    assert site.root.ask("PUT", "/v1/fleet?prune=true", {"machine": more}).status == 200
-    asked = {"ticked": "hosts", "hosts": hosts, "action": "plan", "duration_seconds": "long"}
-    body = urlencode(asked, doseq=True).encode()  # with a mistake: a plan would take seconds
-    planned = site.root.ask("POST", "/page/maintenance", b"event_type=Reboot&" + body, FORM)
-    assert planned.status == 400
-    page = planned.body.decode()
-    assert mistaken(page) == "duration_seconds"
-    assert typed_in(page, "hosts").split() == hosts

@@ -17,6 +17,7 @@ import yaml
 import stories
 from forewarn.clock import ManualClock
 from forewarn.server.operator import table
+from forewarn.server.page import machines
 from forewarn.store.sqlite import InMemoryStore
 from page.site import FORM, links, mistaken, references, typed_in
 from server.exchange import Exchanges, Text
@@ -27,7 +28,12 @@ FORMS = re.compile(r"(?:as (\S+) )?FORM (\S+) (\{.*\})", re.DOTALL)
 
 
 HOSTS = [f"räck{n:03}{'ä' * 240}" for n in range(60)]
-ON_HOSTS = {"machine": [{"name": f"m{n}", "host": host} for n, host in enumerate(HOSTS)]}
+PLACES = [f"r{n:03}" for n in range(machines.MAX_PLACES)]
+
+
+def on(hosts: list[str]) -> dict[str, Any]:
+    """Return a fleet with a machine on each host."""
+    return {"machine": [{"name": f"m{n}", "host": host} for n, host in enumerate(hosts)]}
 
 
 class Browser(Client):
@@ -92,6 +98,9 @@ class Pages(Exchanges):
         table = csv.DictReader(io.StringIO(text, newline=""))
         rows = [row["operation"] for row in table] if text.startswith("operation,") else []
         known = {
+            "key": next(iter(re.findall(r'name="key" value="([^"]+)"', text)), None),
+            "ticked": re.findall(r'name="hosts" value="([^"]*)" checked', text),
+            "mistaken": mistaken(text) if 'aria-invalid="true"' in text else None,
             "references": references(text),
             "rows": rows,
             "main": main,
@@ -186,7 +195,8 @@ def told(tmp_path: Path) -> Iterator[Pages]:
     clock = ManualClock(NOON)
     with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
         story = Pages(running, clock, no_command)
-        story.bound |= {"hosts": HOSTS, "on_hosts": ON_HOSTS}
+        story.bound |= {"hosts": HOSTS, "on_hosts": on(HOSTS)}
+        story.bound |= {"places": PLACES, "on_places": on(PLACES)}
         assert story.root.ask("PUT", "/v1/fleet", story.bound["fleet"]).status == 200
         yield story
 
