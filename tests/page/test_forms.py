@@ -104,9 +104,3 @@ def test_no_request_is_an_internal_error(
         headers["Content-Type"] = "application/x-www-form-urlencoded"
     answer = running.client().ask(method, path, body, headers)
     assert answer.status < 500, answer.body
-
-
-def test_a_form_may_not_be_json_nor_an_order_to_the_api_a_form(running: Running) -> None:
-    assert running.client().ask("POST", "/login", {"token": "x"}).status == 415
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert running.client().ask("POST", "/v1/tokens/page", b"token=x", headers).status == 415
