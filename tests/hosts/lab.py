@@ -28,8 +28,8 @@ PACKAGES = (
     "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 "
     "python3-libvirt busybox-static e2fsprogs iproute2 openssl"
 )
-PROGRAMS_OF_ROOT = ("nft", "nginx", "dnsmasq", "sshd", "setpriv", "dbus-daemon", "polkitd")
-PACKAGES_OF_ROOT = "nftables nginx-light dnsmasq-base openssh-server dbus polkitd"
+PROGRAMS_OF_ROOT = ("nft", "nginx", "dnsmasq", "sshd", "setpriv", "dbus-daemon", "polkitd", "curl")
+PACKAGES_OF_ROOT = "nftables nginx-light dnsmasq-base openssh-server dbus polkitd curl"
 PYTHON = "/usr/bin/python3"
 """The Python that has Debian's python3-libvirt; ours need not."""
 MODULES = ("virtio_pci", "virtio_net", "virtio_blk", "button", "evdev", "crc32c_generic", "ext4")

@@ -21,13 +21,18 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
+def store() -> InMemoryStore:
+    return InMemoryStore()
+
+
+@pytest.fixture
+def service(tmp_path: Path, clock: ManualClock, store: InMemoryStore) -> Iterator[Running]:
     """A service on TCP too, with a check that passes once there is a file."""
     check = UnitCheck(name="file", program=("test", "-e", str(tmp_path / "good")))
     wanted = msgspec.structs.replace(
         settings_in(tmp_path, listen="127.0.0.1:0"), maintenance=MaintenanceSettings(check=(check,))
     )
-    with Running(wanted, InMemoryStore(), clock) as running:
+    with Running(wanted, store, clock) as running:
         yield running
 
 

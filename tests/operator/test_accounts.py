@@ -56,29 +56,22 @@ class Full(InMemoryStore):
         raise StoreUnavailable("no room")
 
 
-@contextmanager
-def served(folder: Path, store: InMemoryStore) -> Iterator[Exchanges]:
-    clock = ManualClock(NOON)
-    with Running(settings_in(folder, listen="127.0.0.1:0"), store, clock) as running:
-        yield Exchanges(running)
-
-
 @pytest.fixture
 def store() -> Full:
     return Full()
 
 
 @pytest.fixture
-def site(tmp_path: Path, store: Full) -> Iterator[Exchanges]:
-    with served(tmp_path, store) as made:
-        yield made
+def site(service: Running) -> Exchanges:
+    return Exchanges(service)
 
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exchanges]:
     """A service that the tests of roles share: what they send is refused or empty."""
-    with served(tmp_path_factory.mktemp("roles"), InMemoryStore()) as made:
-        yield made
+    wanted = settings_in(tmp_path_factory.mktemp("roles"), listen="127.0.0.1:0")
+    with Running(wanted, InMemoryStore(), ManualClock(NOON)) as running:
+        yield Exchanges(running)
 
 
 NEEDED = roles(table.API.routes)
