@@ -130,7 +130,7 @@ class Cluster:
         for at, name in enumerate(fleet.OPERATORS):
             cast = {
                 "name": name,
-                "revived": fleet.scale_sets(hosts),
+                "revived": fleet.whole(hosts)["scale_set"],
                 "scopes": fleet.SCOPES,
                 "machines": fleet.machines(),
                 "hosts": hosts,
