@@ -33,7 +33,7 @@ def test_it_finds_what_a_look_at_each_machine_finds(
     places: dict[str, tuple[str, str]], wanted: str, after: str
 ) -> None:
     inventory = inventory_of(
-        *(machine(name, scope, host=host) for name, (scope, host) in places.items())
+        *(machine(name, scope.lower(), host=host) for name, (scope, host) in places.items())
     )
     expected = [
         key
