@@ -8,14 +8,13 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
+import builders
 from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.units import (
-    UnitState,
-)
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.page import fleet_map, now, rendering
 from forewarn.server.page import maintenance as maintenance_page
@@ -37,24 +36,10 @@ def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[st
     return {name.lower(): model.Scope(name=name, kind=kind, update_domains=5) for name in names}
 
 
-def maintenance(*states: UnitState, **more: Any) -> model.Maintenance:
-    wanted: dict[str, Any] = {
-        "number": 7,
-        "event_type": "Freeze",
-        "source": "Platform",
-        "description": "",
-        "duration_seconds": -1,
-        "target": "host",
-        "live_migration": False,
-        "targets": (),
-        "requested_by": "ann",
-        "requested_at": NOW,
-        "state": "running",
-        "units": [
-            {"name": f"h{n}", "kind": "host", "state": state} for n, state in enumerate(states)
-        ],
-    }
-    return msgspec.convert({**wanted, **more}, model.Maintenance)
+def maintenance(*states: UnitState, number: int = 7, state: str = "running") -> model.Maintenance:
+    made = builders.maintenance(*(f"h{n}" for n in range(len(states))))
+    units = tuple(replace(one, state=of) for one, of in zip(made.units, states, strict=True))
+    return replace(made, number=number, state=MaintenanceState(state), units=units)
 
 
 class Page:
@@ -402,7 +387,7 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
     with store.write() as transaction:
         scope = model.Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
         told = with_maintenances(*its)
-        transaction.save(msgspec.structs.replace(told, scopes=(scope,)))
+        transaction.save(replace(told, scopes=(scope,)))
     with store.read() as reading:
         found = now.past(reading, NOW, most)
     assert [one.maintenance for one in found.operations] == [1, 2, 3][:most]
@@ -412,7 +397,7 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
 def test_each_machine_of_a_maintenance_counts_once_by_its_latest_operation() -> None:
     ends = (EventStatus.FAILED, EventStatus.CANCELED, EventStatus.COMPLETED)
     its = [
-        msgspec.structs.replace(operation(n, status, machines=machines), id=f"1.{n}")
+        replace(operation(n, status, machines=machines), id=f"1.{n}")
         for n, status, machines in zip(
             (1, 2, 3), ends, (("web-0", "web-3"), ("web-1",), ("web-0", "web-3")), strict=True
         )
