@@ -11,22 +11,19 @@ from connectors.workshop import STARTED, play, task
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Found, Outcome
 from forewarn.connectors.simulated import HOST_REBOOT, SimulatedConnector
-from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
+from guest.room import machine
 
 SECOND = timedelta(seconds=1)
-
-
-def machine(name: str, host: str) -> Machine:
-    return Machine(
-        name=name, scope="web", update_domain=0, fault_domain=0, vm_id=f"id-of-{name}", host=host
-    )
 
 
 class Room:
     def __init__(self, file: Path) -> None:
         self.clock = ManualClock(STARTED)
-        self.machines = [machine("web-0", "h1"), machine("web-1", "h1"), machine("db", "h2")]
+        self.machines = [
+            machine(name, host=host, vm_id=f"id-of-{name}")
+            for name, host in (("web-0", "h1"), ("web-1", "h1"), ("db", "h2"))
+        ]
         self.file = file
 
     def connector(self) -> SimulatedConnector:
@@ -44,7 +41,7 @@ def room(tmp_path: Path) -> Room:
 
 def test_a_host_that_lost_its_last_machine_is_still_there_after_a_restart(room: Room) -> None:
     play(room.connector().survey())
-    room.machines = [machine("db", "h2")]
+    room.machines = [machine("db", host="h2")]
     assert play(room.connector().survey())["h1"].guests == ()
 
 
@@ -69,7 +66,7 @@ def test_a_move_goes_where_the_task_says_and_else_to_the_emptiest_open_host(
     room: Room, cold: bool
 ) -> None:
     connector = room.connector()
-    room.machines.append(machine("x", "h3"))
+    room.machines.append(machine("x", host="h3"))
     play(connector.survey())
     room.machines.pop()
     room.clock.advance(timedelta(hours=1))
