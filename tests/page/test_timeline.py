@@ -50,6 +50,9 @@ def lies_inside(bar: Bar) -> None:
             assert part.x + part.width <= bar.x + bar.width + EDGE
     for mark in (bar.not_before, bar.approved, bar.cross):
         assert mark is None or 0 <= mark <= 100
+    assert (bar.cross is not None) is (bar.form is Form.FAILED)
+    assert bar.side is not Side.WITHIN or bar.x < bar.label_x < bar.x + bar.width
+    assert bar.operation in bar.title
     begin, end = bar.extent
     assert -EDGE <= begin < end <= 100 + EDGE
 
@@ -113,6 +116,8 @@ def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
     assert bar.approved == pytest.approx(38.33)
     assert bar.expected is None
     assert bar.not_before is None
+    for told in ("Reboot", "web-0", f"{announced + timedelta(minutes=6):%H:%M:%S}", "Completed"):
+        assert told in bar.title
 
 
 @pytest.mark.parametrize(
