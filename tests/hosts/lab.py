@@ -204,28 +204,28 @@ class Lab:
         )
         host.start_relay()
 
-    def fleet(self, guests: Sequence[Guest], *, alone: bool = False, **more: str) -> None:
+    def fleet(self, guests: Sequence[Guest], kind: str = "availability_set", **more: str) -> None:
         """Tell the service of guests, and wait until each has polled.
 
-        They are one availability set, with an update domain for each guest, unless each is to be
-        alone; `more` is of each.
+        They are one availability set, with an update domain for each guest, or a `scale_set` of low
+        priority, or each a `machine` that is alone; `more` is of each.
         """
-        machines = [
-            {
-                "name": guest.name,
-                "host": guest.host(),
-                "address": guest.address,
-                "vm_id": guest.vm_id,
-                **({} if alone else {"update_domain": number}),
-                **more,
-            }
-            for number, guest in enumerate(guests)
-        ]
-        told = {"name": "web", "update_domains": len(machines), "machines": machines}
+        own = {"availability_set": ("update_domain", "name"), "scale_set": ("index",)}
+        machines: list[dict[str, Any]] = []
+        for number, guest in enumerate(guests):
+            numbers = {"update_domain": number, "index": number, "name": guest.name}
+            named = {name: numbers[name] for name in own.get(kind, ("name",))}
+            place = {"host": guest.host(), "address": guest.address, "vm_id": guest.vm_id}
+            machines.append({**named, **place, **more})
+        told = {
+            "availability_set": [
+                {"name": "web", "update_domains": len(machines), "machines": machines}
+            ],
+            "scale_set": [{"name": "batch", "priority": "low", "machines": machines}],
+            "machine": machines,
+        }
         path = self.folder / "fleet.json"
-        path.write_text(
-            json.dumps({"machine": machines} if alone else {"availability_set": [told]})
-        )
+        path.write_text(json.dumps({kind: told[kind]}))
         self.forewarn("fleet", "apply", str(path))
         for guest in guests:
             guest.wait_for_polls()

@@ -120,8 +120,8 @@ class HostStory(Told):
         terms = {"memory_mib": memory, "devices": disks, "arguments": "fw.agent=yes"}
         self.lab.start({name: host}, **terms)
 
-    def fleet(self, *names: str, alone: str = "") -> None:
-        self.lab.fleet([self[name] for name in names], alone=bool(alone))
+    def fleet(self, *names: str, kind: str = "availability_set") -> None:
+        self.lab.fleet([self[name] for name in names], kind)
 
     def tag(self, *names: str) -> None:
         """Import guests from tags: of one scope, each in a domain of its own."""
@@ -251,22 +251,6 @@ class HostStory(Told):
         """Another import would change nothing."""
         again = json.loads(self.lab.forewarn("fleet", "sync", "--dry-run", "--json"))
         assert (again["unchanged"], again["changed"]["count"]) == (int(machines), 0)
-
-    def join_scale_set(self, name: str, scale_set: str) -> None:
-        """Let a guest be the first machine of a scale set of low priority."""
-        self.lab.forewarn("fleet", "remove", name)
-        guest = self[name]
-        machine = {
-            "index": 0,
-            "host": guest.host(),
-            "address": guest.address,
-            "vm_id": guest.vm_id,
-        }
-        told = {"name": scale_set, "priority": "low", "machines": [machine]}
-        path = self.lab.folder / "scale-set.json"
-        path.write_text(json.dumps({"scale_set": [told]}))
-        self.lab.forewarn("fleet", "apply", str(path))
-        guest.wait_for_polls()
 
     # Guests.
 

@@ -44,59 +44,8 @@ KERNEL = (
 ) + " ".join(f"systemd.mask={unit}" for unit in MASKED.split())
 
 
-class Inside:
-    """Runs commands in a machine, by one of its virtio ports; tells its boots apart.
-
-    Args:
-        path: The socket at which the port ends on the host.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.boot = ""
-        self._connect()
-
-    def _connect(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(PATIENCE_SECONDS + 60)
-        until(lambda: self._socket.connect_ex(str(self._path)) == 0, seconds=PATIENCE_SECONDS)
-        self._lines = self._socket.makefile("rb")
-
-    def booted(self) -> str:
-        """Wait until the machine is up by another boot; return that boot's id."""
-        since = self.boot
-        while self.boot == since:
-            self._read()
-        return self.boot
-
-    def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a program as root."""
-        before = self.boot
-        self._socket.sendall(json.dumps({"run": argv, "stdin": stdin}).encode() + b"\n")
-        while "status" not in (told := self._read()):
-            assert before in {"", self.boot}, "the machine has booted instead"
-        return subprocess.CompletedProcess(argv, told["status"], told["stdout"], told["stderr"])
-
-    def _read(self) -> dict[str, Any]:
-        while True:
-            line = b""
-            with contextlib.suppress(ConnectionError):
-                line = self._lines.readline()
-            if not line:  # its power was cut
-                self.close()
-                self._connect()
-            with contextlib.suppress(ValueError):  # half a line, which a cut has ended
-                told: dict[str, Any] = json.loads(line)
-                self.boot = told["boot"]
-                return told
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
-
-
 class Machine:
-    """One virtual machine.
+    """One virtual machine, in which commands run by a virtio port; its boots are told apart.
 
     Args:
         folder: Its own; the path is short, for sockets.
@@ -106,20 +55,58 @@ class Machine:
 
     def __init__(self, folder: Path, port: int = 0, files: dict[str, str] | None = None) -> None:
         self.folder = folder
-        self.console = folder / "console.log"
+        self.boot = ""
         qemu = command(folder, port, *image.make(folder, FILES | (files or {})))
         again = ["sh", "-c", 'while "$@" || [ $? = 137 ]; do :; done', "again", *qemu]
         self._process = subprocess.Popen(again, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            self.inside = Inside(folder / "tests.sock")
-            self.inside.booted()
+            self._connect()
+            self._await_boot()
         except BaseException:
             self._end()
             raise
 
+    def _connect(self) -> None:
+        path = str(self.folder / "tests.sock")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(PATIENCE_SECONDS + 60)
+        until(lambda: self._socket.connect_ex(path) == 0, seconds=PATIENCE_SECONDS)
+        self._lines = self._socket.makefile("rb")
+
+    def _disconnect(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def _await_boot(self) -> None:
+        """Wait until it is up by another boot."""
+        before = self.boot
+        while self.boot == before:
+            self._read()
+
+    def _read(self) -> dict[str, Any]:
+        while True:
+            line = b""
+            with contextlib.suppress(ConnectionError):
+                line = self._lines.readline()
+            if not line:  # its power was cut
+                self._disconnect()
+                self._connect()
+            with contextlib.suppress(ValueError):  # half a line, which a cut has ended
+                told: dict[str, Any] = json.loads(line)
+                self.boot = told["boot"]
+                return told
+
+    def call(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a program as root; return how it ended."""
+        before = self.boot
+        self._socket.sendall(json.dumps({"run": argv, "stdin": stdin}).encode() + b"\n")
+        while "status" not in (told := self._read()):
+            assert before == self.boot, "the machine has booted instead"
+        return subprocess.CompletedProcess(argv, told["status"], told["stdout"], told["stderr"])
+
     def run(self, *argv: str, stdin: str = "") -> str:
         """Run a program as root, which is to succeed; return what it printed."""
-        ran = self.inside.run(*argv, stdin=stdin)
+        ran = self.call(*argv, stdin=stdin)
         assert ran.returncode == 0, (argv, ran.stdout, ran.stderr)
         return ran.stdout
 
@@ -130,7 +117,7 @@ class Machine:
     def until(self, holds: str) -> None:
         """Wait until a line of shell succeeds in it."""
         waits = f"until {holds}; do sleep 0.3; done"
-        ran = self.inside.run("timeout", str(PATIENCE_SECONDS), "sh", "-c", waits)
+        ran = self.call("timeout", str(PATIENCE_SECONDS), "sh", "-c", waits)
         assert ran.returncode == 0, (holds, ran.stdout[-3000:], self.journal()[-5000:])
 
     def journal(self, *options: str) -> str:
@@ -140,10 +127,10 @@ class Machine:
     def cut(self) -> None:
         """Cut its power, and wait until it is up again."""
         os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
-        self.inside.booted()
+        self._await_boot()
 
     def close(self) -> None:
-        self.inside.close()
+        self._disconnect()
         self._end()
 
     def _end(self) -> None:

@@ -32,7 +32,7 @@ class MachineStory(Told):
             case "$":
                 self._said = self.machine.run("sh", "-c", told).strip()
             case "!":
-                assert self.machine.inside.run("sh", "-c", told).returncode != 0
+                assert self.machine.call("sh", "-c", told).returncode != 0
             case "=":
                 assert self._said == told
             case "~":
