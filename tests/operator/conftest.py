@@ -27,10 +27,11 @@ def store() -> InMemoryStore:
 
 @pytest.fixture
 def service(tmp_path: Path, clock: ManualClock, store: InMemoryStore) -> Iterator[Running]:
-    """A service on TCP too, with a check that passes once there is a file."""
+    """A service on TCP too, of several names, with a check that passes once there is a file."""
     check = UnitCheck(name="file", program=("test", "-e", str(tmp_path / "good")))
     wanted = msgspec.structs.replace(
-        settings_in(tmp_path, listen="127.0.0.1:0"), maintenance=MaintenanceSettings(check=(check,))
+        settings_in(tmp_path, listen="127.0.0.1:0", hosts=["ops.example", "https://proxy.example"]),
+        maintenance=MaintenanceSettings(check=(check,)),
     )
     with Running(wanted, store, clock) as running:
         yield running

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +18,8 @@ from forewarn.cli.maintenance import ROLLOUT, SCHEDULE
 from forewarn.maintenance.units import TurnPolicy
 from forewarn.server.operator import auth, errors, fields, schemas, table
 from forewarn.server.operator.maintenance_schemas import MaintenanceRequest, PolicyBody
-from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ErrorCode, EventSource, EventType
-from server.exchange import Exchanges
-from server.running import Running, roles, settings_in
-from stories import stories_beside
+from server.running import Running, roles
 
 BODY_ALONE = {"policy", "host_boot_id", "idempotency_key"}
 """What nobody types."""
@@ -131,17 +127,6 @@ def test_a_client_that_leaves_in_mid_body_is_no_fault_of_ours(service: Running) 
 # Who may ask.
 
 
-@pytest.fixture(scope="module")
-def on_tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    wanted = settings_in(
-        tmp_path_factory.mktemp("service"),
-        listen="127.0.0.1:0",
-        hosts=["ops.example", "https://proxy.example"],
-    )
-    with Running(wanted, InMemoryStore()) as running:
-        yield running
-
-
 def test_one_request_begins_in_each_round_of_the_loop_by_turns_of_accounts() -> None:
     async def play() -> list[list[str]]:
         turns = auth.Turns()
@@ -164,12 +149,3 @@ def test_one_request_begins_in_each_round_of_the_loop_by_turns_of_accounts() -> 
     begun = list(itertools.chain(*rounds))
     assert sorted(begun) == ["ann"] * 5 + ["bob"]
     assert "bob" in begun[:2]
-
-
-@pytest.mark.parametrize("rows", stories_beside(__file__, "auth.txt"))
-def test_who_asks_is_let_in_or_refused(on_tcp: Running, rows: list[tuple[int, str]]) -> None:
-    story = Exchanges(on_tcp)
-    token = Path(on_tcp.settings.operator.token_file).read_text(encoding="ascii").strip()
-    story.bound |= {"token": token, "cut": token[:-1], "longer": f"{token}x"}
-    story.bound |= {"url": on_tcp.opened.operators[1], "long": " " * (20 * 1024 * 1024)}
-    assert story.play("auth.txt", rows)

@@ -19,6 +19,7 @@ from stories import stories_beside
 LONG_NAMES = [f"{n:04}{'x' * 76}" for n in range(schemas.MAX_REMOVED)]
 BODIES = {
     "long": "h" * 300,
+    "blanks": " " * (20 * 1024 * 1024),
     "long_key": {"k" * 10_000: 1},
     "long_tag": {"t" * 257: "y"},
     "tags": {f"t{n}": "" for n in range(51)},
@@ -51,7 +52,9 @@ def test_the_story_holds(
     service: Running, clock: ManualClock, cli: Cli, name: str, rows: list[tuple[int, str]]
 ) -> None:
     story = Exchanges(service, clock, cli)
-    story.bound |= BODIES
+    token = Path(service.settings.operator.token_file).read_text(encoding="ascii").strip()
+    story.bound |= {"its_token": token, "cut": token[:-1], "longer": f"{token}x", **BODIES}
+    story.bound["url"] = service.opened.operators[1]
     assert story.play(name, rows)
 
 
