@@ -52,23 +52,6 @@ def follow(to: Locator, url: str | re.Pattern[str] | None = None) -> None:
         to.click()
 
 
-def plan(window: Page, url: str, **texts: str) -> None:
-    """Open the form at an address, fill in its fields by their names, and ask for the plan."""
-    window.goto(url)
-    groups = "form => form.querySelectorAll('details').forEach(each => { each.open = true; })"
-    window.locator("main form").evaluate(groups)
-    for name, text in texts.items():
-        field = window.locator(f"[name={name}]")
-        if field.first.get_attribute("type") == "checkbox":
-            for value in text.split():
-                window.locator(f"[name={name}][value='{value}']").check()
-        elif field.evaluate("each => each.tagName") == "SELECT":
-            field.select_option(text)
-        else:
-            field.fill(text)
-    follow(window.get_by_role("button", name="Show the plan"))
-
-
 def read(client: Client, path: str, status: int = 200) -> str:
     """Return the main part of a page as the service writes it, before any script."""
     answer = client.ask("GET", path)
