@@ -3,9 +3,11 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from forewarn.maintenance import commands, fleet_file, invariants, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
@@ -20,44 +22,9 @@ MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 
 FLEET = msgspec.convert(
-    {
-        "availability_set": [
-            {
-                "name": "web",
-                "update_domains": 3,
-                "machines": [
-                    {"name": f"web-{n}", "host": f"h{n % 3}", "address": f"10.0.0.{10 + n}"}
-                    for n in range(6)
-                ],
-            }
-        ],
-        "scale_set": [
-            {
-                "name": "batch",
-                "update_domains": 2,
-                "priority": "low",
-                "machines": [{"index": n, "address": f"10.0.1.{10 + n}"} for n in range(4)],
-            },
-            {
-                "name": "firm",
-                "terminate_notice_minutes": 10,
-                "machines": [{"index": 0}],
-            },
-        ],
-        "cloud_service": [
-            {
-                "name": "shop",
-                "update_domains": 2,
-                "automatically_approve": ["Reboot"],
-                "roles": [{"name": "FrontEnd", "instances": [{}, {}, {}]}],
-            }
-        ],
-        "machine": [{"name": "bastion", "address": "10.0.3.10"}],
-    },
-    fleet_file.Fleet,
+    yaml.safe_load(Path(__file__).with_name("fleet.yaml").read_text("utf-8")), fleet_file.Fleet
 )
-"""web-0 to web-5 in domains 0, 1, 2, 0, 1, 2; batch_0 to _3; firm_0; FrontEnd_IN_0 to _2;
-bastion."""
+"""A few machines of every kind: see the file."""
 
 
 def mint(prefix: str = "0") -> Callable[[], str]:

@@ -1,55 +1,45 @@
 """The program for libvirt's hosts, with a hand on the domain of libvirt's test driver.
 
-That driver lives within a process, so what happens to its domain has to happen in the program's
-process: on a thread, by lines of standard input that begin with `do `. Run by the system's Python,
-which has the library and nothing of ours.
+That driver lives within a process, so what happens to its domain has to happen in the program's:
+before each line that it is asked. Run by the system's Python, which has the library and nothing of
+ours; on standard input it gets JSON, each time a statement and the line that follows it.
 """
 
 import importlib.util
-import os
+import json
 import sys
-import threading
-from typing import Any
 
 
-def act(orders: Any, uri: str) -> None:
-    """Do what is ordered to the test driver's domain."""
-    import libvirt  # noqa: PLC0415 - the program under test says it where it is missing
+class Lines:
+    """Lines for the program, each of which comes after a statement about `domain` or `libvirt`."""
 
-    for statement in orders:
-        connection = libvirt.open(uri)
-        names = {"libvirt": libvirt, "domain": connection.lookupByName("test"), "answer": answer}
-        exec(statement, names)
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.steps = json.load(sys.stdin)
+
+    def get(self) -> str:
+        import libvirt  # noqa: PLC0415 - the program under test says it where it is missing
+
+        if not self.steps:
+            raise SystemExit
+        statement, line = self.steps.pop(0)
+        if statement:
+            domain = libvirt.open(self.uri).lookupByName("test")
+            exec(statement, {"libvirt": libvirt, "domain": domain})
+        return str(line)
 
 
-def answer(text: str) -> None:
-    """Print a line beside those of the program."""
-    os.write(1, f"{text}\n".encode())
-
-
-def main(program: str, uri: str) -> int:
-    """Run the program's `states` with a thread that does what `do` lines say."""
+def main(program: str, uri: str) -> None:
     spec = importlib.util.spec_from_file_location("program", program)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    given = os.fdopen(os.dup(0), "rb", buffering=0)
-    passed, onward = os.pipe()
-    os.dup2(passed, 0)
-    orders, ordered = os.pipe()
+    module.main("probe")
+    from forewarn.connectors.libvirt import domains  # noqa: PLC0415 - found now
 
-    def sort() -> None:
-        while line := given.readline():
-            ours = line.startswith(b"do ")
-            os.write(ordered if ours else onward, line.removeprefix(b"do "))
-        os.close(onward)
-
-    threading.Thread(target=sort, daemon=True).start()
-    threading.Thread(target=act, args=(os.fdopen(orders), uri), daemon=True).start()
-    os.close(passed)
-    return int(module.main("states", uri))
+    domains._answer(uri, Lines(uri))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -1,7 +1,6 @@
 """The operator's program and its outcome: real programs, as an operator may write them."""
 
 import asyncio
-import json
 import os
 import re
 import resource
@@ -15,62 +14,8 @@ import patience
 from connectors.workshop import Workshop, play, task, tell, told
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings, CommandUnusable
 from forewarn.connectors.port import Outcome
-from forewarn.vocabulary import EventType, TargetKind
 
 GO_ON = Outcome(succeeded=True)
-
-
-def test_a_program_reads_the_act_and_finds_it_in_its_variables(shop: Workshop) -> None:
-    connector = shop.connector(
-        "env > variables; cat > task",
-        environment={
-            "FOREWARN_SET_LOG__LEVEL": "debug",
-            "FOREWARN_TOKEN": "secret",
-            "CREDENTIALS_DIRECTORY": "/run/secret",
-            "NOTIFY_SOCKET": "@x",
-            "CLOUD_PROFILE": "prod",
-        },
-    )
-    freeze = task(
-        "web-0",
-        attempt=2,
-        event_type=EventType.FREEZE,
-        hosts=("h1",),
-        target=TargetKind.HOST,
-        live_migration=True,
-        description="Host server is undergoing maintenance.",
-    )
-    assert play(connector.perform(freeze)) == GO_ON
-    fields = {
-        "operation": "1.1",
-        "attempt": 2,
-        "event_type": "Freeze",
-        "source": "User",
-        "machines": ["web-0"],
-        "hosts": ["h1"],
-        "vm_ids": ["id-of-web-0"],
-        "target": "host",
-        "live_migration": True,
-        "description": "Host server is undergoing maintenance.",
-        "duration_seconds": -1,
-        "started_at": "2026-03-02T12:00:00.250000Z",
-        "unforeseen": False,
-        "to_host": "",
-        "closed_hosts": [],
-        "host_boot_id": "",
-        "machine": "web-0",
-        "host": "h1",
-        "vm_id": "id-of-web-0",
-    }
-    assert json.loads((shop.folder / "task").read_text(encoding="utf-8")) == fields
-    variables = dict(line.split("=", 1) for line in shop.lines("variables"))
-    assert variables["CLOUD_PROFILE"] == "prod"
-    assert not variables.keys() & {"CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"}
-    lists = {"machines": "web-0", "hosts": "h1", "vm_ids": "id-of-web-0", "closed_hosts": ""}
-    told = fields | lists | {"live_migration": "true", "unforeseen": "false"}
-    assert {name: value for name, value in variables.items() if name.startswith("FOREWARN")} == {
-        f"FOREWARN_{name.upper()}": str(value) for name, value in told.items()
-    }
 
 
 async def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> None:

@@ -25,38 +25,19 @@ from forewarn.connectors.libvirt.program import NO_LIBVIRT
 from forewarn.connectors.libvirt.surveys import ANSWER_SECONDS, LibvirtSurveys
 from forewarn.connectors.port import Unanswered
 from leftovers import alive
+from stories import lines_beside
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 """That of the test driver's domain."""
+
+DRIVEN = str(Path(__file__).with_name("driven.py"))
 
 real = pytest.mark.skipif(
     not hypervisor.has_libvirt(), reason=f"{hypervisor.PYTHON} has no libvirt module"
 )
 
-NODE = """
-<node>
-  <cpu><mhz>2400</mhz><model>x</model><active>1</active><nodes>1</nodes><sockets>1</sockets>
-  <cores>1</cores><threads>1</threads></cpu><memory>8192000</memory>
-  {domains}
-  <network><name>lan</name><bridge name='virbr9'/><ip address='10.0.0.1' netmask='255.255.255.0'>
-    <dhcp><range start='10.0.0.100' end='10.0.0.200'/>
-    <host mac='52:54:00:00:00:02' ip='10.0.0.12'/></dhcp></ip></network>
-</node>
-"""
-
-DOMAIN = """
-  <domain type='test'><name>{name}</name><uuid>{uuid}</uuid><memory>65536</memory>
-    <metadata>{metadata}</metadata>
-    <os><type>hvm</type></os><devices>{devices}</devices></domain>
-"""
-
-TAG = "<f:machine xmlns:f='urn:forewarn:machine:1' scope='web' update-domain='2'/>"
-
-RESERVED = """<interface type='network'><mac address='52:54:00:00:00:02'/>
-  <source network='lan'/></interface>"""
-FILTERED = """<interface type='network'><mac address='52:54:00:00:00:03'/>
-  <source network='lan'/><filterref filter='clean-traffic'>
-  <parameter name='IP' value='10.0.0.13'/></filterref></interface>"""
+NODE = Path(__file__).with_name("node.xml")
+"""A host for the test driver, with three domains."""
 
 
 def run(*arguments: str, given: str = "") -> dict[str, Any]:
@@ -71,25 +52,9 @@ def run(*arguments: str, given: str = "") -> dict[str, Any]:
     return told
 
 
-def node(folder: Path, *domains: dict[str, str]) -> str:
-    """Write a host for the test driver, and return its URI."""
-    made = [
-        DOMAIN.format(**{"metadata": "", "devices": "", "uuid": UUID[:-1] + str(n)} | each)
-        for n, each in enumerate(domains)
-    ]
-    (folder / "node.xml").write_text(NODE.format(domains="".join(made)), encoding="utf-8")
-    return f"test://{folder / 'node.xml'}"
-
-
 @real
-def test_a_list_has_each_domain_with_its_tag_and_addresses(tmp_path: Path) -> None:
-    uri = node(
-        tmp_path,
-        {"name": "web-0", "metadata": TAG, "devices": RESERVED},
-        {"name": "web-1", "devices": FILTERED},
-        {"name": "plain"},
-    )
-    (host,) = run("list", uri)["hosts"]
+def test_a_list_has_each_domain_with_its_tag_and_addresses() -> None:
+    (host,) = run("list", f"test://{NODE}")["hosts"]
     assert host["hostname"]
     found = {domain["name"]: domain for domain in host["domains"]}
     assert [found[name]["uuid"][-1] for name in ("web-0", "web-1", "plain")] == ["0", "1", "2"]
@@ -126,63 +91,57 @@ def tagged(*uris: str, domain: str = "web-0", **tag: str | None) -> dict[str, An
 def test_a_tag_is_written_where_the_domain_is_defined_and_what_is_not_given_stays(
     tmp_path: Path,
 ) -> None:
-    uri = node(tmp_path, {"name": "web-0", "metadata": TAG}, {"name": "plain"})
+    uri = f"test://{NODE}"
     told = tagged(uri, scope=None, update_domain="1", name=None, address="10.0.0.10")
     expected = {"scope": "web", "update-domain": "1", "name": "", "address": "10.0.0.10"}
     assert (told["uuid"], told["tag"]) == (UUID[:-1] + "0", expected)
     assert tagged(uri, domain="plain", scope="web")["tag"]["scope"] == "web"
     assert "web-7" in tagged(uri, domain="web-7", scope="web")["error"]
-    (tmp_path / "other").mkdir()
-    uris = (uri, node(tmp_path / "other", {"name": "web-0", "uuid": UUID}))
+    other = tmp_path / "other.xml"
+    other.write_text(NODE.read_text("utf-8").replace(f"{UUID[:-1]}0", UUID), "utf-8")
+    uris = (uri, f"test://{other}")
     assert UUID in tagged(*uris, scope="web")["error"], "a name of two domains needs a uuid"
     for uuid in (UUID, UUID.upper()):
         told = tagged(*uris, domain=uuid, scope="web")
         assert (told["uuid"], told["tag"]["scope"]) == (UUID, "web")
 
 
+def surveyed(*steps: tuple[str, ...], uri: str = "test:///default") -> list[dict[str, Any]]:
+    """Return what `states` answers to lines, each after a statement about the domain."""
+    argv = [hypervisor.PYTHON, "-I", DRIVEN, PROGRAM, uri]
+    asked = json.dumps(steps)
+    done = subprocess.run(argv, input=asked, check=False, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @real
 def test_each_survey_has_the_states_of_all_domains_and_the_tags_that_are_asked_for() -> None:
-    with hypervisor.surveying() as host:
-        (found,) = host.states()
-        expected = {"uuid": UUID, "name": "test", "state": "running", "reason": "", "run": 1}
-        assert found == expected | {"tagged": False}
-        for statement, state, reason, run in (
-            ("domain.suspend()", "paused", "", 1),
-            ("domain.resume()", "running", "", 1),
-            ("domain.destroy()", "off", "destroyed", -1),
-            ("domain.create()", "running", "", 2),
-            ("domain.destroy(); domain.create()", "running", "", 3),
-        ):
-            host.does(statement)
-            (found,) = host.states()
-            assert (found["state"], found["reason"], found["run"]) == (state, reason, run)
-        tag = '<machine scope="web"/>'
-        host.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
-        assert [host.states(*asked)[0]["tagged"] for asked in ((), (UUID,))] == [False, True]
-        host.does("domain.destroy()")
-        host.does("domain.undefine()")
-        assert host.states() == []
-        assert host.hangs_up() == 0
+    asked, expected = zip(*lines_beside(__file__, "surveys.txt"), strict=True)
+    found = []
+    for answer in surveyed(*(tuple(each.split(" | ")) for each in asked)):
+        for one in answer["domains"]:
+            assert (one["uuid"], one["name"]) == (UUID, "test")
+            told = (one["state"], one["reason"], one["run"], one["tagged"] and "tagged")
+            found.append(" ".join(str(fact) for fact in told if fact))
+    assert [*found, ""] == [*expected]
 
 
 @real
 def test_a_host_that_does_not_answer_says_why_in_each_survey(tmp_path: Path) -> None:
-    with hypervisor.surveying(f"qemu+unix:///session?socket={tmp_path}/none") as host:
-        for _ in range(2):
-            assert str(tmp_path) in host.says()["error"]
-        assert host.hangs_up() == 0
     uri = f"qemu+unix:///session?socket={tmp_path}/none"
-    assert uri in run("list", "test:///default", uri)["error"]
+    first, second = surveyed(("", "states"), ("", "states"), uri=uri)
+    for told in (first, second, run("list", "test:///default", uri)):
+        assert str(tmp_path) in told["error"]
 
 
 @real
 def test_a_connection_that_was_lost_is_an_answer_before_the_next_one() -> None:
     """Otherwise a host that rebooted meanwhile looks as if its domains had been stopped."""
-    with hypervisor.surveying() as host:
-        assert host.states()
-        host.does("libvirt.virConnect.isAlive = lambda _: 0")
-        assert "lost" in host.says()["error"]
-        assert host.states()
+    lost = "libvirt.virConnect.isAlive = lambda _: 0"
+    first, second, third = surveyed(("", "states"), (lost, "states"), ("", "states"))
+    assert "lost" in second["error"]
+    assert first["domains"]
+    assert third["domains"]
 
 
 @real

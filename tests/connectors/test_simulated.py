@@ -11,22 +11,19 @@ from connectors.workshop import STARTED, play, task
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Found, Outcome
 from forewarn.connectors.simulated import HOST_REBOOT, SimulatedConnector
-from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
+from guest.room import machine
 
 SECOND = timedelta(seconds=1)
-
-
-def machine(name: str, host: str) -> Machine:
-    return Machine(
-        name=name, scope="web", update_domain=0, fault_domain=0, vm_id=f"id-of-{name}", host=host
-    )
 
 
 class Room:
     def __init__(self, file: Path) -> None:
         self.clock = ManualClock(STARTED)
-        self.machines = [machine("web-0", "h1"), machine("web-1", "h1"), machine("db", "h2")]
+        self.machines = [
+            machine(name, host=host, vm_id=f"id-of-{name}")
+            for name, host in (("web-0", "h1"), ("web-1", "h1"), ("db", "h2"))
+        ]
         self.file = file
 
     def connector(self) -> SimulatedConnector:
@@ -42,35 +39,15 @@ def room(tmp_path: Path) -> Room:
     return Room(tmp_path / "hosts.json")
 
 
-def test_the_hosts_are_those_of_the_fleets_machines(room: Room) -> None:
-    hosts = play(room.connector().survey())
-    assert [*hosts] == ["h1", "h2"]
-    assert [guest.name for guest in hosts["h1"].guests] == ["web-0", "web-1"]
-    assert all(guest.running and not guest.obstacles for guest in hosts["h1"].guests)
-    assert hosts["h1"].answers
-    assert hosts["h1"].free_memory_mib < hosts["h2"].free_memory_mib
-
-
 def test_a_host_that_lost_its_last_machine_is_still_there_after_a_restart(room: Room) -> None:
     play(room.connector().survey())
-    room.machines = [machine("db", "h2")]
+    room.machines = [machine("db", host="h2")]
     assert play(room.connector().survey())["h1"].guests == ()
 
 
 def test_a_file_that_a_power_cut_left_empty_keeps_no_service_from_its_start(room: Room) -> None:
     room.file.touch()
     assert [*play(room.connector().survey())] == ["h1", "h2"]
-
-
-def test_a_reboot_takes_its_time_and_gives_the_host_a_new_boot_id(room: Room) -> None:
-    connector = room.connector()
-    before = play(connector.survey())["h1"].boot_id
-    assert play(connector.reboot_host("h1")).succeeded
-    assert not play(connector.survey())["h1"].answers
-    room.clock.advance(HOST_REBOOT)
-    after = play(room.connector().survey())["h1"]  # a restart forgets no reboot
-    assert after.answers
-    assert after.boot_id != before
 
 
 def test_hosts_that_reboot_at_the_same_time_are_all_remembered(room: Room) -> None:
@@ -89,7 +66,7 @@ def test_a_move_goes_where_the_task_says_and_else_to_the_emptiest_open_host(
     room: Room, cold: bool
 ) -> None:
     connector = room.connector()
-    room.machines.append(machine("x", "h3"))
+    room.machines.append(machine("x", host="h3"))
     play(connector.survey())
     room.machines.pop()
     room.clock.advance(timedelta(hours=1))

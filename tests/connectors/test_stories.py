@@ -5,6 +5,7 @@ then the new hosts of machines; or what is found, `not-done` or `unknown`.
 """
 
 import asyncio
+import json
 import os
 import resource
 import shlex
@@ -52,6 +53,7 @@ class Story:
         self.shop = shop
         self.runner = runner
         self.connector: CommandConnector
+        self.environment: dict[str, str] = {}
         self.under_way: dict[str, asyncio.Task[Any]] = {}
 
     def wait(self, coroutine: Any) -> Any:
@@ -77,13 +79,17 @@ class Story:
             self.shops[name] = Workshop(folder)
         self.shop = self.shops[name]
 
+    def given(self, *variables: str) -> None:
+        """Have variables in the service's environment."""
+        self.environment = dict(each.split("=", 1) for each in variables)
+
     def program(self, body: str, check: str = "", check_command: str = "", **terms: str) -> None:
         """Have the connector run this program, and perhaps a check command."""
         given = numbers(terms)
         body = SLOW if body == "slow" else body
         if check or check_command:
             given["check_command"] = (check_command or self.shop.program(check, "check"),)
-        self.connector = self.shop.connector(body, **given)
+        self.connector = self.shop.connector(body, environment=self.environment, **given)
 
     def checked(self, body: str) -> None:
         """Have another connector, whose check command is this."""
@@ -106,6 +112,8 @@ class Story:
         machines = tuple(name for word in machines for name in many(word))
         for name in {"hosts", "claimed_elsewhere"} & given.keys():
             given[name] = tuple(each.strip("-") for each in terms[name].split(","))
+        if "live_migration" in terms:
+            given["live_migration"] = terms["live_migration"] == "yes"
         if "started_at" in terms:
             given["started_at"] = datetime.fromisoformat(terms["started_at"])
         return task(*machines, **given)
@@ -196,6 +204,18 @@ class Story:
 
     def lines(self, name: str) -> list[str]:
         return self.shop.lines(name)
+
+    def reads(self, name: str, variables: str) -> None:
+        """What the program has read is what it has in its variables, lists with blanks between."""
+
+        def told(fact: Any) -> str:
+            if isinstance(fact, list):
+                return " ".join(fact)
+            return fact if isinstance(fact, str) else json.dumps(fact)
+
+        task = json.loads("".join(self.lines(name)))
+        found = dict(line.split("=", 1) for line in self.lines(variables))
+        assert found == {f"FOREWARN_{field.upper()}": told(fact) for field, fact in task.items()}
 
     def file(self, name: str, text: str, mode: str = "644") -> None:
         (self.shop.folder / name).write_text(f"{text}\n", encoding="utf-8")

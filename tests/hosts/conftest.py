@@ -21,11 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in labs.LOSSES:
-        terminalreporter.write_line(line)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_missing() -> None:
     why = namespace.outside() or labs.missing()

@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,11 @@ class Guest:
         """Return the events that it read last."""
         return next(poll.events for poll in reversed(self.polls) if not poll.error)
 
+    def not_before(self) -> datetime:
+        """Return the NotBefore that it reads, once it reads of an event."""
+        until(self.events, self.said)
+        return parsedate_to_datetime(self.events()[0]["NotBefore"])
+
     def complaints(self) -> list[str]:
         """Return what no guest may read: a number that goes back, or one of two contents."""
         trace = Trace()
@@ -212,18 +219,9 @@ class Guest:
     def refused_polls(self, since: float = 0) -> list[Poll]:
         """Return its polls that the endpoint refused, from a time on.
 
-        An emulated guest on a busy machine loses a poll now and then, and that is nobody's fault:
-        `losses` tells of it.
+        An emulated guest on a busy machine loses a poll now and then, and that is nobody's fault.
         """
         return [poll for poll in self.failed_polls(since) if poll.refused]
-
-    def losses(self) -> str:
-        """Tell how many polls were lost, and how; empty if none was."""
-        lost = [poll for poll in self.failed_polls() if not poll.refused]
-        if not lost:
-            return ""
-        ways = ", ".join(sorted({poll.error for poll in lost}))
-        return f"{self.name} lost {len(lost)} of {len(self.polls)} polls: {ways}"
 
     def wait_for_polls(self, count: int = 1, since: float | None = None) -> None:
         """Wait until it has polled well so many times, from now on or from a time on."""

@@ -28,8 +28,8 @@ PACKAGES = (
     "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 "
     "python3-libvirt busybox-static e2fsprogs iproute2 openssl"
 )
-PROGRAMS_OF_ROOT = ("nft", "nginx", "dnsmasq", "sshd", "setpriv", "dbus-daemon", "polkitd")
-PACKAGES_OF_ROOT = "nftables nginx-light dnsmasq-base openssh-server dbus polkitd"
+PROGRAMS_OF_ROOT = ("nft", "nginx", "dnsmasq", "sshd", "setpriv", "dbus-daemon", "polkitd", "curl")
+PACKAGES_OF_ROOT = "nftables nginx-light dnsmasq-base openssh-server dbus polkitd curl"
 PYTHON = "/usr/bin/python3"
 """The Python that has Debian's python3-libvirt; ours need not."""
 MODULES = ("virtio_pci", "virtio_net", "virtio_blk", "button", "evdev", "crc32c_generic", "ext4")
@@ -60,8 +60,6 @@ listen = "{plane}"
 tls_certificate = "{folder}/relay.crt"
 tls_key = "{folder}/relay.key"
 """
-LOSSES: list[str] = []
-"""A line for each guest that lost polls, in labs that are closed; the run's summary shows them."""
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
 
 
@@ -206,28 +204,28 @@ class Lab:
         )
         host.start_relay()
 
-    def fleet(self, guests: Sequence[Guest], *, alone: bool = False, **more: str) -> None:
+    def fleet(self, guests: Sequence[Guest], kind: str = "availability_set", **more: str) -> None:
         """Tell the service of guests, and wait until each has polled.
 
-        They are one availability set, with an update domain for each guest, unless each is to be
-        alone; `more` is of each.
+        They are one availability set, with an update domain for each guest, or a `scale_set` of low
+        priority, or each a `machine` that is alone; `more` is of each.
         """
-        machines = [
-            {
-                "name": guest.name,
-                "host": guest.host(),
-                "address": guest.address,
-                "vm_id": guest.vm_id,
-                **({} if alone else {"update_domain": number}),
-                **more,
-            }
-            for number, guest in enumerate(guests)
-        ]
-        told = {"name": "web", "update_domains": len(machines), "machines": machines}
+        own = {"availability_set": ("update_domain", "name"), "scale_set": ("index",)}
+        machines: list[dict[str, Any]] = []
+        for number, guest in enumerate(guests):
+            numbers = {"update_domain": number, "index": number, "name": guest.name}
+            named = {name: numbers[name] for name in own.get(kind, ("name",))}
+            place = {"host": guest.host(), "address": guest.address, "vm_id": guest.vm_id}
+            machines.append({**named, **place, **more})
+        told = {
+            "availability_set": [
+                {"name": "web", "update_domains": len(machines), "machines": machines}
+            ],
+            "scale_set": [{"name": "batch", "priority": "low", "machines": machines}],
+            "machine": machines,
+        }
         path = self.folder / "fleet.json"
-        path.write_text(
-            json.dumps({"machine": machines} if alone else {"availability_set": [told]})
-        )
+        path.write_text(json.dumps({kind: told[kind]}))
         self.forewarn("fleet", "apply", str(path))
         for guest in guests:
             guest.wait_for_polls()
@@ -327,7 +325,6 @@ class Lab:
             self.service.stop()
         self._ended.set()
         self._watcher.join()
-        LOSSES.extend(filter(None, (guest.losses() for guest in self.guests.values())))
         for host in self.hosts.values():
             host.power_off()
 

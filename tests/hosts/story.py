@@ -12,15 +12,19 @@ import shlex
 import signal
 import subprocess
 import time
+from datetime import datetime
 from typing import Any, Final
 
+from forewarn.server import relay_feed
 from hosts import agent_image
 from hosts.guest import Guest
 from hosts.host import ENDPOINT, ROUTER, until
 from hosts.lab import NETWORK, Lab
+from kills.processes import let_pass
 from recipes import pages
 from stories import Rows, Told, listed
 
+CUT_SECONDS: Final = float(os.environ.get("HOSTS_CUT_SECONDS", "") or 20)
 SYNC: Final = "\n[fleet.libvirt]\nsync = true"
 
 PAGE: Final = "libvirt"
@@ -40,6 +44,8 @@ class HostStory(Told):
         self.lab = lab
         self._made = False
         self._printed = ""
+        self.notices: dict[str, datetime] = {}
+        """The NotBefore that each guest read first."""
         self._boot_ids: dict[str, set[str]] = {}
         self._migrating: list[subprocess.Popen[bytes]] = []
 
@@ -60,9 +66,12 @@ class HostStory(Told):
     # The world.
 
     def serve(
-        self, *more: str, sync: str = "", migration: str = "", memory: str = "", **settings: str
+        self, kind: str = "", sync: str = "", migration: str = "", memory: str = "", **settings: str
     ) -> None:
-        """Let the service carry maintenance out by libvirt, by these settings."""
+        """Let the service carry maintenance out by libvirt, by these settings, or `simulated`."""
+        if kind:
+            self.lab.serve()
+            return
         lines = [f"{name} = {value}" for name, value in settings.items()]
         if migration:
             limit = "unsafe = true" if migration == "unsafe" else f"bandwidth_mib = {migration}"
@@ -86,7 +95,7 @@ class HostStory(Told):
     def guest(self, name: str, host: str, *how: str, memory: str = "96") -> None:
         """A guest that is up and approves.
 
-        It may be `off`, without a `button`, `tied`, or `routed` to the service alone.
+        It may be `off`, `silent`, without a `button`, `tied`, or `routed` to the service alone.
         """
         devices = ""
         if "tied" in how:
@@ -95,7 +104,7 @@ class HostStory(Told):
             devices = SHARE.format(share)
         made = self.lab.guest(
             name,
-            approve=True,
+            approve="silent" not in how,
             button="without-button" not in how,
             memory_mib=int(memory),
             devices=devices,
@@ -111,8 +120,8 @@ class HostStory(Told):
         terms = {"memory_mib": memory, "devices": disks, "arguments": "fw.agent=yes"}
         self.lab.start({name: host}, **terms)
 
-    def fleet(self, *names: str) -> None:
-        self.lab.fleet([self[name] for name in names])
+    def fleet(self, *names: str, kind: str = "availability_set") -> None:
+        self.lab.fleet([self[name] for name in names], kind)
 
     def tag(self, *names: str) -> None:
         """Import guests from tags: of one scope, each in a domain of its own."""
@@ -187,6 +196,37 @@ class HostStory(Told):
         get = self.lab.service.operator.get
         until(lambda: get(path)["host"]["status"] == status, self.lab.report)
 
+    def schedule(self, *names: str) -> None:
+        """Schedule a reboot of each guest, which has read of it then."""
+        for name in names:
+            self.lab.forewarn("schedule", "reboot", name)
+            self.notices[name] = self[name].not_before()
+
+    def _operation(self, name: str) -> dict[str, Any]:
+        """Return the latest operation of a guest's."""
+        mine = [o for o in self.lab.operations() if o["events"][0]["machines"] == [name]]
+        return mine[-1]
+
+    def approve(self, *names: str) -> None:
+        for name in names:
+            self.lab.forewarn("approve", self._operation(name)["id"])
+
+    def scheduled(self, name: str) -> None:
+        assert self._operation(name)["status"] == "Scheduled"
+
+    def held(self, *hosts: str, soon: str = "") -> None:
+        """Wait until these hosts are held: `soon`, before a relay's request would have ended."""
+        began = time.monotonic()
+        get = self.lab.service.operator.get
+        until(lambda: [each["name"] for each in get("/v1/holds")["holds"]] == [*hosts])
+        assert not soon or time.monotonic() - began < relay_feed.IDLE_WAIT_SECONDS
+
+    def pause(self, seconds: str) -> None:
+        let_pass(float(seconds))
+
+    def cut_lasts(self) -> None:
+        let_pass(CUT_SECONDS)
+
     def alerts(self, *told: str) -> None:
         """Wait until these are all alerts."""
         get = self.lab.service.operator.get
@@ -211,22 +251,6 @@ class HostStory(Told):
         """Another import would change nothing."""
         again = json.loads(self.lab.forewarn("fleet", "sync", "--dry-run", "--json"))
         assert (again["unchanged"], again["changed"]["count"]) == (int(machines), 0)
-
-    def join_scale_set(self, name: str, scale_set: str) -> None:
-        """Let a guest be the first machine of a scale set of low priority."""
-        self.lab.forewarn("fleet", "remove", name)
-        guest = self[name]
-        machine = {
-            "index": 0,
-            "host": guest.host(),
-            "address": guest.address,
-            "vm_id": guest.vm_id,
-        }
-        told = {"name": scale_set, "priority": "low", "machines": [machine]}
-        path = self.lab.folder / "scale-set.json"
-        path.write_text(json.dumps({"scale_set": [told]}))
-        self.lab.forewarn("fleet", "apply", str(path))
-        guest.wait_for_polls()
 
     # Guests.
 
@@ -278,6 +302,23 @@ class HostStory(Told):
         (event,) = until(told, self.lab.report)
         assert (event["EventType"], event["EventStatus"]) == (event_type, status)
         assert event["Resources"] == [resource]
+
+    def reads_nothing(self, name: str) -> None:
+        """Wait until a guest reads of no event."""
+        until(lambda: not self[name].events(), self.lab.report)
+
+    def moved(self, name: str) -> None:
+        """Wait until a guest reads a later NotBefore: by the length of the cut, and no more."""
+        until(lambda: self[name].not_before() > self.notices[name], self.lab.report)
+        by = (self[name].not_before() - self.notices[name]).total_seconds()
+        assert CUT_SECONDS <= by <= time.monotonic() - self.since + 1  # it reads whole seconds
+
+    def unmoved(self, name: str) -> None:
+        assert self[name].not_before() == self.notices[name]
+
+    def sound(self, *names: str) -> None:
+        """No guest has read a number that goes back, or one of two contents."""
+        assert [sentence for name in names for sentence in self[name].complaints()] == []
 
     def paused(self, name: str, seconds: str, others: str) -> None:
         """A guest did not poll for so long, and the others did meanwhile."""
@@ -352,6 +393,11 @@ class HostStory(Told):
 
     def link(self, host: str, state: str) -> None:
         self.lab.hosts[host].link(state)
+
+    def relay(self, host: str, does: str) -> None:
+        """A host's relay `dies` or `starts`."""
+        on = self.lab.hosts[host]
+        (on.kill_relay if does == "dies" else on.start_relay)()
 
     def reboot(self, host: str) -> None:
         self.lab.hosts[host].reboot()

@@ -75,18 +75,3 @@ def victims(lab: Lab, victim: str) -> list[int]:
             children = Path(f"/proc/{runner}/task/{runner}/children").read_text()
             found += [runner] if victim == "runner" else map(int, children.split())
     return found
-
-
-def test_a_service_that_is_killed_finishes_the_task_after_its_restart(
-    lab: Lab, guests: list[Guest]
-) -> None:
-    boots, host = len(guests[0].boots), guests[0].host()
-    lab.begin("reboot", "web-0")
-    lab.service.kill()
-    for pid in victims(lab, "program"):
-        os.kill(pid, signal.SIGKILL)
-    lab.service.start()
-    operation = lab.ended()[-1]
-    assert operation["status"] == "Completed", operation
-    guests[0].assert_unharmed(host)
-    assert len(guests[0].boots) == boots + 1

@@ -29,16 +29,6 @@ BRIDGE = "<source bridge='virbr0'/>" + FILTER
 SERVICE = "192.0.2.10"
 HOSTS = {"h1": "192.0.2.7", "h2": "192.0.2.8"}
 PEER = f"{NETWORK}.50"
-ASK = """
-import sys, urllib.request, urllib.error
-asked = urllib.request.Request(sys.argv[1], headers={"Metadata": "true", **eval(sys.argv[2])})
-try:
-    print(urllib.request.urlopen(asked, timeout=float(sys.argv[3])).status)
-except urllib.error.HTTPError as error:
-    print(error.code)
-except OSError as error:
-    print(error)
-"""
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 
 
@@ -149,21 +139,20 @@ def peer(lab: Lab, guests: list[Guest]) -> str:
     return "peer"
 
 
-def ask(address: str, seconds: float = 60, **headers: str) -> str:
-    """Ask as the peer; return the status, or what failed."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    command = [sys.executable, "-c", ASK, f"http://{address}{EVENTS}", repr(named), str(seconds)]
-    inside = ["ip", "netns", "exec", "peer"]
-    asked = subprocess.run([*inside, *command], capture_output=True, text=True, check=True)
-    return asked.stdout.strip()
+def ask(address: str, *headers: str, seconds: int = 60) -> str:
+    """Ask as the peer; return the status, 000 where there was no answer."""
+    given = [word for header in ("Metadata: true", *headers) for word in ("--header", header)]
+    curl = f"curl --silent --output /dev/null --write-out %{{http_code}} --max-time {seconds}"
+    command = ["ip", "netns", "exec", "peer", *curl.split(), *given, f"http://{address}{EVENTS}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 @pytest.mark.usefixtures("proxies", "peer")
 def test_a_neighbour_speaks_for_nobody_and_does_not_reach_the_service_under_its_hosts_address() -> (
     None
 ):
-    assert ask(ENDPOINT, X_Instance_ID="web-0") == "403"
+    assert ask(ENDPOINT, "X-Instance-ID: web-0") == "403"
     service = f"{SERVICE}:8170"
-    assert "timed out" in ask(service, seconds=3)
+    assert ask(service, seconds=3) == "000"
     run("ip netns exec h1 nft delete table ip forewarn_proxy")
-    assert ask(service).isdecimal(), "by NAT it would come from the proxy's address"
+    assert ask(service) != "000", "by NAT it would come from the proxy's address"

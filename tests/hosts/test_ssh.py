@@ -105,15 +105,6 @@ def test_ssh_refuses_a_host_whose_key_was_not_saved_and_asks_nobody(lab: Lab) ->
     assert "verification failed" in asked.stderr
 
 
-def test_ssh_refuses_a_user_without_a_name(lab: Lab) -> None:
-    command = [*site.as_the_unit()]
-    command = [each.replace(f"={site.USER}", "=61185") for each in command]
-    asked = subprocess.run(
-        [*command, "ssh", "root@h1", "true"], capture_output=True, text=True, check=False
-    )
-    assert "No user exists for uid 61185" in asked.stderr
-
-
 @pytest.fixture(scope="module")
 def guests(lab: Lab) -> list[Guest]:
     """A guest on each host; the service has the page's settings, and nothing else."""

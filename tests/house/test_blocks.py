@@ -163,3 +163,6 @@ def test_the_guides_and_the_readme_show_the_examples_as_they_are_run() -> None:
     files = [path for path in examples.iterdir() if path.is_file()]  # and no cache beside them
     shown = {path.name for path in files if path.read_text().strip() in blocks}
     assert shown | linked == {path.name for path in files}
+    for path in files:
+        if path.suffix == ".sh":
+            _ran("bash", "-n", str(path))

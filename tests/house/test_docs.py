@@ -9,6 +9,7 @@ import reference
 from forewarn.maintenance.news import NewsData, NewsType
 from forewarn.vocabulary import ErrorCode
 from house import tree
+from stories import lines_beside
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
 PAGES = [path for path in tree.committed_files() if path.suffix == ".md"]
@@ -149,25 +150,8 @@ def impossible(text: str) -> list[str]:
 
 
 def test_a_command_that_needs_a_release_is_found_and_one_from_a_clone_is_not() -> None:
-    for text in (
-        "`pip install 'forewarn[server]'`",
-        "python3 -m pip install --upgrade 'forewarn[server,postgresql]'",
-        "pip install \\\n    pytest forewarn==0.1.0",
-        "uv tool install --python 3.12 forewarn",
-        "uvx forewarn demo",
-        "apt-get install -y forewarn-agent",
-        "podman pull forewarn",
-        "gh attestation verify forewarn.whl",
-        "https://github.com/forewarn/forewarn/releases/latest",
-    ):
-        assert impossible(text), text
-    for text in (
-        "/opt/forewarn/bin/pip install '.[server]'",
-        "pip install 'forewarn[testing] @ git+https://github.com/forewarn/forewarn'",
-        "apt install ./dist/forewarn_0.1.0_amd64.deb",
-        "pipx uninstall forewarn",
-    ):
-        assert not impossible(text), text
+    for command, needs in lines_beside(__file__, "commands.txt"):
+        assert bool(impossible(command)) is bool(needs), command
 
 
 def test_before_the_first_release_no_page_or_message_names_one_that_needs_it() -> None:

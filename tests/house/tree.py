@@ -1,7 +1,6 @@
 """The tree as the house's tests look at it."""
 
 import ast
-import gc
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -40,19 +39,6 @@ def lines_of(path: Path) -> list[str]:
         return []
 
 
-def syntax_of(path: Path) -> ast.Module:
-    """Parse a file. Nobody keeps what this returns.
-
-    A whole package's syntax is millions of objects: collecting garbage among them takes four times
-    as long as parsing, and so would each collection of the tests that come after.
-    """
-    gc.disable()
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    finally:
-        gc.enable()
-
-
 class Definition(NamedTuple):
     """A class or a function, also one within another."""
 
@@ -76,7 +62,7 @@ def docstring(path: Path) -> str:
 def _outline(path: Path) -> tuple[str, tuple[Definition, ...]]:
     """The docstring of a file, and its definitions: parsing all files takes seconds."""
     found: list[Definition] = []
-    syntax = syntax_of(path)
+    syntax = ast.parse(path.read_text(encoding="utf-8"))
     rest: list[ast.AST] = [syntax]
     while rest:
         node = rest.pop()

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -115,7 +116,7 @@ class Wire:
                 self._kill(order)
             status, answer = self._answer()
             self._go_on_from(kind, status, answer)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             self.close()
             self._go_on()
             # With nothing sent there was no request: the service was gone before.
@@ -194,28 +195,12 @@ class Wire:
 
     def _answer(self) -> tuple[int, bytes]:
         assert self._socket is not None
-        data = b""
-        while b"\r\n\r\n" not in data:
-            data += self._more()
-        head, _, body = data.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        fields = {
-            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
-        }
-        length = int(fields.get("content-length", "0"))
-        while len(body) < length:
-            body += self._more()
-        if fields.get("connection", "").lower() == "close":
+        with HTTPResponse(self._socket) as answer:
+            answer.begin()
+            status, body = answer.status, answer.read()
+        if answer.will_close:
             self.close()
-        return int(first.split()[1]), body
-
-    def _more(self) -> bytes:
-        assert self._socket is not None
-        data = self._socket.recv(65536)
-        if not data:
-            message = "closed without an answer"
-            raise ValueError(message)
-        return data
+        return status, body
 
 
 # Operators.

@@ -60,7 +60,6 @@ class Cluster:
         held: Whether the program works for as long as there is a file `hold`, and never fails.
         checked: Whether the program is asked about runs that were lost.
         scale: Of the clock.
-        broken: What is broken in the service on purpose.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class Cluster:
         held: bool = False,
         checked: bool = True,
         scale: float = REAL,
-        broken: str = "",
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
@@ -91,7 +89,6 @@ class Cluster:
                 folder / name,
                 scale,
                 command,
-                broken,
                 settings=(
                     f'[store]\nurl = "{paths.get(name, url)}"\n'
                     f'[replica]\nname = "{name}"\n{own_settings.get(name, "")}'
@@ -133,7 +130,7 @@ class Cluster:
         for at, name in enumerate(fleet.OPERATORS):
             cast = {
                 "name": name,
-                "revived": fleet.scale_sets(hosts),
+                "revived": fleet.whole(hosts)["scale_set"],
                 "scopes": fleet.SCOPES,
                 "machines": fleet.machines(),
                 "hosts": hosts,

@@ -190,35 +190,9 @@ def judge(
     ]  # fmt: skip
 
 
-class ServiceTrace(Trace):
-    """What was seen of a service: also what its program did, and how it looks at the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._attempts: dict[tuple[str, str], list[int]] = {}
-
-    def at_last(self, scope: str, incarnation: int) -> None:
-        """Take a document at the end: nobody has read a higher number."""
-        for (reader, other), number in self.latest.items():
-            if other == scope and incarnation < number:
-                self.complain(
-                    f"{reader} had read incarnation {number} of {scope}, and at the end it is "
-                    f"{incarnation}"
-                )
-
-    def carried_out(self, operation: str, machine: str, attempt: int) -> None:
-        """Take the beginning of a task on a machine: one for each operation."""
-        attempts = self._attempts.setdefault((operation, machine), [])
-        attempts.append(attempt)
-        if len(attempts) > 1:
-            self.complain(
-                f"{operation} was done {len(attempts)} x to {machine}, by attempts {attempts}"
-            )
-
-
 def _traced(seen: Evidence) -> Trace:
     """Return the documents, runs, domains and ends that the witnesses saw."""
-    trace, final = ServiceTrace(), seen.final
+    trace, final = Trace(), seen.final
     bound = {
         operation["id"]: operation
         for operation in final.operations.values()
@@ -237,15 +211,23 @@ def _traced(seen: Evidence) -> Trace:
     for _, entry in seen.noted("ends"):
         for name, end in entry["ends"].items():
             trace.ended(name, tuple(end))
-    for scope, document in final.documents.items():
-        trace.at_last(scope, document["DocumentIncarnation"])
-    for operation in final.operations.values():
-        if operation["status"] in OVER:
-            end = operation["status"], operation["outcome"], operation["ended_at"]
-            trace.ended(operation["id"], end)
+    for (reader, scope), number in trace.latest.items():  # nobody has read a higher one
+        last = final.documents[scope]["DocumentIncarnation"]
+        if last < number:
+            trace.complain(
+                f"{reader} had read incarnation {number} of {scope}, and at the end it is {last}"
+            )
+    for known in final.operations.values():
+        if known["status"] in OVER:
+            end = known["status"], known["outcome"], known["ended_at"]
+            trace.ended(known["id"], end)
+    attempts: dict[tuple[str, str], list[int]] = defaultdict(list)
     for run in seen.runs:
         if run["what"] == "start":
-            trace.carried_out(run["operation"], run["machine"], run["attempt"])
+            attempts[run["operation"], run["machine"]].append(run["attempt"])
+    for (operation, machine), of in attempts.items():
+        if len(of) > 1:
+            trace.complain(f"{operation} was done {len(of)} x to {machine}, by attempts {of}")
     both = seen.starts.keys() & seen.ends.keys() & bound.keys()
     for name in sorted(both, key=seen.starts.__getitem__):
         for event in bound[name]["events"]:

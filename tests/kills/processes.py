@@ -4,12 +4,14 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import forewarn
 import patience
 import web
 from ports import free_port
@@ -17,9 +19,6 @@ from programs import Program
 from server.running import Client
 
 TESTS = Path(__file__).resolve().parents[1]
-HEEDED_AT_FIRST = {"LD_PRELOAD", "PYTHONPATH"}
-"""Variables that come too late for a process that is forked."""
-
 POLL_SECONDS = 0.001
 
 
@@ -28,6 +27,18 @@ def environment(**more: str) -> dict[str, str]:
     given = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
     path = os.pathsep.join([str(TESTS), *filter(None, [given.get("PYTHONPATH")])])
     return {**given, "PYTHONPATH": path, **more}
+
+
+def release(folder: Path, edits: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Make another release of the package, with edits, in a folder; return what has it run."""
+    package = folder / "forewarn"
+    shutil.copytree(Path(forewarn.__file__).parent, package)
+    for edit in edits:
+        file = package / edit["file"]
+        whole = file.read_text(encoding="utf-8")
+        assert edit["text"] in whole, f"{file} has no {edit['text']!r} any more"
+        file.write_text(whole.replace(edit["text"], edit["instead"]), encoding="utf-8")
+    return {"PYTHONPATH": f"{folder}:{TESTS}"}
 
 
 class Told(Program):
@@ -90,7 +101,6 @@ class Service(Program):
         folder: Of its own.
         scale: Of its clock.
         program: What carries maintenance out.
-        broken: What is broken on purpose, `""` for nothing.
         settings: Those of its store, and further ones.
         check: What is asked what became of a run that was lost; empty for nothing.
         variables: Further ones of its environment.
@@ -101,31 +111,25 @@ class Service(Program):
         folder: Path,
         scale: float,
         program: list[str],
-        broken: str,
         settings: str,
         check: Sequence[str],
         variables: Mapping[str, str],
     ) -> None:
         folder.mkdir(exist_ok=True)
-        given = {"FOREWARN_KILLS_BREAK": broken, "STATE_DIRECTORY": str(folder), **variables}
+        given = {"STATE_DIRECTORY": str(folder), **variables}
         super().__init__(folder / "service.log", given)
+        self.fresh = "PYTHONPATH" in given  # which comes too late for one that is forked
+        """Whether it is a process of its own from the first import on, not forked."""
         self.folder = folder
         self.socket = folder / "operator.sock"
         self.port = free_port()
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
-        self._whole = not broken
 
-    def start(self, *, fresh: bool) -> None:
-        """Begin to start; `wait_until_ready` returns when it serves.
-
-        Args:
-            fresh: Whether it is a process of its own from the first import on, not forked.
-        """
-        fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self.environment)
-        serve = ["forewarn", "serve", "--config"] if self._whole else ["kills.served"]
-        command = ["-m", *serve, str(self._config)]
-        self.begin(command, () if fresh else None, env=environment(**self.environment))
+    def start(self) -> None:
+        """Begin to start; `wait_until_ready` returns when it serves."""
+        command = ["-m", "forewarn", "serve", "--config", str(self._config)]
+        self.begin(command, () if self.fresh else None, env=environment(**self.environment))
 
     def wait_until_ready(self) -> None:
         """Return when its log says that it serves.

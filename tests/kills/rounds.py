@@ -8,6 +8,7 @@ request is counted afterwards, from the clients' journals.
 import random
 import signal
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from kills import fleet, judge
 from kills.cluster import AIM_SECONDS, AT_ANSWER, IN_REQUEST, Cluster
-from kills.processes import POLL_SECONDS, Service, let_pass
+from kills.processes import POLL_SECONDS, Service, let_pass, release
 
 SCALE: Final = 600.0
 """Fifteen minutes' notice is a second and a half."""
@@ -85,8 +86,6 @@ class Kill(NamedTuple):
     before: float
     after: float
     aim: str
-    fresh: bool
-    """Whether its process was started anew, not forked."""
 
 
 def in_request(kill: Kill, journals: Iterable[Iterable[Mapping[str, Any]]]) -> bool:
@@ -130,31 +129,21 @@ class Rounds:
         self.done: Counter[str] = Counter()
         """What was done beside the kills, and how often."""
         self._chance = chance
-        self._fresh: set[str] = set()
-        """Replicas whose process was started anew, not forked."""
 
-    def begin(
-        self, hosts: Sequence[str] = fleet.HOSTS, *, fresh: bool = False, migrations: int = 0
-    ) -> None:
+    def begin(self, hosts: Sequence[str] = fleet.HOSTS, *, migrations: int = 0) -> None:
         """Start everything on these hosts, and let load come.
 
         Args:
             hosts: Of the fleet.
-            fresh: Whether processes are started anew, not forked.
             migrations: How many of the first starts are killed, which make the store.
         """
         for name in self.cluster.replicas:
             for _ in range(migrations):
-                self._kill_start(name, fresh=fresh)
-            self._start(name, fresh=fresh)
+                self._kill_start(name)
+            self._start(name)
         self.cluster.prepare(hosts)
 
-    @property
-    def fresh(self) -> int:
-        """How many fresh processes were killed, with those that run."""
-        return sum(kill.fresh for kill in self.kills) + len(self._fresh)
-
-    def kill(self, names: Sequence[str], hosts: Sequence[str] = (), *, fresh: bool = False) -> None:
+    def kill(self, names: Sequence[str], hosts: Sequence[str] = ()) -> None:
         """Kill replicas and the relays of hosts at the same moment, and start them again.
 
         A client that kills in its own request may hit another replica than the first of these.
@@ -162,7 +151,6 @@ class Rounds:
         Args:
             names: Of replicas.
             hosts: Whose relays are killed.
-            fresh: Whether the processes that are killed next time are started anew, not forked.
         """
         cluster, chance = self.cluster, self._chance
         let_pass(chance.uniform(*LOAD_SECONDS))
@@ -179,8 +167,7 @@ class Rounds:
             assert relay.kill() == -signal.SIGKILL, relay.tail()
         for victim in victims.values():
             assert victim.ended() == -signal.SIGKILL, victim.tail()
-        was_fresh = not self._fresh.isdisjoint(names)
-        self.kills.append(Kill(before, after or time.time(), aim, was_fresh))
+        self.kills.append(Kill(before, after or time.time(), aim))
         self.done.update({"replicas killed": len(names), "relays killed": len(hosts)})
         if len(names) < len(cluster.replicas):
             let_pass(chance.choice(AWAY_SECONDS))
@@ -192,8 +179,8 @@ class Rounds:
                 cluster.relays[host].wait_until_ready()
         for name in names:
             while chance.random() < OF_STARTS:
-                self._kill_start(name, fresh=fresh)
-            self._start(name, fresh=fresh)
+                self._kill_start(name)
+            self._start(name)
         for host in hosts:
             cluster.relays[host].wait_until_ready()
         cluster.resolve()
@@ -237,11 +224,10 @@ class Rounds:
                         return
             let_pass(POLL_SECONDS / 4)
 
-    def _start(self, name: str, *, fresh: bool) -> None:
+    def _start(self, name: str) -> None:
         service = self.cluster.replicas[name]
-        (self._fresh.add if fresh else self._fresh.discard)(name)
         for _ in range(STARTS):
-            service.start(fresh=fresh)
+            service.start()
             try:
                 service.wait_until_ready()
             except AssertionError:
@@ -251,16 +237,16 @@ class Rounds:
                 return
         raise AssertionError(service.tail())
 
-    def _kill_start(self, name: str, *, fresh: bool) -> None:
+    def _kill_start(self, name: str) -> None:
         """Start, and kill that at any moment."""
         service = self.cluster.replicas[name]
-        service.start(fresh=fresh)
-        let_pass(self._chance.uniform(0, STARTS_TAKE[fresh]))
+        service.start()
+        let_pass(self._chance.uniform(0, STARTS_TAKE[service.fresh]))
         before = time.time()
         status = service.kill()
         if status != BAD_STORE:  # it met the lock of the killed process
             assert status == -signal.SIGKILL, f"a start ended: {status}\n{service.tail()}"
-            self.kills.append(Kill(before, time.time(), "start", fresh))
+            self.kills.append(Kill(before, time.time(), "start"))
 
     def judged(self) -> Outcome:
         """Let everything end; judge it by what clients and the program wrote down."""
@@ -276,39 +262,38 @@ class Rounds:
         if len(serving) >= SOME and hits < least:
             complaints.append(f"only {hits} of {len(serving)} kills fell in a request")
         entries = [entry for each in journals.values() for entry in each]
-        noted = Counter(entry["what"] for entry in entries)
-        operations = finals[0].operations.values()
-        ends = Counter(operation["status"] for operation in operations)
-        fresh = sum(kill.fresh for kill in self.kills)
-        again = sum(operation.get("attempt", 0) > 1 for operation in operations)
         return Outcome(
             complaints,
-            f"{len(self.kills)} kills, {fresh} of fresh processes\n"
+            f"{len(self.kills)} kills\n"
             f"{hits} of {len(serving)} that fell while it served fell between a request's first "
             f"byte and its answer\n"
             f"done: {counted(+self.done)}\n"
             f"aimed: {counted(Counter(kill.aim for kill in self.kills))}\n"
-            f"answered: {counted(answered(entries))}; {noted['away']} x 503; "
-            f"{noted['read']} documents noted\n"
-            f"operations: {counted(ends)}, {again} of them claimed more than once; the program ran "
-            f"{sum(run['what'] == 'start' for run in runs)} times",
+            f"answered: {counted(answered(entries))}",
         )
 
 
-def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Outcome:
+def run(folder: Path, seed: int, kills: int, broken: str = "", *, fresh: bool = False) -> Outcome:
     """Kill one service, and judge.
 
     Args:
         folder: Empty; holds everything.
         seed: Of every choice.
         kills: How many in all, at least.
-        fresh: How many of them hit a process that was started anew, not forked.
-        broken: What is broken in the service on purpose.
+        broken: The break of breaks.toml that the service has.
+        fresh: Whether its processes are started anew, not forked.
     """
-    names = ("service",)
-    with Cluster(folder, "", seed, names, checked=False, scale=SCALE, broken=broken) as cluster:
+    names, variables = ("service",), {}
+    if broken:
+        breaks = tomllib.loads(Path(__file__).with_name("breaks.toml").read_text("utf-8"))
+        edits = [*breaks["forget"], *breaks[broken]]
+        variables = {"service": release(folder / "broken", edits)}
+    with Cluster(
+        folder, "", seed, names, variables=variables, checked=False, scale=SCALE
+    ) as cluster:
+        cluster.replicas["service"].fresh |= fresh
         rounds = Rounds(cluster, random.Random(seed))
-        rounds.begin(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
+        rounds.begin(migrations=-(-kills // OF_MIGRATIONS))
         while len(rounds.kills) < kills:
-            rounds.kill(names, fresh=rounds.fresh < fresh)
+            rounds.kill(names)
         return rounds.judged()

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from kills import judge
+from kills.processes import release
 from kills.rounds import Kill, in_request
 from stories import Told, WithoutTimes, stories_beside
 
@@ -20,68 +22,11 @@ REAL = 1000.0
 WHOLE = Path(__file__).with_name("run.yaml")
 
 
-class Run:
-    """A run in which all is well, until a story changes it."""
-
-    operation: dict[str, Any]
-    operations: dict[str, dict[str, Any]]
-    maintenances: dict[int, dict[str, Any]]
-    journals: dict[str, list[dict[str, Any]]]
-    runs: list[dict[str, Any]]
-    live: list[dict[str, Any]]
-    documents: dict[str, dict[str, Any]]
-    marks: dict[str, str]
-
-    def __init__(self) -> None:
-        vars(self).update(value_of(WHOLE.read_text(encoding="utf-8")))
-
-    def complaints(self) -> list[str]:
-        return judge.judge(self.journals, self.runs, self.final())
-
-    def final(self, scale: float = 600.0) -> judge.Final:
-        return judge.Final(
-            operations=self.operations,
-            maintenances=self.maintenances,
-            live=self.live,
-            documents=self.documents,
-            marks=self.marks,
-            now=NOW,
-            read_from=REAL - 0.001,
-            scale=scale,
-        )
-
-    def ask(self, kind: str, at: float, status: int, said: Any, **facts: Any) -> None:
-        """Let ann ask for something a hundredth of a second before she is answered."""
-        self.journals["ann"] += [
-            {"what": "sends", "at": at - 0.01, "kind": kind, **facts},
-            {"what": "answered", "at": at, "kind": kind, "status": status, **facts}
-            | {"said": json.dumps(said)},
-        ]
-
-    def turn(self, number: int, **more: Any) -> dict[str, Any]:
-        """Add the operation of a further unit, in a domain of its own, that is over."""
-        event = {**self.operation["events"][0], "id": f"{number}", "update_domain": number}
-        turn = {
-            **self.operation,
-            "id": f"1.{number}",
-            "unit": number - 1,
-            "events": [event],
-            **more,
-        }
-        self.operations[turn["id"]] = turn
-        vouched = {"what": "sends", "at": 999.1, "kind": "vouch", "events": [event["id"]]}
-        self.journals["ann"].append(vouched)
-        ran = {"operation": turn["id"], "machine": "web-0", "attempt": 1}
-        self.runs.append({"what": "start", "at": 999.2} | ran)
-        self.runs.append({"what": "end", "at": 999.3, "status": 0} | ran)
-        return turn
-
-
 class JudgedRun(Told):
     """A run so far; a place in it is told as `journals/ann/0/at`, and values are YAML."""
 
     def __init__(self) -> None:
-        self.run = Run()
+        self.told: dict[str, Any] = value_of(WHOLE.read_text(encoding="utf-8"))
 
     def carry_out(self, row: str) -> None:
         verb, _, told = row.partition(" ")
@@ -90,7 +35,7 @@ class JudgedRun(Told):
 
     def place(self, told: str) -> tuple[Any, Any]:
         """Return what has the last step of a place, and that step."""
-        at: Any = vars(self.run)
+        at: Any = self.told
         *steps, last = told.split("/")
         for step in steps:
             at = at[step_in(at, step)]
@@ -116,24 +61,42 @@ class JudgedRun(Told):
         self.delete("journals/guest 2 4")
 
     def ask(self, told: str) -> None:
+        """Ann asks for something a hundredth of a second before she is answered."""
         kind, at, status, facts = told.split(maxsplit=3)
-        self.run.ask(kind, float(at), int(status), **value_of(facts))
+        named = value_of(facts)
+        said, answered = json.dumps(named.pop("said")), {"status": int(status), **named}
+        self.told["journals"]["ann"] += [
+            {"what": "sends", "at": float(at) - 0.01, "kind": kind, **named},
+            {"what": "answered", "at": float(at), "kind": kind, "said": said, **answered},
+        ]
 
     def postpone(self, told: str) -> None:
         at, not_before = told.split()
-        later = {"not_before": not_before, "events": self.run.operation["events"]}
-        self.run.ask("postpone", float(at), 200, {"operations": [later]}, reference="1.1")
+        events = [{"id": event["id"]} for event in self.told["operation"]["events"]]
+        said = {"operations": [{"not_before": not_before, "events": events}]}
+        self.ask(f"postpone {at} 200 {json.dumps({'said': said, 'reference': '1.1'})}")
 
-    def turn(self, told: str) -> None:
-        number, more = told.split(maxsplit=1)
-        self.run.turn(int(number), **value_of(more))
+    def turn(self, _: str) -> None:
+        """The operation of a further unit, in a domain of its own, is over."""
+        turn = self.told["turn"]
+        self.told["operations"]["1.2"] = turn["operation"]
+        self.told["journals"]["ann"].append(turn["vouched"])
+        self.told["runs"] += turn["runs"]
 
     def whole(self, _: str) -> None:
-        assert self.run.complaints() == []
+        assert self.complaints() == []
 
     def complains(self, words: str) -> None:
-        complaints = self.run.complaints()
+        complaints = self.complaints()
         assert any(words in complaint for complaint in complaints), complaints
+
+    def complaints(self, *others: judge.Final, scale: float = 600.0) -> list[str]:
+        told = self.told
+        return judge.judge(told["journals"], told["runs"], self.final(scale), *others)
+
+    def final(self, scale: float) -> judge.Final:
+        seen = {name: self.told[name] for name in judge.Final._fields if name in self.told}
+        return judge.Final(**seen, now=NOW, read_from=REAL - 0.001, scale=scale)
 
 
 def step_in(at: Any, step: str) -> Any:
@@ -153,19 +116,18 @@ def test_the_judge_tells_each_fault_and_nothing_else(rows: list[tuple[int, str]]
 def test_an_approval_is_as_old_as_its_answer_as_far_as_replicas_clocks_agree(
     seconds: float, told: bool
 ) -> None:
-    run = Run()
+    run = JudgedRun()
     answered = NOW - timedelta(seconds=REAL - 999.06)
     at = (answered + timedelta(seconds=seconds)).isoformat()
-    run.operation["events"][0]["approval"]["at"] = at
-    for each in run.journals["guest"]:
+    run.told["operation"]["events"][0]["approval"]["at"] = at
+    for each in run.told["journals"]["guest"]:
         each["replica"] = 0
-    final = run.final(scale=1.0)
-    complaints = judge.judge(run.journals, run.runs, final, final)
+    complaints = run.complaints(run.final(scale=1.0), scale=1.0)
     assert any("the approval that is there" in each for each in complaints) is told
 
 
 def test_a_kill_falls_in_a_request_that_had_begun_and_was_never_answered() -> None:
-    kill = Kill(before=10.0, after=10.1, aim="", fresh=True)
+    kill = Kill(before=10.0, after=10.1, aim="")
     broken = {"what": "unanswered", "first": 9.9, "at": 10.2}
     assert in_request(kill, [[], [broken]])
     for other in (
@@ -177,7 +139,13 @@ def test_a_kill_falls_in_a_request_that_had_begun_and_was_never_answered() -> No
 
 
 def test_replicas_that_differ_at_the_end_are_told() -> None:
-    run = Run()
-    final = run.final(scale=1.0)
-    (complaint,) = judge.judge(run.journals, run.runs, final, final._replace(maintenances={}))
+    run = JudgedRun()
+    (complaint,) = run.complaints(run.final(1.0)._replace(maintenances={}), scale=1.0)
     assert "show maintenances 1 differently" in complaint
+
+
+def test_each_break_and_the_later_release_have_their_places_in_the_package(tmp_path: Path) -> None:
+    folder = Path(__file__).parent
+    for file in (folder / "breaks.toml", folder.parent / "replicas" / "later.toml"):
+        for name, edits in tomllib.loads(file.read_text("utf-8")).items():
+            assert release(tmp_path / name, edits)["PYTHONPATH"]

@@ -1,4 +1,4 @@
-"""A few kills of fresh processes under load; `python -m kills` makes two hundred of both kinds."""
+"""A few kills of fresh processes under load; `python -m kills` makes two hundred of forked ones."""
 
 import os
 import tempfile
@@ -18,6 +18,6 @@ KILLS: Final = int(os.environ.get("KILLS", "") or 3)
 def test_nothing_that_was_answered_is_lost_and_no_act_is_repeated() -> None:
     print(f"SEED={SEED} repeats the choices")
     with tempfile.TemporaryDirectory(prefix="fw-") as folder:  # a socket's path is short
-        outcome = rounds.run(Path(folder), SEED, KILLS, fresh=KILLS)
+        outcome = rounds.run(Path(folder), SEED, KILLS, fresh=True)
     print(outcome.report)
     assert outcome.complaints == []

@@ -40,72 +40,12 @@ KERNEL = (
     "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "
     "clocksource=acpi_pm "  # a busy host makes an emulated processor's own clock run too fast
     "systemd.show_status=no systemd.default_timeout_start_sec=300 "
-    "systemd.wants=inside@tests.service systemd.wants=inside@power.service "
+    "systemd.wants=inside@tests.service "
 ) + " ".join(f"systemd.mask={unit}" for unit in MASKED.split())
 
 
-class Rebooted(Exception):  # noqa: N818 - it is news, and no error
-    """The machine was booted anew while it was asked for something."""
-
-
-class Inside:
-    """Runs commands in a machine, by one of its virtio ports; tells its boots apart.
-
-    Args:
-        path: The socket at which the port ends on the host.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.boot = ""
-        self._connect()
-
-    def _connect(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(PATIENCE_SECONDS + 60)
-        until(lambda: self._socket.connect_ex(str(self._path)) == 0, seconds=PATIENCE_SECONDS)
-        self._lines = self._socket.makefile("rb")
-
-    def booted(self, since: str | None = None) -> str:
-        """Wait until the machine is up by another boot than `since`; return that boot's id."""
-        since = self.boot if since is None else since
-        while self.boot == since:
-            self._read()
-        return self.boot
-
-    def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a program as root.
-
-        Raises:
-            Rebooted: It was booted anew instead.
-        """
-        before = self.boot
-        self._socket.sendall(json.dumps({"run": argv, "stdin": stdin}).encode() + b"\n")
-        while "status" not in (told := self._read()):
-            if before not in {"", self.boot}:
-                raise Rebooted(self.boot)
-        return subprocess.CompletedProcess(argv, told["status"], told["stdout"], told["stderr"])
-
-    def _read(self) -> dict[str, Any]:
-        while True:
-            line = b""
-            with contextlib.suppress(ConnectionError):
-                line = self._lines.readline()
-            if not line:  # its power was cut
-                self.close()
-                self._connect()
-            with contextlib.suppress(ValueError):  # half a line, which a cut has ended
-                told: dict[str, Any] = json.loads(line)
-                self.boot = told["boot"]
-                return told
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
-
-
 class Machine:
-    """One virtual machine.
+    """One virtual machine, in which commands run by a virtio port; its boots are told apart.
 
     Args:
         folder: Its own; the path is short, for sockets.
@@ -115,20 +55,58 @@ class Machine:
 
     def __init__(self, folder: Path, port: int = 0, files: dict[str, str] | None = None) -> None:
         self.folder = folder
-        self.console = folder / "console.log"
+        self.boot = ""
         qemu = command(folder, port, *image.make(folder, FILES | (files or {})))
         again = ["sh", "-c", 'while "$@" || [ $? = 137 ]; do :; done', "again", *qemu]
         self._process = subprocess.Popen(again, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            self.inside = Inside(folder / "tests.sock")
-            self.inside.booted()
+            self._connect()
+            self._await_boot()
         except BaseException:
             self._end()
             raise
 
+    def _connect(self) -> None:
+        path = str(self.folder / "tests.sock")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(PATIENCE_SECONDS + 60)
+        until(lambda: self._socket.connect_ex(path) == 0, seconds=PATIENCE_SECONDS)
+        self._lines = self._socket.makefile("rb")
+
+    def _disconnect(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def _await_boot(self) -> None:
+        """Wait until it is up by another boot."""
+        before = self.boot
+        while self.boot == before:
+            self._read()
+
+    def _read(self) -> dict[str, Any]:
+        while True:
+            line = b""
+            with contextlib.suppress(ConnectionError):
+                line = self._lines.readline()
+            if not line:  # its power was cut
+                self._disconnect()
+                self._connect()
+            with contextlib.suppress(ValueError):  # half a line, which a cut has ended
+                told: dict[str, Any] = json.loads(line)
+                self.boot = told["boot"]
+                return told
+
+    def call(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a program as root; return how it ended."""
+        before = self.boot
+        self._socket.sendall(json.dumps({"run": argv, "stdin": stdin}).encode() + b"\n")
+        while "status" not in (told := self._read()):
+            assert before == self.boot, "the machine has booted instead"
+        return subprocess.CompletedProcess(argv, told["status"], told["stdout"], told["stderr"])
+
     def run(self, *argv: str, stdin: str = "") -> str:
         """Run a program as root, which is to succeed; return what it printed."""
-        ran = self.inside.run(*argv, stdin=stdin)
+        ran = self.call(*argv, stdin=stdin)
         assert ran.returncode == 0, (argv, ran.stdout, ran.stderr)
         return ran.stdout
 
@@ -139,24 +117,20 @@ class Machine:
     def until(self, holds: str) -> None:
         """Wait until a line of shell succeeds in it."""
         waits = f"until {holds}; do sleep 0.3; done"
-        ran = self.inside.run("timeout", str(PATIENCE_SECONDS), "sh", "-c", waits)
+        ran = self.call("timeout", str(PATIENCE_SECONDS), "sh", "-c", waits)
         assert ran.returncode == 0, (holds, ran.stdout[-3000:], self.journal()[-5000:])
 
     def journal(self, *options: str) -> str:
         """Return what its journal has of this boot."""
         return self.run("journalctl", "--boot", "--output=cat", "--no-pager", *options)
 
-    def kill(self) -> None:
-        """Take its power away: it is given back, and it boots."""
-        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
-
     def cut(self) -> None:
         """Cut its power, and wait until it is up again."""
-        self.kill()
-        self.inside.booted()
+        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
+        self._await_boot()
 
     def close(self) -> None:
-        self.inside.close()
+        self._disconnect()
         self._end()
 
     def _end(self) -> None:
@@ -169,14 +143,6 @@ def command(folder: Path, port: int, kernel: Path, initramfs: Path, disk: Path) 
     net = "user,id=net,restrict=on,net=169.254.169.0/24,host=169.254.169.1"
     if port:
         net += f",guestfwd=tcp:169.254.169.254:80-cmd:busybox nc 127.0.0.1 {port}"
-    ports = [
-        option
-        for name in ("tests", "power")
-        for option in (
-            "-chardev", f"socket,id={name},path={folder / name}.sock,server=on,wait=off",
-            "-device", f"virtserialport,chardev={name},name={name}",
-        )
-    ]  # fmt: skip
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
         *(["-accel", "kvm", "-cpu", "host"] if accelerated() else ["-accel", "tcg", "-cpu", "max"]),
@@ -185,7 +151,9 @@ def command(folder: Path, port: int, kernel: Path, initramfs: Path, disk: Path) 
         "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
         "-drive", f"file={disk},if=virtio,format=raw",
         "-netdev", net, "-device", "virtio-net-pci,netdev=net,romfile=",
-        "-device", "virtio-serial-pci", *ports, "-no-reboot", "-pidfile", str(folder / "pid"),
+        "-chardev", f"socket,id=tests,path={folder / 'tests.sock'},server=on,wait=off",
+        "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=tests,name=tests",
+        "-no-reboot", "-pidfile", str(folder / "pid"),
     ]  # fmt: skip
 
 

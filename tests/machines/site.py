@@ -2,15 +2,13 @@
 
 import contextlib
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 from end_to_end.agents import until
-from end_to_end.running import Running
+from end_to_end.running import Running, lasting
 from house.tree import ROOT
-from machines.machine import NAME, PATIENCE_SECONDS, Inside, Machine, Rebooted
-from recipes.power import Power
+from machines.machine import NAME, PATIENCE_SECONDS, Machine
 
 UNITS = ROOT / "packaging"
 LOG = "/var/log/actions.log"
@@ -31,7 +29,7 @@ def command(name: str, **terms: str | bool) -> str:
 
 
 class Site:
-    """The service, one machine, and the switch by which the service acts upon it.
+    """The service and one machine; maintenance lasts until it is to end, and does nothing to it.
 
     Args:
         folder: Its own; the path is short.
@@ -39,60 +37,35 @@ class Site:
     """
 
     def __init__(self, folder: Path, rules: str) -> None:
-        self.how = ""
-        """How maintenance is carried out: `cut` takes the machine's power away, `systemctl` reboots
-        it in good order, `nothing` does nothing."""
-        self.over = threading.Event()
-        """Set to let maintenance end."""
+        unit = "forewarn-agent.service"
         files = {
             "/etc/forewarn/agent.toml": rules,
-            "/etc/systemd/system/forewarn-agent.service": (
-                UNITS / "forewarn-agent.service"
-            ).read_text(),
+            f"/etc/systemd/system/{unit}": (UNITS / unit).read_text(),
             "/etc/systemd/system/web.service": WEB,
             LOG: "",
         }
+        self._act = folder / "act"
         with contextlib.ExitStack() as opened:
-            own = folder / "switch"  # QEMU has a socket of the same name
-            own.mkdir()
-            switch = Power(own, seconds=4 * PATIENCE_SECONDS)
-            opened.callback(switch.close)
-            switch.machines = {NAME: self}
-            self.service = opened.enter_context(Running(folder, connector=switch.settings))
+            self.service = opened.enter_context(Running(folder, connector=lasting(folder)))
             fleet = {"machine": [{"name": NAME, "host": "h1", "address": "127.0.0.1"}]}
             assert self.service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
             self.machine = Machine(folder, self.service.guest_port, files)
             opened.callback(self.machine.close)
-            opened.callback(self.over.set)
+            opened.callback(self.let_end)
             self._opened = opened.pop_all()
 
     def close(self) -> None:
         self._opened.close()
 
-    def stop(self) -> None:
-        """Do to the machine what was announced, and wait until it is up again."""
-        if self.how == "nothing":
-            return
-        with contextlib.closing(Inside(self.machine.folder / "power.sock")) as inside:
-            inside.run("true")  # which tells this boot
-            before = inside.boot
-            if self.how == "cut":
-                self.machine.kill()
-            else:
-                with contextlib.suppress(Rebooted):  # before it has said how the command ended
-                    inside.run("systemctl", "reboot")
-            inside.booted(since=before)
-
-    def start(self) -> None:
-        """Wait until the maintenance is to end."""
-        self.over.wait()
-
-    def announce(self, event_type: str, how: str) -> None:
-        """Announce maintenance of the machine, and say how it will be carried out."""
-        self.how = how
-        self.over.clear()
+    def announce(self, event_type: str) -> None:
+        """Announce maintenance of the machine."""
+        self._act.touch()
         asked = {"event_type": event_type, "hosts": ["h1"]}
         assert self.service.operator.ask("POST", "/v1/maintenances", asked).status < 300
+
+    def let_end(self) -> None:
+        """Let what carries the operation out end."""
+        self._act.unlink(missing_ok=True)
 
     def operation(self) -> dict[str, Any]:
         return self.service.operation()
@@ -107,8 +80,8 @@ class Site:
         assert self.operation()["status"] == status, self.operation()
 
     def end(self) -> None:
-        """Let what carries the operation out end, and wait until the agent has heard of it."""
-        self.over.set()
+        """Let maintenance end, and wait until the agent has heard of it."""
+        self.let_end()
         self.status_is("Completed")
         self.at_rest()
 

@@ -32,7 +32,7 @@ class MachineStory(Told):
             case "$":
                 self._said = self.machine.run("sh", "-c", told).strip()
             case "!":
-                assert self.machine.inside.run("sh", "-c", told).returncode != 0
+                assert self.machine.call("sh", "-c", told).returncode != 0
             case "=":
                 assert self._said == told
             case "~":
@@ -80,7 +80,7 @@ class MachineStory(Told):
 
     def announce(self, event_type: str) -> None:
         """Announce maintenance that does nothing to the machine."""
-        self._site.announce(event_type, how="nothing")
+        self._site.announce(event_type)
 
     def started(self, cause: str) -> None:
         self._site.status_is("Started")

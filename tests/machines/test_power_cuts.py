@@ -67,7 +67,7 @@ class Lives:
             machine = self.site.machine
             lines = len(self.site.done()) + self.chance.randint(0, LINES)
             waits = f"until test $(wc -l <{LOG}) -ge {lines}; do sleep 0.1; done"
-            machine.inside.run("timeout", str(LIFE_SECONDS), "sh", "-c", waits)
+            machine.call("timeout", str(LIFE_SECONDS), "sh", "-c", waits)
             threading.Event().wait(self.chance.uniform(0, 1))
             machine.cut()
             self.cuts += 1
@@ -88,7 +88,7 @@ class Lives:
             nothing = """grep -q '"events":\\[\\]'"""
             machine.until(f"{STATUS}/status | {nothing}")
             machine.until(f"""{STATUS}/status | grep -qE '"standing":\\[\\]|"stuck":true'""")
-            if machine.inside.run("sh", "-c", f"{STATUS}/status | grep -q {STUCK}").returncode:
+            if machine.call("sh", "-c", f"{STATUS}/status | grep -q {STUCK}").returncode:
                 return
             self.words += 1
             machine.run("systemctl", "reload", "forewarn-agent")
@@ -102,11 +102,11 @@ def test_power_cuts_at_any_instant_leave_the_machine_as_it_should_be(site: Site)
     while lives.cuts < CUTS:
         before, words = len(site.done()), lives.words
         lives.answers()
-        site.announce("Reboot", how="nothing")
+        site.announce("Reboot")
         lives.live(scheduled)
         if site.operation()["status"] == "Started":
             lives.live(started)
-        site.over.set()
+        site.let_end()
         lives.prepare()
         site.status_is("Completed")
         lives.live(over)

@@ -4,11 +4,13 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
 from forewarn.cli import main
 from forewarn.clock import ManualClock
+from forewarn.server.settings import MaintenanceSettings, UnitCheck
 from forewarn.store.sqlite import InMemoryStore
 from server.running import NOON, Cli, Client, Running, fleet, settings_in
 
@@ -19,8 +21,19 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
-    with Running(settings_in(tmp_path), InMemoryStore(), clock) as running:
+def store() -> InMemoryStore:
+    return InMemoryStore()
+
+
+@pytest.fixture
+def service(tmp_path: Path, clock: ManualClock, store: InMemoryStore) -> Iterator[Running]:
+    """A service on TCP too, of several names, with a check that passes once there is a file."""
+    check = UnitCheck(name="file", program=("test", "-e", str(tmp_path / "good")))
+    wanted = msgspec.structs.replace(
+        settings_in(tmp_path, listen="127.0.0.1:0", hosts=["ops.example", "https://proxy.example"]),
+        maintenance=MaintenanceSettings(check=(check,)),
+    )
+    with Running(wanted, store, clock) as running:
         yield running
 
 
@@ -29,15 +42,6 @@ def client(service: Running) -> Client:
     applied = service.client().ask("PUT", "/v1/fleet", fleet())
     assert applied.status == 200, applied.body
     return service.client()
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a service that whatever is refused leaves as it was."""
-    folder = tmp_path_factory.mktemp("service")
-    with Running(settings_in(folder), InMemoryStore(), ManualClock(NOON)) as running:
-        assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
-        yield running.client()
 
 
 @pytest.fixture

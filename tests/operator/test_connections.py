@@ -14,13 +14,13 @@ import pytest
 from structlog.testing import capture_logs
 
 import patience
-from forewarn.client import transport
 from forewarn.clock import SystemClock
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import auth, connections
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.store.sqlite import InMemoryStore
 from server.running import Running, settings_in
+from stories import Rows, split, stories_beside
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ASK = f"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -57,6 +57,8 @@ def door() -> auth.Door:
     return made
 
 
+CERTIFICATES = Path(__file__).with_name("certificates")
+CERTIFICATE = CERTIFICATES / "first.pem"
 Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -94,37 +96,63 @@ async def serving(
         await running
 
 
-async def test_six_hundred_half_heads_do_not_keep_an_operator_out() -> None:
-    async with serving(LONG) as served:
-        for data in (ASK[:20], b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
-            for _ in range(600):
-                await served.send(data)
-            reader, _ = await served.send(ASK)
-            assert (await reader.readline()).split()[1] == b"200"
+BYTES = {
+    "half": ASK[:20],
+    "rest": ASK[20:],
+    "ask": ASK,
+    "health": b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "nothing": b"",
+    "hello": b"\x16\x03\x01",
+    "nonsense": b"no HTTP\r\n\r\n",
+    "long-head": b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000,
+}
 
 
-async def test_the_oldest_stranger_gives_way_is_counted_and_nobody_else() -> None:
-    async with serving(LONG) as served:
-        first, _ = await served.send(ASK[:20])
-        second, writer = await served.send(ASK[:20])
-        for _ in range(connections.MAX_CONNECTIONS - 1):
-            await served.send(ASK[:20])
+class Strangers:
+    """Connections by their names; each public method is a verb."""
+
+    def __init__(self, served: Served, logs: list[Any]) -> None:
+        self.served = served
+        self.logs = logs
+        self.open: dict[str, Reading] = {}
+
+    async def sends(self, name: str, what: str, times: str = "1", secure: str = "") -> None:
+        tls = ssl.create_default_context(cafile=CERTIFICATE) if secure else None
+        for _ in range(int(times)):
+            self.open[name] = await self.served.send(BYTES[what], tls)
+
+    async def goes_on(self, name: str, what: str) -> None:
+        self.open[name][1].write(BYTES[what])
+
+    async def answered(self, name: str) -> None:
+        assert (await self.open[name][0].readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
+
+    async def closed(self, name: str) -> None:
         with contextlib.suppress(ConnectionError):
-            assert await first.read() == b""
-        writer.write(ASK[20:])
-        assert (await second.readline()).split()[1] == b"200"
-        assert counted(served) == {"connections": 1}
+            assert await self.open[name][0].read() == b""
+
+    async def refused(self, name: str) -> None:
+        with contextlib.suppress(ConnectionError):
+            assert not (await self.open[name][0].read()).startswith(b"HTTP/1.1 200")
+
+    async def counted(self, **counts: str) -> None:
+        found = {name.replace("-", "_"): count for name, count in counted(self.served).items()}
+        assert found == {name: float(count) for name, count in counts.items()}
+
+    async def logged(self, *reasons: str) -> None:
+        assert [line["reason"] for line in self.logs] == [*reasons]
+        assert {line["address"] for line in self.logs} == {"127.0.0.1"}
 
 
-async def test_half_a_head_is_cut_off_in_time_also_behind_an_answer() -> None:
-    async with serving(0.2) as served:
-        for data in (b"", ASK[:20], ASK + ASK[:20]):
-            reader, writer = await served.send(data[: len(ASK)])
-            got = await reader.read(15) if data[: len(ASK)] == ASK else b""
-            writer.write(data[len(ASK) :])
-            with contextlib.suppress(ConnectionError):
-                got += await reader.read()
-            assert got.count(b"HTTP/1.1 ") == data.count(ASK)
+@pytest.mark.parametrize("rows", stories_beside(__file__, "connections.txt"))
+async def test_strangers_keep_no_operator_out(rows: Rows) -> None:
+    (_, _, how), *told = [split(row) for _, row in rows if row and not row.startswith("#")]
+    tls = context if "tls" in how else None
+    with capture_logs() as logs:
+        async with serving(float(how.get("head", LONG)), tls) as served:
+            strangers = Strangers(served, logs)
+            for verb, words, options in told:
+                await getattr(strangers, verb.replace("-", "_"))(*words, **options)
 
 
 async def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off() -> None:
@@ -135,37 +163,6 @@ async def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off() -> Non
         writer.transport.resume_reading()
         with contextlib.suppress(ConnectionError):
             assert len(await reader.read()) < LARGE
-
-
-async def test_a_connection_that_is_idle_between_requests_stays() -> None:
-    async with serving(0.2) as served:
-        reader, writer = await served.send(ASK)
-        await reader.readuntil(b"ok")
-        late, _ = await served.send(b"")
-        with contextlib.suppress(ConnectionError):
-            await late.read()  # the time of a head is over
-        writer.write(ASK)
-        assert (await reader.readline()).split()[1] == b"200"
-
-
-async def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who() -> None:
-    with capture_logs() as told:
-        async with serving(0.2) as served:
-            for _ in range(3):
-                reader, _ = await served.send(ASK[:20])
-                with contextlib.suppress(ConnectionError):
-                    assert await reader.read() == b""
-            assert counted(served) == {"slow-request": 3}
-            for data in (b"no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000):
-                reader, _ = await served.send(data)
-                with contextlib.suppress(ConnectionError):
-                    await reader.read()
-            assert counted(served) == {"slow-request": 3, "faulty-request": 2}
-    assert [(line["reason"], line["address"]) for line in told] == [
-        ("slow-request", "127.0.0.1"),
-        ("faulty-request", "127.0.0.1"),
-    ]
-    assert told[1]["not_logged_before"] == 2
 
 
 def test_an_address_is_logged_again_after_a_minute() -> None:
@@ -190,42 +187,8 @@ async def test_where_all_have_shown_the_token_one_more_is_answered_503_and_count
         assert counted(served) == {"connections": 1}
 
 
-CERTIFICATES = Path(__file__).with_name("certificates")
-CERTIFICATE = CERTIFICATES / "first.pem"
-
-
 def context() -> ssl.SSLContext:
     return secret_files.tls_context(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
-
-
-async def test_with_tls_requests_are_answered_and_plain_ones_are_not() -> None:
-    async with serving(5, context) as served:
-        trusting = ssl.create_default_context(cafile=CERTIFICATE)
-        reader, writer = await served.send(ASK, trusting)
-        for _ in range(2):
-            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            writer.write(ASK)
-        reader, _ = await served.send(ASK)
-        assert not (await reader.read()).startswith(b"HTTP")
-        assert counted(served) == {"faulty-request": 1}
-
-
-async def test_a_handshake_has_the_time_of_a_head() -> None:
-    async with serving(0.2, context) as served:
-        reader, _ = await served.send(b"\x16\x03\x01")
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        assert counted(served) == {"slow-request": 1}
-
-
-async def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out() -> None:
-    async with serving(LONG, context) as served:
-        for _ in range(600):
-            await served.send(b"\x16\x03\x01")
-        trusting = ssl.create_default_context(cafile=CERTIFICATE)
-        reader, _ = await served.send(ASK, trusting)
-        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-        assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
 
 
 async def test_a_server_without_a_request_under_way_ends_at_once() -> None:
@@ -294,16 +257,6 @@ def test_its_own_origin_is_served_and_a_renewed_certificate_is_read_at_a_reload_
     assert ask(service, "second") == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(service, "first")
-
-
-def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> None:
-    url = f"{service.opened.operators[1]}/healthz"
-    trusted = str(CERTIFICATES / "first.pem")
-    assert transport.request("GET", url, seconds=patience.SECONDS, ca_file=trusted).status == 200
-    for file in (None, str(CERTIFICATES / "second.pem")):
-        with pytest.raises(transport.RequestFailed) as failed:
-            transport.request("GET", url, seconds=patience.SECONDS, ca_file=file)
-        assert isinstance(failed.value.__cause__, ssl.SSLCertVerificationError)
 
 
 @pytest.mark.parametrize(

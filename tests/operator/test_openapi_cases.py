@@ -9,7 +9,6 @@ answers without a token, or with a wrong one: these are slowed, and a case of ea
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +23,8 @@ from schemathesis.checks import CHECKS, FailureGroup, load_all_checks
 
 import patience
 from forewarn.clock import ManualClock
-from forewarn.store.sqlite import InMemoryStore
 from seeds import SEED
-from server.running import NOON, Client, Running, fleet, settings_in
+from server.running import Client, Running
 
 load_all_checks()
 
@@ -61,31 +59,24 @@ KNOWN: Final[dict[str, tuple[Any, ...]]] = {
 """What there is: names that are made up are all answered 404."""
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Running]:
-    """A service on TCP with a fleet, something under way, something over, and units."""
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    clock = ManualClock(NOON)
-    with Running(wanted, InMemoryStore(), clock) as running:
-        client = running.client()
-        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
-        for body in (
-            {"event_type": "Reboot", "machines": ["web-0"]},
-            {"event_type": "Freeze", "scopes": ["batch"], "opens_at": "2026-03-02T22:00:00Z"},
-        ):
-            assert client.ask("POST", "/v1/maintenances", body).status == 201
-        units = {"event_type": "Reboot", "machines": ["web-1", "web-2"], "policy": {}}
-        assert client.ask("POST", "/v1/maintenances", units).status == 201
-        clock.advance(timedelta(minutes=20))
-        yield running
+ASKED: Final = (
+    {"event_type": "Reboot", "machines": ["web-0"]},
+    {"event_type": "Freeze", "scopes": ["batch"], "opens_at": "2026-03-02T22:00:00Z"},
+    {"event_type": "Reboot", "machines": ["web-1", "web-2"], "policy": {}},
+)
+"""So that something is over, something is under way, and something waits."""
 
 
 @pytest.mark.timeout(3600)
-def test_no_request_is_answered_with_5xx_or_against_the_document(service: Running) -> None:
+def test_no_request_is_answered_with_5xx_or_against_the_document(
+    service: Running, client: Client, clock: ManualClock
+) -> None:
+    for body in ASKED:
+        assert client.ask("POST", "/v1/maintenances", body).status == 201
+    clock.advance(timedelta(minutes=20))
     url = service.opened.operators[1]
     token = Path(service.settings.operator.token_file).read_text(encoding="ascii").strip()
-    document = Client(url, token).get("/v1/schema")
-    schema = schemathesis.openapi.from_dict(document)
+    schema = schemathesis.openapi.from_dict(client.get("/v1/schema"))
     operations = [found.ok() for found in schema.get_all_operations()]
     assert len(operations) > 40
     asked = Counter[str]()
@@ -103,7 +94,7 @@ def test_no_request_is_answered_with_5xx_or_against_the_document(service: Runnin
                 assert mode is GenerationMode.NEGATIVE  # it takes nothing that could be wrong
     sys.stdout.write(f"{asked.total()} requests: {dict(sorted(asked.items()))}; SEED={SEED}\n")
     assert not failed, "\n\n".join(failed)
-    assert service.client().get("/healthz")
+    assert client.get("/healthz")
 
 
 def _judge(

@@ -5,19 +5,39 @@ line, a form of the page) reaches the plane with what was said (verbs.txt), leav
 and refuses with the same code (refused_verbs.txt).
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from forewarn.clock import ManualClock
-from forewarn.server.settings import MaintenanceSettings, UnitCheck
-from forewarn.store.sqlite import InMemoryStore
+from forewarn.server.operator import routing, schemas, table
 from server.exchange import Exchanges
-from server.running import ME, Cli, Running, settings_in, under_way
+from server.running import ME, Cli, Running, under_way
 from stories import stories_beside
+
+LONG_NAMES = [f"{n:04}{'x' * 76}" for n in range(schemas.MAX_REMOVED)]
+BODIES = {
+    "long": "h" * 300,
+    "blanks": " " * (20 * 1024 * 1024),
+    "long_key": {"k" * 10_000: 1},
+    "long_tag": {"t" * 257: "y"},
+    "tags": {f"t{n}": "" for n in range(51)},
+    "many_targets": [f"m{n}" for n in range(100_000)],
+    "removed": "&".join(["name=a"] * 1001),
+    "most": {"machine": [{"name": name} for name in LONG_NAMES]},
+    "most_names": "&".join(f"name={name}" for name in LONG_NAMES),
+    "no_json": b'{"machine": [], }',
+    "cut_short": b'{"machine": [{"name": "a"}',
+    "no_text": b'{"machine": [{"name": "\xff"}]}',
+    "nothing": b"",
+    "nested": b'{"machine": [' + b"[" * 100_000,
+    "objects": b'{"machine": [' + b"{}," * routing.MAX_OBJECTS + b"{}]}",
+    "members": b'{"machine": [{"tags": {' + b'"t":"",' * 150_000 + b'"t":""}}]}',
+    "padded": b"{}" + b" " * table.MAX_BODY,
+    "large": {"machine": [{"name": f"m{n}", "host": "h" * 250} for n in range(5_000)]},
+}
+"""What is too long for a line, or no JSON."""
 
 FILES = sorted(Path(__file__).with_name("stories").glob("*.txt"))
 STORIES = [
@@ -27,22 +47,15 @@ STORIES = [
 ]
 
 
-@pytest.fixture
-def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
-    """A service on TCP too, with a check that passes once there is a file."""
-    check = UnitCheck(name="file", program=("test", "-e", str(tmp_path / "good")))
-    wanted = msgspec.structs.replace(
-        settings_in(tmp_path, listen="127.0.0.1:0"), maintenance=MaintenanceSettings(check=(check,))
-    )
-    with Running(wanted, InMemoryStore(), clock) as running:
-        yield running
-
-
 @pytest.mark.parametrize(("name", "rows"), STORIES)
 def test_the_story_holds(
     service: Running, clock: ManualClock, cli: Cli, name: str, rows: list[tuple[int, str]]
 ) -> None:
-    assert Exchanges(service, clock, cli).play(name, rows)
+    story = Exchanges(service, clock, cli)
+    token = Path(service.settings.operator.token_file).read_text(encoding="ascii").strip()
+    story.bound |= {"its_token": token, "cut": token[:-1], "longer": f"{token}x", **BODIES}
+    story.bound["url"] = service.opened.operators[1]
+    assert story.play(name, rows)
 
 
 # Each verb, on each surface.

@@ -1,25 +1,26 @@
 """GET /v1/stream on a real socket: everything once, in order, wherever a reader goes on."""
 
 import asyncio
+import itertools
 import json
 import socket
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from http.client import HTTPConnection
+from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import patience
-from forewarn.cli.exits import Failed
 from forewarn.cli.follow import EventParser, StreamEvent
 from forewarn.cli.operator_client import OperatorClient
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import NewsTail, Some, Told
+from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NumberedNews
-from forewarn.server.operator import stream
+from forewarn.server.operator import auth, stream
 from forewarn.store.sqlite import InMemoryStore
 from server.exchange import Exchanges
 from server.running import (
@@ -27,51 +28,31 @@ from server.running import (
     Client,
     Running,
     UnixConnection,
-    request_reboot,
     settings_in,
-    stranger,
 )
 from stories import listed, stories_beside
 
 
 class Reader:
-    """Reads one stream."""
+    """Reads one stream; it has begun."""
 
-    def __init__(self, service: Running | str, last_id: str = "", **query: Any) -> None:
+    def __init__(
+        self, service: Running | str, last_id: str = "", token: str | None = None, **query: Any
+    ) -> None:
         address = service if isinstance(service, str) else service.settings.operator.socket
         self.parser = EventParser(last_id)
-        operator = OperatorClient(address=address)
+        operator = OperatorClient(address=address, token=token)
         self._pieces = operator.stream("/v1/stream", patience.SECONDS, last_id, **query)
-        self._ready: list[StreamEvent] = []
-        self._ready += self.parser.feed(next(self._pieces))
-
-    def __enter__(self) -> "Reader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        begun = self.parser.feed(next(self._pieces))
+        told = (event for piece in self._pieces for event in self.parser.feed(piece))
+        self.events = itertools.chain(begun, told)
 
     def close(self) -> None:
         self._pieces.close()  # type: ignore[attr-defined]
 
-    def __iter__(self) -> Iterator[StreamEvent]:
-        while True:
-            yield from self._ready
-            self._ready = []
-            piece = next(self._pieces, None)
-            if piece is None:
-                return
-            self._ready = list(self.parser.feed(piece))
-
     def some(self, count: int) -> list[StreamEvent]:
         """Return the next events."""
-        found: list[StreamEvent] = []
-        while len(found) < count:
-            if not self._ready:
-                self._ready += self.parser.feed(next(self._pieces))
-                continue
-            found.append(self._ready.pop(0))
-        return found
+        return [*itertools.islice(self.events, count)]
 
 
 class Streamed(Exchanges):
@@ -83,12 +64,23 @@ class Streamed(Exchanges):
         self.readers: dict[str, Reader] = {}
         self.read: list[StreamEvent] = []
 
-    def follow(self, name: str, after: str = "", types: str = "", **query: str) -> None:
-        """Begin to read, after an item, a transaction or the last that another has read."""
+    def follow(
+        self, name: str, after: str = "", types: str = "", token: str = "", **query: str
+    ) -> None:
+        """Begin to read, after an item, a transaction or the last that another has read.
+
+        By a token it reads over TCP.
+        """
         if after in self.readers:
             after = self.readers[after].parser.last_id
-        more = {"types": listed(types)} if types else {}
-        self.readers[name] = Reader(self.service, self.spelled(after), **query, **more)
+        more: dict[str, Any] = {"types": listed(types)} if types else {}
+        more |= {"token": self.bound[token]} if token else {}
+        place = self.service.opened.operators[1] if token else self.service
+        self.readers[name] = Reader(place, self.spelled(after), **query, **more)
+
+    def ends(self, name: str) -> None:
+        """Nothing more comes to a reader."""
+        assert [*self.readers[name].events] == []
 
     def reads(self, name: str, *names: str, **facts: str) -> None:
         """Its next events have these names; the last of them has these facts."""
@@ -113,27 +105,11 @@ def test_a_reader_is_told_everything_once(
             reader.close()
 
 
-def test_a_reader_goes_on_after_any_item_or_transaction(service: Running, client: Client) -> None:
-    for machine in ("web-0", "Bastion"):
-        request_reboot(client, machines=[machine])
-    with Reader(service, "0") as reader:
-        whole = reader.some(5)
-    kinds = [one.name.partition(".")[0] for one in whole]
-    assert kinds == ["fleet", *["maintenance", "operation"] * 2]
-    for place, event in enumerate(whole[:-1], 1):
-        with Reader(service, event.id) as cut_off:
-            follows = place + len(cut_off._ready)
-        with Reader(service, cut_off.parser.last_id) as reader:
-            assert reader.some(len(whole) - follows) == whole[follows:]
-    with Reader(service, since="2") as reader:
-        assert reader.some(2) == whole[3:]
-
-
 def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
     with Running(settings_in(tmp_path), InMemoryStore(), ManualClock(NOON)) as running:
         readers = [Reader(running) for _ in range(5)]
     for reader in readers:
-        assert list(reader) == []
+        assert [*reader.events] == []
 
 
 def test_a_refused_reader_takes_no_place(service: Running) -> None:
@@ -170,52 +146,29 @@ def test_no_more_may_follow_if_many_begin_at_once(tmp_path: Path, path: str) -> 
         patience.eventually(lambda: asyncio.run(burst(place)), {"200": half, "422": half})
 
 
-def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) -> None:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore()) as running, ExitStack() as stack:
-        address = running.opened.operators[1].removeprefix("http://")
-        share = stream.MAX_STREAMS_OF_TOKEN
+def test_nobody_takes_the_streams_of_others_until_all_are_taken() -> None:
+    news, accounts = SimpleNamespace(followers=0), auth.Accounts()
+    leaving: list[Future[None]] = []
 
-        def begun(name: str) -> Counter[int]:
-            body = {"name": name, "role": "viewer"}
-            token = running.client().ask("POST", "/v1/tokens", body).json["token"]
-            statuses = []
-            for _ in range(share + 1):
-                asks = closing(HTTPConnection(address, timeout=patience.SECONDS))
-                connection = stack.enter_context(asks)
-                connection.request(
-                    "GET", "/v1/stream", headers={"Authorization": f"Bearer {token}"}
-                )
-                statuses.append(stack.enter_context(closing(connection.getresponse())).status)
-            return Counter(statuses)
+    def begun(name: str, times: int, *, token: bool = True) -> int:
+        """Return how many of so many may follow."""
+        for number in range(times):
+            asks: Any = SimpleNamespace(by=name, token=token or None)
+            scope = {auth.REQUEST: asks, "state": {auth.LOST: Future()}}
+            try:
+                stream.count_reader(cast("Any", SimpleNamespace(scope=scope)), news, accounts)
+            except Refused:
+                return number
+            leaving.append(scope["state"][auth.LOST])
+        return times
 
-        for _ in range(stream.MAX_STREAMS_OF_USER):
-            stack.enter_context(Reader(running))
-        with pytest.raises(Failed) as failed:
-            Reader(running)
-        assert failed.value.facts["most"] == stream.MAX_STREAMS_OF_USER
-        for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
-            assert begun(f"ann-{number}") == {200: share, 422: 1}
-        assert begun("late") == {422: share + 1}
-
-
-def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: ManualClock) -> None:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, InMemoryStore(), clock) as running:
-        owner = running.client()
-        made = {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"}
-        token = owner.ask("POST", "/v1/tokens", made).json["token"]
-        url = next(address for address in running.opened.operators if "http" in address)
-        assert stranger(url).ask("GET", "/v1/stream").status == 401
-        address = url.removeprefix("http://")
-        with closing(HTTPConnection(address, timeout=patience.SECONDS)) as connection:
-            connection.request("GET", "/v1/stream", headers={"Authorization": f"Bearer {token}"})
-            answer = connection.getresponse()
-            assert answer.status == 200
-            answer.readline()
-            assert owner.ask("DELETE", "/v1/tokens?name=ann").status == 200
-            owner.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
-            assert b"hold.put" not in answer.read()
+    share = stream.MAX_STREAMS_OF_TOKEN
+    assert begun("root", stream.MAX_STREAMS, token=False) == stream.MAX_STREAMS_OF_USER
+    for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
+        assert begun(f"ann-{number}", share + 1) == share
+    assert begun("late", 1) == 0
+    leaving[0].set_result(None)
+    assert begun("late", 2) == 1
 
 
 class Ending(NewsTail):

@@ -17,7 +17,7 @@ from forewarn.clock import ManualClock
 from forewarn.server import settings
 from forewarn.store.sqlite import InMemoryStore
 from http_proxy import HttpProxy
-from server.receiver import Received, Receiver, answer, receiving
+from server.receiver import Receiver, answer, receiving
 from server.running import Client, Running, fleet, settings_in
 
 CERTIFICATES = Path(__file__).with_name("certificates")
@@ -51,32 +51,6 @@ def tried(client: Client, name: str = "ours") -> Any:
 def shown(client: Client, name: str = "ours") -> Any:
     (found,) = (w for w in client.get("/v1/webhooks")["webhooks"] if w["name"] == name)
     return found
-
-
-def types(received: list[Received]) -> list[str]:
-    return [one.json["type"] for one in received]
-
-
-def test_news_comes_in_order_signed_and_with_own_ids(client: Client, receiver: Receiver) -> None:
-    secret = add(client, receiver.url())
-    schedule(client, "web-0")
-    client.ask("POST", "/v1/cancellations", {"references": ["1"]})
-    received = receiver.awaited(4)
-    assert types(received) == [
-        "maintenance.scheduled",
-        "operation.scheduled",
-        "operation.canceled",
-        "maintenance.finished",
-    ]
-    for one in received:
-        assert one.verified_by(secret) == one.json
-        assert one.json["at"] == "2026-03-01T12:00:00Z"
-        assert one.id.startswith(f"{one.json['id']}_")
-        assert one.headers["content-type"] == "application/json"
-    assert received[1].json["data"]["machines"] == ["web-0"]
-    assert len({one.id for one in received}) == 4
-    found = patience.until(lambda: one if not (one := shown(client))["waiting_since"] else None)
-    assert (found["next"], found["tries"], found["missed_at"]) == ("4-0", 0, None)
 
 
 def test_a_secret_is_shown_once_and_written_nowhere(

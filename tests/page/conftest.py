@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import BrowserContext, Page
 
 from forewarn.server.settings import (
     MaintenanceSettings,
@@ -14,29 +13,29 @@ from forewarn.server.settings import (
     UnitCheck,
 )
 from forewarn.store.sqlite import InMemoryStore
-from page.site import Contexts, Site
+from page.site import Chromium, Site
 from server.running import Running, settings_in
 
-CONTEXTS = Contexts()
-"""The files that open a browser come one after the other, and share it."""
+CHROMIUM = Chromium()
+"""Of the files that open a browser, which come one after the other."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Close the browser before a file that may need a loop of its own."""
     if nextitem is None or "playwright" not in nextitem.path.read_text("utf-8"):
-        CONTEXTS.close()
+        CHROMIUM.close()
 
 
 @pytest.fixture(scope="session")
-def contexts() -> Iterator[Contexts]:
-    yield CONTEXTS
-    CONTEXTS.close()
+def chromium() -> Iterator[Chromium]:
+    yield CHROMIUM
+    CHROMIUM.close()
 
 
 @contextlib.contextmanager
 def opened(
-    folder: Path, contexts: Contexts, simulated: SimulatedSettings | None = None
+    folder: Path, chromium: Chromium, simulated: SimulatedSettings | None = None
 ) -> Iterator[Site]:
     """A service with a fleet of every kind, whose windows complain about nothing at its end.
 
@@ -46,41 +45,21 @@ def opened(
         settings_in(folder, simulated, listen="127.0.0.1:0"),
         maintenance=MaintenanceSettings(check=(UnitCheck(name="probe", program=("/bin/false",)),)),
     )
-    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as site:
+    with Running(wanted, InMemoryStore()) as running, Site(running, chromium) as site:
         yield site
 
 
 @pytest.fixture
-def site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
+def site(tmp_path: Path, chromium: Chromium) -> Iterator[Site]:
     """A site of this test's own."""
-    with opened(tmp_path, contexts) as site:
+    with opened(tmp_path, chromium) as site:
         yield site
 
 
 @pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
-    """One site for those tests of a file that change nothing."""
-    with opened(tmp_path_factory.mktemp("unchanged"), contexts) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def busy(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
+def busy(tmp_path_factory: pytest.TempPathFactory, chromium: Chromium) -> Iterator[Site]:
     """A site with maintenance in every state, for tests that only look."""
     simulated = SimulatedSettings(reboot_seconds=3600, freeze_seconds=0, redeploy_seconds=3600)
-    with opened(tmp_path_factory.mktemp("busy"), contexts, simulated) as site:
+    with opened(tmp_path_factory.mktemp("busy"), chromium, simulated) as site:
         site.make_busy()
         yield site
-
-
-@pytest.fixture(scope="module")
-def logged_in(unchanged: Site) -> BrowserContext:
-    return unchanged.window().context
-
-
-@pytest.fixture
-def tab(logged_in: BrowserContext) -> Iterator[Page]:
-    """An empty window of `unchanged`, logged in."""
-    opened = logged_in.new_page()
-    yield opened
-    opened.close()

@@ -4,9 +4,7 @@ import contextlib
 import html
 import re
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +22,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 WIDE, NARROW = (1440, 1080), (390, 844)
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+PROGRAM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 """The browser without windows of its own takes less than half of the other's processor time."""
 
 ARGUMENTS = (
@@ -41,17 +39,6 @@ ARGUMENTS = (
 expect.set_options(timeout=MILLISECONDS)
 
 
-@contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """Debian's Chromium; a test without it is skipped."""
-    if CHROMIUM is None:
-        pytest.skip("there is no browser: install Debian's package chromium-headless-shell")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
-        yield launched
-        launched.close()
-
-
 def follow(to: Locator, url: str | re.Pattern[str] | None = None) -> None:
     """Click a link or a button that leads to another page, and wait until all of that is there.
 
@@ -63,23 +50,6 @@ def follow(to: Locator, url: str | re.Pattern[str] | None = None) -> None:
     """
     with to.page.expect_navigation(url=url):
         to.click()
-
-
-def plan(window: Page, url: str, **texts: str) -> None:
-    """Open the form at an address, fill in its fields by their names, and ask for the plan."""
-    window.goto(url)
-    groups = "form => form.querySelectorAll('details').forEach(each => { each.open = true; })"
-    window.locator("main form").evaluate(groups)
-    for name, text in texts.items():
-        field = window.locator(f"[name={name}]")
-        if field.first.get_attribute("type") == "checkbox":
-            for value in text.split():
-                window.locator(f"[name={name}][value='{value}']").check()
-        elif field.evaluate("each => each.tagName") == "SELECT":
-            field.select_option(text)
-        else:
-            field.fill(text)
-    follow(window.get_by_role("button", name="Show the plan"))
 
 
 def read(client: Client, path: str, status: int = 200) -> str:
@@ -121,74 +91,45 @@ def mistaken(page: str) -> str:
     return str(name)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a context keeps as long as it lives."""
+class Chromium:
+    """Debian's Chromium, which starts when it is first asked for.
 
-    size: tuple[int, int]
-    theme: Any
-    scripts: bool
-    ignore_https_errors: bool
-
-
-class Contexts:
-    """A browser's contexts, which one site has after another: a new one starts processes.
-
-    The browser starts with the first. Playwright has an event loop that runs in this thread until
-    it is closed: no test that needs a loop of its own can share the file.
+    Playwright has an event loop that runs in this thread until it is closed: no test that needs a
+    loop of its own can share the file. A test without a Chromium is skipped.
     """
 
     def __init__(self) -> None:
         self._browser: Browser | None = None
         self._opened = contextlib.ExitStack()
-        self._idle: dict[Kind, list[BrowserContext]] = defaultdict(list)
 
     @property
     def browser(self) -> Browser:
         if self._browser is None:
-            self._browser = self._opened.enter_context(chromium())
+            if PROGRAM is None:
+                pytest.skip("there is no browser: install Debian's package chromium-headless-shell")
+            playwright = self._opened.enter_context(sync_playwright())
+            self._browser = playwright.chromium.launch(
+                executable_path=PROGRAM, args=list(ARGUMENTS)
+            )
+            self._opened.callback(self._browser.close)
         return self._browser
 
     def close(self) -> None:
-        self._idle.clear()
         self._browser = None
         self._opened.close()
-
-    def take(self, kind: Kind) -> BrowserContext:
-        """Return a context without windows and cookies."""
-        if self._idle[kind]:
-            return self._idle[kind].pop()
-        width, height = kind.size
-        made = self.browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme=kind.theme,
-            reduced_motion="reduce",
-            java_script_enabled=kind.scripts,
-            ignore_https_errors=kind.ignore_https_errors,
-        )
-        made.set_default_timeout(MILLISECONDS)
-        return made
-
-    def give_back(self, kind: Kind, context: BrowserContext) -> None:
-        first, *others = context.pages
-        for page in others:
-            page.close()
-        first.goto("about:blank")  # its process draws the next window too
-        context.clear_cookies()
-        self._idle[kind].append(context)
 
 
 class Site:
     """Opens windows; at its end no console has said anything."""
 
-    def __init__(self, running: Running, contexts: Contexts, *, with_fleet: bool = True) -> None:
+    def __init__(self, running: Running, chromium: Chromium, *, with_fleet: bool = True) -> None:
         self.running = running
         self.url = running.opened.operators[1]
         self.root = running.client()
         self.said: list[str] = []
         """What consoles said, and what the policy kept from loading."""
-        self._contexts = contexts
-        self._taken: list[tuple[Kind, BrowserContext]] = []
+        self._chromium = chromium
+        self._opened: list[BrowserContext] = []
         if with_fleet:
             assert self.root.ask("PUT", "/v1/fleet", fleet()).status == 200
 
@@ -198,9 +139,9 @@ class Site:
     def __exit__(
         self, error: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        for kind, context in self._taken:
+        for context in self._opened:
             context.remove_listener("page", self._listen)
-            self._contexts.give_back(kind, context)
+            context.close()
         if error is None:
             assert self.said == [], self.said
 
@@ -227,11 +168,18 @@ class Site:
         ignore_https_errors: bool = False,
     ) -> BrowserContext:
         """Return a browser that is not logged in."""
-        kind = Kind(size, theme, scripts, ignore_https_errors)
-        taken = self._contexts.take(kind)
-        self._taken.append((kind, taken))
-        taken.on("page", self._listen)
-        return taken
+        width, height = size
+        made = self._chromium.browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=theme,
+            reduced_motion="reduce",
+            java_script_enabled=scripts,
+            ignore_https_errors=ignore_https_errors,
+        )
+        made.set_default_timeout(MILLISECONDS)
+        made.on("page", self._listen)
+        self._opened.append(made)
+        return made
 
     def window(
         self,

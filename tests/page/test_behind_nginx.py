@@ -1,17 +1,13 @@
 """The page and the API behind a proxy that ends TLS: docs/guides/page.md's nginx, in Chromium."""
 
-import http.client
-import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import expect
 
-import patience
 from end_to_end import nginx
 from forewarn.store.sqlite import InMemoryStore
-from page.site import Contexts, Site, follow
+from page.site import Chromium, Site, follow
 from ports import free_port
 from recipes import pages
 from server.running import Running, request_reboot, settings_in
@@ -26,27 +22,12 @@ WINDOWS = 7
 """One more than a browser has connections to one origin by HTTP/1.1."""
 
 
-class Behind:
-    """A service behind nginx, as browsers and programs know it."""
-
-    def __init__(self, site: Site, port: int) -> None:
-        self.site = site
-        self.port = port
-        self.url = f"https://{NAME}:{port}"
-
-    def log_in(self, context: BrowserContext) -> None:
-        window = context.new_page()
-        link = self.site.link()
-        assert link.startswith(f"{self.url}/login#")
-        window.goto(link)
-        window.wait_for_url(f"{self.url}/")
-        window.close()
-
-
-@pytest.fixture
-def behind(tmp_path: Path, contexts: Contexts) -> Iterator[Behind]:
+def test_windows_follow_changes_and_forms_do_what_they_say(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     port, own = free_port(), free_port()
-    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{own}", hosts=[f"https://{NAME}:{port}"])
+    url = f"https://{NAME}:{port}"
+    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{own}", hosts=[url])
     block = pages.placed(
         pages.block("page", "nginx", "ssl"),
         {
@@ -60,44 +41,24 @@ def behind(tmp_path: Path, contexts: Contexts) -> Iterator[Behind]:
     with (
         Running(wanted, InMemoryStore()) as running,
         nginx.serving(tmp_path, block, "127.0.0.1", port),
-        Site(running, contexts) as site,
+        Site(running, chromium) as site,
     ):
-        yield Behind(site, port)
-
-
-def test_windows_follow_changes_and_forms_do_what_they_say(behind: Behind) -> None:
-    site, context = behind.site, behind.site.context(ignore_https_errors=True)
-    behind.log_in(context)
-    (cookie,) = context.cookies()
-    assert cookie["secure"]
-    assert cookie["name"] == f"forewarn-{behind.port}"
-    windows = [context.new_page() for _ in range(WINDOWS)]
-    for window in windows:
-        window.goto(behind.url)
-        expect(window.locator("#live")).to_have_attribute("data-state", "live")
-    request_reboot(site.root)
-    for window in windows:
-        expect(window.locator("main")).to_contain_text("1.1")
-    window.goto(f"{behind.url}/orders/cancel?reference=1")
-    follow(
-        window.get_by_role("button", name="Cancel maintenance 1"),
-        f"{behind.url}/maintenance/1",
-    )
-    expect(window.locator("main > .head")).to_contain_text("cancelled")
-
-
-def test_programs_ask_and_follow_the_news(behind: Behind) -> None:
-    made = behind.site.root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"})
-    trusting = ssl.create_default_context(cafile=CERTIFICATES / "first.pem")
-    there = http.client.HTTPSConnection(
-        "127.0.0.1", behind.port, timeout=patience.SECONDS, context=trusting
-    )
-    asks = {"Authorization": f"Bearer {made.json['token']}", "Host": f"{NAME}:{behind.port}"}
-    there.request("GET", "/v1/stream", headers=asks)
-    stream = there.getresponse()
-    assert stream.status == 200
-    assert stream.readline().startswith(b"retry:")
-    request_reboot(behind.site.root)
-    while not (line := stream.readline()).startswith(b"event: operation"):
-        assert line
-    there.close()
+        context = site.context(ignore_https_errors=True)
+        first, *others = windows = [context.new_page() for _ in range(WINDOWS)]
+        link = site.link()
+        assert link.startswith(f"{url}/login#")
+        first.goto(link)
+        first.wait_for_url(f"{url}/")
+        (cookie,) = context.cookies()
+        assert cookie["secure"]
+        assert cookie["name"] == f"forewarn-{port}"
+        for window in others:
+            window.goto(url)
+        for window in windows:
+            expect(window.locator("#live")).to_have_attribute("data-state", "live")
+        request_reboot(site.root)
+        for window in windows:
+            expect(window.locator("main")).to_contain_text("1.1")
+        first.goto(f"{url}/orders/cancel?reference=1")
+        follow(first.get_by_role("button", name="Cancel maintenance 1"), f"{url}/maintenance/1")
+        expect(first.locator("main > .head")).to_contain_text("cancelled")

@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -12,13 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forewarn.maintenance.model import Refused
-from forewarn.server.operator import fields, table
-from forewarn.server.operator.fields import Control
+from forewarn.server.operator import table
 from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ErrorCode
-from server.running import Answer, Client, Running, fleet, roles, settings_in
+from server.running import Running, fleet, roles, settings_in
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -31,30 +28,9 @@ def asked(**texts: str) -> FilledForm:
     return form(**{"machines": "web-0"} | texts)
 
 
-def test_names_may_have_commas_blanks_and_line_ends_between_them() -> None:
-    for field in ("machines", "scopes", "hosts"):
-        request = forms.maintenance(form(**{field: " h1, h2\r\nh3 "}), NOW)
-        named = {each: getattr(request, each) for each in ("machines", "scopes", "hosts")}
-        assert named == {"machines": (), "scopes": (), "hosts": ()} | {field: ("h1", "h2", "h3")}
-
-
 def test_a_form_in_which_nothing_of_a_policy_is_filled_in_asks_for_none() -> None:
     assert forms.maintenance(asked(order="tightest"), NOW).policy is None
     assert forms.maintenance(asked(order="listed"), NOW).policy is not None
-
-
-@pytest.mark.parametrize(
-    ("typed", "at"),
-    [
-        ("+20m", NOW + timedelta(minutes=20)),
-        ("2026-03-01T13:00:00Z", NOW + timedelta(hours=1)),
-        ("2026-03-01T13:00", NOW + timedelta(hours=1)),
-        ("2026-03-01T15:00+02:00", NOW + timedelta(hours=1)),
-        ("", None),
-    ],
-)
-def test_a_time_without_a_zone_is_utc(typed: str, at: datetime | None) -> None:
-    assert forms.maintenance(asked(not_before=typed), NOW).not_before == at
 
 
 def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
@@ -64,70 +40,11 @@ def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
     assert later.not_before == NOW + timedelta(minutes=20)
 
 
-def test_every_field_of_a_policy_reaches_its_request() -> None:
-    request = forms.maintenance(
-        form(
-            hosts="h1 h2",
-            tags="role=web\nzone=a",
-            at_once="10%",
-            waves="1, 10%, rest",
-            pause_seconds="confirm",
-            stop_after="3",
-            check="probe",
-            check_tries="7",
-            check_within_seconds="1m",
-            windows="Sat,Sun 22:00-04:00\n2nd Tue +9d 01:00-05:00",
-            zone="Europe/Berlin",
-            blackouts="2026-12-20T00:00:00Z/2027-01-07T00:00:00Z",
-            cutoff_seconds="30m",
-            notice_seconds="1h",
-            spread="tag:rack",
-            order="listed",
-            duration_seconds="10m",
-            description="Patch day",
-            source="User",
-            drain="yes",
-            without_notice="yes",
-            all_hosts="yes",
-            approval_until="+2h",
-            key="k",
-        ),
-        NOW,
-    )
-    policy = request.policy
-    assert policy is not None
-    assert policy.approval_until == NOW + timedelta(hours=2)
-    assert request.hosts == ("h1", "h2")
-    assert request.tags == {"role": "web", "zone": "a"}
-    assert (policy.at_once, policy.waves, policy.pause_seconds) == ("10%", ("1", "10%", "rest"), -1)
-    assert policy.windows == ("Sat,Sun 22:00-04:00", "2nd Tue +9d 01:00-05:00")
-    assert policy.zone == "Europe/Berlin"
-    assert len(policy.blackouts) == 1
-    assert (policy.cutoff_seconds, request.notice_seconds, policy.stop_after) == (1800, 3600, 3)
-    assert (policy.check, policy.check_tries, policy.check_within_seconds) == ("probe", 7, 60)
-    assert (policy.spread, policy.order, request.duration_seconds) == ("tag:rack", "listed", 600)
-    assert (request.description, request.source) == ("Patch day", "User")
-    assert (request.drain, request.without_notice, request.all_hosts) == (True, True, True)
-    assert request.idempotency_key == "k"
-
-
-@pytest.mark.parametrize(
-    ("refused", "field"),
-    [
-        (Refused(ErrorCode.INVALID, "negative", duration_seconds=-5), "duration_seconds"),
-        (Refused(ErrorCode.CONFLICT, "live", machine="web-0"), "machines"),
-        (Refused(ErrorCode.LIMIT, "too many"), ""),
-    ],
-)
-def test_a_refusal_of_the_plane_finds_its_field(refused: Refused, field: str) -> None:
-    assert forms.field_of(refused, asked(not_before="+1m"), fields.GROUPS) == field
-
-
 def test_a_form_is_read_as_browsers_write_it() -> None:
     sent = forms.sent(
-        b"machines=web-0%0D%0Aweb-1&description=%3Cb%3E+%C3%A4&reference=1&reference=2"
+        b"machines=web-0%0D%0Aweb-1,+web-2&description=%3Cb%3E+%C3%A4&reference=1&reference=2"
     )
-    assert sent.names("machines") == ("web-0", "web-1")
+    assert sent.names("machines") == ("web-0", "web-1", "web-2")
     assert sent.text("description") == "<b> ä"
     assert sent.all("reference") == ("1", "2")
 
@@ -137,45 +54,6 @@ def test_what_no_browser_sends_is_refused(body: bytes) -> None:
     with pytest.raises(Refused) as caught:
         forms.sent(body)
     assert caught.value.code is ErrorCode.INVALID
-
-
-def test_the_form_begins_with_what_may_be_sent() -> None:
-    begun = forms.default(fields.GROUPS)
-    for field in fields.MAINTENANCE.values():
-        if field.control is Control.CHOICE:
-            assert begun.text(field.name) in dict(field.choices)
-
-
-def sent(client: Client, key: str, target: str, action: str = "start") -> Answer:
-    named = {"action": action, "event_type": "Reboot", "machines": target}
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    return client.ask(
-        "POST", "/page/maintenance", urlencode({**named, "key": key}).encode(), headers
-    )
-
-
-def key_of(answer: Answer) -> str:
-    (found,) = set(re.findall(r'name="key" value="([^"]+)"', answer.body.decode()))
-    return found
-
-
-def test_a_form_asks_once_however_often_it_is_sent_then_for_what_it_says(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore()) as running:
-        client = running.client()
-        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
-        first = key_of(client.ask("GET", "/maintenance/new"))
-        with ThreadPoolExecutor() as pool:
-            twice = [pool.submit(sent, running.client(), first, "web-0") for _ in range(2)]
-        assert [each.result().headers["location"] for each in twice] == ["/maintenance/1"] * 2
-        refused = sent(client, first, "web-1")  # by the browser's way back
-        assert (refused.status, refused.headers["location"]) == (409, None)
-        changed = sent(client, first, "web-1", "change")
-        for key in (key_of(refused), key_of(changed)):
-            assert key != first
-            started = sent(client, key, "batch_0" if key == key_of(refused) else "Bastion")
-            assert started.status == 303
-        targets = [each["targets"] for each in client.get("/v1/maintenances")["maintenances"]]
-        assert targets == [["Bastion"], ["batch_0"], ["web-0"]]
 
 
 # Whatever a browser sends.
@@ -226,17 +104,3 @@ def test_no_request_is_an_internal_error(
         headers["Content-Type"] = "application/x-www-form-urlencoded"
     answer = running.client().ask(method, path, body, headers)
     assert answer.status < 500, answer.body
-
-
-@pytest.mark.parametrize("body", [b"\xff", b"a" * 2_000_000, b"=&=&%", b"token=" + b"%00" * 100])
-def test_a_body_that_is_no_form_is_refused(running: Running, body: bytes) -> None:
-    url = running.opened.operators[1]
-    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": url}
-    answer = Client(url).ask("POST", "/login", body, headers)
-    assert 400 <= answer.status < 500, answer.body
-
-
-def test_a_form_may_not_be_json_nor_an_order_to_the_api_a_form(running: Running) -> None:
-    assert running.client().ask("POST", "/login", {"token": "x"}).status == 415
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert running.client().ask("POST", "/v1/tokens/page", b"token=x", headers).status == 415

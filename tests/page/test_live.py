@@ -1,7 +1,7 @@
 """Open pages are told of changes, windows share answers, and templates are compiled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from forewarn.clock import ManualClock, SystemClock
 from forewarn.maintenance.model import Changes
 from forewarn.server.page import live, rendering
 from forewarn.server.page.live import MAX_KEPT, Live, SharedAnswers
-from forewarn.server.page.rendering import Renderer
 from forewarn.store.sqlite import InMemoryStore
 from server.running import NOON, Running, settings_in
 
@@ -151,34 +150,12 @@ async def test_what_failed_is_tried_again_and_a_closed_window_takes_nobodys_answ
     assert await shared.get("list", 1, make) == 2
 
 
-@pytest.fixture
-def renderer() -> Iterator[Renderer]:
-    made = Renderer()
-    yield made
-    made.close()
-
-
-async def test_every_template_is_compiled(renderer: Renderer) -> None:
-    templates = rendering.environment()
-    assert templates.cache is not None
-    templates.cache.clear()
-    real = ManualClock(NOON)
-    compiling = asyncio.create_task(renderer.compile(real))
-
-    def done() -> bool:
-        real.advance(timedelta(seconds=rendering.COMPILE_GAP_SECONDS))
-        return compiling.done()
-
-    await patience.reached(done)
-    await compiling
-    assert {name for _, name in templates.cache} == set(templates.list_templates())
-
-
-def test_a_service_compiles_them_before_anybody_asks(tmp_path: Path) -> None:
+def test_a_service_compiles_every_template_before_anybody_asks(tmp_path: Path) -> None:
     templates = rendering.environment()
     assert templates.cache is not None
     templates.cache.clear()
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, InMemoryStore()) as running:
         assert running.client().ask("GET", "/healthz").status == 200
-        patience.until(lambda: templates.cache)
+        names = set(templates.list_templates())
+        patience.until(lambda: {name for _, name in templates.cache or {}} == names)

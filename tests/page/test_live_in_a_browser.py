@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Route, expect
 
-from forewarn.cli import main
 from forewarn.store import sqlite
-from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
-from page.site import Contexts, Site
+from page.site import Chromium, Site
 from ports import free_port
-from server.running import ME, Running, request_reboot, settings_in
+from server.running import Running, request_reboot, settings_in
 
 LATE = """new Promise((done) => {
     const look = () => window.htmx ? setTimeout(done, 100) : setTimeout(look, 10);
@@ -32,10 +29,10 @@ def test_the_stream_opens_however_late_its_script_comes(site: Site) -> None:
     expect(window.locator("#live")).to_have_attribute("data-state", "live")
 
 
-def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, contexts: Contexts) -> None:
+def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, chromium: Chromium) -> None:
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
     with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        site = Site(running, contexts)
+        site = Site(running, chromium)
         window = site.window()
         window.evaluate("window.before = true")
     live = window.locator("#live")
@@ -45,18 +42,6 @@ def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, contexts: Cont
         expect(live).to_have_attribute("data-state", "live")
         expect(window.locator("main")).to_contain_text("1.1")
         assert window.evaluate("window.before")
-        window.context.close()
-
-
-def test_a_page_without_its_database_leads_to_the_log_in(
-    tmp_path: Path, contexts: Contexts
-) -> None:
-    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
-    with Running(wanted, InMemoryStore()) as running:
-        window = Site(running, contexts).window()
-    expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
-    with Running(wanted, InMemoryStore()) as running:
-        window.wait_for_url(f"{running.opened.operators[1]}/login")
         window.context.close()
 
 
@@ -78,31 +63,3 @@ def test_a_link_logs_in_whoever_asked_for_it(site: Site) -> None:
     assert cookie["value"] != secret
     window.go_back()
     assert secret not in window.url
-
-
-def test_logging_out_ends_the_token_for_the_service_too(site: Site) -> None:
-    window = site.window()
-    cookies = window.context.cookies()
-    window.locator(".who summary").click()
-    with site.complaints():  # of a request that was under way
-        window.get_by_role("button", name="Log out").click()  # or the stream's end leads there
-        window.wait_for_url(f"{site.url}/login")
-        # The stream's end leads the first window there too, and would cut off where it goes next.
-        another = window.context.new_page()
-        window.close()
-    assert site.root.get("/v1/tokens")["tokens"] == []
-    another.context.add_cookies([dict(each) for each in cookies])  # type: ignore[arg-type]
-    another.goto(site.url)
-    another.wait_for_url(f"{site.url}/login")
-
-
-def test_a_link_of_the_cli_opens_a_window(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()  # what the service logged before
-    socket = site.running.settings.operator.socket
-    assert main.execute(["page", "--operator", socket]) == 0
-    (link,) = capsys.readouterr().out.split()
-    assert link.startswith(f"{site.url}/login#")
-    window = site.context().new_page()
-    window.goto(link)
-    window.wait_for_url(f"{site.url}/")
-    expect(window.locator(".who")).to_contain_text(ME)

@@ -8,16 +8,15 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
+import builders
 from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.units import (
-    UnitState,
-)
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.page import fleet_map, now, rendering, timeline
+from forewarn.server.page import fleet_map, now, rendering
 from forewarn.server.page import maintenance as maintenance_page
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.rendering import Renderer
@@ -37,24 +36,10 @@ def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[st
     return {name.lower(): model.Scope(name=name, kind=kind, update_domains=5) for name in names}
 
 
-def maintenance(*states: UnitState, **more: Any) -> model.Maintenance:
-    wanted: dict[str, Any] = {
-        "number": 7,
-        "event_type": "Freeze",
-        "source": "Platform",
-        "description": "",
-        "duration_seconds": -1,
-        "target": "host",
-        "live_migration": False,
-        "targets": (),
-        "requested_by": "ann",
-        "requested_at": NOW,
-        "state": "running",
-        "units": [
-            {"name": f"h{n}", "kind": "host", "state": state} for n, state in enumerate(states)
-        ],
-    }
-    return msgspec.convert({**wanted, **more}, model.Maintenance)
+def maintenance(*states: UnitState, number: int = 7, state: str = "running") -> model.Maintenance:
+    made = builders.maintenance(*(f"h{n}" for n in range(len(states))))
+    units = tuple(replace(one, state=of) for one, of in zip(made.units, states, strict=True))
+    return replace(made, number=number, state=MaintenanceState(state), units=units)
 
 
 class Page:
@@ -125,6 +110,18 @@ class Story(Told):
     def tiles(self, **told: str) -> None:
         """Compare facts of the tiles."""
         assert {name: str(self.made["tiles"][name]) for name in told} == told
+
+    def squares(self, number: str, **conditions: str) -> None:
+        """Compare how many squares the map has, and those that stand out."""
+        blocks = self.made["map"].blocks
+        assert sum(row.count for block, _ in blocks for row in block.rows) == int(number)
+        marks = {mark.machine: mark.condition.value for _, marks in blocks for mark in marks}
+        assert marks == conditions
+
+    def comes(self, name: str) -> None:
+        """Another machine is in the fleet."""
+        added = self.page.machines[name] = machine(name)
+        self.page.inventory.learn(model.Changes(machines=(added,)))
 
     def shows(self, *texts: str, lacks: str = "\0") -> None:
         template = rendering.environment().get_template("_now.html")
@@ -294,10 +291,6 @@ async def test_without_the_store_a_page_shows_memory(desk: Desk, shared: now.Sha
 # The map.
 
 
-def squares(of: fleet_map.FleetMap) -> int:
-    return sum(row.count for block, _ in of.blocks for row in block.rows)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_each_machine_has_a_square_of_its_own(seed: int) -> None:
     chance = random.Random(seed)
@@ -360,44 +353,11 @@ def test_a_square_shows_the_worst_of_its_machines() -> None:
     assert "Web" in marks[0].title
 
 
-def test_a_machine_that_is_gone_has_no_square() -> None:
-    page = Page([machine("m0")], operation(1, machines=("m0", "gone")))
-    ((_, marks),) = page.made()["map"].blocks
-    assert [mark.machine for mark in marks] == ["m0"]
-
-
-def test_the_map_is_laid_out_again_when_a_machine_comes() -> None:
-    page = Page([machine("m0")])
-    assert squares(page.made()["map"]) == 1
-    page.machines["m1"] = machine("m1")
-    page.inventory.learn(model.Changes(machines=(machine("m1"),)))
-    assert squares(page.made()["map"]) == 2
-
-
 def approved(number: int, kind: ApproverKind, after: timedelta, **more: Any) -> Any:
     announced = NOW - timedelta(hours=1)
     word = model.Approval(kind=kind, by="m", at=announced + after)
     given = {"announced": announced, "approval": word, "start_cause": model.StartCause.APPROVED}
     return operation(number, EventStatus.COMPLETED, **given | more)
-
-
-def test_a_machine_counts_under_what_its_operations_do_and_once_under_each() -> None:
-    found = now.conditions(
-        (
-            operation(1),
-            operation(2),
-            operation(3, EventStatus.STARTED, machines=("M-1", "m-2")),
-            operation(4, EventStatus.FAILED, machines=("m-3",)),
-            operation(5, EventStatus.FAILED, machines=("m-4",), acknowledged_by="ann"),
-            operation(6, EventStatus.CANCELED, machines=("m-5",)),
-        )
-    )
-    assert {each: set(counted) for each, counted in found.items()} == {
-        Condition.NOTICE: {"web-0"},
-        Condition.DOWN: {"m-1", "m-2"},
-        Condition.FAILED: {"m-3"},
-    }
-    assert timeline.is_down(operation(1, EventStatus.RETURNING))
 
 
 def test_the_median_is_of_approvals_that_people_or_guests_gave() -> None:
@@ -427,7 +387,7 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
     with store.write() as transaction:
         scope = model.Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=5)
         told = with_maintenances(*its)
-        transaction.save(msgspec.structs.replace(told, scopes=(scope,)))
+        transaction.save(replace(told, scopes=(scope,)))
     with store.read() as reading:
         found = now.past(reading, NOW, most)
     assert [one.maintenance for one in found.operations] == [1, 2, 3][:most]
@@ -437,7 +397,7 @@ def test_what_is_over_is_read_of_the_store(most: int) -> None:
 def test_each_machine_of_a_maintenance_counts_once_by_its_latest_operation() -> None:
     ends = (EventStatus.FAILED, EventStatus.CANCELED, EventStatus.COMPLETED)
     its = [
-        msgspec.structs.replace(operation(n, status, machines=machines), id=f"1.{n}")
+        replace(operation(n, status, machines=machines), id=f"1.{n}")
         for n, status, machines in zip(
             (1, 2, 3), ends, (("web-0", "web-3"), ("web-1",), ("web-0", "web-3")), strict=True
         )

@@ -20,19 +20,16 @@ from playwright.sync_api import Page, expect
 from builders import MINUTE, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.heartbeat import SAVE_SECONDS
 from forewarn.control.plane import Plane
 from forewarn.control.writer import Writer
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Approval, Operation, StartCause
 from forewarn.server.settings import SimulatedSettings
-from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ApproverKind, EventStatus, EventType
 from page.operations import NOW, operation
-from page.site import NARROW, WIDE, Contexts, Site, follow
-from patience import until
-from server.running import NOON, Flaky, Running, settings_in
+from page.site import NARROW, WIDE, Chromium, Site, follow
+from server.running import Running, settings_in
 from store.values import with_maintenances
 
 SEED = 34
@@ -134,7 +131,7 @@ def store() -> InMemoryStore:
 
 
 @pytest.fixture
-def town(tmp_path: Path, contexts: Contexts, store: InMemoryStore) -> Iterator[Site]:
+def town(tmp_path: Path, chromium: Chromium, store: InMemoryStore) -> Iterator[Site]:
     """A service that goes on from there, except that its clock stands."""
     simulated = SimulatedSettings(freeze_seconds=3600, reboot_seconds=3600, redeploy_seconds=3600)
     wanted = settings_in(tmp_path, simulated, listen="127.0.0.1:0")
@@ -143,7 +140,7 @@ def town(tmp_path: Path, contexts: Contexts, store: InMemoryStore) -> Iterator[S
     with Running(wanted, store, ManualClock(NOW)) as running:
         for name in asking:
             running.guests.saw(name, at=NOW - timedelta(seconds=20))
-        with Site(running, contexts, with_fleet=False) as opened:
+        with Site(running, chromium, with_fleet=False) as opened:
             yield opened
 
 
@@ -164,53 +161,3 @@ def test_nothing_overlaps_or_overflows(town: Site, name: str, size: tuple[int, i
         follow(window.locator(".ranges").get_by_role("link", name=shown))
         expect(window.locator(".ranges [aria-current]")).to_have_text(shown)
         assert window.evaluate(OVERLAPS) == []
-
-
-def test_what_is_live_is_drawn_and_counted(town: Site) -> None:
-    window = town.window(AccessRole.VIEWER)
-    live = {event["operation"] for event in town.root.get("/v1/events")["events"]}
-    drawn = window.locator(".timeline").evaluate(
-        """(timeline) => [...timeline.querySelectorAll(".event:not(.done, .failed, .cancelled)")]
-            .map((each) => each.getAttribute("href").split("/").pop())"""
-    )
-    over = {"Completed", "Failed"}
-    known = town.root.get("/v1/history?limit=1000")["operations"]
-    expected = {o["id"] for o in known if o["id"] in live and o["status"] not in over}
-    assert set(drawn) == expected
-    down = {m for o in known if o["status"] in {"Started", "Returning"} for m in machines(o)}
-    tile = window.locator(".tile", has_text=" down")
-    expect(tile.locator(".figure")).to_have_text(str(len(down)))
-
-
-def machines(operation: dict[str, Any]) -> set[str]:
-    return {name for event in operation["events"] for name in event["machines"]}
-
-
-class Wordy(Flaky):
-    """Says why it is away as PostgreSQL does: at length."""
-
-    def _fail(self) -> None:
-        if self.away:
-            raise StoreUnavailable("connection refused: is the server running there? " * 4)
-
-
-def test_that_the_store_is_down_is_seen_first_and_whole(tmp_path: Path, contexts: Contexts) -> None:
-    store, clock = Wordy(InMemoryStore()), ManualClock(NOON)
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, store, clock) as running, Site(running, contexts) as site:
-        windows = [site.window(size=size) for size in (WIDE, NARROW)]
-        store.away = True
-        clock.advance(timedelta(seconds=SAVE_SECONDS))
-        until(lambda: site.root.get("/v1/alerts")["items"])
-        for window in windows:
-            window.reload()
-            first = window.locator(".alert").first
-            expect(first).to_contain_text("store down")
-            expect(first).to_contain_text("connection refused")
-            assert window.evaluate(OVERFLOWS) <= 0
-        store.away = False
-        clock.advance(timedelta(seconds=SAVE_SECONDS))
-        until(lambda: not site.root.get("/v1/alerts")["items"])
-        for window in windows:
-            window.reload()
-            expect(window.locator(".alert")).to_have_count(0)

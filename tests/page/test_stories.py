@@ -5,6 +5,8 @@ import html
 import io
 import re
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,13 +17,23 @@ import yaml
 import stories
 from forewarn.clock import ManualClock
 from forewarn.server.operator import table
+from forewarn.server.page import machines
 from forewarn.store.sqlite import InMemoryStore
 from page.site import FORM, links, mistaken, references, typed_in
 from server.exchange import Exchanges, Text
-from server.running import NOON, Answer, Client, Running, settings_in, stranger
+from server.running import NOON, Answer, Cli, Client, Running, settings_in, stranger
 
 FORM_BEGUN = {"event_type": "Reboot", "action": "plan"}
 FORMS = re.compile(r"(?:as (\S+) )?FORM (\S+) (\{.*\})", re.DOTALL)
+
+
+HOSTS = [f"räck{n:03}{'ä' * 240}" for n in range(60)]
+PLACES = [f"r{n:03}" for n in range(machines.MAX_PLACES)]
+
+
+def on(hosts: list[str]) -> dict[str, Any]:
+    """Return a fleet with a machine on each host."""
+    return {"machine": [{"name": f"m{n}", "host": host} for n, host in enumerate(hosts)]}
 
 
 class Browser(Client):
@@ -41,6 +53,12 @@ class Pages(Exchanges):
     """A story so far; clients whose names begin with `@` are browsers."""
 
     kept_seconds = 0
+
+    def __init__(
+        self, service: Running, clock: ManualClock | None = None, cli: Cli | None = None
+    ) -> None:
+        super().__init__(service, clock, cli)
+        self.open: dict[str, tuple[HTTPConnection, HTTPResponse]] = {}
 
     @property
     def url(self) -> str:
@@ -80,6 +98,9 @@ class Pages(Exchanges):
         table = csv.DictReader(io.StringIO(text, newline=""))
         rows = [row["operation"] for row in table] if text.startswith("operation,") else []
         known = {
+            "key": next(iter(re.findall(r'name="key" value="([^"]+)"', text)), None),
+            "ticked": re.findall(r'name="hosts" value="([^"]*)" checked', text),
+            "mistaken": mistaken(text) if 'aria-invalid="true"' in text else None,
             "references": references(text),
             "rows": rows,
             "main": main,
@@ -123,6 +144,28 @@ class Pages(Exchanges):
         """Compare for how long the browser keeps its last cookie."""
         assert self.kept_seconds == int(seconds)
 
+    def streams(self, name: str) -> None:
+        """Follow the stream of a browser's open page, until it `ends`."""
+        browser = self.client(f"@{name}")
+        assert isinstance(browser, Browser)
+        connection = browser._connection()
+        connection.request("GET", "/page/stream", headers=browser._headers)
+        self.open[name] = connection, connection.getresponse()
+        assert self.open[name][1].readline().startswith(b":")
+
+    def ends(self, name: str) -> None:
+        """Read a stream to its end, before which it tells of a few changes at most."""
+        connection, stream = self.open.pop(name)
+        with closing(connection):
+            assert sum(line.startswith(b"event:") for line in stream) <= 3
+
+    def token_file(self, letter: str) -> None:
+        """Have another token in the file, which the service reads again."""
+        self.clients.pop("token-file", None)
+        file = Path(self.service.settings.operator.token_file)
+        file.write_text("another-token-of-the-file-" + letter * 30, encoding="ascii")
+        self.service.reload()
+
     def shown(self, name: str, path: str) -> None:
         """Bind what a form says that it would do."""
         page = self.root.ask("GET", path).body.decode()
@@ -152,6 +195,8 @@ def told(tmp_path: Path) -> Iterator[Pages]:
     clock = ManualClock(NOON)
     with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
         story = Pages(running, clock, no_command)
+        story.bound |= {"hosts": HOSTS, "on_hosts": on(HOSTS)}
+        story.bound |= {"places": PLACES, "on_places": on(PLACES)}
         assert story.root.ask("PUT", "/v1/fleet", story.bound["fleet"]).status == 200
         yield story
 

@@ -50,6 +50,9 @@ def lies_inside(bar: Bar) -> None:
             assert part.x + part.width <= bar.x + bar.width + EDGE
     for mark in (bar.not_before, bar.approved, bar.cross):
         assert mark is None or 0 <= mark <= 100
+    assert (bar.cross is not None) is (bar.form is Form.FAILED)
+    assert bar.side is not Side.WITHIN or bar.x < bar.label_x < bar.x + bar.width
+    assert bar.operation in bar.title
     begin, end = bar.extent
     assert -EDGE <= begin < end <= 100 + EDGE
 
@@ -113,6 +116,8 @@ def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
     assert bar.approved == pytest.approx(38.33)
     assert bar.expected is None
     assert bar.not_before is None
+    for told in ("Reboot", "web-0", f"{announced + timedelta(minutes=6):%H:%M:%S}", "Completed"):
+        assert told in bar.title
 
 
 @pytest.mark.parametrize(
@@ -130,18 +135,6 @@ def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
 def test_each_state_has_a_form_of_its_own(status: EventStatus, form: Form) -> None:
     assert only(operation(status=status)).form is form
     assert only(operation(held_at=NOW)).form is Form.HELD
-
-
-def test_what_failed_has_a_cross_where_it_ended() -> None:
-    bar = only(operation(status=EventStatus.FAILED))
-    assert bar.cross == pytest.approx(bar.x + bar.width - timeline.CROSS, abs=EDGE)
-
-
-def test_a_label_stands_within_the_notice_where_it_fits() -> None:
-    wide = only(operation(announced=NOW - timedelta(minutes=60)))
-    assert wide.side is Side.WITHIN
-    assert wide.notice is not None
-    assert wide.notice.x < wide.label_x < wide.notice.x + wide.notice.width
 
 
 def test_a_scope_that_is_down_comes_before_one_that_is_pending_and_one_that_is_over() -> None:
@@ -196,20 +189,6 @@ def test_the_scale_has_no_label_at_the_edges_or_over_now() -> None:
         places = [tick.x for tick in drawn.ticks if tick.label]
         assert all(2 <= x <= 98 and abs(x - drawn.now) > 4 for x in places)
         assert places == sorted(places)
-
-
-def test_a_title_has_who_approved_and_each_time() -> None:
-    word = Approval(kind=ApproverKind.GUEST, by="web-0", at=NOW - timedelta(minutes=4))
-    title = only(operation(status=EventStatus.COMPLETED, approval=word)).title
-    for told in ("1.1", "Reboot", "web-0", f"{word.at:%H:%M:%S}", "Completed"):
-        assert told in title
-
-
-def test_what_begins_at_the_right_edge_is_still_inside() -> None:
-    ahead = Range.TWO_HOURS.length / timeline.AHEAD
-    bar = only(operation(not_before=NOW + ahead - timedelta(seconds=1), duration_seconds=600))
-    assert bar.expected is not None
-    assert bar.expected.x + bar.expected.width <= 100 + EDGE
 
 
 def test_over_longer_ranges_only_what_is_live_or_failed_has_a_label() -> None:

@@ -1,109 +1,27 @@
 """A browser's token beside its stories: files, streams, threads, TLS, and a store that is slow."""
 
 import re
-import ssl
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from datetime import datetime
-from http.client import HTTPResponse, HTTPSConnection
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
 import patience
+from forewarn.client import transport
 from forewarn.clock import ManualClock
 from forewarn.control import accounts
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused
 from forewarn.server import settings
 from forewarn.server.operator.administration import PAGE_TOKEN_LASTS
-from forewarn.store.queries import Reading
-from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
-from page.test_stories import Browser, Pages, no_command
-from server.running import NOON, Flaky, Running, settings_in
+from page.site import FORM
+from page.test_stories import Pages
+from server.running import NOON, Flaky, Running, Stuck, settings_in
 from store.shared import SharedStore
-from store.wrapped import Wrapped
-
-
-@contextmanager
-def opened(folder: Path) -> Iterator[Pages]:
-    clock = ManualClock(NOON)
-    with Running(settings_in(folder, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
-        yield Pages(running, clock, no_command)
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Iterator[Pages]:
-    with opened(tmp_path) as told:
-        yield told
-
-
-def test_another_token_in_the_file_ends_what_the_one_before_has_made(pages: Pages) -> None:
-    file = Path(pages.service.settings.operator.token_file)
-    for letter in "xy":
-        pages.clients.pop("token-file", None)
-        pages.log_in("a", "token-file")
-        pages.service.reload()
-        pages.check("as @a GET /search?q=1 -> 303")
-        file.write_text("another-token-of-the-file-" + letter * 30, encoding="ascii")
-        pages.service.reload()
-        pages.check("as @a GET /search?q=1 -> 401")
-    pages.check(
-        "GET /v1/tokens -> {tokens.*.audience: [page, page]}",
-        "DELETE /v1/tokens?name=token-file -> 200",
-        "GET /v1/tokens -> {tokens: []}",
-    )
-
-
-@contextmanager
-def streaming(pages: Pages, who: str) -> Iterator[HTTPResponse]:
-    """Follow the stream of an open page, to its end."""
-    browser = pages.client(who)
-    assert isinstance(browser, Browser)
-    with closing(browser._connection()) as connection:
-        connection.request("GET", "/page/stream", headers=browser._headers)
-        stream = connection.getresponse()
-        assert stream.readline().startswith(b":")
-        yield stream
-
-
-def ends(stream: HTTPResponse) -> bool:
-    """Read a stream to its end, before which it tells of a few changes at most."""
-    changes = 0
-    for line in stream:
-        changes += line.startswith(b"event:")
-        assert changes <= 3
-    return True
-
-
-REVOKED = (
-    "GET /v1/tokens -> {tokens.#: 1, tokens.0.name: $name}",
-    "DELETE /v1/tokens?name=$name -> 200",
-    "POST /v1/holds {kind: everything} -> 201",
-)
-"""The one token that there is, and something happens then."""
-
-
-def test_the_stream_of_an_open_page_ends_once_its_token_is_revoked(pages: Pages) -> None:
-    pages.log_in("a")
-    with streaming(pages, "@a") as stream:
-        pages.check(*REVOKED)
-        assert ends(stream)
-
-
-def test_an_open_page_ends_with_the_time_of_the_token_that_made_its_own(pages: Pages) -> None:
-    ann = "{name: ann, role: viewer, expires_at: 2026-03-01T13:00:00Z}"
-    pages.check(f"POST /v1/tokens {ann} -> 201 {{token: $ann}}")
-    pages.log_in("a", "$ann")
-    with streaming(pages, "@a") as stream:
-        pages.check("at 1h", "POST /v1/holds {kind: everything} -> 201")
-        assert ends(stream)
 
 
 def test_a_guess_costs_the_store_nothing(tmp_path: Path) -> None:
@@ -113,7 +31,7 @@ def test_a_guess_costs_the_store_nothing(tmp_path: Path) -> None:
         Pages(running).check("as stranger FORM /login {token: guessed} -> 401")
 
 
-def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(pages: Pages) -> None:
+def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(tmp_path: Path) -> None:
     token = Token(
         name="ann/1",
         role=AccessRole.VIEWER,
@@ -123,12 +41,13 @@ def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(pages: Pages) -> 
         created_at=NOON,
         expires_at=NOON + PAGE_TOKEN_LASTS,
     )
-    plane = pages.service.plane
-    plane.order(accounts.create_page_token, token).result()
-    renewed = plane.order(accounts.renew_secret, token, "one").result()
-    assert (renewed.digest, renewed.expires_at) == ("one", token.expires_at)
-    with pytest.raises(Refused) as refused:
-        plane.order(accounts.renew_secret, token, "other").result()
+    with Running(settings_in(tmp_path), InMemoryStore(), ManualClock(NOON)) as running:
+        plane = running.plane
+        plane.order(accounts.create_page_token, token).result()
+        renewed = plane.order(accounts.renew_secret, token, "one").result()
+        assert (renewed.digest, renewed.expires_at) == ("one", token.expires_at)
+        with pytest.raises(Refused) as refused:
+            plane.order(accounts.renew_secret, token, "other").result()
     assert refused.value.code is ErrorCode.UNAUTHORIZED
 
 
@@ -165,69 +84,48 @@ def test_a_token_is_good_at_every_replica_outlives_the_one_that_made_it_and_ends
             second.check(f"as stranger FORM /login {{token: {spent}}} -> 401")
             second.check("as @other FORM /logout {} -> 303")
             first.check("until as @other GET /search?q=1 -> 401")
-        with streaming(second, "@a") as stream:
-            second.check(*REVOKED)
-            assert ends(stream)
-        second.check("as @a GET /search?q=1 -> 401")
+        second.check(
+            "streams a",
+            "GET /v1/tokens -> {tokens.#: 1, tokens.0.name: $name}",
+            "DELETE /v1/tokens?name=$name",
+            "POST /v1/holds {kind: everything} -> 201",
+            "ends a",
+            "as @a GET /search?q=1 -> 401",
+        )
 
 
 def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
     certificates = Path(__file__).parents[1] / "operator" / "certificates"
-    files = {
-        "tls_certificate": str(certificates / "first.pem"),
-        "tls_key": str(certificates / "first.key"),
-    }
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0", **files)
+    trusted, key = str(certificates / "first.pem"), str(certificates / "first.key")
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0", tls_certificate=trusted, tls_key=key)
     with Running(wanted, InMemoryStore()) as running:
-        url = running.client().ask("POST", "/v1/tokens/page", {}).json["url"]
-        assert url.startswith("https://127.0.0.1:")
-        host, key = urlsplit(url).netloc, url.partition("#")[2]
-        trusting = ssl.create_default_context(cafile=certificates / "first.pem")
-        connection = HTTPSConnection(host, timeout=patience.SECONDS, context=trusting)
-        headers = {
-            "Content-Type": "application/x-www-form-urlencoded",
-            "Origin": f"https://{host}",
-        }
-        connection.request("POST", "/login", urlencode({"token": key}), headers)
-        answer = connection.getresponse()
-        connection.close()
+        link = running.client().ask("POST", "/v1/tokens/page", {}).json["url"]
+        url, _, secret = link.partition("#")
+        answer = transport.request(
+            "POST",
+            url,
+            seconds=patience.SECONDS,
+            headers=[*FORM.items(), ("Origin", url.removesuffix("/login"))],
+            body=f"token={secret}".encode(),
+            ca_file=trusted,
+        )
     assert answer.status == 303
-    assert "secure" in (answer.getheader("Set-Cookie") or "").lower()
+    assert "secure" in str(answer.headers).lower()
 
 
 def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_ready(tmp_path: Path) -> None:
-    store = Slow(InMemoryStore())
+    store = Stuck()
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, store, ManualClock(NOON)) as running:
         root = running.client()
         root.ask("GET", "/")  # what is read once is read
         with ThreadPoolExecutor(1) as other:
-            store.begin()
+            store.stick()
             asked = other.submit(root.ask, "GET", "/?range=12h")
-            assert store.reached.wait(patience.SECONDS)
+            assert store.asked.acquire(timeout=patience.SECONDS)
             assert root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"}).status == 201
-            store.go_on.set()
+            store.answers.set()
             late = asked.result().body.decode()
         now = root.ask("GET", "/").body.decode()
     state = r'data-state="([^"]+)"'
     assert re.findall(state, late) != re.findall(state, now)
-
-
-class Slow(Wrapped):
-    """A store whose next reader waits until he is let on."""
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        self._next = threading.Lock()
-
-    def begin(self) -> None:
-        self._next.acquire()
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        if self._next.locked() and not self.reached.is_set():
-            self.reached.set()
-            assert self.go_on.wait(patience.SECONDS)
-        with super().read() as reading:
-            yield reading

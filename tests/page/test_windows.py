@@ -16,7 +16,7 @@ import stories
 from forewarn.server.settings import SimulatedSettings
 from forewarn.vocabulary import AccessRole, AgentStatus
 from page.conftest import opened
-from page.site import Contexts, Site, follow, plan
+from page.site import Chromium, Site, follow
 from page.test_forms import MARKUP
 from server.exchange import Exchanges
 from server.running import fleet
@@ -115,8 +115,20 @@ class Windows(Exchanges):
         self.window.wait_for_url(self.address(path))
 
     def plans(self, path: str, **texts: str) -> None:
-        """Fill in the form of a maintenance, and ask for the plan."""
-        plan(self.window, self.address(path), **texts)
+        """Fill in the form of a maintenance, by its fields' names, and ask for the plan."""
+        self.goes(path)
+        groups = "form => form.querySelectorAll('details').forEach(each => { each.open = true; })"
+        self.window.locator("main form").evaluate(groups)
+        for name, text in texts.items():
+            field = self.window.locator(f"[name={name}]")
+            if field.first.get_attribute("type") == "checkbox":
+                for value in text.split():
+                    self.window.locator(f"[name={name}][value='{value}']").check()
+            elif field.evaluate("each => each.tagName") == "SELECT":
+                field.select_option(text)
+            else:
+                field.fill(text)
+        follow(self.window.get_by_role("button", name="Show the plan"))
 
     def clicks(self, place: str) -> None:
         self.find(place).click()
@@ -211,7 +223,7 @@ class Windows(Exchanges):
 
 
 @pytest.mark.parametrize("rows", stories.stories_beside(__file__, "windows.txt"))
-def test_the_story_holds(tmp_path: Path, contexts: Contexts, rows: stories.Rows) -> None:
+def test_the_story_holds(tmp_path: Path, chromium: Chromium, rows: stories.Rows) -> None:
     simulated = QUICK if "quick" in [row for _, row in rows] else None
-    with opened(tmp_path, contexts, simulated) as site:
+    with opened(tmp_path, chromium, simulated) as site:
         assert Windows(site).play("windows.txt", rows)

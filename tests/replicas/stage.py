@@ -28,9 +28,6 @@ from trace_judge import Trace
 
 MACHINES: Final = tuple(f"m{number}" for number in range(8))
 
-REFUSED: Final = 6
-"""The exit status of a service whose store cannot be used: no supervisor starts it again."""
-
 LISTENING: Final = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN forewarn'"
 """The replicas' own connections, each of which holds a name: their last statement."""
 
@@ -374,7 +371,7 @@ class Stage(Told):
     # Faults.
 
     def start(self, name: str) -> None:
-        self[name].start(fresh=False)
+        self[name].start()
         self[name].wait_until_ready()
 
     def kill(self, name: str, with_program_of: str = "") -> None:
@@ -446,16 +443,3 @@ class Stage(Told):
             "takes-over": self.pair_.lose_primary,
             "is-added": self.pair_.add_standby,
         }[does]()
-
-    def second(self, name: str) -> None:
-        """Start another process of a replica's name: it is refused, by one line."""
-        url = self.server.url(self.folder.name)
-        with Cluster(self.folder / "second", url, 1, (name,)) as double:
-            (second,) = double.replicas.values()
-            second.start(fresh=True)
-            until(lambda: not second.runs)
-            assert second.ended() == REFUSED
-            lines = [json.loads(line) for line in second.log.read_text().splitlines()]
-        (error,) = [line for line in lines if line["level"] == "error"]
-        assert repr(name) in error["event"]
-        assert "exception" not in error

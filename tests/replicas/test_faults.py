@@ -1,19 +1,17 @@
-"""What fails around replicas: the stories of faults.txt, clocks that are wrong, and silence."""
+"""What fails around replicas: the stories of faults.txt, silence, and another release."""
 
-import json
-import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import pytest
 
 import forewarn
-import forked
 import postgres
 from forewarn.store.postgresql import Access, Patience
-from kills.processes import TESTS, environment, let_pass
+from kills.processes import let_pass, release
 from patience import until
 from postgres import OWNER
 from replicas import network
@@ -67,85 +65,12 @@ def test_both_ends_of_a_silent_connection_notice_that_its_path_is_dark(stage: St
     listening.close()
 
 
-AHEAD_SECONDS: Final = 1200
-NOTICE_SECONDS: Final = 900
-"""The notice of a reboot: less than clocks are wrong by."""
-
-
-def test_replicas_whose_clocks_are_wrong_move_no_notice(stage: Stage) -> None:
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-    if library is None:
-        pytest.skip("libfaketime is not installed")
-    skewed = {"r2": AHEAD_SECONDS, "r3": -AHEAD_SECONDS}
-    variables = {
-        name: {
-            "LD_PRELOAD": str(library),
-            "FAKETIME": f"{seconds:+d}",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        for name, seconds in skewed.items()
-    }
-    stage.run("r1", "r2", "r3", variables=variables)
-    stage.schedule("m0", at="r1")
-    stage.note("m0", at="r1")
-    for name in skewed:
-        stage.kill(name)
-        stage.start(name)
-    stage.schedule("m1", at="r2")
-    stage.note("m1", at="r1")
-    stage.as_noted("m0", "m1", at="r1,r2,r3")
-    for machine in ("m0", "m1"):
-        operation = stage.operation(machine, "r1")
-        assert operation
-        assert 0 < operation["notice_left_seconds"] <= NOTICE_SECONDS + 1
-
-    def rows() -> dict[str, Any] | None:
-        socket = str(stage["r1"].socket)
-        command = ["-m", "forewarn", "replicas", "--json", "--operator", socket]
-        told = forked.run(command, env=environment())
-        assert told.returncode == 0, told.stderr
-        found = {row["name"]: row for row in json.loads(told.stdout)["replicas"]}
-        return found if all(found[name]["clock_ahead_ms"] for name in skewed) else None
-
-    found = until(rows)
-    for name, ahead in {"r1": 0, **skewed}.items():
-        assert abs(found[name]["clock_ahead_ms"] / 1000 - ahead) < AHEAD_SECONDS / 10
-    stage.ready()
-
-
 LATER: Final = "99.0"
-EDITS: Final = (
-    ("version.py", "0.1.0", LATER),
-    # Rows that this release does not know the format of, and could not read.
-    ("control/outbox.py", "JSON: Final = 1", "JSON: Final = 2"),
-    (
-        "control/outbox.py",
-        "_encode = msgspec.json.Encoder().encode",
-        '_encode = lambda saved: b"2" + msgspec.json.encode(saved)',
-    ),
-    (
-        "control/outbox.py",
-        "decode: Final = msgspec.json.Decoder(list[Changes]).decode",
-        "decode = lambda body: msgspec.json.decode(body[1:], type=list[Changes])",
-    ),
-)
-"""What makes a later release of the package: in which file, what, and what in its place."""
-
-
-def later_release(folder: Path) -> Path:
-    """Make a copy of the package whose outbox has another format; return where it is."""
-    package = folder / "forewarn"
-    shutil.copytree(Path(forewarn.__file__).parent, package)
-    for name, text, instead in EDITS:
-        file = package / name
-        assert text in file.read_text(encoding="utf-8"), f"{name} has no {text!r} any more"
-        file.write_text(file.read_text(encoding="utf-8").replace(text, instead), encoding="utf-8")
-    return folder
 
 
 def test_two_releases_serve_guests_and_operators_side_by_side(stage: Stage) -> None:
-    later = later_release(stage.folder / "later")
-    stage.run("r1", "r2", variables={"r2": {"PYTHONPATH": f"{later}:{TESTS}"}})
+    edits = tomllib.loads(Path(__file__).with_name("later.toml").read_text("utf-8"))["edit"]
+    stage.run("r1", "r2", variables={"r2": release(stage.folder / "later", edits)})
     stage.reading("m0", at="r1,r2")
     for turn, machine in enumerate(MACHINES):
         one, two = ("r2", "r1") if turn % 2 else ("r1", "r2")

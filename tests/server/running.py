@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import msgspec
+import yaml
 
 import patience
 from forewarn.clock import Clock, SystemClock
@@ -36,12 +37,14 @@ from forewarn.settings import prepare_types
 from forewarn.store.port import StoreUnavailable
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store, Transaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, AgentStatus
 from store.wrapped import Wrapped
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 """By whom requests over the unix socket are."""
 
+FLEET: Final = Path(__file__).with_name("fleet.yaml").read_text("utf-8")
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -357,30 +360,8 @@ def stranger(url: str, token: str = "") -> Client:
 
 def fleet() -> dict[str, Any]:
     """Return a fleet with a scope of every kind."""
-    return {
-        "availability_set": [
-            {
-                "name": "web",
-                "update_domains": 3,
-                "automatically_approve": ["Redeploy"],
-                "machines": [
-                    {"name": f"web-{n}", "host": f"h{n}", "address": f"10.0.0.1{n}"}
-                    for n in range(3)
-                ],
-            }
-        ],
-        "scale_set": [
-            {
-                "name": "batch",
-                "priority": "low",
-                "machines": [{"index": 0, "host": "h1", "tags": {"role": "leader"}}],
-            }
-        ],
-        "cloud_service": [
-            {"name": "Shop", "roles": [{"name": "FrontEnd", "instances": [{"host": "h2"}]}]}
-        ],
-        "machine": [{"name": "Bastion", "address": "10.0.3.10"}],
-    }
+    found: dict[str, Any] = yaml.safe_load(FLEET)
+    return found
 
 
 def request_reboot(client: Client, **more: Any) -> Any:
@@ -432,6 +413,26 @@ class Flaky(Wrapped):
     def _fail(self) -> None:
         if self.away:
             raise self.error
+
+
+class Stuck(Wrapped):
+    """A store whose questions are answered only when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__(InMemoryStore())
+        self.asked, self.answers = threading.Semaphore(0), threading.Event()
+        self.answers.set()
+
+    def stick(self) -> None:
+        self.answers.clear()
+        self.asked = threading.Semaphore(0)
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        self.asked.release()
+        assert self.answers.wait(patience.SECONDS)
+        with super().read() as reading:
+            yield reading
 
 
 def roles(routes: Iterable[Route]) -> dict[str, AccessRole | None]:

@@ -1,5 +1,6 @@
 """Hosts in memory, which do as libvirt's do: with copies, definitions, markers, and failures."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +31,10 @@ ORDER = Order(
 
 def order(act: Act, **more: Any) -> Order:
     return replace(ORDER, act=act, **more)
+
+
+def nothing() -> None:
+    """Nothing happens."""
 
 
 class KilledError(Exception):
@@ -66,11 +71,12 @@ class Host:
 
 
 class Timer:
-    """Time that passes only by waiting; `over` is when SIGTERM comes."""
+    """Time that passes only by waiting, in which things happen; `over` is when SIGTERM comes."""
 
     def __init__(self, over: float = 1e9) -> None:
         self.time = 0.0
         self.over = over
+        self.coming: list[tuple[float, Callable[[], None]]] = []
 
     @property
     def stopping(self) -> bool:
@@ -83,6 +89,8 @@ class Timer:
         self.time += max(seconds, 0.1)
         if self.time > 1e4:
             raise AssertionError("it waits for ever")
+        while self.coming and self.coming[0][0] <= self.time + 1e-6:
+            self.coming.pop(0)[1]()
 
 
 @dataclass
@@ -93,6 +101,8 @@ class Hosts:
         refusals: What libvirt answers to a step, once each: its code and text.
         kill_at: The number of the step that the program does not survive, from 0.
         kill_when: `before` the step, `after` it, or in its `middle`, which a migration has.
+        when_off: What happens when the machine is off, one after another.
+        around: What happens `before` or `after` a step.
     """
 
     hosts: list[Host]
@@ -103,6 +113,8 @@ class Hosts:
     done: list[Step] = field(default_factory=list)
     looks: int = 0
     disks_deleted: bool = False
+    when_off: list[Callable[[], None]] = field(default_factory=list)
+    around: dict[tuple[str, Do], Callable[[], None]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
@@ -124,10 +136,18 @@ class Hosts:
         return [name for name, copy in self.copies if copy.defined]
 
     def look(self, asked: Order) -> tuple[HostSight, ...]:
+        while self.when_off and not self.running:
+            self.when_off.pop()()
         self.looks += 1
         return tuple(_sight(host) for host in self.hosts)
 
     def do(self, asked: Order, step: Step) -> tuple[int, str] | None:
+        self.around.get(("before", step.do), nothing)()
+        refused = self._carry_out(asked, step)
+        self.around.get(("after", step.do), nothing)()
+        return refused
+
+    def _carry_out(self, asked: Order, step: Step) -> tuple[int, str] | None:
         number = len(self.done)
         self.done.append(step)
         dies = number == self.kill_at

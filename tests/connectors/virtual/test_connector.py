@@ -50,15 +50,6 @@ def test_each_event_type_is_carried_out(shop: Workshop, event_type: EventType) -
 
 
 @with_libvirt
-def test_a_machine_without_another_host_stays_and_the_outcome_says_why(shop: Workshop) -> None:
-    moving = task(event_type=EventType.REDEPLOY, vm_ids=(DOMAIN,))
-    outcome = play(connector(shop).perform(moving))
-    assert isinstance(outcome, Outcome)
-    assert (outcome.succeeded, outcome.hosts) == (False, {"web-0": "h1"})
-    assert "exit status" not in outcome.message
-
-
-@with_libvirt
 def test_a_check_of_what_was_not_done_says_so(shop: Workshop) -> None:
     crashing = shop.libvirt("exit 3")
     assert play(crashing.perform(task(vm_ids=(DOMAIN,)))) is Found.UNKNOWN

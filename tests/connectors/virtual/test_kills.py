@@ -152,17 +152,6 @@ def test_a_check_waits_for_a_job_and_then_cannot_tell() -> None:
     assert hosts.timer.time >= program.CHECK_SECONDS
 
 
-def test_the_machine_of_a_migration_whose_last_step_is_missing_is_not_doubled() -> None:
-    hosts = pair()
-    hosts.kill_at, hosts.kill_when = 1, "middle"
-    assert run_killed(hosts, ORDERS["live"])
-    assert hosts.active == ["h1", "h2"]
-    assert hosts["h1"].copy is not None
-    assert hosts["h1"].copy.state is DomainState.PAUSED
-    end = program.carry_out(replace(ORDERS["live"], again=True), hosts, hosts.timer)
-    assert (end.do, hosts.active, hosts.defined) == (Do.DONE, ["h2"], ["h2"])
-
-
 @dataclass
 class HalfMoved(Hosts):
     """A cold move leaves its definition on both hosts, and from then on they go dark by turns.

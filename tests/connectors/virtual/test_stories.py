@@ -6,7 +6,7 @@ with `acts` or `ways` is told of each of these, or of all: `order each`, `way=ea
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,42 +52,6 @@ def told() -> Iterator[Any]:
             yield pytest.param(rows, each, id=f"{title} {each}".strip())
 
 
-class Clock(Timer):
-    """Time that passes only by waiting, in which things happen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.coming: list[tuple[float, Callable[[], None]]] = []
-
-    def wait(self, seconds: float) -> None:
-        super().wait(seconds)
-        while self.coming and self.coming[0][0] <= self.time + 1e-6:
-            self.coming.pop(0)[1]()
-
-
-@dataclass
-class Told(Hosts):
-    """Hosts to which things happen when the machine is off, and before or after a step."""
-
-    when_off: list[Callable[[], None]] = field(default_factory=list)
-    around: dict[tuple[str, Do], Callable[[], None]] = field(default_factory=dict)
-
-    def look(self, asked: Order) -> tuple[HostSight, ...]:
-        while self.when_off and not self.running:
-            self.when_off.pop()()
-        return super().look(asked)
-
-    def do(self, asked: Order, step: Step) -> tuple[int, str] | None:
-        happens = self.around.get(("before", step.do))
-        if happens is not None:
-            happens()
-        refused = super().do(asked, step)
-        happens = self.around.get(("after", step.do))
-        if happens is not None:
-            happens()
-        return refused
-
-
 class Story:
     """A story so far: the hosts, the order, and the last end or step."""
 
@@ -101,8 +65,8 @@ class Story:
 
     def begin(self) -> None:
         """Have the hosts of the beginning."""
-        self.clock = Clock()
-        self.hosts = Told([Host("h1", Copy()), Host("h2")], self.clock)
+        self.clock = Timer()
+        self.hosts = Hosts([Host("h1", Copy()), Host("h2")], self.clock)
 
     def carry_out(self, row: str) -> None:
         """Carry a line out, and compare what comes of it."""
