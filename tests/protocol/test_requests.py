@@ -26,6 +26,7 @@ from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS, Version
 from forewarn.vocabulary import ScopeKind
 from protocol import cases, world
 from protocol.world import EVENT_ID, EVENTS, HEADER, SECRET, World
+from stories import spelled
 
 FILE: Final = Path(__file__).with_name("requests.txt")
 STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
@@ -51,14 +52,6 @@ DOCUMENTS: Final = {
 }
 JSON: Final = "application/json; charset=utf-8"
 OTHER: Final = b"another secret of sixteen bytes"
-
-
-def raw(text: str) -> bytes:
-    """Return the bytes that a word stands for."""
-    many = re.sub(r"<([^<>]+)\*(\d+)>", lambda found: found[1] * int(found[2]), text)
-    return re.sub(
-        rb"\\x([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), many.encode()
-    )
 
 
 class Story:
@@ -109,16 +102,16 @@ class Story:
         body: str = "",
     ) -> HttpRequest:
         """Return a request as a line tells it."""
-        pairs = [raw(word).partition(b":") for word in headers if word]
+        pairs = [spelled(word).partition(b":") for word in headers if word]
         given = tuple((name, value) for name, _, value in pairs)
         if signed is not None:
             given += world.signed(signed.encode(), OTHER if secret else SECRET)
         told = re.sub(
             "events|preview|instance|versions", lambda found: TARGETS[found[0]], target, count=1
         )
-        path = raw(target if target.startswith(("/metadata", "http")) else told)
-        sent = world.approval(EVENT_ID) if body == "A" else raw(body)
-        return HttpRequest(raw(method), path, (() if header else HEADER) + given, sent)
+        path = spelled(target if target.startswith(("/metadata", "http")) else told)
+        sent = world.approval(EVENT_ID) if body == "A" else spelled(body)
+        return HttpRequest(spelled(method), path, (() if header else HEADER) + given, sent)
 
     def ask(self, follows: list[str], method: str, *words: str, **options: str) -> None:
         """Ask, and compare the answer."""
@@ -142,7 +135,7 @@ class Story:
 
     def leads(self, follows: list[str], target: str) -> None:
         """Compare where a target leads."""
-        found = exchange.read_target(raw(target))
+        found = exchange.read_target(spelled(target))
         resource, *facts = follows
         if resource == "nowhere":
             assert found is None
@@ -178,15 +171,15 @@ class Story:
 
     def reads(self, follows: list[str], body: str) -> None:
         """Compare the ids of an approval's body."""
-        assert codec.decode_start_requests(raw(body)) == tuple(
-            raw(each).decode() for each in follows
+        assert codec.decode_start_requests(spelled(body)) == tuple(
+            spelled(each).decode() for each in follows
         )
 
     def refuses(self, follows: list[str], body: str) -> None:
         """Compare what is said of a body that is no approval."""
         with pytest.raises(Malformed) as caught:
-            codec.decode_start_requests(raw(body))
-        assert str(caught.value).startswith(raw(follows[0]).decode())
+            codec.decode_start_requests(spelled(body))
+        assert str(caught.value).startswith(spelled(follows[0]).decode())
         assert len(str(caught.value)) < 150
 
 
@@ -209,11 +202,11 @@ def check(reply: Reply, fact: str) -> None:
     headers = {key.decode().lower().replace("-", "_"): each for key, each in reply.headers}
     match name:
         case "has":
-            assert raw(value) in reply.body
+            assert spelled(value) in reply.body
         case "short":
             assert len(reply.body) < int(value)
         case "body":
-            assert reply.body == raw(value)
+            assert reply.body == spelled(value)
         case "bytes":
             assert world.as_golden(reply) == cases.golden(f"{value}.http")
         case "golden":
