@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -111,7 +111,9 @@ class BookedApprovals:
 
         def decide() -> None:
             unknown = [each for each in event_ids if each not in self.published.get(scope, ())]
-            if self.error is not None:
+            if isinstance(self.error, CancelledError):
+                future.cancel()
+            elif self.error is not None:
                 future.set_exception(self.error)
             elif unknown:
                 message = f"{unknown[0]} was never published in {scope}"

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from forewarn.maintenance.model import Enablement, Policy
-from forewarn.server.guest.connection import UNREAD_BYTES
 from forewarn.server.guest.endpoint import SLICE
 from forewarn.server.guest.limits import BURST_SECONDS, STRANGERS_SHARE, Limits, Reason
 from forewarn.server.guest.listener import PAUSE_SECONDS
@@ -247,21 +246,6 @@ def test_a_request_that_waits_keeps_nothing_but_the_form_of_its_answer(opened: O
     assert answer.headers["connection"] == "keep-alive"
 
 
-def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_had_waited(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.takes = False
-    peer.send(get("/metadata/instance/compute/name?api-version=2021-02-01&format=text"))
-    assert not peer.paused
-    peer.high = len(peer.got)
-    peer.send(waits("2"))
-    plane.publish(3)
-    turn()
-    plane.pass_time(30.1)
-    assert peer.aborted
-    assert plane.counters.refusals[Reason.SLOW_READER] == 1
-
-
 def test_a_change_while_a_delayed_answer_changes_hands_is_not_missed() -> None:
     policy = Policy(enablement=Enablement.FIRST_REQUEST)
     with room.opened(enabling=room.Enabling(policy)) as (plane, turn):
@@ -290,21 +274,6 @@ def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
         assert room.statuses(peer) == [200]
         turn()
         assert {tuple(room.statuses(peer)) for peer in peers} == {(200,)}
-
-
-def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.send(waits())
-    count = UNREAD_BYTES // len(get()) + 1
-    for _ in range(count):
-        assert (peer.got, peer.paused) == (b"", False)
-        peer.send(get())
-    assert peer.paused
-    plane.publish(3)
-    turn()
-    assert not peer.paused
-    assert room.statuses(peer) == [200] * (count + 1)
 
 
 MANY = 500

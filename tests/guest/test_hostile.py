@@ -9,7 +9,6 @@ import threading
 from datetime import timedelta
 
 import pytest
-from structlog.testing import capture_logs
 
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol import refusals
@@ -53,19 +52,6 @@ async def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage() 
         watch.beat()
         assert watch.owed == timedelta(seconds=6)
         assert not watch.may_start()
-
-
-@pytest.mark.parametrize("coding", [True, False])
-def test_a_client_that_leaves_in_mid_body_is_no_fault_of_the_service(coding: bool) -> None:
-    data = post(chunked(APPROVAL, 30), CODED)[:-9] if coding else post()[:-9]
-    with room.opened() as (plane, turn), capture_logs() as log:
-        peer = plane.connect()
-        peer.send(data)
-        peer.abort()
-        turn()
-        assert [line for line in log if line["log_level"] == "error"] == []
-        assert not any(500 in each for each in plane.counters.answers.values())
-        assert len(plane.connections) == 0
 
 
 class Slow:

@@ -13,15 +13,17 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 import stories
-from forewarn.maintenance.model import Changes, Enablement, Policy, Refused
+from forewarn.maintenance.model import Changes, Enablement, Policy, Refused, Sighting
 from forewarn.protocol import codec, exchange
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
@@ -39,6 +41,7 @@ ERRORS: Final = {
     "fail": StoreUnavailable("the disk is full"),
     "break": RuntimeError("a fault of ours"),
     "lose": OutcomeUnknown("no answer to the commit"),
+    "withdraw": CancelledError(),
     "refuse-late": Refused(ErrorCode.TOO_LATE, "too late"),
     "refuse-strangers": Refused(ErrorCode.NOT_ELIGIBLE, "it is on another host"),
 }
@@ -56,6 +59,8 @@ class Story:
 
     def __init__(self, opened: ExitStack) -> None:
         self._opened = opened
+        self.log_ = opened.enter_context(capture_logs())
+        self.said = ""
         self.limits: dict[str, Any] = {}
         self.rate = UNLIMITED
         self.enabling = room.ALWAYS_ON
@@ -136,12 +141,13 @@ class Story:
             chunks = room.chunked((body or room.APPROVAL.decode()).encode(), int(size))
             made = post(chunks, *more, "Transfer-Encoding: chunked")
         elif kind == "signed":
-            machine, *more = given
+            machine = stories.spelled(given[0]).decode()
+            more = given[1:]
             signature = exchange.sign(machine.encode(), secret.encode()).decode()
             signed = f"X-Instance-ID: {machine}", f"X-Instance-ID-Signature: {signature}"
             made = get(target, *signed, *more)
         else:
-            made = post((body or room.APPROVAL.decode()).encode(), *given, target=target)
+            made = post(stories.spelled(body) or room.APPROVAL, *given, target=target)
         self.requests[name] = made.replace(b"HTTP/1.1", b"HTTP/%s" % (version or "1.1").encode())
 
     def connect(self, name: str, at: str = "bridge", **facts: str) -> Peer:
@@ -178,9 +184,12 @@ class Story:
 
     def send_until_paused(self, name: str, word: str) -> None:
         """Send until it is read no further."""
-        while not self.peer(name).paused:
+        for _ in range(10_000):
+            if self.peer(name).paused:
+                return
             self.send(name, word)
             self.turn()
+        pytest.fail("it reads on and on")
 
     def approvals(self, what: str) -> None:
         """Have approvals wait, or fail for a reason that has a name, or be as ever."""
@@ -328,6 +337,28 @@ class Story:
         assert lacks not in body
         found = {each: last.headers.get(each.replace("_", "-"), "") for each in headers}
         assert found == headers
+
+    def seen(self, machine: str, version: str, asked_at: str = "") -> None:
+        """Compare the last sighting of a machine."""
+        found = self.plane.registry.seen(machine) or Sighting(asked_at=room.START, version="")
+        assert found.version == version
+        assert not asked_at or found.asked_at == room.START + stories.elapsed(asked_at)
+
+    def logged(self, *expected: str) -> None:
+        """Compare what was logged of limits since, and how often it was not before."""
+        told = [line for line in self.log_ if "reason" in line]
+        assert [
+            f"{line['reason']}{'@' * bool(line['listener'])}{line['listener']}/{line['address']}"
+            f"*{line['not_logged_before']}"
+            for line in told
+        ] == [*expected]
+        self.said += str(self.log_)
+        self.log_.clear()
+
+    def log(self, has: str = "", lacks: str = "\0") -> None:
+        """Look for words in all that was logged."""
+        assert has in self.said
+        assert lacks not in self.said
 
     def count(self, **counts: str) -> None:
         """Compare what the plane counts."""
