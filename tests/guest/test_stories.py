@@ -23,14 +23,14 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import stories
-from forewarn.maintenance.model import Changes, Enablement, Policy, Refused, Sighting
+from forewarn.maintenance.model import Changes, Enablement, Policy, Profile, Refused, Sighting
 from forewarn.protocol import codec, exchange
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
 from forewarn.server.guest.listener import Listener
-from forewarn.server.guest.machines import Proxies
+from forewarn.server.guest.machines import Proxies, described
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType, Priority, ScopeKind
 from guest import room
 from guest.room import Peer, Room, answers, get, post, statuses
 
@@ -245,8 +245,16 @@ class Story:
         self.places[name] = Listener(address=address, default_vm=default_vm, name=named)
 
     def machine(self, name: str, address: str, scope: str, **facts: str) -> None:
-        """Have a machine be there, or be elsewhere."""
-        self.plane.learn(Changes(machines=(room.machine(name, address, scope=scope, **facts),)))
+        """Have a machine be there, or be elsewhere, with facts of it and of its profile."""
+        profile = {each: facts.pop(each) for each in Profile.__struct_fields__ if each in facts}
+        made = room.machine(name, address, scope=scope, profile=Profile(**profile), **facts)
+        self.plane.learn(Changes(machines=(made,)))
+
+    def described(self, machine_key: str, **facts: str) -> None:
+        """Compare what a machine reads of itself."""
+        machine = self.plane.registry.machines[machine_key]
+        found = described(machine, self.plane.documents.scope(machine.scope))
+        assert {each: stories.said(getattr(found, each)) for each in facts} == facts
 
     def machines(self, *names: str) -> None:
         """Have machines of web be elsewhere, all at once."""
@@ -281,9 +289,10 @@ class Story:
         now = self.plane.clock.monotonic()
         self.peer(name).connection.account.charge(float(seconds), now)
 
-    def scope(self, name: str, incarnation: str, kind: str = "machine") -> None:
+    def scope(self, name: str, incarnation: str, kind: str = "machine", priority: str = "") -> None:
         """Have a scope be there."""
-        scope = room.scope(name, incarnation=int(incarnation), kind=ScopeKind(kind))
+        more = {"priority": Priority(priority)} if priority else {}
+        scope = room.scope(name, incarnation=int(incarnation), kind=ScopeKind(kind), **more)
         self.plane.learn(Changes(scopes=(scope,)))
 
     def note_request(self, scope: str) -> None:
@@ -338,10 +347,10 @@ class Story:
         found = {each: last.headers.get(each.replace("_", "-"), "") for each in headers}
         assert found == headers
 
-    def seen(self, machine: str, version: str, asked_at: str = "") -> None:
+    def seen(self, machine: str, asked_at: str = "", **facts: str) -> None:
         """Compare the last sighting of a machine."""
         found = self.plane.registry.seen(machine) or Sighting(asked_at=room.START, version="")
-        assert found.version == version
+        assert {each: stories.said(getattr(found, each)) for each in facts} == facts
         assert not asked_at or found.asked_at == room.START + stories.elapsed(asked_at)
 
     def logged(self, *expected: str) -> None:
