@@ -92,7 +92,6 @@ class Peer(room.Peer):
         self, connection: Connection, address: str, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.loop = loop
-        self.lost = False
         self.under_way: deque[bytes] = deque()
         self.ends = False
         self.largest_part = 0
@@ -122,31 +121,8 @@ class Peer(room.Peer):
         super().resume_reading()
         self.loop.call_soon(self.deliver)
 
-    def take(self) -> None:
-        before, self.buffered = self.buffered, 0
-        if self.lost or self.aborted:
-            return
-        if before > self.high:
-            self.connection.resume_writing()
-        if self.closing and not self.buffered:
-            self.loop.call_soon(self.lose)
-
-    def close(self) -> None:
-        if not self.closing:
-            self.closing = True
-            if not self.buffered:
-                self.loop.call_soon(self.lose)
-
-    def abort(self) -> None:
-        if not self.aborted:
-            self.closing = self.aborted = True
-            self.loop.call_soon(self.lose)
-
-    def lose(self) -> None:
-        if not self.lost:
-            self.lost = self.closing = True
-            self.buffered = 0
-            self.connection.connection_lost(None)
+    def lose_soon(self) -> None:
+        self.loop.call_soon(self.lose)
 
 
 class Play:

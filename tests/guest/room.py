@@ -284,9 +284,7 @@ class Peer(asyncio.Transport):
         super().__init__({"peername": (address, 40000)})
         self.connection = connection
         self._parts: list[bytes] = []
-        self.closing = False
-        self.ended = False
-        self.aborted = False
+        self.closing = self.ended = self.aborted = self.lost = False
         self.paused = False
         self.takes = True
         self.high = 65536
@@ -309,8 +307,13 @@ class Peer(asyncio.Transport):
 
     def take(self) -> None:
         """Take all that was buffered for it."""
-        self.buffered = 0
-        self.connection.resume_writing()
+        before, self.buffered = self.buffered, 0
+        if self.lost or self.aborted:
+            return
+        if before > self.high:
+            self.connection.resume_writing()
+        if self.closing:
+            self.lose_soon()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.ended, "written after the end"
@@ -348,11 +351,20 @@ class Peer(asyncio.Transport):
         if not self.closing:
             self.closing = True
             if not self.buffered:
-                self.connection.connection_lost(None)
+                self.lose_soon()
 
     def abort(self) -> None:
         if not self.aborted:
             self.closing = self.aborted = True
+            self.lose_soon()
+
+    def lose_soon(self) -> None:
+        self.lose()
+
+    def lose(self) -> None:
+        if not self.lost:
+            self.lost = self.closing = True
+            self.buffered = 0
             self.connection.connection_lost(None)
 
 

@@ -171,6 +171,12 @@ class RelayExchanges(Exchanges):
         assert main.execute(["restore-check", self.service.settings.store.path]) == 0
         self.restart()
 
+    def impossible(self, state: str) -> None:
+        """A relay tells this of itself, and is refused."""
+        told = {relay_feed.STATE_HEADER: state}
+        answer = self.client("relay/h0").ask("GET", relay_feed.HOST_PATH, headers=told)
+        self.compare_answer(answer, "400 {code: invalid}")
+
     def used(self, host: str) -> None:
         """The one token of a host has been used."""
         eventually(lambda: self.service.token_states(host), [True])
