@@ -99,6 +99,7 @@ class BookedApprovals:
         self.book: list[tuple[str, tuple[str, ...], str, str]] = []
         self.waits = False
         self.error: Exception | None = None
+        self.closed = False
         self._waiting: list[Callable[[], None]] = []
         self.asked = asyncio.Event()
         self.turned: list[tuple[str, ...]] = []
@@ -108,6 +109,8 @@ class BookedApprovals:
         self, scope: str, event_ids: tuple[str, ...], *, by: str, address: str
     ) -> Future[Any]:
         future: Future[Any] = Future()
+        if self.closed:
+            raise RuntimeError
 
         def decide() -> None:
             unknown = [each for each in event_ids if each not in self.published.get(scope, ())]

@@ -16,7 +16,7 @@ from forewarn.server.guest import limits
 from forewarn.server.guest.listener import ACCEPTS, RECEIVE_BYTES
 from forewarn.server.guest.machines import Registry
 from guest import room
-from guest.room import APPROVAL, EVENTS, answers, chunked, get, post, statuses
+from guest.room import APPROVAL, EVENTS, answers, get, post, statuses
 from guest.served import GUESTS, HERE, played, serving
 from patience import reached
 
@@ -222,20 +222,6 @@ def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_ch
     assert all(each is None or each.version == "2020-07-01" for each in found)
 
 
-def test_an_approval_that_cannot_even_be_submitted_is_answered_and_holds_up_nobody() -> None:
-    class Closed:
-        def approve(self, *_: object, **__: object) -> "asyncio.Future[None]":
-            raise RuntimeError("the writer is closed")
-
-    with room.opened() as (plane, turn):
-        plane.endpoint.approvals = Closed()
-        peers = [plane.connect() for _ in range(2)]
-        for peer in peers:
-            peer.send(post())
-        turn()
-        assert [statuses(each) for each in peers] == [[500], [500]]
-
-
 @pytest.mark.parametrize("data", [b"no HTTP\r\n\r\n" * 50, post() * 50])
 def test_nothing_more_is_read_of_a_peer_that_has_reset_its_connection(data: bytes) -> None:
     with room.opened() as (plane, turn):
@@ -296,36 +282,6 @@ async def test_little_is_held_of_what_a_connection_sends_before_its_turn() -> No
         assert sum(len(each._unread) for each in connections) <= 20 * 2 * RECEIVE_BYTES
         for _, writer in clients:
             writer.transport.abort()
-
-
-@pytest.mark.parametrize("how", ["lost", "slow", "faulty"])
-def test_a_body_that_never_becomes_whole_leaves_its_room_to_the_next(how: str) -> None:
-    with room.opened() as (plane, turn):
-        stuck = [plane.connect() for _ in range(4)]
-        for peer in stuck:
-            peer.send(post(chunked(LARGE, 4096), CODED)[:8192])
-        gone, waits = plane.connect(), plane.connect()
-        for peer in (gone, waits):
-            peer.send(post(LARGE, "Expect: 100-continue")[: -len(LARGE)])
-        assert (gone.got, waits.got, waits.paused) == (b"", b"", True)
-        plane.pass_time(9.0)
-        gone.abort()
-        match how:
-            case "lost":
-                stuck[0].abort()
-            case "slow":
-                plane.pass_time(2.0)
-                assert statuses(stuck[0]) == [408]
-            case _:
-                stuck[0].send(b"no chunk" * 1024)
-                assert statuses(stuck[0]) == [400]
-        turn()
-        waits.send(LARGE)
-        turn()
-        assert statuses(waits) == [100, 200]
-        for peer in (*stuck, waits):
-            peer.abort()
-        assert waits.connection.account.body_bytes == 0
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells a socket's state")

@@ -138,7 +138,7 @@ class Story:
             made = get(target, *given)
         elif kind == "chunked":
             size, *more = given
-            chunks = room.chunked((body or room.APPROVAL.decode()).encode(), int(size))
+            chunks = room.chunked(stories.spelled(body) or room.APPROVAL, int(size))
             made = post(chunks, *more, "Transfer-Encoding: chunked")
         elif kind == "signed":
             machine = stories.spelled(given[0]).decode()
@@ -195,6 +195,7 @@ class Story:
         """Have approvals wait, or fail for a reason that has a name, or be as ever."""
         self.plane.approvals.waits = what == "wait"
         self.plane.approvals.error = ERRORS.get(what)
+        self.plane.approvals.closed = what == "close"
 
     def publish(
         self, incarnation: str, scope: str = "web", event: str = "", kind: str = "Reboot"
@@ -379,6 +380,7 @@ class Story:
             "in_flight": len(plane.approvals._waiting),
             "turned": ",".join("+".join(each) for each in plane.approvals.turned),
             "known": len(plane.registry._callers),
+            "body_bytes": sum(each.connection.account.body_bytes for each in self.peers.values()),
         }
         known |= {each.replace("-", "_"): plane.counters.refusals[each] for each in Reason}
         assert {name: str(known[name]) for name in counts} == counts
