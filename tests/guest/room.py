@@ -103,7 +103,7 @@ class BookedApprovals:
         self._waiting: list[Callable[[], None]] = []
         self.asked = asyncio.Event()
         self.turned: list[tuple[str, ...]] = []
-        self.learn: Callable[[Collection[str]], None] = lambda _: None
+        self.learn: Callable[[Collection[str]], object] = lambda _: None
 
     def approve(
         self, scope: str, event_ids: tuple[str, ...], *, by: str, address: str
@@ -204,7 +204,8 @@ class Room:
         )
         self.registry.learn(known)
         self.documents.learn(known)
-        self.approvals.learn = self.turn_on
+        # By the changefeed, in a turn of its own.
+        self.approvals.learn = lambda scopes: loop.call_soon(self.turn_on, scopes)
         limiter = Limiter(rate)
         enabler = None
         if enabling.policy.enablement is not model.Enablement.ALWAYS:
