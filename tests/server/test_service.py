@@ -5,8 +5,8 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
 from forewarn.server.sockets import SocketUnusable
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable, StoreUnusable
-from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from patience import eventually
@@ -134,20 +133,6 @@ def test_a_part_whose_rounds_fail_is_told_by_readiness_and_an_alert(tmp_path: Pa
         assert (alert["kind"], alert["about"]) == ("failing", "maintenances")
 
 
-class WriteOnlyAway(Flaky):
-    """A store as a full disk leaves it: it can be read, and every write fails or never ends."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.trouble: Callable[[], object] = lambda: None
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        self.trouble()
-        with super().write() as transaction:
-            yield transaction
-
-
 def health(client: Client) -> tuple[int, float, float]:
     """Return what `/readyz`, `forewarn_ready` and `forewarn_store_up` say."""
     ready = client.ask("GET", "/readyz")
@@ -157,7 +142,7 @@ def health(client: Client) -> tuple[int, float, float]:
 
 
 def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:
-    store = WriteOnlyAway(InMemoryStore())
+    store = Flaky(InMemoryStore())
     go_on = threading.Event()
     with Running(settings_in(tmp_path), store, real=Hurried()) as running:
         client = running.client()
@@ -187,7 +172,7 @@ def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
     def die() -> None:
         raise SystemExit
 
-    store = WriteOnlyAway(InMemoryStore())
+    store = Flaky(InMemoryStore())
 
     def act(running: Running) -> None:
         store.trouble = die
@@ -233,18 +218,15 @@ def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) ->
 
 
 async def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:
-    store = InMemoryStore()
+    store = Flaky(InMemoryStore())
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(Flaky):
-        @contextmanager
-        def write(self) -> Iterator[Transaction]:
-            begun.set()
-            go_on.wait()
-            with super().write() as transaction:
-                yield transaction
+    def trouble() -> None:
+        begun.set()
+        go_on.wait()
 
-    writer = ThreadWriter(Slow(store), SystemClock(), Changefeed())
+    store.trouble = trouble
+    writer = ThreadWriter(store, SystemClock(), Changefeed())
     plane = Plane(writer, guids())
     wanted = msgspec.convert(fleet(), Fleet)
     asking = asyncio.ensure_future(asyncio.wrap_future(plane.apply_fleet(wanted)))
