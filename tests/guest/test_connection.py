@@ -12,13 +12,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from forewarn.maintenance.model import Changes, Refused
+from forewarn.protocol import exchange
 from forewarn.protocol.message import HttpRequest
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, Version
 from forewarn.server.guest import documents
 from forewarn.server.guest.documents import DocumentCache
 from forewarn.server.guest.endpoint import Admitted, Counters, PendingApproval
 from forewarn.server.guest.limits import TURNS, Limits, Reason
-from forewarn.server.guest.machines import Source
+from forewarn.server.guest.machines import Registry, Source
 from forewarn.server.process import MAX_LOGGED
 from forewarn.vocabulary import ErrorCode, EventStatus, ScopeKind
 from guest import room
@@ -82,6 +83,14 @@ def test_a_refused_approval_is_let_go_of_without_the_collector() -> None:
             assert settle(plane)() is None
     finally:
         gc.enable()
+
+
+def test_a_claim_counts_for_nothing_where_no_proxy_is_trusted() -> None:
+    callers = Registry(proxied=True)
+    callers.learn(Changes(machines=(room.machine("web-0", "10.0.0.10"),)))
+    claim = exchange.Claim(b"web-0", exchange.sign(b"web-0", b"the secret of the proxies"))
+    guest = room.source_of(room.BRIDGE)("10.0.0.10")
+    assert callers.find(guest, claim) is Reason.WRONG_SIGNATURE
 
 
 # Documents.

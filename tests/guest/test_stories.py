@@ -66,11 +66,15 @@ class Story:
         self.enabling = room.ALWAYS_ON
         self.requests = {"get": get(), "post": post()}
         self.peers: dict[str, Peer] = {}
-        self.proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+        networks = ("192.0.2.0/24", "fd00:7::/64")
+        self.proxies = Proxies([ipaddress.ip_network(each) for each in networks])
         self.places = {
             "bridge": room.BRIDGE,
             "loopback": Listener(address="127.0.0.1"),
             "proxied": room.Behind(room.BRIDGE, self.proxies),
+            "proxied-loopback": room.Behind(
+                Listener(address="127.0.0.1", default_vm="web-0"), self.proxies
+            ),
         }
         self.trust(SECRET)
         self._plane: Room | None = None

@@ -154,7 +154,8 @@ class RelayStory(Told):
         self.asked = asyncio.ensure_future(self.running.reply(data, ends=False))
 
     async def answered(self) -> room.Answer | None:
-        return await self.asked
+        """Return the answer, for which no guest waits as long as it may."""
+        return await asyncio.wait_for(self.asked, patience.SECONDS / 2)
 
     def is_(self, **told: str) -> None:
         """Compare facts of the relay."""
