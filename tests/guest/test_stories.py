@@ -101,7 +101,13 @@ class Story:
         return self.peers.get(name) or self.connect(name)
 
     def carry_out(self, row: str) -> None:
-        """Carry a line out."""
+        """Carry a line out, or several as often as a line says, each time with the number in it."""
+        if row.startswith("repeat "):
+            _, times, rest = row.split(" ", 2)
+            for number in range(1, int(times) + 1):
+                for each in rest.replace("{}", str(number)).split(" ; "):
+                    self.carry_out(each)
+            return
         verb, words, options = stories.split(row)
         if verb:
             made = VERBS.get(verb) or getattr(Story, verb.replace("-", "_"))
@@ -373,6 +379,11 @@ class Story:
         """Look for words in all that was logged."""
         assert has in self.said
         assert lacks not in self.said
+
+    def dropped(self, *networks: str) -> None:
+        """Compare whose connections the kernel drops."""
+        found = self.plane.connections.filter._dropped
+        assert found == {("", each) for each in networks}
 
     def count(self, **counts: str) -> None:
         """Compare what the plane counts."""
