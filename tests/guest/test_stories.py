@@ -12,9 +12,10 @@ import asyncio
 import ipaddress
 import json
 import re
+import socket
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from forewarn.protocol import codec, exchange
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
 from forewarn.server.guest.listener import Listener
-from forewarn.server.guest.machines import Proxies, described
+from forewarn.server.guest.machines import Proxies, Source, described
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, Priority, ScopeKind
 from guest import room
@@ -66,6 +67,7 @@ class Story:
         self.enabling = room.ALWAYS_ON
         self.requests = {"get": get(), "post": post()}
         self.peers: dict[str, Peer] = {}
+        self.sockets: dict[str, socket.socket] = {}
         networks = ("192.0.2.0/24", "fd00:7::/64")
         self.proxies = Proxies([ipaddress.ip_network(each) for each in networks])
         self.places = {
@@ -183,6 +185,31 @@ class Story:
         if begin is not None:
             data = data[int(begin or 0) : int(end) if end else None]
         return data * int(times or 1)
+
+    def accept(self, name: str, *words: str, gone: str = "", **facts: str) -> None:
+        """Accept a connection whose peer has sent this, and may be gone."""
+        peer, accepted = socket.socketpair()
+        self.sockets[name] = self._opened.enter_context(peer)
+        self.push(name, *words)
+        peer.settimeout(0)
+        if gone:
+            peer.close()
+        source = Source(address=facts.get("from", "10.0.0.10"))
+        self.plane.connections.accept(accepted, source)
+
+    def push(self, name: str, *words: str) -> None:
+        """Send on a real socket."""
+        self.sockets[name].sendall(b"".join(map(self.bytes_of, words)))
+
+    def came(self, name: str, *expected: str, closed: str = "no", has: str = "") -> None:
+        """Compare what has come on a real socket since."""
+        got, found = b"", "no"
+        with suppress(BlockingIOError):
+            while part := self.sockets[name].recv(65536):
+                got += part
+            found = "yes"
+        assert ([str(each) for each in statuses(got)], found) == ([*expected], closed)
+        assert has in got.decode().lower()
 
     def take(self, name: str, what: str, buffers: str = "") -> None:
         """Take nothing of what comes from now on but so many bytes, or all of it again."""
@@ -385,11 +412,19 @@ class Story:
         found = self.plane.connections.filter._dropped
         assert found == {("", each) for each in networks}
 
+    def turns_fail(self, answer: str) -> None:
+        """Have a guest's turn fail by a fault of ours, or be as ever."""
+        watch = self.plane.watch
+        fails: Any = {}.__getitem__
+        self.plane.connections.on_turn = fails if answer == "yes" else watch.turn
+
     def count(self, **counts: str) -> None:
         """Compare what the plane counts."""
         plane = self.plane
         known: dict[str, object] = {
             "open": len(plane.connections),
+            "starting": len(plane.connections._starting),
+            "accepted": plane.counters.accepted,
             "waiting": len(plane.connections.long_polls),
             "approved": len(plane.approvals.book),
             "in_flight": len(plane.approvals._waiting),
@@ -419,6 +454,10 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "decide-last": lambda story: story.plane.approvals._waiting.pop()(),
     "end": lambda story, name: story.peer(name).end(),
     "leave": lambda story, name: story.peer(name).abort(),
+    "hang-up": lambda story, name: story.sockets[name].close(),
+    "charge-strangers": lambda story, seconds: story.plane.connections._strangers_of("").charge(
+        float(seconds), story.plane.clock.monotonic()
+    ),
     "suspend": lambda story: story.plane.connections.suspend(),
     "resume": lambda story: story.plane.connections.resume(),
     "age": lambda story, seconds: setattr(story.plane, "age", int(seconds)),
