@@ -55,6 +55,17 @@ SHOWN: Final = {
 SECRET: Final = "a secret of theirs"
 
 
+class Slow:
+    """A clock by which each look costs a millisecond: what is done between two costs that."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
 class Story:
     """A story so far: the plane, its peers, and the requests that are written down."""
 
@@ -454,6 +465,7 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "decide-last": lambda story: story.plane.approvals._waiting.pop()(),
     "end": lambda story, name: story.peer(name).end(),
     "leave": lambda story, name: story.peer(name).abort(),
+    "costly": lambda story: setattr(story.plane.connections, "monotonic", Slow()),
     "hang-up": lambda story, name: story.sockets[name].close(),
     "charge-strangers": lambda story, seconds: story.plane.connections._strangers_of("").charge(
         float(seconds), story.plane.clock.monotonic()
