@@ -169,6 +169,12 @@ class Story:
         """Compare all that was approved."""
         assert self.there.approved == [tuple(each.split(",")) for each in ids]
 
+    def hold(self, follows: list[str], tags: str, asked: str, incarnation: str) -> None:
+        """Compare for how long an answer is held."""
+        wanted = waiting(*spelled(tags).split(b","), seconds=int(asked))
+        told = exchange.CATCH_UP_SECONDS if follows == ["catch-up"] else float(follows[0])
+        assert exchange.hold_seconds(wanted, int(incarnation)) == told
+
     def reads(self, follows: list[str], body: str) -> None:
         """Compare the ids of an approval's body."""
         assert codec.decode_start_requests(spelled(body)) == tuple(
@@ -275,32 +281,6 @@ def waiting(*tags: bytes, seconds: int = 0) -> exchange.GetDocument:
     return exchange.GetDocument(
         version=NEWEST_VERSION, if_none_match=exchange.IfNoneMatch(tags), wait_seconds=seconds
     )
-
-
-@pytest.mark.parametrize(
-    ("tags", "asked", "incarnation", "seconds"),
-    [
-        ((b"7",), 60, 7, 60),
-        ((b"7",), 1, 7, 1),
-        ((b"7",), 60, 8, 0),
-        ((b"7",), 0, 7, 0),
-        # Who has read a later document waits a moment for it.
-        ((b"8",), 0, 7, exchange.CATCH_UP_SECONDS),
-        ((b"2", b"8"), 0, 7, exchange.CATCH_UP_SECONDS),
-        ((b"7", b"8"), 0, 7, 0),
-        ((b"6",), 0, 7, 0),
-        ((b"9" * 19,), 0, 7, exchange.CATCH_UP_SECONDS),
-        ((b"9" * 20,), 0, 7, 0),
-        ((b"eight",), 0, 7, 0),
-        ((b"-8",), 0, 7, 0),
-        ((b"",), 0, 7, 0),
-        (("\N{SUPERSCRIPT TWO}".encode(),), 0, 0, 0),
-    ],
-)
-def test_an_answer_is_held_while_the_client_has_the_document_or_a_later_one(
-    tags: tuple[bytes, ...], asked: int, incarnation: int, seconds: float
-) -> None:
-    assert exchange.hold_seconds(waiting(*tags, seconds=asked), incarnation) == seconds
 
 
 def test_a_client_that_asks_to_wait_learns_where_the_server_waits() -> None:
