@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from forewarn.maintenance.model import Enablement, Policy
-from forewarn.server.guest.documents import GATHER_SECONDS, SAVE_EVERY
 from forewarn.server.guest.endpoint import MAX_KNOWN_POLLS, MAX_POLL_BYTES, Poll, Polls
 from forewarn.server.guest.limits import UNLIMITED, Rate
 from forewarn.server.guest.listener import Listener
@@ -68,9 +66,6 @@ def polling(chance: random.Random) -> bytes:
     return bytes(written)
 
 
-FIRST = room.Enabling(policy=Policy(enablement=Enablement.FIRST_REQUEST))
-
-
 @pytest.mark.parametrize("first_request", [False, True], ids=["always on", "first request"])
 @pytest.mark.parametrize("rate", [UNLIMITED, Rate(per_second=3, burst=6)], ids=["any", "rated"])
 def test_both_ways_answer_and_do_the_same(first_request: bool, rate: Rate) -> None:
@@ -100,24 +95,6 @@ def test_what_is_remembered_has_a_bound_and_keeps_what_is_asked_for() -> None:
         other = plane.connect()
         other.send(get())
         assert Counting.hits == before + 1
-
-
-def test_who_is_over_the_rate_does_not_keep_its_scope_on() -> None:
-    rate = Rate(per_second=0.001, burst=3)
-    with room.opened(enabling=FIRST, rate=rate, polls=Counting) as (plane, turn):
-        peer = plane.connect()
-        for _ in range(3):
-            peer.send(get())
-            turn()
-        assert Counting.hits == 1
-        turned = [*plane.approvals.turned]
-        plane.pass_time(SAVE_EVERY.total_seconds())
-        peer.send(get())
-        turn()
-        plane.pass_time(GATHER_SECONDS)
-        turn()
-        assert b" 429 " in peer.got
-        assert plane.approvals.turned == turned
 
 
 def test_a_plane_that_stops_remembers_nothing() -> None:
@@ -152,17 +129,3 @@ def test_who_is_named_and_what_is_long_or_old_goes_the_long_way_each_time(
         assert peer.got.count(b"HTTP/1.1 200 OK") == 3
         assert plane.polls._known == {}
         assert Counting.hits == 0
-
-
-def test_what_a_guest_may_ask_no_web_page_may_ask_after_it() -> None:
-    page = get().replace(b"Host: 169.254.169.254", b"Host: example.org")
-    with room.opened() as (plane, turn):
-        for data, status in [(get(), b" 200 "), (page, b" 403 ")]:
-            for _ in range(2):
-                guest = plane.connect("10.0.0.10", harness.GUESTS)
-                guest.send(data)
-                desk = plane.connect("127.0.0.1", LOOPBACK)
-                desk.send(data)
-                turn()
-                assert b" 200 " in guest.got
-                assert status in desk.got
