@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -57,6 +57,18 @@ async def reached(
         await asyncio.sleep(0 if turns < TURNS else PAUSE_SECONDS)
         turns += 1
     return found
+
+
+async def met(attempt: Callable[[], Awaitable[None]]) -> None:
+    """Let the loop go on until what is asserted holds."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            return await attempt()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def settled() -> None:

@@ -78,6 +78,19 @@ def split(row: str) -> tuple[str, list[str], dict[str, str]]:
     return verb, words, options
 
 
+def method(verb: str) -> str:
+    """Return the name of the method for a verb."""
+    return verb.replace("-", "_") + "_" * keyword.iskeyword(verb)
+
+
+def spelled(text: str) -> bytes:
+    r"""Return the bytes that a word stands for: `\xff` is a byte, and `<x*500>` so many x."""
+    many = re.sub(r"<([^<>]+)\*(\d+)>", lambda found: found[1] * int(found[2]), text)
+    return re.sub(
+        rb"\\x([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), many.encode()
+    )
+
+
 def play(name: str, rows: Rows, carry_out: Callable[[str], object]) -> int:
     """Carry the rows of a story out; return how many they are. One that does not hold is named."""
     for number, row in rows:
@@ -134,7 +147,7 @@ class Told:
         names = self.addressed(verb, names)
         refused = options.pop("refused", "").split()
         says, unsaid = options.pop("refused_saying", ""), options.pop("refused_without", "\0")
-        act = getattr(self, verb.replace("-", "_") + "_" * keyword.iskeyword(verb))
+        act = getattr(self, method(verb))
         if not refused:
             act(*names, **options)
             return

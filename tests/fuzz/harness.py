@@ -24,9 +24,15 @@ from typing import Any, Final
 import msgspec
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.server.guest.connection import UNREAD_BYTES, Connection, Stage
+from forewarn.server.guest.connection import (
+    REFUSAL_SECONDS,
+    UNREAD_BYTES,
+    Connection,
+    Stage,
+)
+from forewarn.server.guest.endpoint import Polls
 from forewarn.server.guest.http import _Chunks
-from forewarn.server.guest.limits import Account, Limits
+from forewarn.server.guest.limits import UNLIMITED, Account, Limits, Rate
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies
 from forewarn.store.port import StoreUnavailable
@@ -78,8 +84,12 @@ PEERS: Final = (
     ("192.0.2.7", GUESTS),
     ("127.0.0.1", Listener(address="127.0.0.1")),
     ("127.0.0.7", Listener(address="127.0.0.1", default_vm="web-1")),
+    ("10.0.0.10", Listener(address="169.254.169.254", name="blue")),
 )
-"""Who connects: two machines, a stranger, a trusted proxy, and two by loopback."""
+"""Who connects: two machines, a stranger, a trusted proxy, two by loopback, and one elsewhere."""
+
+BASTION: Final = room.scope("bastion", incarnation=2)
+SHOP: Final = room.machine("shop", "10.0.0.10", listener="blue")
 
 LONG_AFTER: Final = 130.0
 """More than any wait of a connection for its peer."""
@@ -92,7 +102,6 @@ class Peer(room.Peer):
         self, connection: Connection, address: str, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.loop = loop
-        self.lost = False
         self.under_way: deque[bytes] = deque()
         self.ends = False
         self.largest_part = 0
@@ -122,31 +131,8 @@ class Peer(room.Peer):
         super().resume_reading()
         self.loop.call_soon(self.deliver)
 
-    def take(self) -> None:
-        before, self.buffered = self.buffered, 0
-        if self.lost or self.aborted:
-            return
-        if before > self.high:
-            self.connection.resume_writing()
-        if self.closing and not self.buffered:
-            self.loop.call_soon(self.lose)
-
-    def close(self) -> None:
-        if not self.closing:
-            self.closing = True
-            if not self.buffered:
-                self.loop.call_soon(self.lose)
-
-    def abort(self) -> None:
-        if not self.aborted:
-            self.closing = self.aborted = True
-            self.loop.call_soon(self.lose)
-
-    def lose(self) -> None:
-        if not self.lost:
-            self.lost = self.closing = True
-            self.buffered = 0
-            self.connection.connection_lost(None)
+    def lose_soon(self) -> None:
+        self.loop.call_soon(self.lose)
 
 
 class Play:
@@ -157,6 +143,8 @@ class Play:
         tight: Whether the limits are so small that short programs meet them.
         first_request: Whether scopes are off until they are asked for.
         costly: Whether all costs the loop so much that guests use their share of it up.
+        rate: Of each machine.
+        polls: What remembers polls.
     """
 
     def __init__(
@@ -166,17 +154,21 @@ class Play:
         tight: bool,
         first_request: bool,
         costly: bool = False,
+        rate: Rate = UNLIMITED,
+        polls: type[Polls] = Polls,
     ) -> None:
         self.loop = loop
         self.limits = TIGHT if tight else Limits()
         self.raised: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: self.raised.append(context))
         enabling = FIRST_REQUEST if first_request else ALWAYS_ON
-        self.plane = room.Room(loop, self.limits, enabling)
+        self.plane = room.Room(loop, self.limits, enabling, rate, polls)
+        self.plane.learn(Changes(scopes=(BASTION,)))
         self.spent = 0.0
         if costly:
             self.plane.connections.monotonic = self.monotonic
         self.peers: list[Peer] = []
+        self.gone: list[Peer] = []
         self.cut = 0
         self.sent = 0
         self.last = b""
@@ -191,6 +183,9 @@ class Play:
 
     def connect(self, kind: int) -> None:
         """Let another peer connect, or one go on that has."""
+        if len(self.peers) == MAX_PEERS and (lost := [each for each in self.peers if each.lost]):
+            self.peers.remove(lost[0])
+            self.gone.append(lost[0])
         if len(self.peers) < MAX_PEERS:
             address, listener = PEERS[kind % len(PEERS)]
             connection = Connection(self.plane.connections, room.source_of(listener)(address))
@@ -258,7 +253,7 @@ class Play:
             self.peers[-1].put(data, self.cut)
 
     def change(self, kind: int) -> None:
-        """Let the fleet change in one of eight ways."""
+        """Let the fleet change in one of nine ways."""
         web = msgspec.structs.replace(room.SCOPES[0], incarnation=self.incarnation + 1)
         shown = room.operation(room.event(), status=EventStatus.STARTED, not_before=None)
         gone = msgspec.structs.replace(shown, status=EventStatus.COMPLETED)
@@ -275,7 +270,8 @@ class Play:
             lambda: Changes(
                 machines=(web_0,), removed_machines=("bastion",), removed_scopes=("bastion",)
             ),
-            lambda: Changes(machines=(bastion, elsewhere), scopes=(room.SCOPES[1],)),
+            lambda: Changes(machines=(bastion, elsewhere), scopes=(BASTION,)),
+            lambda: Changes(machines=(SHOP,), scopes=(room.scope("shop", incarnation=5),)),
         ]
         changes = ways[kind % len(ways)]()
         if changes.operations:
@@ -355,6 +351,19 @@ class Play:
             in_line = peer.closing or peer.connection._yielded
             assert in_line or peer.connection.deadline > now, peer.connection._stage
 
+    def kept(self) -> object:
+        """Return what is kept of guests for later, and how each connection stands."""
+        plane, callers = self.plane, self.plane.registry._callers.items()
+        return (
+            {key: (each.full_at, each.last_request, each.agent) for key, each in callers},
+            dict(plane.counters.refusals),
+            {name: dict(counts) for name, counts in plane.counters.answers.items()},
+            [*plane.approvals.book],
+            [*plane.approvals.turned],
+            len(plane.connections.long_polls),
+            [(each.closing, each.ended, each.connection.deadline) for each in self.peers],
+        )
+
     def finish(self) -> int:
         """Let everything come to its end, and judge that it has, and what was answered.
 
@@ -381,7 +390,7 @@ class Play:
         assert not len(plane.connections.long_polls)
         left = asyncio.all_tasks(self.loop)
         assert not left, left
-        given = [answers(peer.got) for peer in self.peers]
+        given = [answers(peer.got) for peer in (*self.gone, *self.peers)]
         for each in given:
             self.judge_answers(each)
         return sum(map(len, given))
@@ -476,6 +485,26 @@ def _sent_alone(
         given: list[object] = [answer.lasting for answer in answers(peer.got)]
         # Whether the time of what is unfinished is over when it ends is the same for both.
         return given, (closes, run.plane.approvals.book)
+    finally:
+        _clean(loop)
+
+
+def seen(
+    program: bytes, loop: room.SkippingLoop, **given: Any
+) -> tuple[list[list[object]], list[object]]:
+    """Play a program's steps; return what each peer was answered, and all that was kept by then."""
+    run = Play(loop, tight=False, **given)
+    kept: list[object] = []
+    try:
+        for step in read(program):
+            run.step(step)
+            for _ in range(4):
+                run.turn()
+                loop.ahead += REFUSAL_SECONDS  # a refusal is held back
+            kept.append(run.kept())
+        run.finish()
+        peers = (*run.gone, *run.peers)
+        return [[answer.lasting for answer in answers(peer.got)] for peer in peers], kept
     finally:
         _clean(loop)
 

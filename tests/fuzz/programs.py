@@ -49,6 +49,10 @@ _TEXT = Path(__file__).with_name("tokens.txt").read_text(encoding="utf-8")
 TOKENS = tuple(token(row) for _, row in stories.stories(_TEXT)[""] if not row.startswith("#"))
 """What peers send: whole requests, and the pieces of which they are made."""
 
+_OFTEN = _TEXT.partition("remembered.\n")[2].splitlines()[:8]
+POLLS = tuple(TOKENS.index(token(row)) for row in ("get", *_OFTEN))
+"""The numbers of those that clients ask with most often."""
+
 SECONDS = (0.0, 0.01, 0.5, 1.0, 4.99, 5.0, 9.99, 10.0, 30.0, 60.0, 75.0, 121.0)
 """How long time passes in one step: the limits of a connection's stages, and around them."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -99,19 +99,24 @@ class BookedApprovals:
         self.book: list[tuple[str, tuple[str, ...], str, str]] = []
         self.waits = False
         self.error: Exception | None = None
+        self.closed = False
         self._waiting: list[Callable[[], None]] = []
         self.asked = asyncio.Event()
         self.turned: list[tuple[str, ...]] = []
-        self.learn: Callable[[Collection[str]], None] = lambda _: None
+        self.learn: Callable[[Collection[str]], object] = lambda _: None
 
     def approve(
         self, scope: str, event_ids: tuple[str, ...], *, by: str, address: str
     ) -> Future[Any]:
         future: Future[Any] = Future()
+        if self.closed:
+            raise RuntimeError
 
         def decide() -> None:
             unknown = [each for each in event_ids if each not in self.published.get(scope, ())]
-            if self.error is not None:
+            if isinstance(self.error, CancelledError):
+                future.cancel()
+            elif self.error is not None:
                 future.set_exception(self.error)
             elif unknown:
                 message = f"{unknown[0]} was never published in {scope}"
@@ -199,7 +204,8 @@ class Room:
         )
         self.registry.learn(known)
         self.documents.learn(known)
-        self.approvals.learn = self.turn_on
+        # By the changefeed, in a turn of its own.
+        self.approvals.learn = lambda scopes: loop.call_soon(self.turn_on, scopes)
         limiter = Limiter(rate)
         enabler = None
         if enabling.policy.enablement is not model.Enablement.ALWAYS:
@@ -282,9 +288,7 @@ class Peer(asyncio.Transport):
         super().__init__({"peername": (address, 40000)})
         self.connection = connection
         self._parts: list[bytes] = []
-        self.closing = False
-        self.ended = False
-        self.aborted = False
+        self.closing = self.ended = self.aborted = self.lost = False
         self.paused = False
         self.takes = True
         self.high = 65536
@@ -307,8 +311,13 @@ class Peer(asyncio.Transport):
 
     def take(self) -> None:
         """Take all that was buffered for it."""
-        self.buffered = 0
-        self.connection.resume_writing()
+        before, self.buffered = self.buffered, 0
+        if self.lost or self.aborted:
+            return
+        if before > self.high:
+            self.connection.resume_writing()
+        if self.closing:
+            self.lose_soon()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.ended, "written after the end"
@@ -346,11 +355,20 @@ class Peer(asyncio.Transport):
         if not self.closing:
             self.closing = True
             if not self.buffered:
-                self.connection.connection_lost(None)
+                self.lose_soon()
 
     def abort(self) -> None:
         if not self.aborted:
             self.closing = self.aborted = True
+            self.lose_soon()
+
+    def lose_soon(self) -> None:
+        self.lose()
+
+    def lose(self) -> None:
+        if not self.lost:
+            self.lost = self.closing = True
+            self.buffered = 0
             self.connection.connection_lost(None)
 
 

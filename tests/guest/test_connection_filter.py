@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.maintenance.model import Changes
 from forewarn.server.guest import limits
 from forewarn.server.guest.listener import APPLY_SECONDS, DROP_SECONDS, ConnectionFilter
 from guest import room
-from guest.room import EVENTS, answers, get, statuses
+from guest.room import EVENTS, answers, get
 from guest.served import GUESTS, played, serving
 from patience import reached
 
@@ -125,76 +124,3 @@ async def test_who_is_refused_again_and_again_is_dropped_and_what_it_has_is_serv
         writer.write(get(EVENTS, "Connection: close"))
         assert [each.status for each in answers(await reader.read())] == [200]
         writer.close()
-
-
-def test_who_connects_anew_for_each_request_over_its_rate_is_dropped_sooner() -> None:
-    with room.opened(rate=limits.Rate(per_second=50, burst=100)) as (plane, turn):
-        statuses = []
-        while plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 0:
-            peer = plane.connect()
-            peer.send(get())
-            turn()
-            statuses += [each.status for each in answers(peer.got)]
-            peer.abort()
-        assert statuses[:100] == [200] * 100
-        # Each connection counts for itself too.
-        most = (limits.CONNECTIONS_PER_SECOND - 100) // (limits.REFUSED_RATE + 1)
-        assert statuses[100:] in ([429] * most, [429] * (most + 1))
-
-
-def test_strangers_who_have_all_that_they_may_are_dropped_sooner() -> None:
-    with room.opened(limits.Limits(connections=8)) as (plane, _):
-        for number in range(2):
-            plane.connect(f"10.9.9.{number}")
-        for _ in range(limits.CONNECTIONS_PER_SECOND // limits.REFUSED_STRANGERS):
-            assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 0
-            plane.connect("10.9.9.9")
-        assert plane.counters.refusals[limits.Reason.CONNECTIONS_OF_STRANGERS] == 4
-        assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 1
-
-
-@pytest.mark.parametrize("form", ["fd00::{:x}", "fe80::{:x}%br-blue"])
-def test_a_crowd_of_strangers_and_a_greedy_machine_leave_the_machines_of_their_link_alone(
-    form: str,
-) -> None:
-    fleet = [room.machine(f"m{number}", form.format(number), scope="web") for number in (1, 2)]
-    with room.opened() as (plane, turn):
-        plane.learn(Changes(machines=tuple(fleet)))
-        for number in range(MOST_REFUSED + 5):
-            stranger = plane.connect(form.format(0x100 + number))
-            stranger.send(get())
-            assert statuses(stranger) == [403]
-        dropped = plane.connections.filter._dropped
-        assert dropped == set()
-        for _ in range(MOST_REFUSED + 1):
-            plane.connect(form.format(0x100)).send(get())
-            turn()
-        assert dropped == {("", form.format(0x100))}
-        for _ in range(limits.CONNECTIONS_PER_SECOND + 1):
-            plane.connect(form.format(1)).abort()
-        assert dropped == {("", form.format(0x100)), ("", form.format(1))}
-        neighbour = plane.connect(form.format(2))
-        neighbour.send(get())
-        assert statuses(neighbour) == [200]
-
-
-def test_a_network_without_machines_is_dropped_whole() -> None:
-    with room.opened() as (plane, turn):
-        for number in range(MOST_REFUSED + 1):
-            plane.connect(f"fd00:1::{number:x}").send(get())
-            turn()
-        assert plane.connections.filter._dropped == {("", "fd00:1::/64")}
-
-
-def test_a_machine_may_poll_by_new_connections_and_does_not_pay_later() -> None:
-    with room.opened() as (plane, _):
-        for _ in range(3):
-            for _ in range(limits.CONNECTIONS_PER_SECOND - 1):
-                peer = plane.connect()
-                peer.send(get(EVENTS, "Connection: close"))
-                assert b" 200 OK" in peer.got
-            plane.pass_time(1.0)
-        assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 0
-        for _ in range(limits.CONNECTIONS_PER_SECOND + 1):
-            plane.connect().abort()
-        assert plane.counters.refusals[limits.Reason.CONNECTION_RATE] == 1

@@ -5,15 +5,12 @@ import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
 
 import pytest
 
 from forewarn.maintenance.model import Enablement, Policy
-from forewarn.server.guest.connection import UNREAD_BYTES
 from forewarn.server.guest.endpoint import SLICE
-from forewarn.server.guest.limits import BURST_SECONDS, STRANGERS_SHARE, Limits, Reason
+from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import PAUSE_SECONDS
 from forewarn.server.guest.machines import Source
 from guest import room
@@ -33,27 +30,6 @@ def waits(tag: str = "2", seconds: int = 60, *headers: str, target: str = room.E
 Opened = tuple[room.Room, Callable[[], None]]
 
 
-class Accepting(NamedTuple):
-    """A plane, and what lets its loop do all that it has to."""
-
-    plane: room.Room
-    turn: Callable[[], None]
-
-    def accept(self, data: bytes, source: Source = MACHINE) -> socket.socket:
-        """Accept a connection that has sent this, and return its peer's end."""
-        peer, accepted = socket.socketpair()
-        peer.sendall(data)
-        peer.settimeout(0)
-        self.plane.connections.accept(accepted, source)
-        return peer
-
-
-@contextmanager
-def accepting(limits: Limits | None = None) -> Iterator[Accepting]:
-    with room.opened(limits) as (plane, turn):
-        yield Accepting(plane, turn)
-
-
 def read(peer: socket.socket) -> bytes:
     """Return all that has come."""
     got = b""
@@ -65,92 +41,21 @@ def read(peer: socket.socket) -> bytes:
     return got
 
 
-def statuses(peer: socket.socket) -> list[int]:
-    return [answer.status for answer in answers(read(peer))]
-
-
-def is_closed(peer: socket.socket) -> bool:
-    try:
-        return peer.recv(1) == b""
-    except BlockingIOError:
-        return False
-
-
-def test_a_poll_that_ends_its_connection_needs_no_transport() -> None:
-    with accepting() as scene:
-        for _ in range(2):  # the second one is remembered
-            with scene.accept(CLOSING) as peer:
-                assert statuses(peer) == [200]
-                assert is_closed(peer)
-        assert scene.plane.connections._starting == {}
-        assert len(scene.plane.connections) == 0
-        assert scene.plane.counters.accepted == 2
-
-
-def test_a_stranger_of_a_quiet_service_is_told_who_it_is_and_closed_at_once() -> None:
-    with accepting() as scene, scene.accept(get(), STRANGER) as peer:
-        (answer,) = answers(read(peer))
-        assert answer.status == 403
-        assert b"10.9.9.9" in answer.body
-        assert is_closed(peer)
-        assert scene.plane.connections._starting == {}
-
-
-def test_strangers_over_their_share_are_refused_unread_and_a_machine_is_answered() -> None:
-    with accepting() as scene:
-        with scene.accept(get(), STRANGER) as peer:
-            assert statuses(peer) == [403]
-        strangers = scene.plane.connections._strangers_of("")
-        strangers.charge(BURST_SECONDS * 2, scene.plane.clock.monotonic())
-        judged = scene.plane.counters.refusals[Reason.UNKNOWN_ADDRESS]
-        other = Source(address="10.9.9.10")
-        with scene.accept(get(), other) as peer, scene.accept(CLOSING) as machine:
-            (answer,) = answers(read(peer))
-            assert answer.status == 503
-            assert int(answer.headers["retry-after"]) > 0
-            assert is_closed(peer)
-            scene.turn()
-            assert statuses(machine) == [200]
-        assert scene.plane.counters.refusals[Reason.CONNECTIONS_OF_STRANGERS] == 1
-        assert scene.plane.counters.refusals[Reason.UNKNOWN_ADDRESS] == judged
-        scene.plane.pass_time(2 * BURST_SECONDS / STRANGERS_SHARE)
-        with scene.accept(get(), other) as peer:
-            assert statuses(peer) == [403]
-
-
-def test_a_connection_that_stays_goes_on_with_the_loop_s_transport() -> None:
-    with accepting() as scene, scene.accept(get()) as peer:
-        assert statuses(peer) == [200]
-        for _ in range(3):
-            scene.turn()
-            peer.sendall(get())
-            scene.turn()
-            assert statuses(peer) == [200]
-        peer.sendall(post()[:-1])
-        scene.turn()
-        peer.sendall(post()[-1:])
-        scene.turn()
-        assert statuses(peer) == [200]
-        (connection,) = scene.plane.connections._all
-        connection.abort()
-        scene.turn()
-
-
 def test_what_the_peer_does_not_take_at_once_is_sent_by_the_loop_s_transport() -> None:
     def small(accepted: socket.socket) -> None:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
-    with accepting() as scene:
+    with room.opened() as (plane, turn):
         peer, accepted = socket.socketpair()
         small(accepted)
         peer.settimeout(0)
         last = 60
         peer.sendall(get() * 8 * last)
         peer.shutdown(socket.SHUT_WR)
-        scene.plane.connections.accept(accepted, MACHINE)
+        plane.connections.accept(accepted, MACHINE)
         got = b""
-        while not got or len(scene.plane.connections):
-            scene.turn()
+        while not got or len(plane.connections):
+            turn()
             got += read(peer)
         assert [answer.status for answer in answers(got)] == [200] * 8 * last
         peer.close()
@@ -170,33 +75,6 @@ async def test_what_is_not_to_be_read_yet_is_not_read_by_the_loop_s_transport_ei
             await served.ask(get())
         assert len(connection._unread) < 64 * 1024
         writer.transport.abort()
-
-
-def test_a_peer_that_has_gone_leaves_nothing() -> None:
-    with accepting() as scene:
-        peer, accepted = socket.socketpair()
-        peer.sendall(post())
-        peer.close()
-        scene.plane.connections.accept(accepted, MACHINE)
-        scene.turn()
-        assert len(scene.plane.connections) == 0
-        assert scene.plane.connections._starting == {}
-
-
-def test_a_fault_of_ours_costs_one_connection_alone() -> None:
-    with accepting() as scene:
-        connections = scene.plane.connections
-
-        def fails(*_: object) -> Any:
-            raise RuntimeError
-
-        kept, connections.on_turn = connections.on_turn, fails
-        with scene.accept(get()) as peer:
-            assert is_closed(peer)
-        connections.on_turn = kept
-        with scene.accept(CLOSING) as peer:
-            assert statuses(peer) == [200]
-        assert len(connections) == 0
 
 
 def test_accepts_go_on_once_there_are_file_descriptors_again() -> None:
@@ -247,21 +125,6 @@ def test_a_request_that_waits_keeps_nothing_but_the_form_of_its_answer(opened: O
     assert answer.headers["connection"] == "keep-alive"
 
 
-def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_had_waited(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.takes = False
-    peer.send(get("/metadata/instance/compute/name?api-version=2021-02-01&format=text"))
-    assert not peer.paused
-    peer.high = len(peer.got)
-    peer.send(waits("2"))
-    plane.publish(3)
-    turn()
-    plane.pass_time(30.1)
-    assert peer.aborted
-    assert plane.counters.refusals[Reason.SLOW_READER] == 1
-
-
 def test_a_change_while_a_delayed_answer_changes_hands_is_not_missed() -> None:
     policy = Policy(enablement=Enablement.FIRST_REQUEST)
     with room.opened(enabling=room.Enabling(policy)) as (plane, turn):
@@ -290,21 +153,6 @@ def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
         assert room.statuses(peer) == [200]
         turn()
         assert {tuple(room.statuses(peer)) for peer in peers} == {(200,)}
-
-
-def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(opened: Opened) -> None:
-    plane, turn = opened
-    peer = plane.connect()
-    peer.send(waits())
-    count = UNREAD_BYTES // len(get()) + 1
-    for _ in range(count):
-        assert (peer.got, peer.paused) == (b"", False)
-        peer.send(get())
-    assert peer.paused
-    plane.publish(3)
-    turn()
-    assert not peer.paused
-    assert room.statuses(peer) == [200] * (count + 1)
 
 
 MANY = 500

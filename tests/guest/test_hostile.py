@@ -9,7 +9,6 @@ import threading
 from datetime import timedelta
 
 import pytest
-from structlog.testing import capture_logs
 
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol import refusals
@@ -17,7 +16,7 @@ from forewarn.server.guest import limits
 from forewarn.server.guest.listener import ACCEPTS, RECEIVE_BYTES
 from forewarn.server.guest.machines import Registry
 from guest import room
-from guest.room import APPROVAL, EVENTS, answers, chunked, get, post, statuses
+from guest.room import APPROVAL, EVENTS, answers, get, post, statuses
 from guest.served import GUESTS, HERE, played, serving
 from patience import reached
 
@@ -53,90 +52,6 @@ async def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage() 
         watch.beat()
         assert watch.owed == timedelta(seconds=6)
         assert not watch.may_start()
-
-
-@pytest.mark.parametrize("coding", [True, False])
-def test_a_client_that_leaves_in_mid_body_is_no_fault_of_the_service(coding: bool) -> None:
-    data = post(chunked(APPROVAL, 30), CODED)[:-9] if coding else post()[:-9]
-    with room.opened() as (plane, turn), capture_logs() as log:
-        peer = plane.connect()
-        peer.send(data)
-        peer.abort()
-        turn()
-        assert [line for line in log if line["log_level"] == "error"] == []
-        assert not any(500 in each for each in plane.counters.answers.values())
-        assert len(plane.connections) == 0
-
-
-class Slow:
-    """A clock by which each look costs a millisecond: what is done between two costs that."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 0.001
-        return self.now
-
-
-def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
-    with room.opened() as (plane, turn):
-        plane.connections.monotonic = Slow()
-        greedy = [plane.connect() for _ in range(8)]
-        for _ in range(30):
-            for peer in greedy:
-                peer.send(post(b"{}"))
-            turn()
-        assert plane.counters.refusals[limits.Reason.LOOP_SHARE] > 0
-        before = [len(statuses(each)) for each in greedy]
-        for peer in greedy:
-            peer.send(post(b"{}"))
-        assert [len(statuses(each)) for each in greedy] == before
-        assert all(each.paused for each in greedy)
-        other = plane.connect("10.0.0.11")
-        other.send(post(b"{}"))
-        assert statuses(other) == [400]
-        turn()
-        assert [len(statuses(each)) for each in greedy] == [each + 1 for each in before]
-        assert not any(each.paused for each in greedy)
-
-
-def test_strangers_share_one_budget_and_a_machine_is_answered_beside_them() -> None:
-    with room.opened() as (plane, turn):
-        plane.connections.monotonic = Slow()
-        crowd = [plane.connect(f"10.9.9.{number}") for number in range(40)]
-        for peer in crowd:
-            peer.send(get())
-        answered = [bool(peer.got) for peer in crowd]
-        assert any(answered)
-        assert not all(answered)  # none of them has used a guest's share
-        machine = plane.connect()
-        machine.send(get())
-        assert statuses(machine) == [200]
-        turn()
-        turn()
-        assert {tuple(statuses(peer)) for peer in crowd} == {(403,)}
-
-
-def test_guests_within_their_shares_take_turns_when_together_they_use_too_much() -> None:
-    names = [f"m{number}" for number in range(40)]
-    fleet = [
-        room.machine(name, f"10.0.1.{number}", scope="web") for number, name in enumerate(names)
-    ]
-    with room.opened() as (plane, turn):
-        plane.learn(Changes(machines=tuple(fleet)))
-        peers = [plane.connect(machine.address) for machine in fleet]
-        peers[0].send(post(b"{}"))
-        assert statuses(peers[0]) == [400]
-        for peer in peers[1:]:
-            peer.connection.account.charge(limits.BURST_SECONDS / 2, plane.clock.monotonic())
-            peer.send(post(b"{}"))
-        answered = [bool(peer.got) for peer in peers]
-        assert any(answered)
-        assert not all(answered)
-        turn()
-        turn()
-        assert {tuple(statuses(peer)) for peer in peers} == {(400,)}
 
 
 @played
@@ -236,20 +151,6 @@ def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_ch
     assert all(each is None or each.version == "2020-07-01" for each in found)
 
 
-def test_an_approval_that_cannot_even_be_submitted_is_answered_and_holds_up_nobody() -> None:
-    class Closed:
-        def approve(self, *_: object, **__: object) -> "asyncio.Future[None]":
-            raise RuntimeError("the writer is closed")
-
-    with room.opened() as (plane, turn):
-        plane.endpoint.approvals = Closed()
-        peers = [plane.connect() for _ in range(2)]
-        for peer in peers:
-            peer.send(post())
-        turn()
-        assert [statuses(each) for each in peers] == [[500], [500]]
-
-
 @pytest.mark.parametrize("data", [b"no HTTP\r\n\r\n" * 50, post() * 50])
 def test_nothing_more_is_read_of_a_peer_that_has_reset_its_connection(data: bytes) -> None:
     with room.opened() as (plane, turn):
@@ -310,36 +211,6 @@ async def test_little_is_held_of_what_a_connection_sends_before_its_turn() -> No
         assert sum(len(each._unread) for each in connections) <= 20 * 2 * RECEIVE_BYTES
         for _, writer in clients:
             writer.transport.abort()
-
-
-@pytest.mark.parametrize("how", ["lost", "slow", "faulty"])
-def test_a_body_that_never_becomes_whole_leaves_its_room_to_the_next(how: str) -> None:
-    with room.opened() as (plane, turn):
-        stuck = [plane.connect() for _ in range(4)]
-        for peer in stuck:
-            peer.send(post(chunked(LARGE, 4096), CODED)[:8192])
-        gone, waits = plane.connect(), plane.connect()
-        for peer in (gone, waits):
-            peer.send(post(LARGE, "Expect: 100-continue")[: -len(LARGE)])
-        assert (gone.got, waits.got, waits.paused) == (b"", b"", True)
-        plane.pass_time(9.0)
-        gone.abort()
-        match how:
-            case "lost":
-                stuck[0].abort()
-            case "slow":
-                plane.pass_time(2.0)
-                assert statuses(stuck[0]) == [408]
-            case _:
-                stuck[0].send(b"no chunk" * 1024)
-                assert statuses(stuck[0]) == [400]
-        turn()
-        waits.send(LARGE)
-        turn()
-        assert statuses(waits) == [100, 200]
-        for peer in (*stuck, waits):
-            peer.abort()
-        assert waits.connection.account.body_bytes == 0
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells a socket's state")

@@ -188,21 +188,6 @@ async def test_an_address_in_use_is_told_in_one_line_and_no_listener_stays_open(
             assert served.at == (first,)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
-@played
-async def test_an_address_that_comes_later_keeps_no_other_listener_from_serving() -> None:
-    late, here = (Listener(address=at, port=0) for at in ("192.0.2.1", "127.0.0.1"))
-    async with serving(late, here) as served:
-        assert [each.address for each in served.at] == ["192.0.2.1", "127.0.0.1"]
-
-
-@played
-async def test_an_interface_that_comes_later_keeps_no_other_listener_from_serving() -> None:
-    late, here = (Listener(address=at, port=0) for at in ("fe80::a9fe:a9fe%br-none", "127.0.0.1"))
-    async with serving(late, here) as served:
-        assert [each.status for each in await served.ask(get(), 1)] == [200]
-
-
 AT_A_BRIDGE = """
 import asyncio
 from forewarn.maintenance.model import Changes

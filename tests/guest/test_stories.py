@@ -12,23 +12,26 @@ import asyncio
 import ipaddress
 import json
 import re
+import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 import stories
-from forewarn.maintenance.model import Changes, Enablement, Policy, Refused
+from forewarn.maintenance.model import Changes, Enablement, Policy, Profile, Refused, Sighting
 from forewarn.protocol import codec, exchange
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate, Reason
 from forewarn.server.guest.listener import Listener
-from forewarn.server.guest.machines import Proxies
+from forewarn.server.guest.machines import Proxies, Source, described
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType, Priority, ScopeKind
 from guest import room
 from guest.room import Peer, Room, answers, get, post, statuses
 
@@ -39,6 +42,7 @@ ERRORS: Final = {
     "fail": StoreUnavailable("the disk is full"),
     "break": RuntimeError("a fault of ours"),
     "lose": OutcomeUnknown("no answer to the commit"),
+    "withdraw": CancelledError(),
     "refuse-late": Refused(ErrorCode.TOO_LATE, "too late"),
     "refuse-strangers": Refused(ErrorCode.NOT_ELIGIBLE, "it is on another host"),
 }
@@ -51,21 +55,39 @@ SHOWN: Final = {
 SECRET: Final = "a secret of theirs"
 
 
+class Slow:
+    """A clock by which each look costs a millisecond: what is done between two costs that."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
 class Story:
     """A story so far: the plane, its peers, and the requests that are written down."""
 
     def __init__(self, opened: ExitStack) -> None:
         self._opened = opened
+        self.log_ = opened.enter_context(capture_logs())
+        self.said = ""
         self.limits: dict[str, Any] = {}
         self.rate = UNLIMITED
         self.enabling = room.ALWAYS_ON
         self.requests = {"get": get(), "post": post()}
         self.peers: dict[str, Peer] = {}
-        self.proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+        self.sockets: dict[str, socket.socket] = {}
+        networks = ("192.0.2.0/24", "fd00:7::/64")
+        self.proxies = Proxies([ipaddress.ip_network(each) for each in networks])
         self.places = {
             "bridge": room.BRIDGE,
             "loopback": Listener(address="127.0.0.1"),
             "proxied": room.Behind(room.BRIDGE, self.proxies),
+            "proxied-loopback": room.Behind(
+                Listener(address="127.0.0.1", default_vm="web-0"), self.proxies
+            ),
         }
         self.trust(SECRET)
         self._plane: Room | None = None
@@ -92,7 +114,13 @@ class Story:
         return self.peers.get(name) or self.connect(name)
 
     def carry_out(self, row: str) -> None:
-        """Carry a line out."""
+        """Carry a line out, or several as often as a line says, each time with the number in it."""
+        if row.startswith("repeat "):
+            _, times, rest = row.split(" ", 2)
+            for number in range(1, int(times) + 1):
+                for each in rest.replace("{}", str(number)).split(" ; "):
+                    self.carry_out(each)
+            return
         verb, words, options = stories.split(row)
         if verb:
             made = VERBS.get(verb) or getattr(Story, verb.replace("-", "_"))
@@ -133,15 +161,16 @@ class Story:
             made = get(target, *given)
         elif kind == "chunked":
             size, *more = given
-            chunks = room.chunked((body or room.APPROVAL.decode()).encode(), int(size))
+            chunks = room.chunked(stories.spelled(body) or room.APPROVAL, int(size))
             made = post(chunks, *more, "Transfer-Encoding: chunked")
         elif kind == "signed":
-            machine, *more = given
+            machine = stories.spelled(given[0]).decode()
+            more = given[1:]
             signature = exchange.sign(machine.encode(), secret.encode()).decode()
             signed = f"X-Instance-ID: {machine}", f"X-Instance-ID-Signature: {signature}"
             made = get(target, *signed, *more)
         else:
-            made = post((body or room.APPROVAL.decode()).encode(), *given, target=target)
+            made = post(stories.spelled(body) or room.APPROVAL, *given, target=target)
         self.requests[name] = made.replace(b"HTTP/1.1", b"HTTP/%s" % (version or "1.1").encode())
 
     def connect(self, name: str, at: str = "bridge", **facts: str) -> Peer:
@@ -168,6 +197,31 @@ class Story:
             data = data[int(begin or 0) : int(end) if end else None]
         return data * int(times or 1)
 
+    def accept(self, name: str, *words: str, gone: str = "", **facts: str) -> None:
+        """Accept a connection whose peer has sent this, and may be gone."""
+        peer, accepted = socket.socketpair()
+        self.sockets[name] = self._opened.enter_context(peer)
+        self.push(name, *words)
+        peer.settimeout(0)
+        if gone:
+            peer.close()
+        source = Source(address=facts.get("from", "10.0.0.10"))
+        self.plane.connections.accept(accepted, source)
+
+    def push(self, name: str, *words: str) -> None:
+        """Send on a real socket."""
+        self.sockets[name].sendall(b"".join(map(self.bytes_of, words)))
+
+    def came(self, name: str, *expected: str, closed: str = "no", has: str = "") -> None:
+        """Compare what has come on a real socket since."""
+        got, found = b"", "no"
+        with suppress(BlockingIOError):
+            while part := self.sockets[name].recv(65536):
+                got += part
+            found = "yes"
+        assert ([str(each) for each in statuses(got)], found) == ([*expected], closed)
+        assert has in got.decode().lower()
+
     def take(self, name: str, what: str, buffers: str = "") -> None:
         """Take nothing of what comes from now on but so many bytes, or all of it again."""
         peer = self.peer(name)
@@ -178,14 +232,18 @@ class Story:
 
     def send_until_paused(self, name: str, word: str) -> None:
         """Send until it is read no further."""
-        while not self.peer(name).paused:
+        for _ in range(10_000):
+            if self.peer(name).paused:
+                return
             self.send(name, word)
             self.turn()
+        pytest.fail("it reads on and on")
 
     def approvals(self, what: str) -> None:
         """Have approvals wait, or fail for a reason that has a name, or be as ever."""
         self.plane.approvals.waits = what == "wait"
         self.plane.approvals.error = ERRORS.get(what)
+        self.plane.approvals.closed = what == "close"
 
     def publish(
         self, incarnation: str, scope: str = "web", event: str = "", kind: str = "Reboot"
@@ -236,8 +294,16 @@ class Story:
         self.places[name] = Listener(address=address, default_vm=default_vm, name=named)
 
     def machine(self, name: str, address: str, scope: str, **facts: str) -> None:
-        """Have a machine be there, or be elsewhere."""
-        self.plane.learn(Changes(machines=(room.machine(name, address, scope=scope, **facts),)))
+        """Have a machine be there, or be elsewhere, with facts of it and of its profile."""
+        profile = {each: facts.pop(each) for each in Profile.__struct_fields__ if each in facts}
+        made = room.machine(name, address, scope=scope, profile=Profile(**profile), **facts)
+        self.plane.learn(Changes(machines=(made,)))
+
+    def described(self, machine_key: str, **facts: str) -> None:
+        """Compare what a machine reads of itself."""
+        machine = self.plane.registry.machines[machine_key]
+        found = described(machine, self.plane.documents.scope(machine.scope))
+        assert {each: stories.said(getattr(found, each)) for each in facts} == facts
 
     def machines(self, *names: str) -> None:
         """Have machines of web be elsewhere, all at once."""
@@ -272,9 +338,10 @@ class Story:
         now = self.plane.clock.monotonic()
         self.peer(name).connection.account.charge(float(seconds), now)
 
-    def scope(self, name: str, incarnation: str, kind: str = "machine") -> None:
+    def scope(self, name: str, incarnation: str, kind: str = "machine", priority: str = "") -> None:
         """Have a scope be there."""
-        scope = room.scope(name, incarnation=int(incarnation), kind=ScopeKind(kind))
+        more = {"priority": Priority(priority)} if priority else {}
+        scope = room.scope(name, incarnation=int(incarnation), kind=ScopeKind(kind), **more)
         self.plane.learn(Changes(scopes=(scope,)))
 
     def note_request(self, scope: str) -> None:
@@ -329,16 +396,52 @@ class Story:
         found = {each: last.headers.get(each.replace("_", "-"), "") for each in headers}
         assert found == headers
 
+    def seen(self, machine: str, asked_at: str = "", **facts: str) -> None:
+        """Compare the last sighting of a machine."""
+        found = self.plane.registry.seen(machine) or Sighting(asked_at=room.START, version="")
+        assert {each: stories.said(getattr(found, each)) for each in facts} == facts
+        assert not asked_at or found.asked_at == room.START + stories.elapsed(asked_at)
+
+    def logged(self, *expected: str) -> None:
+        """Compare what was logged of limits since, and how often it was not before."""
+        told = [line for line in self.log_ if "reason" in line]
+        assert [
+            f"{line['reason']}{'@' * bool(line['listener'])}{line['listener']}/{line['address']}"
+            f"*{line['not_logged_before']}"
+            for line in told
+        ] == [*expected]
+        self.said += str(self.log_)
+        self.log_.clear()
+
+    def log(self, has: str = "", lacks: str = "\0") -> None:
+        """Look for words in all that was logged."""
+        assert has in self.said
+        assert lacks not in self.said
+
+    def dropped(self, *networks: str) -> None:
+        """Compare whose connections the kernel drops."""
+        found = self.plane.connections.filter._dropped
+        assert found == {("", each) for each in networks}
+
+    def turns_fail(self, answer: str) -> None:
+        """Have a guest's turn fail by a fault of ours, or be as ever."""
+        watch = self.plane.watch
+        fails: Any = {}.__getitem__
+        self.plane.connections.on_turn = fails if answer == "yes" else watch.turn
+
     def count(self, **counts: str) -> None:
         """Compare what the plane counts."""
         plane = self.plane
         known: dict[str, object] = {
             "open": len(plane.connections),
+            "starting": len(plane.connections._starting),
+            "accepted": plane.counters.accepted,
             "waiting": len(plane.connections.long_polls),
             "approved": len(plane.approvals.book),
             "in_flight": len(plane.approvals._waiting),
             "turned": ",".join("+".join(each) for each in plane.approvals.turned),
             "known": len(plane.registry._callers),
+            "body_bytes": sum(each.connection.account.body_bytes for each in self.peers.values()),
         }
         known |= {each.replace("-", "_"): plane.counters.refusals[each] for each in Reason}
         assert {name: str(known[name]) for name in counts} == counts
@@ -362,6 +465,11 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "decide-last": lambda story: story.plane.approvals._waiting.pop()(),
     "end": lambda story, name: story.peer(name).end(),
     "leave": lambda story, name: story.peer(name).abort(),
+    "costly": lambda story: setattr(story.plane.connections, "monotonic", Slow()),
+    "hang-up": lambda story, name: story.sockets[name].close(),
+    "charge-strangers": lambda story, seconds: story.plane.connections._strangers_of("").charge(
+        float(seconds), story.plane.clock.monotonic()
+    ),
     "suspend": lambda story: story.plane.connections.suspend(),
     "resume": lambda story: story.plane.connections.resume(),
     "age": lambda story, seconds: setattr(story.plane, "age", int(seconds)),

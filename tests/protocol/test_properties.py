@@ -72,48 +72,6 @@ def test_what_a_version_shows_is_what_clients_read(
     assert codec.decode_listing(body) == as_shown(document, version)
 
 
-ADDED = {
-    "Description": "2019-04-01",
-    "EventSource": "2019-08-01",
-    "DurationInSeconds": "2020-07-01",
-}
-ALWAYS = ["EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore"]
-FIRST_SHOWN = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
-
-
-@given(DOCUMENTS, SOME_VERSION)
-def test_no_version_shows_what_came_later(document: EventsDocument, version: Version) -> None:
-    content = json.loads(codec.encode_document(document, version))
-    assert list(content) == ["DocumentIncarnation", "Events"]
-    keys = ALWAYS + [key for key, since in ADDED.items() if since <= version.name]
-    for event in content["Events"]:
-        assert list(event) == keys
-        assert FIRST_SHOWN.get(event["EventType"], "") <= version.name
-        assert event["EventStatus"] in {"Scheduled", "Started"}
-        assert (event["NotBefore"] == "") is (event["EventStatus"] == "Started")
-
-
-@given(DOCUMENTS)
-def test_incarnation_ids_and_order_are_the_same_in_all_versions(document: EventsDocument) -> None:
-    ids = [event.event_id for event in document.events]
-    for version in VERSIONS:
-        read = codec.decode_listing(codec.encode_document(document, version))
-        assert read.incarnation == document.incarnation
-        shown = [event.event_id for event in read.events]
-        known = {e.event_id for e in document.events if e.event_type in version.event_types}
-        assert shown == [event_id for event_id in ids if event_id in known]
-
-
-@given(DOCUMENTS)
-def test_names_differ_by_the_previews_underscore_alone(document: EventsDocument) -> None:
-    preview, later = (
-        json.loads(codec.encode_document(document, version))["Events"] for version in VERSIONS[:2]
-    )
-    prefix = "" if document.cloud_service else "_"
-    for old, new in zip(preview, later, strict=True):
-        assert old["Resources"] == [prefix + name for name in new["Resources"]]
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20))
 def test_approvals_survive_encode_and_decode_but_for_case_and_doubles(ids: list[str]) -> None:
     read = codec.decode_start_requests(codec.encode_start_requests(ids))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import stories
 from forewarn.protocol import codec
-from forewarn.protocol.versions import VERSIONS, EventsDocument, ScheduledEvent, Version
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 MOMENT = datetime(2016, 9, 19, 18, 29, 47, tzinfo=UTC)
@@ -25,36 +24,6 @@ def body(*events: Any, **document: Any) -> bytes:
 def only(**facts: Any) -> codec.Listed:
     (event,) = codec.decode_listing(body(EVENT | facts)).events
     return event
-
-
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-def test_every_published_version_is_read(version: Version) -> None:
-    event = ScheduledEvent(
-        event_id=EVENT["EventId"],
-        status=EventStatus.SCHEDULED,
-        event_type=EventType.FREEZE,
-        resources=("web-0", "web-1"),
-        not_before=MOMENT,
-        description="why",
-        source=EventSource.PLATFORM,
-        duration_seconds=9,
-    )
-    document = EventsDocument(incarnation=7, events=(event,))
-    listing = codec.decode_listing(codec.encode_document(document, version))
-    (seen,) = listing.events
-    assert listing.incarnation == 7
-    assert (seen.event_id, seen.status, seen.event_type) == (
-        EVENT["EventId"],
-        "Scheduled",
-        "Freeze",
-    )
-    assert seen.not_before == MOMENT
-    assert codec.concerns(seen.resources, "WEB-1")
-    assert not codec.concerns(seen.resources, "web-2")
-    shown = version.fields
-    assert seen.description == ("why" if "description" in shown else None)
-    assert seen.source == ("Platform" if "source" in shown else None)
-    assert seen.duration_seconds == (9 if "duration_seconds" in shown else None)
 
 
 def read(kind: str, written: str) -> str:
@@ -165,6 +134,11 @@ def test_words_are_known_in_any_case_and_kept_where_they_are_not_known() -> None
     assert event.source is EventSource.USER
     other = only(EventStatus="Paused", EventType="Teleport", EventSource="Weather")
     assert (other.status, other.event_type, other.source) == ("Paused", "Teleport", "Weather")
+
+
+def test_an_event_concerns_the_machines_that_it_names_in_any_case() -> None:
+    assert codec.concerns(("web-0", "web-1"), "WEB-1")
+    assert not codec.concerns(("web-0", "web-1"), "web-2")
 
 
 def test_an_event_that_is_listed_twice_is_one() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,24 @@ GUESTS = Listener(address="0.0.0.0", port=0)
 SCOPES = (room.SCOPES[0], room.SCOPES[1])
 
 
-class ShortPauses(SystemClock):
-    """The machine's time, but whoever pauses does so for a twentieth of it.
+class AheadClock(SystemClock):
+    """The machine's time, moved ahead by hand; its time of day may be wrong, and pauses short.
 
-    Of no use to a test in which something must come before a pause is over.
+    Short ones are of no use where something must come before a pause is over.
     """
 
+    def __init__(self, haste: float = 20.0, wrong_by: timedelta = timedelta(0)) -> None:
+        self.haste, self.wrong_by = haste, wrong_by
+        self.ahead = 0.0
+
+    def now(self) -> datetime:
+        return super().now() + self.wrong_by + timedelta(seconds=self.ahead)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
     async def wait(self, seconds: float, wake: asyncio.Event) -> None:
-        await super().wait(seconds / 20, wake)
+        await super().wait(seconds / self.haste, wake)
 
 
 def filled(host: str = "h1") -> StandIn:
@@ -82,12 +93,13 @@ class Running:
         assert found is not None
         return found
 
-    async def reply(self, data: bytes | None = None) -> Answer | None:
+    async def reply(self, data: bytes | None = None, *, ends: bool = True) -> Answer | None:
         """Return the answer; None where the connection was closed without one."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(get() if data is None else data)
-            writer.write_eof()
+            if ends:
+                writer.write_eof()
             got = await reader.read()
         except ConnectionError:
             return None
@@ -114,7 +126,7 @@ def made(own: HostRelaySettings, clock: SystemClock | None = None) -> Running:
         mint=lambda: "00000000-0000-4000-8000-a3c5e7091b2d",
         chance=lambda: 0.0,
         handed_over=HandedOver(),
-        clock=clock or ShortPauses(),
+        clock=clock or AheadClock(),
     )
     return Running(relay)
 

@@ -63,13 +63,14 @@ class StandIn:
         """Each connection has one answer, as behind some proxies."""
         self.connections: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
-        self.port = 0
+        self.scheme, self.port = "http", 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self.scheme = "https" if tls else "http"
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -77,9 +78,13 @@ class StandIn:
         if self._server is not None:
             self._server.close()
             self._server = None
+        self.drop()
+        await asyncio.sleep(0)
+
+    def drop(self) -> None:
+        """Cut all connections off."""
         for writer in list(self.connections):
             writer.transport.abort()
-        await asyncio.sleep(0)
 
     def hold(self, machines: list[Machine], changes: Changes) -> None:
         self.documents.learn(changes)

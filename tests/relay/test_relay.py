@@ -1,10 +1,13 @@
-"""The relay in front of a service: what guests are answered, whatever becomes of the service."""
+"""The relay beside its stories: threads, the disk, clocks, and what asks its replicas."""
 
 import asyncio
-import json
+import contextlib
+import errno
 import os
+import socket
 import threading
-from datetime import datetime, timedelta
+from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +15,26 @@ import pytest
 from msgspec.structs import replace
 
 import patience
+from builders import NOW
+from client.scripted import document, losing, message, serving
+from forewarn.client.transport import PROBES, RequestFailed
 from forewarn.clock import SystemClock
-from forewarn.maintenance.model import Changes
-from forewarn.protocol import codec
-from forewarn.relay import cache
+from forewarn.control.replicas import SharedSightings
+from forewarn.maintenance.model import Changes, Sighting
+from forewarn.protocol.message import Reply
+from forewarn.relay import cache, streams
 from forewarn.relay.cache import REVOKED_SECONDS, HostDocuments, StateFile, StateUnusable
+from forewarn.relay.forwarding import Forwarding
+from forewarn.relay.settings import ReplicaAddress, UpstreamSettings, replica
+from forewarn.relay.streams import ReplicaConnection
+from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import GuestRules
 from guest import room
-from guest.room import get, post
+from guest.room import EVENT_ID, get, post
 from patience import reached
 from relay import running
 from relay.running import filled, made, relayed, relaying, settings, started
-from relay.standin import Answer, Request, StandIn
+from relay.standin import Answer, Other, Request, StandIn
 
 HALF_AN_HOUR = 1800.0
 """By a clock that is taken wrongly, an age is wrong by an hour here, or more."""
@@ -34,112 +44,6 @@ def newer(standin: StandIn, incarnation: int) -> None:
     """Let the scope have another incarnation."""
     changed = replace(standin.documents.scope("web"), incarnation=incarnation)
     standin.learn(Changes(scopes=(changed,)))
-
-
-async def test_guests_read_by_a_relay_what_the_service_has_and_its_changes(tmp_path: Path) -> None:
-    async with relayed(tmp_path) as (service, relay):
-        answer = await relay.ask()
-        assert json.loads(answer.body)["Events"][0]["EventId"] == room.EVENT_ID
-        assert "age" not in answer.headers
-        newer(service, 3)
-        await reached(lambda: relay.relay._held.documents["web"].scope.incarnation == 3)
-        assert await relay.incarnation() == "3"
-        assert service.etags[0] == ""
-        assert set(service.etags[1:]) == {"e1", "e2"}
-
-
-async def test_an_approval_is_answered_once_the_service_has_it(tmp_path: Path) -> None:
-    async with relayed(tmp_path) as (service, relay):
-        assert await relay.status(post()) == 200
-        (approval,) = service.approvals
-        assert (approval.machine, approval.event_ids) == ("web-0", (room.EVENT_ID,))
-        assert (approval.address, approval.version) == ("127.0.0.1", "2020-07-01")
-        unknown = b'{"StartRequests":[{"EventId":"%s"}]}' % (b"A" * 36)
-        assert await relay.status(post(unknown)) == 400
-        service.machines.clear()
-        assert await relay.status(post()) == 403
-
-
-async def test_an_approval_goes_to_the_next_replica_if_one_does_not_answer(tmp_path: Path) -> None:
-    one, two = filled(), filled()
-
-    async def cut_off(request: Request) -> Answer | None:
-        if request.method == "GET":
-            return None
-        for writer in list(one.connections):
-            writer.transport.abort()
-        return 500, b""
-
-    one.other = cut_off
-    async with started(one, two), relaying(settings(tmp_path, one, two)) as relay:
-        assert await relay.status(post()) == 200
-        assert (len(one.approvals), len(two.approvals)) == (0, 1)
-        two.other = cut_off
-        await two.stop()
-        answer = await relay.ask(post())
-        assert (answer.status, "retry-after" in answer.headers) == (503, True)
-
-
-def last_heard(relay: running.Running, seconds: float) -> None:
-    """Have the service been heard so long ago."""
-    reader = relay.relay._reader
-    at = reader.freshness.true_until - seconds
-    reader.freshness = type(reader.freshness)(true_until=at, is_true=False)
-
-
-async def test_guests_read_on_without_the_service_and_are_told_how_old_it_is(
-    tmp_path: Path,
-) -> None:
-    async with relayed(tmp_path) as (service, relay):
-        await service.stop()
-        await reached(lambda: not relay.heard)
-        assert await relay.status() == 200
-        last_heard(relay, 100)
-        await reached(lambda: relay.relay._freshness.age(relay.relay._clock.monotonic()) > 100)
-        # Answers show it from the next second on.
-        began = relay.relay._clock.monotonic()
-        await reached(lambda: relay.relay._clock.monotonic() > began + 1)
-        answer = await relay.ask()
-        assert int(answer.headers["age"]) >= 100
-        assert await relay.status(post()) == 503
-        await service.start()
-        await reached(lambda: relay.heard)
-        assert await relay.status(post()) == 200
-
-
-async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_path: Path) -> None:
-    service = filled()
-    await service.start()
-    own = settings(tmp_path, service)
-    loop = asyncio.get_running_loop()
-    read: list[str] = []
-
-    class ReadMeanwhile(cache.StateFile):
-        def write(self, *given: Any) -> None:
-            asking = asyncio.run_coroutine_threadsafe(relay.incarnation(), loop)
-            read.append(asking.result(patience.SECONDS))
-            super().write(*given)
-
-    async with relaying(own) as relay:
-        assert await relay.incarnation() == "2"
-        relay.relay._file.unlock()
-        relay.relay._file = ReadMeanwhile(tmp_path / "state")
-        for incarnation in (3, 4):
-            newer(service, incarnation)
-            await reached(lambda: relay.relay._held.etag == service.etag)
-            assert await relay.incarnation() == str(incarnation)
-        assert read == ["2", "3"]  # what is not saved yet nobody reads
-        saved = tmp_path / "state" / cache.FILE_NAME
-        os.utime(saved, (0, 0))
-    assert saved.stat().st_mtime > 0, "it was true until the end"
-    await service.stop()
-    async with relaying(own) as relay:
-        assert await relay.incarnation() == "4"
-        service.etags.clear()
-        await service.start()
-        await reached(lambda: relay.heard)
-        assert service.etags[0] == "e3"
-    await service.stop()
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -154,123 +58,87 @@ async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, h
     assert not relay._serves()
 
 
-async def test_no_socket_opens_before_anything_is_known(tmp_path: Path) -> None:
-    service = filled()
-    async with started(service):
-        own = settings(tmp_path, service)
-    relay = running.made(own)
-    opening = asyncio.ensure_future(relay.open())
-    await reached(lambda: relay.relay._reader.failures > 2)
-    assert not opening.done()
-    assert relay.relay._guests is None
-    await service.start()
-    await opening
-    assert await relay.status() == 200
-    await relay.relay.close()
-    await service.stop()
+class Watched(StateFile):
+    """A file that notes what is done with it, by other threads than guests are answered on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_write = threading.Event()
+        self.done: list[str] = []
+        self._loop = threading.get_ident()
+
+    def _note(self, done: str) -> None:
+        assert threading.get_ident() != self._loop  # a disk may hang
+        self.done.append(done)
+
+    def write(self, known: HostDocuments) -> None:
+        self.may_write.wait(patience.SECONDS)
+        super().write(known)
+        self._note("write")
+
+    def touch(self, at: float) -> None:
+        super().touch(at)
+        self._note("touch")
+
+    def remove(self) -> None:
+        super().remove()
+        self._note("remove")
 
 
-async def test_a_relay_whose_token_is_refused_answers_nobody_meanwhile(tmp_path: Path) -> None:
-    removed_on: list[int] = []
-
-    class Noting(cache.StateFile):
-        def remove(self) -> None:
-            super().remove()
-            removed_on.append(threading.get_ident())
-
+async def test_what_is_not_saved_yet_nobody_reads_and_it_is_true_until_the_end(
+    tmp_path: Path,
+) -> None:
     async with relayed(tmp_path) as (service, relay):
-        relay.relay._file = Noting(tmp_path / "state")
-        service.token = "another token of the service"
-        for writer in list(service.connections):
-            writer.transport.abort()
-        await reached(lambda: relay.relay._freshness.refused_since is not None)
-        relay.relay._beat(relay.relay._clock.monotonic() + REVOKED_SECONDS)
-        assert await relay.reply() is None
-        await reached(lambda: removed_on)
-        assert threading.get_ident() not in removed_on  # a disk may hang
-        assert not (tmp_path / "state" / cache.FILE_NAME).exists()
-        running.token_file(tmp_path, service.token)
-        await reached(lambda: relay.heard and not relay.relay._is_suspended)
+        inside = relay.relay
+        inside._file.unlock()
+        file = inside._file = Watched(tmp_path / "state")
+        newer(service, 3)
+        await reached(lambda: inside._unsaved is not None)
         assert await relay.incarnation() == "2"
-        assert "" in service.etags[1:]
+        file.may_write.set()
+        await reached(lambda: inside._held.etag == service.etag)
+        assert await relay.incarnation() == "3"
+        inside._touch_at = 0.0
+        await reached(lambda: "touch" in file.done)
+        saved = tmp_path / "state" / cache.FILE_NAME
+        os.utime(saved, (0, 0))
+    assert saved.stat().st_mtime > 0
+    assert file.done == ["write", "touch", "touch"]
 
 
 async def test_nothing_is_forgotten_while_news_after_a_refused_token_is_saved(
     tmp_path: Path,
 ) -> None:
-    released = threading.Event()
-
-    class SlowFile(cache.StateFile):
-        def write(self, *given: Any) -> None:
-            released.wait(patience.SECONDS)
-            super().write(*given)
-
     async with relayed(tmp_path) as (service, relay):
         inside = relay.relay
-        inside._file = SlowFile(tmp_path / "state")
+        file = inside._file = Watched(tmp_path / "state")
         service.token = "another token of the service"
-        for writer in list(service.connections):
-            writer.transport.abort()
+        service.drop()
         await reached(lambda: inside._freshness.refused_since is not None)
         newer(service, 3)
         running.token_file(tmp_path, service.token)
         await reached(lambda: inside._unsaved is not None)
         inside._beat(inside._clock.monotonic() + 2 * REVOKED_SECONDS)
-        released.set()
+        file.may_write.set()
         await reached(lambda: relay.heard)
         assert await relay.incarnation() == "3"
         assert (tmp_path / "state" / cache.FILE_NAME).exists()
+        inside._forget()
+        await reached(lambda: "remove" in file.done)
 
 
-async def test_beyond_the_longest_age_connections_close_without_an_answer(tmp_path: Path) -> None:
-    async with relayed(tmp_path, max_stale_seconds=10) as (service, relay):
-        await service.stop()
-        await reached(lambda: not relay.heard)
-        last_heard(relay, 11)
-        await reached(lambda: relay.relay._is_suspended)
-        assert await relay.reply() is None
-        await service.start()
-        await reached(lambda: not relay.relay._is_suspended)
-        assert await relay.status() == 200
-
-
-async def test_rules_of_the_service_are_followed_as_they_change(tmp_path: Path) -> None:
-    async with relayed(tmp_path) as (service, relay):
-        bare = post().replace(b"Metadata: true\r\n", b"")
-        assert await relay.status(bare) == 400
-        service.rules = GuestRules(post_without_header="always", rate_per_second=0)
-        service.tell()
-        await reached(lambda: relay.relay._held.rules == service.rules)
-        assert await relay.status(bare) == 200
-        service.rules = GuestRules(enablement="first-request", rate_per_second=0)
-        service.tell()
-        await reached(lambda: relay.relay._held.rules == service.rules)
-        assert await relay.status() == 200
-        assert service.asked_for == [("web",)]
-        service.rules = GuestRules(post_without_header="of a later release", rate_per_second=0)
-        service.tell()
-        await reached(lambda: relay.relay._held.rules == service.rules)
-        assert await relay.status(bare) == 400
-        service.rules = GuestRules(rate_per_second=0.01, rate_burst=1)
-        service.tell()
-        await reached(lambda: relay.relay._held.rules == service.rules)
-        assert [await relay.status() for _ in range(3)][1:] == [429, 429]
-
-
-async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_path: Path) -> None:
+async def test_news_of_a_machine_are_told_without_a_beat_and_forgotten_with_it(
+    tmp_path: Path,
+) -> None:
     async with relayed(tmp_path) as (service, relay):
         (beat,) = (task for task in asyncio.all_tasks() if task.get_name() == "the beat")
-        beat.cancel()  # what is news is told at once, without it
-        await relay.ask(get(room.EVENTS, 'Forewarn-Agent: held; reason="backup"'))
+        beat.cancel()
+        await relay.ask()
         await reached(lambda: service.seen)
-        (seen,) = service.seen
-        assert (seen.machine, seen.version) == ("web-0", "2020-07-01")
-        assert (seen.agent, seen.reason) == ("held", "backup")
-        assert 0 <= seen.age_seconds < HALF_AN_HOUR
         service.learn(Changes(removed_machines=("web-0",)))
         await reached(lambda: "web-0" not in relay.relay._held.machines)
-        assert await relay.status() == 403
         await reached(lambda: "web-0" not in relay.relay._seen._saved)
+        assert [each.machine for each in service.seen] == ["web-0"]
 
 
 async def test_the_age_of_a_request_does_not_depend_on_the_services_clock(tmp_path: Path) -> None:
@@ -285,93 +153,6 @@ async def test_the_age_of_a_request_does_not_depend_on_the_services_clock(tmp_pa
                 reader.service_time = clock.now() + set_to, clock.monotonic()
                 asked_at = relay.relay._sighting("web-0").asked_at
                 assert 0 <= relay.relay._age(asked_at) < HALF_AN_HOUR
-
-
-async def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None:
-    async with relayed(tmp_path) as (service, relay):
-        request = get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=100")
-        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
-        writer.write(request)
-        await reached(lambda: relay.relay._guests.figures()["guest_waiters"] == 1)
-        service.awaited = ("web-0",)
-        service.tell()
-        assert (await reader.readline()).split()[1] == b"304"
-        writer.close()
-
-
-async def test_the_disk_is_never_waited_for_where_guests_are_answered(tmp_path: Path) -> None:
-    threads: list[int] = []
-
-    class Noting(cache.StateFile):
-        def touch(self, at: float) -> None:
-            threads.append(threading.get_ident())
-            super().touch(at)
-
-    async with relayed(tmp_path) as (_, relay):
-        relay.relay._file.unlock()
-        relay.relay._file = Noting(tmp_path / "state")
-        relay.relay._touch_at = 0.0
-        await reached(lambda: threads)
-    assert len(threads) > 1, "the last time is noted when it ends"
-    assert threading.get_ident() not in threads
-
-
-@pytest.mark.parametrize("by_sync", [False, True])
-async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
-    tmp_path: Path, *, by_sync: bool
-) -> None:
-    here = room.machine("web-1", "127.0.0.1", scope="web")
-    async with relayed(tmp_path, SystemClock(), listener=running.GUESTS) as (service, relay):
-        if not by_sync:
-            service.unknown["127.0.0.1"] = here
-        asked = asyncio.ensure_future(relay.status())
-        await reached(lambda: service.claims)
-        if by_sync:  # fleet sync has seen it
-            service.learn(Changes(machines=(here,)))
-        assert await asked == 200
-        assert service.claims == ["127.0.0.1"]
-        await reached(lambda: relay.relay._forwarding._claims == {})  # no timer is left
-
-
-async def test_a_claimed_machine_is_claimed_again_at_another_replica(tmp_path: Path) -> None:
-    replicas = [filled(), filled()]
-    moved = room.machine("web-1", "127.0.0.1", scope="web")
-    for each in replicas:
-        await each.start()
-        each.unknown["127.0.0.1"] = moved
-    own = settings(tmp_path, *replicas, listener=running.GUESTS)
-    async with relaying(own, SystemClock()) as relay:
-        assert await relay.status() == 200
-        (first,) = [each for each in replicas if each.claims]
-        (second,) = [each for each in replicas if each is not first]
-        await first.stop()
-        await reached(lambda: second.claims == ["127.0.0.1"])
-        await reached(lambda: relay.relay._held.machines["web-1"] == moved)
-        assert await relay.status() == 200
-        for writer in list(second.connections):
-            writer.transport.abort()
-        await reached(lambda: len(second.claims) == 2)  # it moved: that is not known any more
-        await reached(lambda: not relay.relay._forwarding._found)
-    await second.stop()
-
-
-async def test_a_stranger_is_refused_once_the_service_does_not_know_it(tmp_path: Path) -> None:
-    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
-        assert [await relay.status() for _ in range(4)] == [403] * 4
-        assert [await relay.status(post()) for _ in range(2)] == [403] * 2
-        assert service.claims == ["127.0.0.1"]
-    service = filled()
-
-    async def never(request: Request) -> Answer | None:
-        if request.path == relay_feed.UNKNOWN_PATH:
-            await asyncio.Event().wait()
-        return None
-
-    service.other = never
-    async with started(service):
-        own = settings(tmp_path, service, listener=running.GUESTS)
-        async with relaying(own) as relay:
-            assert await relay.status() == 403
 
 
 async def test_an_approval_of_a_machine_that_moved_here_waits_for_the_service(
@@ -407,24 +188,255 @@ async def test_a_second_relay_of_a_folder_is_refused_and_changes_nothing(tmp_pat
         assert await again.status() == 200
 
 
-class WrongClock(running.ShortPauses):
-    """A host's whose time of day was set wrong."""
-
-    def now(self) -> datetime:
-        return super().now() + timedelta(hours=1)
+# What asks the replicas.
 
 
-@pytest.mark.parametrize(("shows_time", "wrong_by"), [(True, 0), (False, 3600)])
-async def test_guests_count_their_notice_by_the_services_time_though_the_hosts_is_wrong(
-    tmp_path: Path, *, shows_time: bool, wrong_by: int
-) -> None:
+def always(status: int, body: bytes) -> Other:
+    async def answer(_: Request) -> Answer:
+        return status, body
+
+    return answer
+
+
+async def test_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        waits: list[bool] = []
+
+        async def note(request: Request) -> None:
+            waits.append(relay_feed.WAIT not in request.query)
+
+        service.other, service.hangs_up = note, True
+        for number in range(1, 4):
+            service.tell()
+            await reached(lambda number=number: len(waits) == number)
+        assert waits == [True] * 3
+        assert relay.heard
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    folder: Path, other: Other | None = None, max_body: int = 1_000_000
+) -> AsyncIterator[tuple[StandIn, Upstream]]:
+    """A stand-in that answers so, and what asks it."""
     service = filled()
-    service.shows_time = shows_time  # a service of an earlier release shows none
-    await service.start()
-    async with relaying(settings(tmp_path, service), WrongClock()) as relay:
-        answer = await relay.ask()
-        sent = codec.any_date(answer.headers["date"])
-        assert abs((sent - SystemClock().now()).total_seconds() - wrong_by) < HALF_AN_HOUR
-        await reached(lambda: service.seen)
-        assert service.seen[0].age_seconds < HALF_AN_HOUR
-    await service.stop()
+    service.other = other
+    async with started(service):
+        own = UpstreamSettings(urls=(service.url,), token_file=str(running.token_file(folder)))
+        address = ReplicaAddress(tls=False, host="127.0.0.1", port=service.port)
+        upstream = Upstream((address,), Credentials(own), max_body)
+        yield service, upstream
+        upstream.close()
+
+
+async def approve(upstream: Upstream) -> Reply:
+    asked = relay_feed.APPROVALS_PATH
+    return await upstream.ask(asked, lambda: b"{}", patience.SECONDS, each_seconds=patience.SECONDS)
+
+
+async def report(upstream: Upstream) -> Reply:
+    asked = relay_feed.SIGHTINGS_PATH
+    return await upstream.ask(asked, lambda: b"[]", patience.SECONDS, each_seconds=patience.SECONDS)
+
+
+async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -> None:
+    names = {f"m{number}" for number in range(relay_feed.MAX_SIGHTINGS + 1)}
+    seen = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
+    for name in names:
+        seen.hear(name)
+    async with asking(tmp_path, always(503, b"")) as (service, upstream):
+        forwarding = Forwarding(upstream, lambda _: 0.0, seen, SystemClock())
+        await forwarding.tell(seen)
+        service.other = None
+        await forwarding.tell(seen)
+        assert {each.machine for each in service.seen} == names
+        await forwarding.close()
+
+
+async def test_the_age_of_a_request_is_that_of_when_it_is_sent_to_the_replica_that_takes_it(
+    tmp_path: Path,
+) -> None:
+    ages = {"sighting": 0.0}
+
+    async def late(_: Request) -> Answer:
+        ages["sighting"] = 3.0
+        return 503, b""
+
+    seen = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
+    one, two = filled(), filled()
+    one.other = late
+    async with started(one, two):
+        own = settings(tmp_path, one, two).upstream
+        upstream = Upstream([*map(replica, own.urls)], Credentials(own), 1_000_000)
+        forwarding = Forwarding(upstream, lambda _: ages["sighting"], seen, SystemClock())
+        seen.hear("web-0")
+        await forwarding.tell(seen)
+        assert [each.age_seconds for each in two.seen] == [3.0]
+        ages["sighting"] = 0.0
+        approving = forwarding.approve("web", [EVENT_ID], by="web-0", address="")
+        await asyncio.wrap_future(approving)
+        assert [each.age_seconds for each in two.approvals] == [3.0]
+        await forwarding.close()
+
+
+async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
+    async with asking(tmp_path, always(200, b"x" * 20_000), max_body=10_000) as (_, upstream):
+        with pytest.raises(UpstreamFailed):
+            await approve(upstream)
+
+
+async def test_many_requests_share_a_few_connections_and_have_their_turns(tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def slow(_: Request) -> Answer:
+        await goes_on.wait()
+        return 200, b""
+
+    async with asking(tmp_path, slow) as (service, upstream):
+        under_way = [asyncio.ensure_future(approve(upstream)) for _ in range(3 * MAX_AT_ONCE)]
+        await reached(lambda: len(service.connections) == MAX_AT_ONCE)
+        with pytest.raises(UpstreamFailed) as failed:
+            await upstream.ask(
+                relay_feed.APPROVALS_PATH, lambda: b"{}", 0.05, each_seconds=patience.SECONDS
+            )
+        assert not failed.value.maybe_done
+        goes_on.set()
+        assert {reply.status for reply in await asyncio.gather(*under_way)} == {200}
+        assert len(service.connections) == MAX_AT_ONCE
+
+
+async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
+    began: list[Request] = []
+
+    async def late(request: Request) -> Answer:
+        began.append(request)
+        goes_on = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.2, goes_on.set)
+        await goes_on.wait()
+        return 200, b""
+
+    async with asking(tmp_path, late) as (_, upstream):
+        reply = await upstream.ask(
+            relay_feed.APPROVALS_PATH, lambda: b"{}", patience.SECONDS, each_seconds=0.05
+        )
+        assert (reply.status, len(began)) == (200, 1)
+
+
+async def test_a_replica_that_never_answers_takes_its_share_of_the_time(tmp_path: Path) -> None:
+    async def never(_: Request) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with asking(tmp_path) as (service, upstream):
+        # So a connection is there, and the request is sent however long one takes.
+        await upstream.ask(
+            relay_feed.SIGHTINGS_PATH, lambda: b"[]", patience.SECONDS, each_seconds=0.1
+        )
+        service.other = never
+        with pytest.raises(UpstreamFailed) as failed:
+            await upstream.ask(relay_feed.APPROVALS_PATH, lambda: b"{}", 0.5, each_seconds=0.1)
+        assert failed.value.maybe_done
+        await service.stop()
+        with pytest.raises(UpstreamFailed) as failed:
+            await approve(upstream)
+        assert not failed.value.maybe_done
+
+
+class Resolving(asyncio.SelectorEventLoop):
+    """A loop that knows `replica.test`, for as long as its name server answers."""
+
+    lookups = 0
+    answers: bool | None = True
+    """None for never."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **asked: Any) -> Any:
+        if host != "replica.test":
+            return await super().getaddrinfo(host, port, **asked)
+        self.lookups += 1
+        if self.answers is None:
+            await asyncio.Event().wait()
+        if not self.answers:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+
+def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path: Path) -> None:
+    async def run(loop: Resolving) -> None:
+        async with asking(tmp_path) as (_, upstream):
+            upstream.replicas = [replace(upstream.now_first, host="replica.test")]
+            loop.answers = False
+            with pytest.raises(UpstreamFailed):
+                await upstream.connect(upstream.now_first)
+            for loop.answers in (True, False):
+                (await upstream.connect(upstream.now_first)).close()
+            loop.answers, before = None, loop.lookups
+            reply = await report(upstream)
+            assert (reply.status, loop.lookups) == (204, before)
+
+    with asyncio.Runner(loop_factory=Resolving) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Resolving)
+        runner.run(asyncio.wait_for(run(loop), patience.SECONDS))
+
+
+async def test_claims_are_repeated_together_and_none_of_what_the_fleet_has_here(
+    tmp_path: Path,
+) -> None:
+    addresses = [f"10.0.0.{n}" for n in range(4)]
+    together: list[str] = []
+    all_came = asyncio.Event()
+
+    async def claim(request: Request) -> Answer:
+        together.append(relay_feed.decode_unknown(request.body).address)
+        if len(together) == len(addresses) - 1:
+            all_came.set()
+        await all_came.wait()
+        return 404, b"{}"
+
+    async with asking(tmp_path, claim) as (_, upstream):
+        forwarding = Forwarding(upstream, lambda _: 0.0, lambda _: None, SystemClock())
+        forwarding._found = {("", address): None for address in addresses}
+        for name, address, host in (("web-1", addresses[0], "h1"), ("web-2", addresses[1], "h2")):
+            there = running.room.machine(name, address, scope="web", host=host)
+            forwarding.arrived([there], "h1")
+        await forwarding.claim_again()
+        assert sorted(together) == addresses[1:]
+        assert forwarding._found == {}  # each was answered in time
+        await forwarding.close()
+
+
+def test_short_stalls_add_up_as_those_of_the_service_do(tmp_path: Path) -> None:
+    relay = running.made(settings(tmp_path, urls=("http://127.0.0.1:1",))).relay
+    told = []
+    for ran, stalled in ((9, 3.0), (9, 0.5), (9, 1.5), (9, 3.0), (9, 3.0), (999, 4.0), (9, 2.0)):
+        relay._alive += ran
+        relay._turn(relay._alive + stalled)
+        told.append(relay._state().stalled_seconds)
+    assert told == [0.0, 0.0, 0.0, 7.5, 7.5, 7.5, 13.5]
+
+
+# One connection.
+
+
+async def connected(port: int, *hosts: str) -> ReplicaConnection:
+    places = [(socket.AF_INET, (host, port)) for host in hosts]
+    replica = ReplicaAddress(tls=False, host="replica", port=port)
+    return await streams.connect(replica, None, 0.5, places=places, max_body=999, probes=PROBES)
+
+
+async def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
+    with losing() as (_, port), serving(lambda *_: message(204), port, "127.0.0.2"):
+        stream = await connected(port, "127.0.0.1", "127.0.0.2")
+        assert (await stream.ask(b"GET", "/", ())).status == 204
+        stream.close()
+
+
+async def test_a_connection_whose_peer_falls_silent_is_stale_and_no_late_answer() -> None:
+    """The system says so by a TimeoutError, which is not the end of the time for an answer."""
+    with serving(lambda *_: message(200, document())) as server:
+        stream = await connected(server.port, "127.0.0.1")
+        assert (await stream.ask(b"GET", "/", ())).status == 200
+        stream._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
+        with pytest.raises(RequestFailed) as failed:
+            await stream.ask(b"GET", "/", ())
+        assert (failed.value.reason, failed.value.stale) == ("cut", True)
+        assert not stream.is_open

@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import ssl
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.sockets import HandedOver
 from patience import eventually
-from server.exchange import REQUEST, Exchanges, scraped
+from server.exchange import Exchanges, scraped
 from server.running import Answer, Client, Running, guids, settings_in
 
 LISTENER = Listener(address="127.0.0.1", port=0)
@@ -138,24 +136,9 @@ class RelayExchanges(Exchanges):
         kind = Client if name.startswith("looks") else RelayClient
         return self.clients.setdefault(who, kind(service.relays, token))
 
-    def carry_out(self, row: str) -> None:
-        verb, _, told = row.partition(" ")
-        if verb == "waiting":
-            asked = REQUEST.fullmatch(told)
-            assert asked, told
-            self.answer: Future[Answer] = Future()
-            threading.Thread(target=self._wait, args=(asked,), daemon=True).start()
-            eventually(self.services[asked[2].partition("@")[2]].waiting_relays, 1)
-        elif verb == "then":
-            self.compare_answer(self.answer.result(patience.SECONDS), told)
-        else:
-            super().carry_out(row)
-
-    def _wait(self, asked: Any) -> None:
-        try:
-            self.answer.set_result(self.ask(asked))
-        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
-            self.answer.set_exception(error)
+    def waits(self, replica: str = "") -> None:
+        """A relay's request waits at this replica."""
+        eventually(self.services[replica].waiting_relays, 1)
 
     def restart(self) -> None:
         self.stop()
@@ -170,6 +153,12 @@ class RelayExchanges(Exchanges):
         self.bound["ahead"] = f'"{self.bound["epoch"]}.{10**6}.{"0" * 32}"'
         assert main.execute(["restore-check", self.service.settings.store.path]) == 0
         self.restart()
+
+    def impossible(self, state: str) -> None:
+        """A relay tells this of itself, and is refused."""
+        told = {relay_feed.STATE_HEADER: state}
+        answer = self.client("relay/h0").ask("GET", relay_feed.HOST_PATH, headers=told)
+        self.compare_answer(answer, "400 {code: invalid}")
 
     def used(self, host: str) -> None:
         """The one token of a host has been used."""

@@ -16,7 +16,7 @@ import operator
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -281,9 +281,13 @@ def families(client: Client) -> list[Metric]:
 
 
 def scraped(client: Client) -> dict[str, float]:
+    return samples(families(client))
+
+
+def samples(told: Iterable[Metric]) -> dict[str, float]:
     """Return the samples by their names, as `forewarn_events{status=Queued,type=Reboot}`."""
     found: dict[str, float] = {}
-    for sample in (one for family in families(client) for one in family.samples):
+    for sample in (one for family in told for one in family.samples):
         labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
         name = sample.name + (f"{{{labels}}}" if labels else "")
         assert name not in found

@@ -393,14 +393,17 @@ def end(running: Running, client: Client, reference: str, *, well: bool) -> None
 
 
 class Flaky(Wrapped):
-    """A real store that is away when it is told to be."""
+    """A real store that is away when it is told to be, or whose writes have some trouble."""
 
     away = False
     error: Exception = StoreUnavailable("the disk is full: make room")
+    trouble: Callable[[], object] = staticmethod(lambda: None)
+    """Is called before each write, to fail or to take long."""
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         self._fail()
+        self.trouble()
         with super().write() as transaction:
             yield transaction
 

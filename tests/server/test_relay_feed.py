@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Changes
+from forewarn.protocol import refusals
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import AgedSighting, GuestRules, HostDocument, Unreadable
 from forewarn.vocabulary import AgentStatus
@@ -37,6 +38,7 @@ def with_unknown(value: Any) -> Any:
 
 
 def test_what_is_said_comes_out_as_it_went_in() -> None:
+    assert relay_feed.MAX_EVENT_IDS >= refusals.MAX_START_REQUESTS  # of a guest's one approval
     assert HOST.scopes[0].events
     assert relay_feed.decode_host(relay_feed.encode(HOST)) == HOST
     fields = msgspec.structs.asdict(HOST)

@@ -5,8 +5,8 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ClockJumped
 from forewarn.control.ticker import FAILING
-from forewarn.control.writer import ThreadWriter, Writer
+from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
@@ -29,7 +29,6 @@ from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
 from forewarn.server.sockets import SocketUnusable
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable, StoreUnusable
-from forewarn.store.sql import Store, Transaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from patience import eventually
@@ -96,11 +95,10 @@ class Lives(Exchanges):
         known = self.service.guests.learned[0]
         assert {name: str(len(getattr(known, name))) for name in counts} == counts
 
-    def away(self) -> None:
-        self._store.away = True
-
-    def back(self) -> None:
-        self._store.away = False
+    def away(self, how: str = "") -> None:
+        """Have the store be away, or be broken in a way that is our own fault."""
+        self._store.away = how != "no"
+        self._store.error = RuntimeError("secret") if how == "broken" else Flaky.error
 
 
 @pytest.mark.parametrize("rows", stories_beside(__file__, "lives.txt"))
@@ -135,20 +133,6 @@ def test_a_part_whose_rounds_fail_is_told_by_readiness_and_an_alert(tmp_path: Pa
         assert (alert["kind"], alert["about"]) == ("failing", "maintenances")
 
 
-class WriteOnlyAway(Flaky):
-    """A store as a full disk leaves it: it can be read, and every write fails or never ends."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.trouble: Callable[[], object] = lambda: None
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        self.trouble()
-        with super().write() as transaction:
-            yield transaction
-
-
 def health(client: Client) -> tuple[int, float, float]:
     """Return what `/readyz`, `forewarn_ready` and `forewarn_store_up` say."""
     ready = client.ask("GET", "/readyz")
@@ -158,7 +142,7 @@ def health(client: Client) -> tuple[int, float, float]:
 
 
 def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:
-    store = WriteOnlyAway(InMemoryStore())
+    store = Flaky(InMemoryStore())
     go_on = threading.Event()
     with Running(settings_in(tmp_path), store, real=Hurried()) as running:
         client = running.client()
@@ -188,7 +172,7 @@ def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
     def die() -> None:
         raise SystemExit
 
-    store = WriteOnlyAway(InMemoryStore())
+    store = Flaky(InMemoryStore())
 
     def act(running: Running) -> None:
         store.trouble = die
@@ -222,17 +206,6 @@ def test_a_part_that_ends_by_itself_ends_the_service(tmp_path: Path) -> None:
     )
 
 
-def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:
-    store = Flaky(InMemoryStore())
-    store.error = RuntimeError("secret detail")
-    with Running(settings_in(tmp_path), store) as running:
-        store.away = True
-        answer = running.client().ask("GET", "/v1/history")
-        store.away = False
-        assert (answer.status, answer.error["code"]) == (500, "internal")
-        assert b"secret" not in answer.body
-
-
 def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) -> None:
     with Running(settings_in(tmp_path), InMemoryStore()) as running:
         listening = settings_in(tmp_path, socket=str(tmp_path / "operator.sock"))
@@ -245,18 +218,15 @@ def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) ->
 
 
 async def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:
-    store = InMemoryStore()
+    store = Flaky(InMemoryStore())
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(Flaky):
-        @contextmanager
-        def write(self) -> Iterator[Transaction]:
-            begun.set()
-            go_on.wait()
-            with super().write() as transaction:
-                yield transaction
+    def trouble() -> None:
+        begun.set()
+        go_on.wait()
 
-    writer = ThreadWriter(Slow(store), SystemClock(), Changefeed())
+    store.trouble = trouble
+    writer = ThreadWriter(store, SystemClock(), Changefeed())
     plane = Plane(writer, guids())
     wanted = msgspec.convert(fleet(), Fleet)
     asking = asyncio.ensure_future(asyncio.wrap_future(plane.apply_fleet(wanted)))
@@ -308,19 +278,6 @@ def test_a_database_keeps_its_scale_and_another_is_refused(first: float, then: f
     with store.read() as reading:
         assert reading.setting(CLOCK_SETTING) == kept
     clock_of(store, first, SystemClock())
-    store.close()
-
-
-def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
-    store = InMemoryStore()
-    for writer in (
-        Writer(store, ManualClock(NOON), Changefeed()),
-        ThreadWriter(store, ManualClock(NOON), Changefeed()),
-    ):
-        future = Plane(writer, guids()).probe()
-        assert not future.cancel()
-        future.result()
-        writer.close()
     store.close()
 
 

@@ -5,9 +5,8 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -27,28 +26,17 @@ from testing.conftest import NOON, get
 QUICK = forewarn.Pace(poll_seconds=0.05)
 
 
-Handle = Callable[[forewarn.Client, forewarn.Change], None]
-
-
-def approve(client: forewarn.Client, change: forewarn.Change) -> None:
-    if change.appeared and not change.event.started:
-        client.approve(change.event)
-
-
 class Handler:
     """A handler on a thread of its own, and the changes that it was told of."""
 
-    def __init__(self, machine: EmulatedMachine, handle: Handle = approve) -> None:
+    def __init__(self, machine: EmulatedMachine, *, approves: bool) -> None:
         self.told: list[str] = []
-        self._handle = handle
+        self._approves = approves
         self._client = forewarn.Client(machine.endpoint, pace=QUICK)
         self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "Handler":
         self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._client.close()
         self._thread.join()
 
@@ -56,7 +44,8 @@ class Handler:
         with self._client, contextlib.suppress(forewarn.Misuse):  # closed while it approves
             for change in self._client.watch():
                 self.told.append(change.kind)
-                self._handle(self._client, change)
+                if change.appeared and self._approves:
+                    self._client.approve(change.event)
 
 
 def code_of(error: Exception) -> str:
@@ -76,6 +65,38 @@ class EmulatorStory:
     def __init__(self, emulator: Emulator, web: EmulatedMachine) -> None:
         self.emulator, self.machines = emulator, {"web-0": web}
         self.operators = ""
+        self.opened = contextlib.ExitStack()
+
+    def handler(self, approves: str = "") -> None:
+        """Have web-0 have a handler from now on."""
+        self.handler_ = Handler(self.machines["web-0"], approves=bool(approves))
+        self.opened.callback(self.handler_.close)
+
+    def handled(self, *kinds: str) -> None:
+        """The handler is told of these changes, and of nothing else so far."""
+        self.emulator.until(lambda: self.handler_.told == [*kinds], patience.SECONDS)
+
+    def until_asked(self, machine: str, times: str) -> None:
+        self.emulator.until_asked(machine, times=int(times), seconds=patience.SECONDS)
+
+    def until_waiting(self) -> None:
+        """The handler waits for news."""
+        self.emulator.until(
+            lambda: [each.status for each in self.waits()][-1:] == [0], patience.SECONDS
+        )
+
+    def waits(self) -> list[Exchange]:
+        return [
+            each
+            for each in self.emulator.requests
+            if "wait=" in dict(each.headers).get("Prefer", "")
+        ]
+
+    def waited(self, status: str) -> None:
+        """Compare the answer to the first request that waited, which shows the last event."""
+        first = self.waits()[0]
+        assert str(first.status) == status
+        assert self.event_.event_id.encode() in first.answer
 
     def carry_out(self, row: str) -> None:
         line, arrow, follows = row.partition(" ->")
@@ -122,8 +143,8 @@ class EmulatorStory:
     def fail(self, reason: str = "") -> None:
         self.emulator.fail(None, reason)
 
-    def until_idle(self) -> None:
-        self.emulator.until_idle(0)
+    def until_idle(self, patiently: str = "") -> None:
+        self.emulator.until_idle(patience.SECONDS if patiently else 0)
 
     def history(self, count: str) -> None:
         assert len(self.emulator.history()) == int(count)
@@ -174,7 +195,6 @@ class EmulatorStory:
 
     def begin_get(self) -> None:
         """Send a request, and read its answer by `ended-get`."""
-        self.opened = contextlib.ExitStack()
         self.connection = self.opened.enter_context(connected(self.emulator))
         self.connection.sendall(GET)
         self.emulator.until(lambda: self.emulator.requests, patience.SECONDS)
@@ -186,115 +206,14 @@ class EmulatorStory:
 
 @pytest.mark.parametrize("rows", stories.stories_beside(__file__, "emulator.txt"))
 def test_the_story_holds(emulator: Emulator, web: EmulatedMachine, rows: stories.Rows) -> None:
-    assert stories.play("emulator.txt", rows, EmulatorStory(emulator, web).carry_out)
-
-
-def test_a_handler_is_driven_until_nothing_is_left(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    with Handler(web) as handler:
-        event = emulator.schedule("Reboot", web.name)
-        emulator.until_idle(patience.SECONDS)
-        assert event.status == "Completed"
-        emulator.until(lambda: handler.told[-1:] == ["gone"], patience.SECONDS)
-    assert handler.told == ["appeared", "started", "gone"]
-    assert emulator.now == NOON + timedelta(seconds=90)
-
-
-def test_who_waits_is_refused_when_the_emulator_stops() -> None:
-    with Emulator() as emulator:
-        waits, refused = threading.Event(), threading.Event()
-
-        def wait() -> None:
-            with pytest.raises(Refused):
-                emulator.until(waits.set, 2 * patience.SECONDS)
-            refused.set()
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        assert waits.wait(patience.SECONDS)
-        emulator.stop()
-        assert refused.wait(patience.SECONDS)
-        thread.join()
-    with pytest.raises(Refused) as stopped:
-        emulator.advance("1m")
-    assert stopped.value.code is ErrorCode.UNAVAILABLE
-
-
-def test_a_handler_that_asks_again_has_decided_and_a_fault_shows_it_no_event(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    decided: list[str] = []
-    emulator.faults("status")
-    event = emulator.schedule("Reboot", "web-0")
-    with Handler(web, lambda _, change: decided.append(change.event.event_id)):
-        emulator.until_asked("WEB-0", times=2, seconds=patience.SECONDS)
-        assert decided == [event.event_id]
-        assert event.approved_by == ""
-    assert [each.status for each in asked(emulator)][:2] == [503, 200]
-
-
-def test_waiting_requests_are_answered_when_the_clock_has_moved(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    event = emulator.schedule("Reboot", web.name)
-    answered = threading.Event()
-
-    def handle(_: forewarn.Client, change: forewarn.Change) -> None:
-        if change.started:
-            answered.set()
-
-    with Handler(web, handle):
-        emulator.until(lambda: asked(emulator, prefer="wait="), patience.SECONDS)
-        emulator.advance("15m")
-        waited = asked(emulator, prefer="wait=")[0]
-        assert waited.status == 200
-        assert event.event_id.encode() in waited.answer
-        assert answered.wait(patience.SECONDS)
-
-
-def test_a_machine_that_waits_for_news_is_asked_whether_it_is_back(
-    emulator: Emulator, web: EmulatedMachine
-) -> None:
-    event = emulator.schedule("Reboot", web.name)
-    with Handler(web, lambda *_: None):
-        emulator.until(lambda: asked(emulator, prefer="wait="), patience.SECONDS)
-        emulator.advance("15m")
-        emulator.until(lambda: asked(emulator, prefer="wait=")[-1].status == 0, patience.SECONDS)
-        emulator.finish()  # its request would wait for a minute: the document has not changed
-        emulator.until_idle(patience.SECONDS)
-    assert event.status == "Completed"
-
-
-def asked(emulator: Emulator, **headers: str) -> list[Exchange]:
-    """Return the requests for events that have these headers."""
-    return [
-        exchange
-        for exchange in emulator.requests
-        if "scheduledevents" in exchange.target
-        and all(
-            value in dict(exchange.headers).get(name.capitalize(), "")
-            for name, value in headers.items()
-        )
-    ]
+    story = EmulatorStory(emulator, web)
+    with story.opened:
+        assert stories.play("emulator.txt", rows, story.carry_out)
 
 
 def test_the_environment_leads_a_client_here(emulator: Emulator, web: EmulatedMachine) -> None:
     assert web.environment["FOREWARN_ENDPOINT"] == web.endpoint
     assert emulator.environment["FOREWARN_ENDPOINT"] == emulator.endpoint
-
-
-def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
-    del web
-    rules = {"enablement": "first-request", "first_response_delay_seconds": 120.0}
-    with Emulator(rules=rules, beginning=NOON) as emulator:
-        machine = emulator.machine("web-0")
-        with Handler(machine):
-            emulator.until(lambda: asked(emulator), patience.SECONDS)
-            emulator.advance("119s")
-            assert asked(emulator)[0].status == 0
-            emulator.advance("1s")
-            assert asked(emulator)[0].status == 200
 
 
 def test_threads_may_stop_it_together_while_another_asks() -> None:
@@ -313,6 +232,14 @@ def test_threads_may_stop_it_together_while_another_asks() -> None:
         else:
             ended.append("stopped")
 
+    def wait(emulator: Emulator, together: threading.Barrier) -> None:
+        try:
+            emulator.until(lambda: together.n_waiting == stopping + 1, patience.SECONDS)
+            together.wait(patience.SECONDS)
+            emulator.until(lambda: False, patience.SECONDS)
+        except BaseException as error:  # noqa: BLE001 - the test's thread looks
+            ended.append(error)
+
     def ask(emulator: Emulator, together: threading.Barrier) -> None:
         together.wait(patience.SECONDS)
         try:
@@ -324,17 +251,17 @@ def test_threads_may_stop_it_together_while_another_asks() -> None:
     for _ in range(20):
         ended.clear()
         with Emulator() as emulator:
-            together = threading.Barrier(stopping + 1)
+            together = threading.Barrier(stopping + 2)
             threads = [
                 threading.Thread(target=act, args=(emulator, together))
-                for act in (*[stop] * stopping, ask)
+                for act in (*[stop] * stopping, ask, wait)
             ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join(patience.SECONDS)
         refused = [each for each in ended if isinstance(each, Refused)]
-        assert [each.code for each in refused] == [ErrorCode.UNAVAILABLE]
+        assert [each.code for each in refused] == [ErrorCode.UNAVAILABLE] * 2
         assert [each for each in ended if each not in refused] == ["stopped"] * stopping
 
 
@@ -389,13 +316,16 @@ def rest(connection: socket.socket) -> bytes:
     return read
 
 
-def until(connection: socket.socket, ending: bytes) -> bytes:
-    read = b""
-    while not read.endswith(ending):
-        part = connection.recv(65536)
-        assert part, read
-        read += part
-    return read
+def test_turning_on_is_delayed_by_the_clock() -> None:
+    rules = {"enablement": "first-request", "first_response_delay_seconds": 120.0}
+    with Emulator(rules=rules, beginning=NOON) as emulator, connected(emulator) as connection:
+        emulator.machine("web-0")
+        connection.sendall(GET)
+        emulator.until(lambda: emulator.requests, patience.SECONDS)
+        emulator.advance("119s")
+        assert emulator.requests[0].status == 0
+        emulator.advance("1s")
+        assert emulator.requests[0].status == 200
 
 
 def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None:
@@ -420,9 +350,7 @@ def test_a_delayed_request_whose_client_has_gone_is_never_read(emulator: Emulato
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         connection.sendall(GET)
         emulator.until(lambda: emulator.requests, patience.SECONDS)
-    with connected(emulator) as connection:  # whoever comes later finds that one gone
-        connection.sendall(GET)
-        until(connection, b"}")
+    assert get(emulator).status_code == 200  # whoever comes later finds that one gone
     emulator.advance(60)
     assert [exchange.was_read for exchange in emulator.requests] == [False, True]
 
@@ -494,20 +422,8 @@ def test_an_observer_that_asks_the_emulator_is_refused_and_holds_nothing_up(
 def test_a_condition_of_anything_is_looked_at_though_nothing_happens_here(
     emulator: Emulator,
 ) -> None:
-    looked, drained = threading.Event(), threading.Event()
-
-    def drain() -> None:
-        looked.wait(patience.SECONDS)
-        drained.set()
-
-    def is_drained() -> bool:
-        found = drained.is_set()
-        looked.set()
-        return found
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(drain)
-        emulator.until(is_drained, patience.SECONDS)
+    looks = iter([False, False, False, True])
+    emulator.until(lambda: next(looks), patience.SECONDS)
     assert not emulator.requests
 
 
