@@ -135,8 +135,6 @@ def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:
 
 
 def test_settings_that_cannot_be_used_are_refused_in_one_line(shop: Workshop) -> None:
-    with pytest.raises(CommandUnusable, match="host"):
-        LibvirtConnector(LibvirtSettings(), shop.state, os.environ)
     with pytest.raises(CommandUnusable, match="POSIX"):
         LibvirtConnector(LibvirtSettings(host=(HOST,)), shop.state, os.environ, "nt")
     without = shop.program("echo No module named libvirt >&2; exit 12", "python3")
