@@ -32,6 +32,10 @@ from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
 
+SOON: Final = 2
+"""The hosts that count as drained soon after one, for each that may be drained at once: machines
+move there only if no other host has room."""
+
 replace = msgspec.structs.replace
 
 
@@ -216,9 +220,10 @@ def plans(world: World, wanted: Sequence[Drain], survey: HostSurvey) -> tuple[Ho
         raise Refused(ErrorCode.INVALID, "at hosts: name each host once", where="hosts")
     found = []
     with world.supposing():
-        for one in wanted:
+        for place, one in enumerate(wanted, 1):
             facts = survey.of(one.host)
-            its = plan(world, one, survey)
+            soon = (other.host for other in wanted[place : place + SOON])
+            its = plan(world, replace(one, avoid=(*one.avoid, *soon)), survey)
             problems = its.problems
             if not facts.answers:
                 problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
