@@ -253,6 +253,18 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     assert second.memory.scopes["web"].incarnation == 9
 
 
+def test_memory_that_differs_from_another_replicas_is_read_again(pair: Pair) -> None:
+    first, second = pair
+    second.follower.look()
+    forgotten = Changes(removed_machines=("bastion",))
+    second.follower._world.take(forgotten)
+    second.follower._world.settle()
+    second.follower.feed.publish([forgotten], Reached(1))
+    ask(first, "web-0")
+    second.follower.look()
+    second.is_whole()
+
+
 def test_more_rows_than_are_read_at_once_are_all_read_before_the_answer(pair: Pair) -> None:
     first, second = pair
     for number in range(outbox.MAX_ROWS + 3):

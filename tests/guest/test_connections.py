@@ -155,6 +155,19 @@ def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
         assert {tuple(room.statuses(peer)) for peer in peers} == {(200,)}
 
 
+def test_a_change_while_requests_that_wait_are_answered_answers_each_once() -> None:
+    with room.opened() as (plane, turn):
+        peers = [plane.connect(address) for address in ("10.0.0.10", "10.0.0.11")]
+        for peer in peers:
+            peer.send(waits("2") + get())
+        following = iter([4])
+        # Of the request behind the first that waited: it is answered in the same pass.
+        plane.connections.on_turn = lambda _: [*map(plane.publish, following)]
+        plane.publish(3)
+        turn()
+        assert [room.statuses(peer) for peer in peers] == [[200, 200]] * 2
+
+
 MANY = 500
 MOST = 9_000
 """As many as `Limits.waiters` lets wait."""

@@ -447,7 +447,14 @@ class Follower:
         # Nobody reads what a process on its own has written: its rows only number the changes.
         form, body = encoded(saved) if self.store.shared else (REREAD, b"")
         at, token = transaction.now() or now, self._token()
-        change = ChangeRecord(token=token, replica=self.replica, at=at, format=form, body=body)
+        change = ChangeRecord(
+            token=token,
+            replica=self.replica,
+            at=at,
+            format=form,
+            tally=self._world.tally,
+            body=body,
+        )
         return transaction.append(change, news)
 
     def _undo(self, failed: type[BaseException] | None, *_: object) -> None:
@@ -507,6 +514,14 @@ class Follower:
                     for each in changes:
                         self._world.take(each)
                     self._take(row.position, changes)
+                    if row.tally != self._world.tally:
+                        _log.error(
+                            "memory differs from that of another replica, and is read again",
+                            change=row.sequence,
+                            replica=row.replica,
+                        )
+                        self._read_again(reading)
+                        break
         except StoreError:
             raise
         except Exception as error:

@@ -32,6 +32,10 @@ from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
 
+SOON: Final = 2
+"""The hosts that count as drained soon after one, for each that may be drained at once: machines
+move there only if no other host has room."""
+
 replace = msgspec.structs.replace
 
 
@@ -209,16 +213,20 @@ def together(world: World, guests: Iterable[DrainGuest]) -> Iterator[str]:
 def plans(world: World, wanted: Sequence[Drain], survey: HostSurvey) -> tuple[HostPlan, ...]:
     """Plan the drains of hosts, one after another, as far as they can be foreseen.
 
-    Hosts that are not rebooted stay closed, so nothing moves to those that come before. One that is
-    named twice is refused (INVALID).
+    Hosts that are not rebooted stay closed, so nothing moves to those that come before. A host that
+    is drained already keeps the plan of its drain. One that is named twice is refused (INVALID).
     """
     if len({one.host for one in wanted}) != len(wanted):
         raise Refused(ErrorCode.INVALID, "at hosts: name each host once", where="hosts")
     found = []
     with world.supposing():
-        for one in wanted:
+        for place, one in enumerate(wanted, 1):
             facts = survey.of(one.host)
-            its = plan(world, one, survey)
+            soon = (other.host for other in wanted[place : place + SOON])
+            known = world.drains.get(one.host)
+            if known is None or is_up(known):
+                known = replace(one, avoid=(*one.avoid, *soon))
+            its = plan(world, known, survey)
             problems = its.problems
             if not facts.answers:
                 problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)

@@ -53,7 +53,10 @@ def order(
     if maintenance.state.over:
         message = f"maintenance {maintenance.number} is {maintenance.state}"
         if maintenance.state is MaintenanceState.ANNOUNCED:
-            message = f"all of maintenance {maintenance.number} is announced: nothing follows"
+            message = (
+                f"all of maintenance {maintenance.number} is announced, and nothing follows: "
+                f"'forewarn cancel {maintenance.number}' cancels it until it starts"
+            )
         raise Refused(ErrorCode.TOO_LATE, message, maintenance=maintenance.number)
     new = maintenance
     match kind:

@@ -19,7 +19,7 @@ from forewarn.maintenance import (
     units,
 )
 from forewarn.maintenance.footprints import SEVERAL, Footprint, UnitsInWorld, visiting
-from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.host_plan import SOON, HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     HostState,
@@ -246,4 +246,5 @@ def drained_soon(maintenance: Maintenance, unit: Unit) -> tuple[str, ...]:
         for one in maintenance.units
         if one.drain and one.state is UnitState.WAITING and one is not unit
     ]
-    return tuple(waiting[: 2 * units.amount(maintenance.policy.at_once, len(maintenance.units))])
+    at_once = units.amount(maintenance.policy.at_once, len(maintenance.units))
+    return tuple(waiting[: SOON * at_once])

@@ -227,6 +227,9 @@ class World:
         self.waiting_for = Index()
         """The ids of operations that wait for one."""
         self.started: dict[str, None] = {}
+        self.tally = 0
+        """The number of live values, and the sum of all incarnations: Worlds that are equal have
+        the same."""
         self.scopes: Table[str, Scope] = self._table("scopes")
         self.machines: Table[str, Machine] = self._table("machines", self._index_machine)
         self.operations: Table[str, Operation] = self._table("operations", self._index_operation)
@@ -247,7 +250,13 @@ class World:
     def _table(
         self, kind: str, index: Callable[[Any, Any], None] = lambda _, __: None
     ) -> Table[Any, Any]:
-        return Table(kind, self._journal, index)
+        weigh = _WEIGHTS.get(kind, _one)
+
+        def find(old: Any, new: Any) -> None:  # noqa: ANN401 - of that kind
+            index(old, new)
+            self.tally += (new is not None and weigh(new)) - (old is not None and weigh(old))
+
+        return Table(kind, self._journal, find)
 
     # Where things are found.
 
@@ -472,6 +481,16 @@ class World:
             for times in (self._wakeups, self._leases, self._unclaimed):
                 times.note(new)
 
+
+def _one(_: object) -> int:
+    return 1
+
+
+_WEIGHTS: Final[Mapping[str, Callable[[Any], int]]] = {
+    "scopes": lambda scope: 1 + scope.incarnation,
+    "operations": attrgetter("live"),  # what is over leaves the World at the end of a transaction
+    "maintenances": attrgetter("open"),
+}
 
 _EVER: Final = datetime.max.replace(tzinfo=UTC)
 

@@ -110,6 +110,8 @@ class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     format: int = 0
     """The format of `body`: replicas of two releases may run side by side."""
+    tally: int = 0
+    """`World.tally` of its replica, with these changes."""
     body: bytes = b""
     """JSON, or empty."""
 

@@ -184,8 +184,9 @@ class Reading:
 
         The first of them has the number `sequence + 1`, unless that was trimmed.
         """
-        columns = "number, token, replica, at, format, body"
+        columns = "number, token, replica, at, format, tally, body"
         following = f"SELECT {columns} FROM changes WHERE number > ? ORDER BY number LIMIT ?"
+        found = self._run(following, sequence, limit)
         return [
             ChangeRecord(
                 sequence=number,
@@ -193,9 +194,10 @@ class Reading:
                 replica=replica,
                 at=moment(at),
                 format=form,
+                tally=tally,
                 body=body.encode(),
             )
-            for number, token, replica, at, form, body in self._run(following, sequence, limit)
+            for number, token, replica, at, form, tally, body in found
         ]
 
     def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:

@@ -25,14 +25,15 @@ from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import Replica, StoreUnusable
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 """The schema that this release reads and writes."""
 
 TABLES: Final[dict[str, tuple[str, ...]]] = {
     "meta": ("name TEXT PRIMARY KEY, value TEXT NOT NULL",),
     "changes": (
         """number INTEGER PRIMARY KEY, token TEXT NOT NULL, replica TEXT NOT NULL,
-        at INTEGER NOT NULL, format INTEGER NOT NULL, body TEXT NOT NULL""",
+        at INTEGER NOT NULL, format INTEGER NOT NULL, tally INTEGER NOT NULL,
+        body TEXT NOT NULL""",
     ),
     "news": ("number INTEGER PRIMARY KEY, at INTEGER NOT NULL, items TEXT NOT NULL",),
     "state": (

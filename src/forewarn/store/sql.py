@@ -244,8 +244,8 @@ class Transaction(Reading):
         assert self.appended is None, "a transaction has one change"
         number = self.position().sequence + 1 + skip
         at, body = micros(change.at), change.body.decode()
-        row = (number, change.token, change.replica, at, change.format, body)
-        self._connection.send("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (number, change.token, change.replica, at, change.format, change.tally, body)
+        self._connection.send("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         if news:
             told = (number, at, news.decode())
             self._connection.send("INSERT INTO news VALUES (?, ?, ?)", told)

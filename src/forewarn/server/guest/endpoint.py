@@ -460,7 +460,9 @@ class LongPolls:
 
     def _wake(self) -> None:
         try:
-            for _ in range(min(SLICE, len(self._woken))):
+            for _ in range(SLICE):
+                if not self._woken:  # a request behind an answered one may have led to a change
+                    break
                 self._wake_one(self._woken.popleft())
         finally:  # a fault with one of them must not be the end of the others' waiting
             self._wake_soon()
