@@ -228,9 +228,6 @@ def _draw_scope(scope: "schemas.ScopeDetail") -> None:
 
 # From libvirt.
 
-MAX_PAGE: Final = 1000
-"""The entries of one page of the API."""
-
 STATUSES: Final = {
     "not-found": ExitStatus.NOT_FOUND,
     "ambiguous": ExitStatus.REFUSED,

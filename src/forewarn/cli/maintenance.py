@@ -226,7 +226,9 @@ def _facts(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[tuple[st
     """Yield how each part of it is, by what people call it."""
     maintenance = detail.maintenance
     if detail.units:
-        yield f"maintenance {maintenance.number}", output.status(maintenance)
+        is_told = maintenance.status_detail.startswith(f"{maintenance.number}.")  # with that below
+        now = str(maintenance.status) if is_told else output.status(maintenance)
+        yield f"maintenance {maintenance.number}", now
     for unit in detail.units:
         if unit.status != "waiting" or unit.status_detail:
             yield unit.name, output.status(unit)

@@ -4,7 +4,7 @@ They say since when it is so, what it waits for, and what would end that. They a
 API, on the command line, on the page and in alerts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -114,6 +114,32 @@ def of_maintenance(maintenance: Maintenance, now: datetime) -> str:
     failed = [unit.name for unit in maintenance.units if unit.state is UnitState.FAILED]
     first = f"retry or skip {listed(failed)}, then " if failed else ""
     return _since(reason, maintenance.changed_at, now, f"{first}resume or stop it")
+
+
+def of_progress(
+    operations: Iterable[Operation],
+    live: Mapping[str, Operation],
+    holds: Collection[Hold],
+    now: datetime,
+) -> str:
+    """Describe how the operations of a maintenance stand: the first that is blocked, or the first.
+
+    `""` where none waits for anything.
+    """
+    waiting = [
+        one
+        for one in operations
+        if one.live and (one.status is not EventStatus.STARTED or one.outcome_unknown)
+    ]
+    waiting.sort(key=lambda one: (not _blocked(one), one.ordinal))
+    for one in waiting[:1]:
+        return f"{one.id} {of_operation(one, live, holds, now)}".rstrip()
+    return ""
+
+
+def _blocked(operation: Operation) -> bool:
+    has_failed = operation.status is EventStatus.FAILED or bool(operation.outcome_unknown)
+    return has_failed or operation.held_at is not None or bool(operation.waits_for)
 
 
 def of_host(drain: Drain, now: datetime) -> str:

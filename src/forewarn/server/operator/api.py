@@ -337,13 +337,21 @@ async def list_maintenances(
 ) -> maintenance_schemas.MaintenancePage:
     """List what was asked for, newest first."""
     before, now = routing.key_before("maintenances", cursor), backend.now()
+    inventory = backend.inventory.snapshot()
 
     def question(reading: Reading) -> maintenance_schemas.MaintenancePage:
         latest = reading.latest_maintenances(int(before) if before else None, limit + 1)
         found, following = routing.page("maintenances", latest, limit, lambda one: str(one.number))
-        counts = reading.outcomes([one.number for one in found])
+        counts, live = reading.outcomes([one.number for one in found]), inventory.by_maintenance()
         shown = tuple(
-            views.maintenance(one, Counter(counts.get(one.number)).elements(), now) for one in found
+            views.maintenance(
+                one,
+                Counter(counts.get(one.number)).elements(),
+                live.get(one.number, ()),
+                inventory,
+                now,
+            )
+            for one in found
         )
         return maintenance_schemas.MaintenancePage(maintenances=shown, next=following)
 
@@ -387,8 +395,9 @@ async def _detail(
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show one on another thread: while it goes on, this looks at every machine."""
     inventory, operations = backend.inventory.snapshot(), tuple(operations)
+    statuses = [one.status for one in operations]
     return maintenance_schemas.MaintenanceDetail(
-        maintenance=views.maintenance(value, [one.status for one in operations], backend.now()),
+        maintenance=views.maintenance(value, statuses, operations, inventory, backend.now()),
         policy=value.policy,
         units=await backend.beside(views.units, value, inventory),
         operations=await _shown(backend, operations),
