@@ -77,7 +77,7 @@ def schedule(
     wait: bool,
     **given: Any,  # noqa: ANN401 - the fields of the API's request
 ) -> None:
-    """Ask for maintenance of machines, scopes or hosts.
+    """Schedule maintenance of machines, scopes or hosts.
 
     It is announced to the guests, and starts when they approve it or its notice is over. The
     update domains of a scope are taken one after another: the next is announced when the one

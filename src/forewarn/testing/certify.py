@@ -58,7 +58,7 @@ NO_DRAIN: Final = (
     "to the file $FOREWARN_DRAIN_LOG"
 )
 NO_UNDRAIN: Final = (
-    "it was not seen to go back to work after the event was gone: it must then run {undrain} or "
+    "no undrain after the event ended: the handler must then run {undrain} or "
     "$FOREWARN_UNDRAIN, or append a line 'undrain' to the file $FOREWARN_DRAIN_LOG"
 )
 FORGOT: Final = (
@@ -66,7 +66,7 @@ FORGOT: Final = (
     "must remember what it drained, or undrain when it starts"
 )
 AGAIN: Final = "it was killed after its approval, as by the reboot, and drained again afterwards"
-NO_WORK: Final = "it did not go back to work again: no further 'undrain' after the event was gone"
+NO_WORK: Final = "no further undrain after the event ended"
 
 
 class HandlerVerdict(StrEnum):

@@ -75,18 +75,18 @@ async def apply_fleet(
     *,
     data: bytes,
     prune: bool = False,
-    again: bool = False,
+    re_add: bool = False,
     allow_empty: bool = False,
     dry_run: bool = False,
 ) -> schemas.FleetChange:
     """Make the fleet match the body, all or nothing; only `prune` removes machines.
 
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
-    preempted or terminated are left out unless `again` adds them.
+    preempted or terminated are left out unless `re_add` adds them.
     """
     backend = call.backend
     wanted = await backend.beside(routing.decoded_fleet, data)
-    asked = {"prune": prune, "again": again, "allow_empty": allow_empty}
+    asked = {"prune": prune, "again": re_add, "allow_empty": allow_empty}
     if dry_run:  # not by the writer, which viewers may not occupy
         tombstones = await backend.read(Reading.tombstones)
         state = msgspec.structs.replace(backend.live_state(), tombstones=tombstones)
