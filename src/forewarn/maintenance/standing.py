@@ -4,7 +4,7 @@ They say since when it is so, what it waits for, and what would end that. They a
 API, on the command line, on the page and in alerts.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -77,13 +77,16 @@ def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
     covering = sorted((hold for hold in holds if hold.covers(operation)), key=lambda one: one.at)
     if not covering:
         return "held"
-    first, more = covering[0], len(covering) - 1
-    span = f"since {times.brief(first.at, now)}"
-    if first.until is not None:
-        span = f"until {times.brief(first.until, now)}"
-    text = f"held by {first.by or 'somebody'} {span}: {first}"
-    text += f" ({first.reason})" if first.reason else ""
+    more = len(covering) - 1
+    text = of_hold(covering[0], lambda at: times.brief(at, now))
     return text + (f", and {more} more" if more else "")
+
+
+def of_hold(hold: Hold, shown: Callable[[datetime], str]) -> str:
+    """Describe a hold: by whom, since when or until when, what it covers, and why."""
+    span = f"since {shown(hold.at)}" if hold.until is None else f"until {shown(hold.until)}"
+    text = f"held by {hold.by or 'somebody'} {span}: {hold}"
+    return f"{text} ({hold.reason})" if hold.reason else text
 
 
 def behind(other: Operation) -> str:
