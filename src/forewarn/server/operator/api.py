@@ -418,10 +418,15 @@ async def list_events(backend: Backend, scope: str = "", machine: str = "") -> s
         live = inventory.live(scope=model.key(scope), machine=model.key(machine))
         found = [views.live_event(operation, event, inventory, now) for operation, event in live]
         last = datetime.max.replace(tzinfo=UTC)
-        found.sort(key=lambda one: (one.not_before or last, one.maintenance, one.operation, one.id))
+        found.sort(key=lambda one: (one.not_before or last, *_numbers(one.operation), one.id))
         return schemas.EventList(now=now, events=tuple(found))
 
     return await backend.beside(listed)  # there may be one for each machine
+
+
+def _numbers(operation: str) -> tuple[int, ...]:
+    """Return the numbers in the id of an operation: 1.10 comes after 1.9."""
+    return tuple(map(int, operation.split(".")))
 
 
 @API.route("GET", "/v1/history", AccessRole.VIEWER)

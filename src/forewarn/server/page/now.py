@@ -362,11 +362,11 @@ def coming(
         yield operation, model.listed(scopes, 1), *_state(operation)
 
 
-def _by_turn(operation: model.Operation) -> tuple[int, float, int, str]:
+def _by_turn(operation: model.Operation) -> tuple[int, float, int, int]:
     if operation.started_at is not None:
-        return 0, operation.started_at.timestamp(), operation.maintenance, operation.id
+        return 0, operation.started_at.timestamp(), operation.maintenance, operation.ordinal
     at = operation.not_before.timestamp()
-    return (1 if operation.pending else 2), at, operation.maintenance, operation.id
+    return (1 if operation.pending else 2), at, operation.maintenance, operation.ordinal
 
 
 def _state(operation: model.Operation) -> tuple[str, datetime | None, datetime | None]:
