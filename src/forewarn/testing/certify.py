@@ -307,7 +307,7 @@ class Trial:
             for event_id in ids:
                 event = events.get(event_id)
                 if event is None:
-                    raise Complaint(f"it approved an event that never existed: {event_id}", each)
+                    raise Complaint(f"it approved an unknown event: {event_id}", each)
                 if self.machine not in event.machines:
                     others = ", ".join(event.machines)
                     message = f"it approved an event of other machines: {event_id} of {others}"

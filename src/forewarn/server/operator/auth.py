@@ -449,7 +449,8 @@ class Gate:
             return  # neither websockets nor a lifespan are served
         action = f"{scope['method']} {scope['path']}"
         raw = re.split("%2f", scope["raw_path"].decode("ascii"), flags=re.IGNORECASE)
-        path = SLASH.join(map(urllib.parse.unquote, raw))
+        # A NUL in a name is no slash.
+        path = SLASH.join(urllib.parse.unquote(part).replace(SLASH, "\ufffd") for part in raw)
         # In the spelling that routes go by: it is judged as what it leads to.
         scope["path"] = "/" + "/".join(filter(None, path.split("/")))
         request = OperatorRequest(
