@@ -282,10 +282,16 @@ class NowPage:
         listening = self._listening
         looked_at = listening.looked_at
         return {
-            "down": len(of_machines[Condition.DOWN]),
+            # A failed machine does not work until somebody says that it does.
+            "down": len(of_machines[Condition.DOWN]) + len(of_machines[Condition.FAILED]),
             "broken": len(of_machines[Condition.FAILED]),
             "down_scopes": len(
-                {event.scope for one in live if timeline.is_down(one) for event in one.events}
+                {
+                    event.scope
+                    for one in live
+                    if timeline.is_down(one) or one.status is EventStatus.FAILED
+                    for event in one.events
+                }
             ),
             "machines": len(self._machines),
             "noticed": len(of_machines[Condition.NOTICE]),
