@@ -54,7 +54,7 @@ def _unstarted(
     if operation.arrived:
         return f"does not start while {listed(operation.arrived)} is on {operation.on_host}"
     if operation.status is EventStatus.QUEUED:
-        return f"until {times.brief(operation.announced_at, now)}"
+        return f"is announced at {times.brief(operation.announced_at, now)}"
     at = times.brief(operation.not_before, now)
     opens = operation.opens_at
     opening = "" if opens is None or opens <= now else times.brief(opens, now)
