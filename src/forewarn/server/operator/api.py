@@ -637,6 +637,8 @@ async def drain_hosts(
 ) -> schemas.HostDrainPlans:
     """Drain a host, or several as units of a maintenance; in a dry run, tell the plan only."""
     backend = call.backend
+    # First: the audit log names the hosts where anything below refuses it, too.
+    plane = backend.plane if dry_run else call.changing(Deed.DRAIN, data.hosts)
     survey = await backend.survey(dry_run=dry_run)
     now = backend.now()
     wanted = [
@@ -655,7 +657,6 @@ async def drain_hosts(
         plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
     number = None
     if not dry_run:
-        plane = call.changing(Deed.DRAIN, data.hosts)
         if len(wanted) == 1:
             await backend.done(plane.drain_host(wanted[0], survey))
         else:
