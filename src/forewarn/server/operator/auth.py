@@ -230,8 +230,12 @@ class Accounts:
         """Tell whether a token still lets its holder in; None is the unix socket, which does."""
         if token is None:
             return True
-        has_parent = not token.parent or self.find(token.parent) is not None
-        return has_parent and self.find(token.digest) == token and not token.expired(now)
+        return self.find(token.digest) == token and not self.has_ended(token, now)
+
+    def has_ended(self, token: Token, now: datetime) -> bool:
+        """Tell whether a token's time is over, or the token that made it has ended."""
+        is_orphan = bool(token.parent) and self.find(token.parent) is None
+        return is_orphan or token.expired(now)
 
     def find(self, digest: str) -> Token | None:
         """Return the token with this digest, of whatever audience; None if there is none."""
