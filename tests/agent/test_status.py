@@ -275,4 +275,4 @@ def test_the_first_line_says_what_is_held_or_stuck_beside_what_a_balancer_reads(
 
     assert first((), stuck=False, ready=True) == "w: ready"
     held = first(("Held", "Preparing", "Held"), stuck=True, ready=False)
-    assert held == "w: 2 held, 1 stuck, being taken out"
+    assert held == "w: 2 held, 1 stuck, draining"

@@ -94,6 +94,24 @@ def test_columns_without_a_value_go_first_and_the_notice_and_the_machines_last()
     assert list(output.layout(cells, 50))[-2:] == ["MACHINES", "NOTICE LEFT"]
 
 
+def test_what_maintenance_waits_for_is_shown_whole_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    cells = {
+        "NUMBER": ["1"],
+        "TYPE": ["Reboot"],
+        "STATUS": ["running"],
+        "TARGETS": ["web"],
+        "UNITS": ["2 waiting"],
+        "REQUESTED BY": ["root"],
+        "AT": ["12:24Z"],
+        "DETAIL": ["web/0 cannot go now: held by root since 12:24Z: scope web (the backup runs)"],
+    }
+    out, err = drawn(cells, 80, monkeypatch, capsys)
+    assert set(cells["DETAIL"][0].split()) <= set(out.split())
+    assert "REQUESTED BY" in err
+
+
 def test_names_are_cut_where_they_do_not_differ(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

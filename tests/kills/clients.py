@@ -358,7 +358,7 @@ class Operator:
         self._mark += 1
         own = {"name": f"own-{self._name}", "tags": {"mark": str(self._mark)}}
         body = {"machine": [own], "scale_set": self._cast["revived"]}
-        self._say("fleet", "PUT /v1/fleet?again=true", body, machine=own["name"], mark=self._mark)
+        self._say("fleet", "PUT /v1/fleet?re_add=true", body, machine=own["name"], mark=self._mark)
 
     def _history(self) -> None:
         status, answer = self._wire.ask("history", "GET /v1/history?limit=30 HTTP/1.1")

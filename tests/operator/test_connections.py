@@ -49,10 +49,10 @@ def counted(served: "Served") -> dict[str, float]:
     return {one.labels["reason"]: one.value for one in family.samples if one.value}
 
 
-def door() -> auth.Door:
+def auth_context() -> auth.AuthContext:
     """Let in whoever has the token; nobody else comes."""
     nothing_recorded: Any = None
-    made = auth.Door(nothing_recorded, SystemClock(), SystemClock(), lambda: "an id")
+    made = auth.AuthContext(nothing_recorded, SystemClock(), SystemClock(), lambda: "an id")
     made.accounts.let_in_by_file(TOKEN)
     return made
 
@@ -83,7 +83,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     opened = sockets.open_tcp("127.0.0.1", 0)
     reached = connections.ReachedLimits()
-    gate = auth.Gate(application, door(), ())
+    gate = auth.AuthMiddleware(application, auth_context(), ())
     server = connections.Server(gate, reached, head_seconds, tls=tls, slow_seconds=slow_seconds)
     running = asyncio.create_task(server.serve(sockets=[opened]))
     served = Served(opened.getsockname()[1], reached)
@@ -193,7 +193,7 @@ def context() -> ssl.SSLContext:
 
 async def test_a_server_without_a_request_under_way_ends_at_once() -> None:
     opened = sockets.open_tcp("127.0.0.1", 0)
-    gate = auth.Gate(application, door(), ())
+    gate = auth.AuthMiddleware(application, auth_context(), ())
     server = connections.Server(gate, connections.ReachedLimits())
     running = asyncio.create_task(server.serve(sockets=[opened]))
     reader, writer = await asyncio.open_connection(*opened.getsockname())

@@ -59,7 +59,7 @@ def test_all_that_the_endpoint_takes_for_an_approval_is_judged(
     with Emulator() as emulator:
         machine = emulator.machine("web-0")
         event = emulator.schedule("Reboot", "web-0")
-        trial = certify.Trial(emulator, HandlerProcess(handler, tmp_path, {}), "web-0", handler)
+        run = certify.HandlerRun(emulator, HandlerProcess(handler, tmp_path, {}), "web-0", handler)
         answer = requests.post(
             f"{machine.endpoint}{certify.EVENTS}?api-version=2020-07-01",
             headers={"Metadata": "true"},
@@ -67,8 +67,8 @@ def test_all_that_the_endpoint_takes_for_an_approval_is_judged(
             timeout=patience.SECONDS,
         )
         assert (answer.status_code, event.approved_by) == (200, "web-0")
-        with pytest.raises(certify.Complaint, match="before it drained"):
-            trial.judge()
+        with pytest.raises(certify.Violation, match="before it drained"):
+            run.judge()
 
 
 @needs_other_users

@@ -402,7 +402,7 @@ class Daemon:
         at = poller.answered_at
         match path:
             case "/readyz":
-                return (200, TEXT, b"ready\n") if self._ready else (503, TEXT, b"being taken out\n")
+                return (200, TEXT, b"ready\n") if self._ready else (503, TEXT, b"draining\n")
             case "/healthz":
                 return (503, TEXT, f"{ailment}\n".encode()) if ailment else (200, TEXT, b"ok\n")
             case "/status":

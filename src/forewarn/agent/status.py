@@ -102,7 +102,7 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         "stuck": sum(effect["stuck"] for effect in told["standing"]),
     }
     parts = [f"{count} {what}" for what, count in counts.items() if count]
-    parts.append("ready" if told["ready"] else "being taken out")
+    parts.append("ready" if told["ready"] else "draining")
     yield f"{told['machine'] or 'a machine with an unknown name'}: {', '.join(parts)}"
     if told["dry_run"]:
         yield "a dry run: the agent does nothing, and tells no peer that it is prepared"

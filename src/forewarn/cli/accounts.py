@@ -52,7 +52,7 @@ AUDIT = output.AnswerTable(
     "schemas.AuditPage.records",
     {
         "AT": "at",
-        "BY": lambda one: one.by or "nobody known",
+        "BY": lambda one: one.by or "anonymous",
         "WHAT": "summary",
         "OUTCOME": "outcome",
         "ROLE": "role",

@@ -37,7 +37,7 @@ CHANGES: Final = flag("--dry-run", "Only show what would change.")
     argument("file FILE", "The fleet, TOML or JSON; '-' for stdin.", TEXT),
     flag("--prune", "Remove machines that are not in the file."),
     flag("--allow-empty", "Let --prune remove the last machine."),
-    flag("--again", "Add machines again that were preempted or terminated."),
+    flag("--re-add", "Add machines again that were preempted or terminated."),
     CHANGES,
 )
 def apply(service: OperatorClient, file: str, **options: bool) -> None:
@@ -55,20 +55,20 @@ def apply(service: OperatorClient, file: str, **options: bool) -> None:
 
 @asking(
     flag("--scopes", "List scopes, not machines."),
-    flag("--lost", "List machines that were preempted or terminated."),
+    flag("--deleted", "List machines that were preempted or terminated."),
     option("--scope NAME", "Only machines of this scope."),
     option("--host NAME", "Only machines on this host; 'unknown' for machines without a host."),
     paged=True,
 )
 def list_(
-    service: OperatorClient, *, scopes: bool, lost: bool, scope: str | None, host: str | None
+    service: OperatorClient, *, scopes: bool, deleted: bool, scope: str | None, host: str | None
 ) -> None:
     """List machines, or scopes, or machines that are gone."""
-    if scopes + lost + bool(scope or host) > 1:
-        raise click.UsageError("use only one of: --scopes; --lost; --scope and --host")
+    if scopes + deleted + bool(scope or host) > 1:
+        raise click.UsageError("use only one of: --scopes; --deleted; --scope and --host")
     if scopes:
         service.pages("/v1/fleet/scopes", "scopes").show(SCOPES)
-    elif lost:
+    elif deleted:
         service.pages("/v1/fleet/tombstones", "tombstones").show(LOST)
     else:
         found = service.pages("/v1/fleet/machines", "machines", scope=scope, host=host)
@@ -141,7 +141,9 @@ def _draw_change(change: "schemas.FleetChange") -> None:
         )
     if gone.count:
         listed = output.names(gone)
-        output.say(f"{gone.count} preempted or terminated, not added (--again adds them): {listed}")
+        output.say(
+            f"{gone.count} preempted or terminated, not added (--re-add adds them): {listed}"
+        )
     if not any(names.count for _, names in done):
         output.say("nothing would change" if change.dry_run else "nothing changed")
 
@@ -227,9 +229,6 @@ def _draw_scope(scope: "schemas.ScopeDetail") -> None:
 
 
 # From libvirt.
-
-MAX_PAGE: Final = 1000
-"""The entries of one page of the API."""
 
 STATUSES: Final = {
     "not-found": ExitStatus.NOT_FOUND,

@@ -175,8 +175,8 @@ def follow(service: OperatorClient, since: str | None, types: tuple[str, ...]) -
 
 
 def note(why: str) -> None:
-    """Say on stderr why there is no news for now."""
-    output.note(f"No news for now, connecting again: {output.printable(why)}")
+    """Say on stderr why the stream was cut."""
+    output.note(f"Disconnected, reconnecting: {output.printable(why)}")
 
 
 def _object(event: StreamEvent) -> str:

@@ -101,7 +101,7 @@ SECTIONS: Final[dict[str, dict[str, click.Command]]] = {
 
 COMMANDS: Final = {name: each for section in SECTIONS.values() for name, each in section.items()}
 
-_UNPROTECTED: Final = ("--no-", "--without-", "--again", "--insecure", "--prune")
+_UNPROTECTED: Final = ("--no-", "--without-", "--re-add", "--insecure", "--prune")
 """The beginnings of options that remove a protection: no typing error is answered with them."""
 
 ABSENT: Final = {

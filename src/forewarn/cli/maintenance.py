@@ -77,7 +77,7 @@ def schedule(
     wait: bool,
     **given: Any,  # noqa: ANN401 - the fields of the API's request
 ) -> None:
-    """Ask for maintenance of machines, scopes or hosts.
+    """Schedule maintenance of machines, scopes or hosts.
 
     It is announced to the guests, and starts when they approve it or its notice is over. The
     update domains of a scope are taken one after another: the next is announced when the one
@@ -226,7 +226,9 @@ def _facts(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[tuple[st
     """Yield how each part of it is, by what people call it."""
     maintenance = detail.maintenance
     if detail.units:
-        yield f"maintenance {maintenance.number}", output.status(maintenance)
+        is_told = maintenance.status_detail.startswith(f"{maintenance.number}.")  # with that below
+        now = str(maintenance.status) if is_told else output.status(maintenance)
+        yield f"maintenance {maintenance.number}", now
     for unit in detail.units:
         if unit.status != "waiting" or unit.status_detail:
             yield unit.name, output.status(unit)

@@ -314,17 +314,17 @@ LEAST_OF_FIRST = 24
 UNCUT = frozenset({"EVENT"})
 """Columns that are never cut: people copy an event's id."""
 
-FOLDED = frozenset({"WHAT"})
-"""Columns that may take several lines, such as the message of an alert."""
+FOLDED = frozenset({"WHAT", "DETAIL"})
+"""Columns that may take several lines: the message of an alert, what a unit waits for."""
 
 HIDDEN_FIRST = (
     *("EVENT", "KIND", "FROM", "SOURCE", "SHOWN TO", "ADDRESS", "LISTENER", "WAITED", "NOTICE"),
-    *("DOMAIN", "TOOK", "HOST"),
+    *("DOMAIN", "TOOK", "HOST", "REQUESTED BY"),
 )
 """The columns that a narrow terminal does without, in this order, after those without a value; then
 the last ones of the table, and never its first."""
 
-HIDDEN_LAST = ("OUTCOME", "NOTICE LEFT", "MACHINES")
+HIDDEN_LAST = ("DETAIL", "OUTCOME", "NOTICE LEFT", "MACHINES")
 """The columns that stay the longest."""
 
 STYLES = {

@@ -418,7 +418,7 @@ class SocketConnection:
         self._exchange = transport.HttpExchange(session.endpoint)
         self._busy = threading.Lock()
         self._places: transport.Places = queue.SimpleQueue()
-        self._bell, self._rope = socket.socketpair()
+        self._wakeup_r, self._wakeup_w = socket.socketpair()
 
     def run(self, ask: session.Ask[T]) -> T:
         """Ask until there is a result."""
@@ -458,14 +458,14 @@ class SocketConnection:
         self.closing = True
         self._places.put(transport.ConnectionClosed())
         with contextlib.suppress(OSError):  # it is closed already
-            self._rope.send(b"!")
+            self._wakeup_w.send(b"!")
         self._release_if_closing()
 
     def leave_to_parent(self) -> None:
         """Begin without a connection in a forked process: open ones are the parent's."""
         self._hang_up()
-        self._bell.close()
-        self._rope.close()
+        self._wakeup_r.close()
+        self._wakeup_w.close()
         if not self.closing:
             self._begin(self._session)
 
@@ -474,8 +474,8 @@ class SocketConnection:
         if self.closing and self._busy.acquire(blocking=False):
             try:
                 self._hang_up()
-                self._bell.close()
-                self._rope.close()
+                self._wakeup_r.close()
+                self._wakeup_w.close()
             finally:
                 self._busy.release()
 
@@ -546,7 +546,7 @@ class SocketConnection:
     ) -> bool:
         # Tell whether a socket is ready before the deadline, by the monotonic clock.
         with _SELECTOR() as selector:
-            bell = selector.register(self._bell, selectors.EVENT_READ)
+            bell = selector.register(self._wakeup_r, selectors.EVENT_READ)
             if connected is not None:
                 wanted = selectors.EVENT_WRITE if writing else selectors.EVENT_READ
                 selector.register(connected, wanted)

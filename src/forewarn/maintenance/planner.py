@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from forewarn.maintenance import model, notice
+from forewarn.maintenance import model, notice, standing
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import (
@@ -295,8 +295,7 @@ def on_hold(machines: Collection[model.Machine], holds: Iterable[model.Hold], *h
     keys = {machine.key for machine in machines}
     for hold in holds:
         if hold.touches(scopes, below, keys):
-            until = "" if hold.until is None else f" until {notice.spoken(hold.until)}"
-            return f"{hold} is on hold, by {hold.by or 'somebody'}{until}"
+            return standing.of_hold(hold, notice.spoken)
     return ""
 
 

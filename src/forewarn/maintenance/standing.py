@@ -4,7 +4,7 @@ They say since when it is so, what it waits for, and what would end that. They a
 API, on the command line, on the page and in alerts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -54,7 +54,7 @@ def _unstarted(
     if operation.arrived:
         return f"does not start while {listed(operation.arrived)} is on {operation.on_host}"
     if operation.status is EventStatus.QUEUED:
-        return f"until {times.brief(operation.announced_at, now)}"
+        return f"is announced at {times.brief(operation.announced_at, now)}"
     at = times.brief(operation.not_before, now)
     opens = operation.opens_at
     opening = "" if opens is None or opens <= now else times.brief(opens, now)
@@ -77,13 +77,16 @@ def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
     covering = sorted((hold for hold in holds if hold.covers(operation)), key=lambda one: one.at)
     if not covering:
         return "held"
-    first, more = covering[0], len(covering) - 1
-    span = f"since {times.brief(first.at, now)}"
-    if first.until is not None:
-        span = f"until {times.brief(first.until, now)}"
-    text = f"held by {first.by or 'somebody'} {span}: {first}"
-    text += f" ({first.reason})" if first.reason else ""
+    more = len(covering) - 1
+    text = of_hold(covering[0], lambda at: times.brief(at, now))
     return text + (f", and {more} more" if more else "")
+
+
+def of_hold(hold: Hold, shown: Callable[[datetime], str]) -> str:
+    """Describe a hold: by whom, since when or until when, what it covers, and why."""
+    span = f"since {shown(hold.at)}" if hold.until is None else f"until {shown(hold.until)}"
+    text = f"held by {hold.by or 'somebody'} {span}: {hold}"
+    return f"{text} ({hold.reason})" if hold.reason else text
 
 
 def behind(other: Operation) -> str:
@@ -114,6 +117,32 @@ def of_maintenance(maintenance: Maintenance, now: datetime) -> str:
     failed = [unit.name for unit in maintenance.units if unit.state is UnitState.FAILED]
     first = f"retry or skip {listed(failed)}, then " if failed else ""
     return _since(reason, maintenance.changed_at, now, f"{first}resume or stop it")
+
+
+def of_progress(
+    operations: Iterable[Operation],
+    live: Mapping[str, Operation],
+    holds: Collection[Hold],
+    now: datetime,
+) -> str:
+    """Describe how the operations of a maintenance stand: the first that is blocked, or the first.
+
+    `""` where none waits for anything.
+    """
+    waiting = [
+        one
+        for one in operations
+        if one.live and (one.status is not EventStatus.STARTED or one.outcome_unknown)
+    ]
+    waiting.sort(key=lambda one: (not _blocked(one), one.ordinal))
+    for one in waiting[:1]:
+        return f"{one.id} {of_operation(one, live, holds, now)}".rstrip()
+    return ""
+
+
+def _blocked(operation: Operation) -> bool:
+    has_failed = operation.status is EventStatus.FAILED or bool(operation.outcome_unknown)
+    return has_failed or operation.held_at is not None or bool(operation.waits_for)
 
 
 def of_host(drain: Drain, now: datetime) -> str:

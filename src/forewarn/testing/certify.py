@@ -58,7 +58,7 @@ NO_DRAIN: Final = (
     "to the file $FOREWARN_DRAIN_LOG"
 )
 NO_UNDRAIN: Final = (
-    "it was not seen to go back to work after the event was gone: it must then run {undrain} or "
+    "no undrain after the event ended: the handler must then run {undrain} or "
     "$FOREWARN_UNDRAIN, or append a line 'undrain' to the file $FOREWARN_DRAIN_LOG"
 )
 FORGOT: Final = (
@@ -66,7 +66,7 @@ FORGOT: Final = (
     "must remember what it drained, or undrain when it starts"
 )
 AGAIN: Final = "it was killed after its approval, as by the reboot, and drained again afterwards"
-NO_WORK: Final = "it did not go back to work again: no further 'undrain' after the event was gone"
+NO_WORK: Final = "no further undrain after the event ended"
 
 
 class HandlerVerdict(StrEnum):
@@ -95,7 +95,7 @@ class Result:
     seconds: float = 0.0
 
 
-class Complaint(Exception):  # noqa: N818 - what is said of the handler
+class Violation(Exception):  # noqa: N818 - what is said of the handler
     """The handler did something wrong."""
 
     def __init__(self, message: str, exchange: Exchange | None = None) -> None:
@@ -126,7 +126,7 @@ class HandlerScenario:
 
     name: str
     about: str
-    play: Callable[["Trial"], None]
+    play: Callable[["HandlerRun"], None]
     fleet: str = '[[machine]]\nname = "web-0"\n'
     machine: str = "web-0"
 
@@ -148,7 +148,7 @@ class Handler:
 
 
 @dataclass
-class Trial:
+class HandlerRun:
     """A handler in a scenario."""
 
     emulator: Emulator
@@ -215,9 +215,9 @@ class Trial:
         until = now(self.emulator) + patience
         while not condition():
             if (status := self.handler.status) is not None:
-                raise Complaint(f"it ended with {_ending(status)}", self.last_exchange())
+                raise Violation(f"it ended with {_ending(status)}", self.last_exchange())
             if now(self.emulator) > until:
-                raise Complaint(f"{instead} (within {patience:g} s)", self.last_exchange())
+                raise Violation(f"{instead} (within {patience:g} s)", self.last_exchange())
             if self.is_ticking:
                 self.emulator.advance(TICK)
             self.pause(LOOK_SECONDS)
@@ -307,22 +307,22 @@ class Trial:
             for event_id in ids:
                 event = events.get(event_id)
                 if event is None:
-                    raise Complaint(f"it approved an event that never existed: {event_id}", each)
+                    raise Violation(f"it approved an unknown event: {event_id}", each)
                 if self.machine not in event.machines:
                     others = ", ".join(event.machines)
                     message = f"it approved an event of other machines: {event_id} of {others}"
-                    raise Complaint(message, each)
+                    raise Violation(message, each)
                 marks = self.marks_at.get(id(each), ())
                 if event.event_type != "Freeze" and "drain" not in marks:
-                    raise Complaint(f"it approved {event_id} before it drained", each)
+                    raise Violation(f"it approved {event_id} before it drained", each)
                 if told_end and marks and marks[-1] == "drain":
-                    raise Complaint(f"it approved {event_id} before its drain had ended", each)
+                    raise Violation(f"it approved {event_id} before its drain had ended", each)
                 if event_id in confirmed:
-                    raise Complaint(f"it approved {event_id} again after it was confirmed", each)
+                    raise Violation(f"it approved {event_id} again after it was confirmed", each)
             if each.status == HTTPStatus.OK and not each.fault:
                 confirmed.update(ids)
         if zombies := self._zombies():
-            raise Complaint(f"it leaves zombies: {zombies} of its children ended unawaited")
+            raise Violation(f"it leaves zombies: {zombies} of its children ended unawaited")
 
     def _zombies(self) -> int:
         seen = set(self.handler.family("Z"))
@@ -337,188 +337,188 @@ class Trial:
 # The scenarios.
 
 
-def _again(trial: Trial) -> None:
-    trial.round()
-    trial.round("Redeploy")
+def _again(run: HandlerRun) -> None:
+    run.round()
+    run.round("Redeploy")
 
 
-def _not_mine(trial: Trial) -> None:
-    event = trial.announce("Reboot", "web-1")
-    trial.more_polls()
-    if "drain" in trial.handler.marks():
-        raise Complaint("it drained for an event of another machine", trial.last_exchange())
-    trial.end(event)
-    trial.round()
+def _not_mine(run: HandlerRun) -> None:
+    event = run.announce("Reboot", "web-1")
+    run.more_polls()
+    if "drain" in run.handler.marks():
+        raise Violation("it drained for an event of another machine", run.last_exchange())
+    run.end(event)
+    run.round()
 
 
-def _two_events(trial: Trial) -> None:
-    mine, other = trial.announce(), trial.announce("Reboot", "web-1")
-    trial.expect_drain()
-    trial.expect_approval(mine)
-    trial.more_polls()  # in which it must not approve the other
-    trial.emulator.advance("15m")
+def _two_events(run: HandlerRun) -> None:
+    mine, other = run.announce(), run.announce("Reboot", "web-1")
+    run.expect_drain()
+    run.expect_approval(mine)
+    run.more_polls()  # in which it must not approve the other
+    run.emulator.advance("15m")
     if other.status == "Started":
-        trial.emulator.finish(other)
+        run.emulator.finish(other)
     if mine.status == "Started":
-        trial.more_polls()
-        if "undrain" in trial.handler.marks():
-            raise Complaint("it went back to work while its own event was still listed")
-    trial.end(mine)
-    trial.expect_work()
+        run.more_polls()
+        if "undrain" in run.handler.marks():
+            raise Violation("it went back to work while its own event was still listed")
+    run.end(mine)
+    run.expect_work()
 
 
-def _not_first(trial: Trial) -> None:
-    event = trial.announce(scope="web")
-    trial.expect_drain()
-    trial.more_polls()
-    trial.end(event)
-    trial.expect_work()
+def _not_first(run: HandlerRun) -> None:
+    event = run.announce(scope="web")
+    run.expect_drain()
+    run.more_polls()
+    run.end(event)
+    run.expect_work()
 
 
-def _cancelled(trial: Trial) -> None:
-    trial.handler.order("wait", on=True)
-    event = trial.announce()
-    trial.expect_drain()
-    trial.emulator.cancel(event)
-    trial.handler.order("wait", on=False)
-    trial.more_polls()
-    trial.expect_work()
-    trial.round()
+def _cancelled(run: HandlerRun) -> None:
+    run.handler.order("wait", on=True)
+    event = run.announce()
+    run.expect_drain()
+    run.emulator.cancel(event)
+    run.handler.order("wait", on=False)
+    run.more_polls()
+    run.expect_work()
+    run.round()
 
 
-def _drain_fails(trial: Trial) -> None:
-    trial.handler.order("fail", on=True)
-    event = trial.announce()
-    trial.expect_drain()
-    trial.more_polls()
+def _drain_fails(run: HandlerRun) -> None:
+    run.handler.order("fail", on=True)
+    event = run.announce()
+    run.expect_drain()
+    run.more_polls()
     if event.approved_by:
-        approval, _ = next(trial.approvals())
-        raise Complaint("it approved although its drain failed", approval)
-    trial.end(event)
-    trial.handler.order("fail", on=False)
-    drains = trial.handler.marks().count("drain")
-    second = trial.announce()
-    trial.expect_drain(drains + 1)
-    trial.expect_approval(second)
+        approval, _ = next(run.approvals())
+        raise Violation("it approved although its drain failed", approval)
+    run.end(event)
+    run.handler.order("fail", on=False)
+    drains = run.handler.marks().count("drain")
+    second = run.announce()
+    run.expect_drain(drains + 1)
+    run.expect_approval(second)
 
 
-def _drain_is_slow(trial: Trial) -> None:
-    trial.handler.order("wait", on=True)
-    event = trial.announce()
-    trial.expect_drain()
-    trial.emulator.advance("15m")
-    trial.emulator.finish(event)
-    trial.handler.order("wait", on=False)
-    trial.end(event)
-    trial.expect_work()
+def _drain_is_slow(run: HandlerRun) -> None:
+    run.handler.order("wait", on=True)
+    event = run.announce()
+    run.expect_drain()
+    run.emulator.advance("15m")
+    run.emulator.finish(event)
+    run.handler.order("wait", on=False)
+    run.end(event)
+    run.expect_work()
 
 
-def _started(trial: Trial) -> None:
-    event = trial.announce(no_notice=True)
-    trial.more_polls()
-    trial.end(event)
-    if "drain" in trial.handler.marks():
-        trial.expect_work()
-    trial.round()
+def _started(run: HandlerRun) -> None:
+    event = run.announce(no_notice=True)
+    run.more_polls()
+    run.end(event)
+    if "drain" in run.handler.marks():
+        run.expect_work()
+    run.round()
 
 
-def _deletion(trial: Trial, event_type: str) -> None:
-    event = trial.announce(event_type)
-    trial.expect_drain()
-    trial.expect_approval(event)
+def _deletion(run: HandlerRun, event_type: str) -> None:
+    event = run.announce(event_type)
+    run.expect_drain()
+    run.expect_approval(event)
 
 
-def _freeze(trial: Trial) -> None:
-    event = trial.announce("Freeze", duration_seconds=9)
-    trial.more_polls()
-    trial.end(event)
-    drains = trial.handler.marks().count("drain")
+def _freeze(run: HandlerRun) -> None:
+    event = run.announce("Freeze", duration_seconds=9)
+    run.more_polls()
+    run.end(event)
+    drains = run.handler.marks().count("drain")
     if drains:
-        trial.expect_work(drains)
-    trial.round()
+        run.expect_work(drains)
+    run.round()
 
 
-def _restarted(trial: Trial) -> None:
-    trial.handler.order("wait", on=True)
-    event = trial.announce()
-    trial.expect_drain()
-    trial.handler.kill()
-    trial.handler.order("wait", on=False)
-    trial.start()
-    trial.expect_approval(event)
-    trial.end(event)
-    trial.expect_work()
+def _restarted(run: HandlerRun) -> None:
+    run.handler.order("wait", on=True)
+    event = run.announce()
+    run.expect_drain()
+    run.handler.kill()
+    run.handler.order("wait", on=False)
+    run.start()
+    run.expect_approval(event)
+    run.end(event)
+    run.expect_work()
 
 
-def _rebooted(trial: Trial, *, is_over: bool) -> None:
-    event = trial.announce()
-    trial.expect_drain()
-    trial.expect_approval(event)
-    trial.handler.kill()
+def _rebooted(run: HandlerRun, *, is_over: bool) -> None:
+    event = run.announce()
+    run.expect_drain()
+    run.expect_approval(event)
+    run.handler.kill()
     if is_over:
-        trial.end_without_handler(event)
-    trial.start()
-    trial.more_polls(2)  # two looks in a row confirm that an event is over
-    if trial.handler.marks().count("drain") > 1:
-        raise Complaint(AGAIN, trial.last_exchange())
+        run.end_without_handler(event)
+    run.start()
+    run.more_polls(2)  # two looks in a row confirm that an event is over
+    if run.handler.marks().count("drain") > 1:
+        raise Violation(AGAIN, run.last_exchange())
     if not is_over:
-        trial.end(event)
-    trial.expect_work(instead=FORGOT)
+        run.end(event)
+    run.expect_work(instead=FORGOT)
 
 
-def _preview(trial: Trial) -> None:
-    if not any("2017-03-01" in each.target for each in trial.polls()):
+def _preview(run: HandlerRun) -> None:
+    if not any("2017-03-01" in each.target for each in run.polls()):
         raise NotConcerned("it does not ask by version 2017-03-01")
-    trial.round()
+    run.round()
 
 
-def _faulty_at_first(trial: Trial, playbook: str) -> None:
-    trial.is_ticking = True
-    trial.handler.kill()
-    trial.emulator.faults(playbook)
-    trial.start()
-    trial.round(notice=LONG_NOTICE)
+def _faulty_at_first(run: HandlerRun, playbook: str) -> None:
+    run.is_ticking = True
+    run.handler.kill()
+    run.emulator.faults(playbook)
+    run.start()
+    run.round(notice=LONG_NOTICE)
 
 
-def _faulty_meanwhile(trial: Trial, name: str, **values: int) -> None:
+def _faulty_meanwhile(run: HandlerRun, name: str, **values: int) -> None:
     met = sum(fault.after + fault.times for fault in faults.named(name, **values))
-    trial.handler.order("wait", on=True)
-    event = trial.announce()
-    trial.expect_drain()
-    trial.emulator.faults(name, **values)
-    trial.handler.order("wait", on=False)
-    trial.expect_approval(event)
-    trial.more_polls(met + 1)
-    if trial.handler.marks()[-1] == "undrain":
+    run.handler.order("wait", on=True)
+    event = run.announce()
+    run.expect_drain()
+    run.emulator.faults(name, **values)
+    run.handler.order("wait", on=False)
+    run.expect_approval(event)
+    run.more_polls(met + 1)
+    if run.handler.marks()[-1] == "undrain":
         message = "it went back to work while its event was still listed"
-        raise Complaint(message, trial.last_exchange())
-    trial.end(event)
-    trial.expect_work()
+        raise Violation(message, run.last_exchange())
+    run.end(event)
+    run.expect_work()
 
 
-def _idle(trial: Trial) -> None:
-    before = len(trial.polls())
-    trial.pause(IDLE_SECONDS)
-    polls = len(trial.polls()) - before
+def _idle(run: HandlerRun) -> None:
+    before = len(run.polls())
+    run.pause(IDLE_SECONDS)
+    polls = len(run.polls()) - before
     if polls > MOST_A_SECOND * IDLE_SECONDS:
         message = f"it polls too often: {polls} times in {IDLE_SECONDS:g} s; once a second is usual"
-        raise Complaint(message, trial.last_exchange())
+        raise Violation(message, run.last_exchange())
 
 
-def _stops(trial: Trial) -> None:
-    trial.more_polls(1)
+def _stops(run: HandlerRun) -> None:
+    run.more_polls(1)
     seconds = handler_process.STOP_SECONDS
     until = clock.monotonic() + seconds
-    trial.handler.terminate()
-    while trial.handler.status is None:
+    run.handler.terminate()
+    while run.handler.status is None:
         if clock.monotonic() > until:
-            raise Complaint(f"it did not end within {seconds:g} s after SIGTERM")
-        trial.pause(LOOK_SECONDS)
+            raise Violation(f"it did not end within {seconds:g} s after SIGTERM")
+        run.pause(LOOK_SECONDS)
     until = clock.monotonic() + seconds
-    while left := len(trial.handler.family()):
+    while left := len(run.handler.family()):
         if clock.monotonic() > until:
-            raise Complaint(f"it ended and left {left} processes behind")
-        trial.pause(LOOK_SECONDS)
+            raise Violation(f"it ended and left {left} processes behind")
+        run.pause(LOOK_SECONDS)
 
 
 _PAIR: Final = (
@@ -533,7 +533,7 @@ _SET: Final = (
 
 SCENARIOS: Final = (
     HandlerScenario(
-        "approve", "a reboot is announced: drain, approve, go back to work", Trial.round
+        "approve", "a reboot is announced: drain, approve, go back to work", HandlerRun.round
     ),
     HandlerScenario("again", "a second event after the first", _again),
     HandlerScenario(
@@ -543,7 +543,7 @@ SCENARIOS: Final = (
     HandlerScenario(
         "two-machines",
         "one event of two machines, of which it is the first",
-        partial(Trial.round, scope="web"),
+        partial(HandlerRun.round, scope="web"),
         _TOGETHER,
     ),
     HandlerScenario(
@@ -647,17 +647,17 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
         emulator.default(machine)
         asked = EmulatedMachine(machine.name, ADDRESS) if handler.isolated else machine
         process = HandlerProcess(handler, Path(folder), asked.environment)
-        trial = Trial(emulator, process, machine.name, handler, stop=stop)
-        emulator.on_request(trial.note_marks)
+        run = HandlerRun(emulator, process, machine.name, handler, stop=stop)
+        emulator.on_request(run.note_marks)
         verdict, message, shown = HandlerVerdict.PASSED, "", ""
         try:
-            trial.pause(0)
-            trial.start()
-            scenario.play(trial)
-            trial.judge()
-        except Complaint as complaint:
-            verdict, message = HandlerVerdict.FAILED, str(complaint)
-            shown = "" if complaint.exchange is None else exchange_text(complaint.exchange)
+            run.pause(0)
+            run.start()
+            scenario.play(run)
+            run.judge()
+        except Violation as violation:
+            verdict, message = HandlerVerdict.FAILED, str(violation)
+            shown = "" if violation.exchange is None else exchange_text(violation.exchange)
         except NotConcerned as reason:
             verdict, message = HandlerVerdict.SKIPPED, str(reason)
         except OSError as error:

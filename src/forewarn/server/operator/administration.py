@@ -152,6 +152,7 @@ async def list_webhooks(backend: Backend) -> schemas.WebhookList:
 @API.route("POST", "/v1/webhooks", AccessRole.ADMIN, table.WEBHOOKS, status=201)
 async def add_webhook(call: OperatorCall, data: schemas.WebhookRequest) -> schemas.NewWebhook:
     """Add a webhook for what happens from now on; the answer alone ever shows its secret."""
+    call.caller.detail = data.name  # of a refusal; no part of the URL, which may be a secret
     _sender(call.backend)
     rules.judge_url(data.url, insecure=data.insecure)
     news.chosen(data.types)  # or it is refused

@@ -75,18 +75,18 @@ async def apply_fleet(
     *,
     data: bytes,
     prune: bool = False,
-    again: bool = False,
+    re_add: bool = False,
     allow_empty: bool = False,
     dry_run: bool = False,
 ) -> schemas.FleetChange:
     """Make the fleet match the body, all or nothing; only `prune` removes machines.
 
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
-    preempted or terminated are left out unless `again` adds them.
+    preempted or terminated are left out unless `re_add` adds them.
     """
     backend = call.backend
     wanted = await backend.beside(routing.decoded_fleet, data)
-    asked = {"prune": prune, "again": again, "allow_empty": allow_empty}
+    asked = {"prune": prune, "again": re_add, "allow_empty": allow_empty}
     if dry_run:  # not by the writer, which viewers may not occupy
         tombstones = await backend.read(Reading.tombstones)
         state = msgspec.structs.replace(backend.live_state(), tombstones=tombstones)
@@ -337,13 +337,21 @@ async def list_maintenances(
 ) -> maintenance_schemas.MaintenancePage:
     """List what was asked for, newest first."""
     before, now = routing.key_before("maintenances", cursor), backend.now()
+    inventory = backend.inventory.snapshot()
 
     def question(reading: Reading) -> maintenance_schemas.MaintenancePage:
         latest = reading.latest_maintenances(int(before) if before else None, limit + 1)
         found, following = routing.page("maintenances", latest, limit, lambda one: str(one.number))
-        counts = reading.outcomes([one.number for one in found])
+        counts, live = reading.outcomes([one.number for one in found]), inventory.by_maintenance()
         shown = tuple(
-            views.maintenance(one, Counter(counts.get(one.number)).elements(), now) for one in found
+            views.maintenance(
+                one,
+                Counter(counts.get(one.number)).elements(),
+                live.get(one.number, ()),
+                inventory,
+                now,
+            )
+            for one in found
         )
         return maintenance_schemas.MaintenancePage(maintenances=shown, next=following)
 
@@ -387,8 +395,9 @@ async def _detail(
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show one on another thread: while it goes on, this looks at every machine."""
     inventory, operations = backend.inventory.snapshot(), tuple(operations)
+    statuses = [one.status for one in operations]
     return maintenance_schemas.MaintenanceDetail(
-        maintenance=views.maintenance(value, [one.status for one in operations], backend.now()),
+        maintenance=views.maintenance(value, statuses, operations, inventory, backend.now()),
         policy=value.policy,
         units=await backend.beside(views.units, value, inventory),
         operations=await _shown(backend, operations),
@@ -409,10 +418,15 @@ async def list_events(backend: Backend, scope: str = "", machine: str = "") -> s
         live = inventory.live(scope=model.key(scope), machine=model.key(machine))
         found = [views.live_event(operation, event, inventory, now) for operation, event in live]
         last = datetime.max.replace(tzinfo=UTC)
-        found.sort(key=lambda one: (one.not_before or last, one.maintenance, one.operation, one.id))
+        found.sort(key=lambda one: (one.not_before or last, *_numbers(one.operation), one.id))
         return schemas.EventList(now=now, events=tuple(found))
 
     return await backend.beside(listed)  # there may be one for each machine
+
+
+def _numbers(operation: str) -> tuple[int, ...]:
+    """Return the numbers in the id of an operation: 1.10 comes after 1.9."""
+    return tuple(map(int, operation.split(".")))
 
 
 @API.route("GET", "/v1/history", AccessRole.VIEWER)
@@ -623,6 +637,8 @@ async def drain_hosts(
 ) -> schemas.HostDrainPlans:
     """Drain a host, or several as units of a maintenance; in a dry run, tell the plan only."""
     backend = call.backend
+    # First: the audit log names the hosts where anything below refuses it, too.
+    plane = backend.plane if dry_run else call.changing(Deed.DRAIN, data.hosts)
     survey = await backend.survey(dry_run=dry_run)
     now = backend.now()
     wanted = [
@@ -641,7 +657,6 @@ async def drain_hosts(
         plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
     number = None
     if not dry_run:
-        plane = call.changing(Deed.DRAIN, data.hosts)
         if len(wanted) == 1:
             await backend.done(plane.drain_host(wanted[0], survey))
         else:

@@ -106,7 +106,7 @@ def application(
     page: routes.PageContext | None = None,
     more: table.RouteTable | None = None,
 ) -> ASGIApp:
-    """Return the API, with more routes, and the page if there is one; behind an `auth.Gate`."""
+    """Return the API, with more routes, and the page if there is one; behind `AuthMiddleware`."""
     router = _router(more, with_page=page is not None)
     given = {table.BACKEND: backend, table.PAGE_CONTEXT: page}
     return lambda scope, *more: router({**scope, **given}, *more)

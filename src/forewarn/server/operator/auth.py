@@ -1,4 +1,4 @@
-"""Authentication of the operator plane: tokens, users of this machine, and the gate.
+"""Authentication of the operator plane: tokens, users of this machine, and the middleware.
 
 Each request is judged by its head, before any of its body. On the unix socket the kernel says who
 the peer is, and the file's mode decides who can connect. On TCP every request needs the bearer
@@ -230,8 +230,12 @@ class Accounts:
         """Tell whether a token still lets its holder in; None is the unix socket, which does."""
         if token is None:
             return True
-        has_parent = not token.parent or self.find(token.parent) is not None
-        return has_parent and self.find(token.digest) == token and not token.expired(now)
+        return self.find(token.digest) == token and not self.has_ended(token, now)
+
+    def has_ended(self, token: Token, now: datetime) -> bool:
+        """Tell whether a token's time is over, or the token that made it has ended."""
+        is_orphan = bool(token.parent) and self.find(token.parent) is None
+        return is_orphan or token.expired(now)
 
     def find(self, digest: str) -> Token | None:
         """Return the token with this digest, of whatever audience; None if there is none."""
@@ -324,7 +328,7 @@ def cookie_token(scope: Mapping[str, Any]) -> bytes:
     return b""
 
 
-# The gate.
+# The middleware.
 
 
 class ClientLeftError(Exception):
@@ -390,7 +394,7 @@ class Turns:
             turn.set_result(None)
 
 
-class Door(msgspec.Struct, frozen=True):
+class AuthContext(msgspec.Struct, frozen=True):
     """The state that all gates of a service share."""
 
     audit: AuditLog
@@ -418,7 +422,7 @@ class Door(msgspec.Struct, frozen=True):
         return self.failures.counter, self.audit.dropped
 
 
-class Gate:
+class AuthMiddleware:
     """Refuses requests that are not allowed, before the application sees them.
 
     It accepts `hosts` beside the loopback names, and forms from those that are addresses of proxies
@@ -429,14 +433,14 @@ class Gate:
     def __init__(
         self,
         application: ASGIApp,
-        door: Door,
+        auth_context: AuthContext,
         hosts: tuple[str, ...] | None,
         *,
         anyone: OperatorAccount | None = None,
     ) -> None:
         self._application = application
         self._anyone = anyone
-        self._door = door
+        self._auth_context = auth_context
         self._hosts = None
         if hosts is not None:
             self._hosts = {urlsplit(h).hostname or h.lower() for h in (*LOOPBACK_NAMES, *hosts)}
@@ -449,7 +453,8 @@ class Gate:
             return  # neither websockets nor a lifespan are served
         action = f"{scope['method']} {scope['path']}"
         raw = re.split("%2f", scope["raw_path"].decode("ascii"), flags=re.IGNORECASE)
-        path = SLASH.join(map(urllib.parse.unquote, raw))
+        # A NUL in a name is no slash.
+        path = SLASH.join(urllib.parse.unquote(part).replace(SLASH, "\ufffd") for part in raw)
         # In the spelling that routes go by: it is judged as what it leads to.
         scope["path"] = "/" + "/".join(filter(None, path.split("/")))
         request = OperatorRequest(
@@ -457,13 +462,13 @@ class Gate:
             role=None,
             address=_address_of(scope),
             action=action,
-            request=self._door.mint(),
+            request=self._auth_context.mint(),
         )
         refusal = self._judge(scope) or await self._identify(scope, request) or self._misfit(scope)
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
             scope[ADMITTED], scope[REQUEST] = request.role is not None, request
-            await self._door.turns.take(request.by)
+            await self._auth_context.turns.take(request.by)
             if scope["method"] == "HEAD" and scope["path"] in PROGRAMS:
                 scope = {**scope, "method": "GET"}  # the connection leaves the body out
             await self._application(scope, receive, send)
@@ -514,7 +519,7 @@ class Gate:
         """Write down a refusal, or a change that no transaction of its own has recorded."""
         is_change = scope["method"] in CHANGING and not _is_dry_run(scope)
         if not request.recorded and (is_change or status in {401, 403, 421}):
-            self._door.audit.record(request, request.outcome)
+            self._auth_context.audit.record(request, request.outcome)
 
     def _judge(self, scope: Message) -> Refusal | None:
         """Return the refusal of a request that no account may send; None if there is none."""
@@ -545,14 +550,14 @@ class Gate:
             return self._anyone
         if self._hosts is None:
             peer: UnixPeer = scope["state"][PEER]
-            return peer.account(await self._door.users.of(peer.user_id))
+            return peer.account(await self._auth_context.users.of(peer.user_id))
         headers: dict[bytes, bytes] = dict(scope["headers"])
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         shown = shown.strip() if kind.lower() == b"bearer" else b""
         audience = TokenAudience.API
         if is_of_page and not shown:
             shown, audience = cookie_token(scope), TokenAudience.PAGE
-        return self._door.accounts.of_token(shown, audience, self._door.clock.now())
+        return self._auth_context.accounts.of_token(shown, audience, self._auth_context.clock.now())
 
     async def _identify(self, scope: Message, request: OperatorRequest) -> Refusal | None:
         """Note whose request it is; a failed log-in waits for its refusal."""
@@ -560,7 +565,7 @@ class Gate:
         if isinstance(account, FailedLogin):
             # A browser that is not logged in yet has not failed.
             if account is not FailedLogin.MISSING or not self._is_of_page(scope):
-                await self._door.delay(account, request.address)
+                await self._auth_context.delay(account, request.address)
             return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]
         if account is not None:
             request.by, request.role, request.token = account.name, account.role, account.token
@@ -584,7 +589,7 @@ class Gate:
         return told in self._origins.values() or told == self._origins.get(host, own)
 
     def _is_of_page(self, scope: Message) -> bool:
-        return self._door.has_page and is_of_page(scope["path"])
+        return self._auth_context.has_page and is_of_page(scope["path"])
 
 
 MISTAKES: Final = {
@@ -630,7 +635,7 @@ def _sent_to_log_in(scope: Message) -> tuple[int, dict[str, str]]:
 
 
 def request_of(scope: Mapping[str, object]) -> OperatorRequest:
-    """Return the request of an ASGI scope that a gate let through."""
+    """Return the request of an ASGI scope that the middleware let through."""
     return cast("OperatorRequest", scope[REQUEST])
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS: Final = 512
 """Connections at once: operators' tools are few. One more closes the oldest that has no request
-under way that `auth.Gate` let through; where all have one, it is answered 503."""
+under way that `auth.AuthMiddleware` let through; where all have one, it is answered 503."""
 
 HEAD_SECONDS: Final = 5.0
 """The longest time for a request's head, from the connection's start or the head's first bytes."""
@@ -186,7 +186,7 @@ class OperatorConnection(H11Protocol):
         super().connection_lost(exc)
 
     def is_admitted(self) -> bool:
-        """Return whether a request is under way that `auth.Gate` let through."""
+        """Return whether a request is under way that `auth.AuthMiddleware` let through."""
         # uvicorn has none before the first request, whatever its annotation says.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is None or cycle.response_complete:

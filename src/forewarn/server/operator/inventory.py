@@ -94,6 +94,13 @@ class Inventory:
                     continue
                 yield operation, event
 
+    def by_maintenance(self) -> dict[int, list[model.Operation]]:
+        """Return the live operations by the number of their maintenance."""
+        found: dict[int, list[model.Operation]] = {}
+        for operation in self.operations.values():
+            found.setdefault(operation.maintenance, []).append(operation)
+        return found
+
     def events_by(
         self, names: Iterable[str], names_of: Callable[[model.OperationEvent], Iterable[str]]
     ) -> dict[str, list[str]]:

@@ -42,10 +42,14 @@ class OperatorPlane:
         self.counted: Final = OperationMetrics(backend.inventory)
         self._settings = backend.settings.operator
         audit, real = auth.AuditLog(backend.plane, backend.real), backend.real
-        self._door = auth.Door(
+        self._auth_context = auth.AuthContext(
             audit, backend.clock, real, mint, self._settings.has_page, backend.accounts
         )
-        self.page = PageContext(backend, self._door, process) if self._door.has_page else None
+        self.page = (
+            PageContext(backend, self._auth_context, process)
+            if self._auth_context.has_page
+            else None
+        )
         self._application = application.application(backend, self.page, more)
         self._anyone = anyone
         self._handed_over = handed_over
@@ -54,7 +58,7 @@ class OperatorPlane:
         self._tls: ssl.SSLContext | None = None
         self._unix: Path | None = None
         """The unix socket that this process made, and so removes."""
-        own = self.counted.collectors, (self._reached.counter,), self._door.collectors
+        own = self.counted.collectors, (self._reached.counter,), self._auth_context.collectors
         backend.collectors.extend(itertools.chain(*own))
 
     def open(self) -> Iterator[Served]:
@@ -83,7 +87,9 @@ class OperatorPlane:
             yield self._serve(f"{scheme}://{shown}", tcp, (host, *wanted.hosts))
 
     def _serve(self, address: str, opened: socket.socket, hosts: tuple[str, ...] | None) -> Served:
-        gate = auth.Gate(self._application, self._door, hosts, anyone=self._anyone)
+        gate = auth.AuthMiddleware(
+            self._application, self._auth_context, hosts, anyone=self._anyone
+        )
         tls = self._context if address.startswith("https:") else None
         server = connections.Server(gate, self._reached, tls=tls)
         self._servers.append(server)
@@ -98,7 +104,7 @@ class OperatorPlane:
         if self._settings.listen and self._anyone is None:
             path = Path(self._settings.token_file)
             credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
-            self._door.accounts.let_in_by_file(secret_files.token(path, credentials))
+            self._auth_context.accounts.let_in_by_file(secret_files.token(path, credentials))
 
     def read_certificate(self) -> None:
         """Show the certificate as its file is now; if it is of no use, the old (SecretUnusable)."""

@@ -612,7 +612,7 @@ class TokenRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Asks for a new token."""
 
     name: TokenName
-    """Whose it is: history and the audit log show this name."""
+    """The account's name, as history and the audit log show it."""
     role: vocabulary.AccessRole
     expires_at: Moment | None = None
     """Null for never."""

@@ -214,7 +214,7 @@ def read_parameters(route: Route, request: Request) -> msgspec.Struct:
     """
     in_path = request.path_params
     values: dict[str, Any] = {
-        # The slashes that `auth.Gate` kept from being borders.
+        # The slashes that `auth.AuthMiddleware` kept from being borders.
         name: value.replace(auth.SLASH, "/") if isinstance(value, str) else value
         for name, value in in_path.items()
     }

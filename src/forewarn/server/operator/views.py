@@ -12,7 +12,7 @@ from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import LIVE
 from forewarn.maintenance import accounts, alerts, fleet_file, model, planner, standing
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.units import Unit, UnitKind, UnitState
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.operator import maintenance_schemas, schemas
 from forewarn.server.operator.inventory import Inventory
@@ -160,15 +160,26 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
 
 
 def maintenance(
-    value: model.Maintenance, statuses: Iterable[EventStatus], now: datetime
+    value: model.Maintenance,
+    statuses: Iterable[EventStatus],
+    operations: Iterable[model.Operation],
+    inventory: Inventory,
+    now: datetime,
 ) -> maintenance_schemas.MaintenanceView:
-    """Return a maintenance as lists show it; `statuses` are those of its operations."""
+    """Return a maintenance as lists show it.
+
+    `statuses` are those of all its operations, `operations` at least those that are live.
+    """
     counts = Counter(unit.state.value for unit in value.units)
+    detail = standing.of_maintenance(value, now)
+    if not detail and value.state in {MaintenanceState.ANNOUNCED, MaintenanceState.RUNNING}:
+        holds = inventory.holds.values()
+        detail = standing.of_progress(operations, inventory.operations, holds, now)
     return model.mapped(
         maintenance_schemas.MaintenanceView,
         value,
         status=value.state,
-        status_detail=standing.of_maintenance(value, now),
+        status_detail=detail,
         wave=value.wave + 1,
         waves=max((unit.wave for unit in value.units), default=-1) + 1,
         unconfirmed=value.unconfirmed,

@@ -198,7 +198,7 @@ def number(text: str) -> int:
     """Return a number; NOT_FOUND for what is none, as nothing is called so."""
     if text.isdecimal() and len(text) <= len(str(schemas.MAX_NUMBER)):
         return int(text)
-    raise Refused(ErrorCode.NOT_FOUND, f"no maintenance or operation has the number {text[:80]!r}")
+    raise Refused(ErrorCode.NOT_FOUND, f"number {text[:80]!r} not found")
 
 
 # From a refusal to a field.

@@ -91,9 +91,7 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
     backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
     before = routing.key_before("maintenances", cursor)
-    live: dict[int, list[model.Operation]] = {}
-    for operation in inventory.operations.values():
-        live.setdefault(operation.maintenance, []).append(operation)
+    live = inventory.by_maintenance()
 
     def question(reading: Reading) -> Mapping[str, Any]:
         latest = reading.latest_maintenances(int(before) if before else None, RECENT + 1)
@@ -109,7 +107,8 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
             if len(operations) != value.announced:  # or the store need not be asked
                 operations = reading.operations_of_maintenance(value.number).values()
             shown = views.operations(operations, inventory, now)
-            view = views.maintenance(value, [one.status for one in operations], now)
+            statuses = [one.status for one in operations]
+            view = views.maintenance(value, statuses, operations, inventory, now)
             waiting = (unit for unit in value.units if unit.state is UnitState.WAITING)
             again = {f"{value.number}.{unit.operation}" for unit in waiting}
             how = orders.maintenance_standing(view, shown)

@@ -282,10 +282,16 @@ class NowPage:
         listening = self._listening
         looked_at = listening.looked_at
         return {
-            "down": len(of_machines[Condition.DOWN]),
+            # A failed machine does not work until somebody says that it does.
+            "down": len(of_machines[Condition.DOWN]) + len(of_machines[Condition.FAILED]),
             "broken": len(of_machines[Condition.FAILED]),
             "down_scopes": len(
-                {event.scope for one in live if timeline.is_down(one) for event in one.events}
+                {
+                    event.scope
+                    for one in live
+                    if timeline.is_down(one) or one.status is EventStatus.FAILED
+                    for event in one.events
+                }
             ),
             "machines": len(self._machines),
             "noticed": len(of_machines[Condition.NOTICE]),
@@ -362,11 +368,11 @@ def coming(
         yield operation, model.listed(scopes, 1), *_state(operation)
 
 
-def _by_turn(operation: model.Operation) -> tuple[int, float, int, str]:
+def _by_turn(operation: model.Operation) -> tuple[int, float, int, int]:
     if operation.started_at is not None:
-        return 0, operation.started_at.timestamp(), operation.maintenance, operation.id
+        return 0, operation.started_at.timestamp(), operation.maintenance, operation.ordinal
     at = operation.not_before.timestamp()
-    return (1 if operation.pending else 2), at, operation.maintenance, operation.id
+    return (1 if operation.pending else 2), at, operation.maintenance, operation.ordinal
 
 
 def _state(operation: model.Operation) -> tuple[str, datetime | None, datetime | None]:

@@ -27,7 +27,7 @@ from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 
-# How it is.
+# Status.
 
 
 class Tone(StrEnum):

@@ -49,8 +49,8 @@ State = Annotated[str, msgspec.Meta(max_length=100)]
 class PageContext:
     """The parts of the page that its handlers need beside the backend."""
 
-    def __init__(self, backend: Backend, door: auth.Door, process: str) -> None:
-        self.backend, self.door = backend, door
+    def __init__(self, backend: Backend, auth_context: auth.AuthContext, process: str) -> None:
+        self.backend, self.auth_context = backend, auth_context
         self.renderer = Renderer()
         self.live = Live(backend.clock, backend.real, process)
         self.now = SharedNow(backend, self.renderer)
@@ -216,8 +216,9 @@ async def log_in(page: PageRequest) -> Response:
     if token is None and backend.store.shared:  # another replica may have made it a moment ago
         tokens = await page.context.shared.get("tokens", now.timestamp() // 1, page.read_tokens)
         token = next((each for each in tokens if each.digest == digest), None)
-    if token is None or token.audience is not TokenAudience.PAGE or token.expired(now):
-        await page.context.door.delay(FailedLogin.UNKNOWN, caller.address)
+    is_of_page = token is not None and token.audience is TokenAudience.PAGE
+    if token is None or not is_of_page or backend.accounts.has_ended(token, now):
+        await page.context.auth_context.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
     caller.by, caller.role = token.account, token.role
     made = secret_files.new_token()
@@ -290,7 +291,7 @@ def _led_to(path: str, request: Request, cookie: str, lasts: int) -> Response:
         auth.cookie_name(request.scope),
         cookie,
         max_age=lasts,
-        # By the browser's own word, which `auth.Gate` has judged: a proxy may end TLS before us.
+        # By the browser's own word, judged by `auth.AuthMiddleware`: a proxy may end TLS before us.
         secure=request.headers.get("origin", "").startswith("https:"),
         httponly=True,
         samesite="strict",
