@@ -177,19 +177,15 @@ _WORDS: Final = {
     "float": "a number",
     "str": "text",
     "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-    "null": "nothing",
 }
-"""The types of msgspec's errors as people call them in TOML."""
+"""The types of msgspec's errors as people call them in any format."""
+
+_TOML: Final = {**_WORDS, "array": "a list", "object": "a table", "null": "nothing"}
 
 
-def _in_words(what: str) -> str:
+def _in_words(what: str, called: Mapping[str, str]) -> str:
     def words(found: re.Match[str]) -> str:
-        kinds = found[1].split(" | ")
-        return (
-            " or ".join(map(_WORDS.__getitem__, kinds)) if _WORDS.keys() >= {*kinds} else found[0]
-        )
+        return " or ".join(called.get(kind, f"`{kind}`") for kind in found[1].split(" | "))
 
     return re.sub(r"`([a-z| ]+)`", words, what)
 
@@ -212,7 +208,7 @@ def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
             if alone.what == mistake.what:
                 blamed, mistake = name, alone
                 break
-    raise SettingsError(f"{blamed}: {_in_words(str(mistake))}")
+    raise SettingsError(f"{blamed}: {_in_words(str(mistake), _TOML)}")
 
 
 def placed(loaded: S, base: Path) -> S:
@@ -267,6 +263,7 @@ def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
     elif _element(hint) is not None and "got `object`" in what:
         table = re.sub(r"\[\d+\]", "", where)
         what = f"{what}; in TOML write [[{table}]]"
+    what = _in_words(what, _WORDS)
     return Mistake(where, what[:1].lower() + what[1:])
 
 

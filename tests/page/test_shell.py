@@ -91,6 +91,31 @@ def test_nothing_scrolls_sideways_and_orders_are_touched(
         assert window.evaluate(SMALL, THUMB) == [], width
 
 
+def test_the_longest_names_fit_any_window(site: Site) -> None:
+    name, scope, host = "m" * 80, "s" * 80, "h" * 200
+    of_scope = {"name": scope, "machines": [{"name": name, "host": host}]}
+    assert site.root.ask("PUT", "/v1/fleet", {"availability_set": [of_scope]}).status == 200
+    hold = {"kind": "scope", "name": scope, "reason": "r" * 200}
+    assert site.root.ask("POST", "/v1/holds", hold).status == 201
+    asked = {"event_type": "Reboot", "hosts": [host], "policy": {}, "description": "d" * 400}
+    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
+    window = site.window()
+    paths = ("/", "/machines", f"/machines/{name}", f"/machines?host={host}", "/maintenance")
+    for path in (
+        *paths,
+        "/maintenance/1",
+        "/holds",
+        "/hosts",
+        "/history",
+        "/orders/cancel?reference=1",
+    ):
+        window.goto(site.url + path)
+        for width, height in SIZES:
+            window.set_viewport_size({"width": width, "height": height})
+            beyond = window.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert beyond <= 0, (path, width)
+
+
 def test_a_second_click_sends_nothing(site: Site) -> None:
     request_reboot(site.root)
     window = site.window(path="/maintenance/1")

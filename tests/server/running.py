@@ -379,7 +379,7 @@ def under_way(client: Client, reference: str) -> int:
         lambda: [
             each
             for each in client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
-            if each["attempt"]
+            if each["id"] == reference and each["attempt"]
         ]
     )
     return int(operation["attempt"])

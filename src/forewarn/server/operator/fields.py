@@ -231,16 +231,16 @@ WHAT: Final = FieldGroup(
         row("machines", "Names of machines, or of scopes.", control=Control.NAMES),
         row("--scope NAME... scopes", "All machines of a scope."),
         row("--host NAME... hosts", "All machines on a host, of any scope."),
-        row(
-            "--tag KEY=VALUE... tags",
-            "Machines with this tag, or with all of several.",
-            gather=_tags,
-        ),
         row("--all-hosts", "Every host."),
         row(
             "drain",
             "Drain the hosts: their machines move away, the host reboots, and they come home.",
             control=Control.CHECK,
+        ),
+        row(
+            "--tag KEY=VALUE... tags",
+            "Machines with this tag, or with all of several.",
+            gather=_tags,
         ),
     ),
 )

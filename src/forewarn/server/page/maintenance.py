@@ -180,6 +180,7 @@ async def show_maintenance(
             "standing": orders.maintenance_standing(view, operations),
             "counts": _counts(again, operations, further),
             "holds": [*views.holds(_holds_of(view, inventory), inventory)],
+            "taken": {one.id: one.machines for one in operations},
             "operations": operations[-SHOWN_OPERATIONS:],
             "more": max(0, len(operations) - SHOWN_OPERATIONS),
             "orders": orders.of_maintenance(view, operations),

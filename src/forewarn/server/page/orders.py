@@ -91,7 +91,10 @@ def operation_standing(operation: schemas.OperationView) -> Standing:
 def maintenance_standing(
     maintenance: MaintenanceView, operations: Collection[schemas.OperationView]
 ) -> Standing:
-    """Return how a maintenance is, by its operations as far as history has them."""
+    """Return how a maintenance is, by its operations as far as history has them.
+
+    Where all units are done in the end, failures on the way were repaired.
+    """
     if maintenance.status is MaintenanceState.HALTED:
         return Standing("halted", Tone.FAILED, maintenance.status_detail)
     if maintenance.status is MaintenanceState.PAUSED:
@@ -99,13 +102,16 @@ def maintenance_standing(
     if maintenance.unconfirmed:
         return Standing("waits for you", Tone.LOOK, maintenance.status_detail)
     standings = [operation_standing(operation) for operation in operations]
+    units = maintenance.units
+    if maintenance.status.over and units.done and not units.failed and not units.skipped:
+        standings = [standing for standing in standings if standing.word != "failed"]
     for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
         for standing in standings:
             if standing.tone is tone:
                 return standing
-    if maintenance.units.running:
+    if units.running:
         return Standing("running", Tone.DOWN, maintenance.status_detail)
-    if maintenance.units.waiting and not maintenance.status.over:
+    if units.waiting and not maintenance.status.over:
         why = maintenance.status_detail or "the next unit is announced when nothing blocks it"
         return Standing("waiting", Tone.QUIET, why)
     if maintenance.status is MaintenanceState.STOPPED:

@@ -273,7 +273,7 @@ TOKEN: Final = FieldGroup(
         row("name", "The history and the audit log show it.", required=True),
         row(
             "role",
-            "What its holder may do.",
+            "metrics, viewer, operator or admin.",
             choices=tuple((role, role) for role in AccessRole if role is not AccessRole.RELAY),
             default=AccessRole.VIEWER,
         ),
