@@ -83,7 +83,7 @@ def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
 
 
 def of_hold(hold: Hold, shown: Callable[[datetime], str]) -> str:
-    """Describe a hold: by whom, since when or until when, what it covers, and why."""
+    """Describe a hold: by whom, from when or to when, what it covers, and why."""
     span = f"since {shown(hold.at)}" if hold.until is None else f"until {shown(hold.until)}"
     text = f"held by {hold.by or 'somebody'} {span}: {hold}"
     return f"{text} ({hold.reason})" if hold.reason else text
