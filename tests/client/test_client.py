@@ -126,6 +126,9 @@ def test_what_holds_for_one_connection_only_is_not_said_on_the_next(connect: Con
     def script(talk: Talk) -> None:
         for _ in range(2):
             asked = talk.request()
+            if asked is not None and "compute" in asked.target:
+                talk.answer(200, b"web-0")
+                asked = talk.request()
             if asked is None:
                 return
             tags.append(asked.headers.get("if-none-match"))
@@ -157,7 +160,10 @@ def test_a_watch_lives_through_anything_and_says_so_once(connect: Connect, fault
     numbers = itertools.count(1)
 
     def script(talk: Talk) -> None:
-        while talk.request() is not None:
+        while (asked := talk.request()) is not None:
+            if "compute" in asked.target:
+                talk.answer(200, b"web-0")
+                continue
             number = next(numbers)
             if number in {2, 3, 4}:
                 if fault == "reset":
