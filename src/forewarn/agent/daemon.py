@@ -252,7 +252,7 @@ class Daemon:
         self._ended = threading.Event()  # no signal's handler sets it
         self._is_writing = False
         self._endings = 0
-        self._trouble = ""
+        self._trouble = self._kept = ""
         self._shorten_at = self._heard_at = self._publish_at = clock.monotonic()
         self._told: MappingProxyType[str, Any] = MappingProxyType({})
         self._counted = b""
@@ -367,7 +367,8 @@ class Daemon:
                 return (503, TEXT, f"{ailment}\n".encode()) if ailment else (200, TEXT, b"ok\n")
             case "/status":
                 told = dict(self._told) if own else status.without_reasons(self._told)
-                told["trouble"] = self._trouble or poller.trouble or poller.nameless
+                kept = self._kept if own else ""  # it may quote a setting
+                told["trouble"] = self._trouble or poller.trouble or poller.nameless or kept
                 told["endpoint"] = {
                     "answers": poller.is_answered,
                     "answered_seconds_ago": None if at is None else round(now - at, 1),
@@ -413,10 +414,12 @@ class Daemon:
         self._activity.heard(told, self._decider, now)
         outputs = self._decider.handle(told, now)
         records = [output for output in outputs if isinstance(output, state.Record)]
+        began = clock.monotonic()
         if self._journal is not None and (records or self._journal.is_lost):
             self._append(self._journal, records)
+        took = clock.monotonic() - began
         for output in outputs:
-            self._carry_out(output)
+            self._carry_out(output, took)
         self._activity.settled(self._decider)
         if self._journal is not None:
             self._shorten(self._journal)
@@ -438,13 +441,20 @@ class Daemon:
             rules = self._reload()
         except settings.SettingsError as error:
             for line in str(error).splitlines():
-                LOGGER.error("kept the old rules: %s", line)  # noqa: TRY400 - told whole
+                self._kept = f"kept the old rules: {line}"
+                LOGGER.error("%s", self._kept)  # noqa: TRY400 - told whole
         else:
+            self._kept = ""
             LOGGER.info("reloaded the rules", extra={"facts": {"rules": len(rules)}})
         self._handle(decider.Reloaded(rules))
         self._notifier.tell("READY=1")
 
-    def _carry_out(self, output: decider.Output) -> None:
+    def _carry_out(self, output: decider.Output, took: float) -> None:
+        """Carry an output out; its records took so many seconds, which no action is charged for."""
+        if isinstance(output, decider.BeginAction | decider.ProceedAction):
+            until = self._decider.delay(output.run, took)
+            if isinstance(output, decider.BeginAction):
+                output = msgspec.structs.replace(output, until=until)
         now = clock.monotonic()
         self._activity.heard(output, self._decider, now)
         match output:
