@@ -1,5 +1,7 @@
 """What a client does, on real sockets: against the emulator, and servers that say anything."""
 
+import contextlib
+import errno
 import gc
 import itertools
 import json
@@ -24,6 +26,7 @@ from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.session import FailedAnswer, Session
 from forewarn.client.sync import Client
+from forewarn.client.watch_file import WatchFile
 from forewarn.testing import Emulator
 from leftovers import FILES, check_nothing_left
 from ports import free_port
@@ -92,6 +95,18 @@ def test_a_watch_goes_on_by_a_full_disk(connect: Connect, cloud: Emulator, tmp_p
     cloud.schedule("Reboot", "web-1")
     assert next(watch).appeared, "though it cannot be saved"
     assert troubles == ["not-saved", "saved", "not-saved"]
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EMFILE, errno.ENOSPC, errno.ENOENT])
+def test_only_a_path_that_somebody_has_to_mend_ends_a_watch(code: int, tmp_path: Path) -> None:
+    class Sick(WatchFile):
+        def _write(self, text: str) -> OSError | None:
+            del text
+            return OSError(code, os.strerror(code))
+
+    ends = pytest.raises(Misuse) if code == errno.ENOENT else contextlib.nullcontext()
+    with ends:
+        Sick(tmp_path / "state").check("{}")
 
 
 @pytest.mark.parametrize("resets", [False, True])

@@ -170,7 +170,7 @@ class Client:
 
         Raises:
             Misuse: `types` or the content of the file is invalid, the file cannot be used (a full
-                disk is a trouble instead), or the client is closed.
+                or read-only disk is a trouble instead), or the client is closed.
         """
         watcher, file = self._watcher(since, types, mine=mine)
         self._session.compare_name()
