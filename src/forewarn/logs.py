@@ -9,6 +9,7 @@ structlog, by which the service and the relay log, would cost its start and memo
 import json
 import logging
 import os
+import select
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -28,6 +29,59 @@ FIRST: Final = ("timestamp", "level", "event")
 
 TEXT: Final = "exception"
 """The field of several lines."""
+
+
+WAIT_SECONDS: Final = 0.5
+"""The longest wait for a reader of the log: the event loop and the deciding thread write it."""
+
+PIECE: Final = getattr(select, "PIPE_BUF", 512)
+"""The bytes for which a pipe that takes any has room."""
+
+
+def takes(stream: TextIO, seconds: float = WAIT_SECONDS) -> bool:
+    """Return True if a write to a stream does not hang: its reader may have stopped reading."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return bool(poll.poll(seconds * 1000))
+    except (OSError, ValueError):  # a stream of no file, such as one in memory
+        return True
+
+
+class PatientStream:
+    """A stream whose writer waits half a second, once, for a reader that hangs.
+
+    journald, a container's log driver or a terminal may stop reading. Lines are lost then, and one
+    line says so afterwards: no machine stays undrained for its log.
+    """
+
+    def __init__(self, stream: TextIO, formatter: "LineFormatter") -> None:
+        self._stream, self._formatter = stream, formatter
+        self._lost = 0
+        self._is_cut = False
+        """True if a line was written in part."""
+
+    def write(self, text: str) -> None:
+        """Write a line with its end, whole if there is room for its beginning."""
+        if not takes(self._stream, 0.0 if self._lost else WAIT_SECONDS):
+            self._lost += 1
+            return
+        lost, self._lost = self._lost, 0
+        if lost:
+            told = f"{lost} lines of this log were lost: nothing read them"
+            record = {"name": __name__, "levelname": "WARNING", "msg": told}
+            text = f"{self._formatter.format(logging.makeLogRecord(record))}\n{text}"
+        rest = ("\n" * self._is_cut + text).encode("utf-8", "backslashreplace")
+        self._is_cut = False
+        while rest and not self._is_cut:
+            rest = rest[os.write(self._stream.fileno(), rest[:PIECE]) :]
+            if rest and not takes(self._stream):
+                self._is_cut, self._lost = True, 1
+
+    def flush(self) -> None:
+        """Do nothing: each line is written at once."""
 
 
 class LineFormatter(logging.Formatter):
@@ -80,11 +134,10 @@ class LineFormatter(logging.Formatter):
 
 def set_up(
     settings: Log, stream: TextIO | None = None
-) -> "tuple[logging.StreamHandler[TextIO], LineFormatter]":
+) -> "tuple[logging.StreamHandler[TextIO | PatientStream], LineFormatter]":
     """Send all that is logged to one stream, standard error by default, in one form."""
-    to = sys.stderr if stream is None else stream
-    formatter = LineFormatter(settings, to)
-    handler = logging.StreamHandler(to)
+    formatter = LineFormatter(settings, stream or sys.stderr)
+    handler = logging.StreamHandler(stream or PatientStream(sys.stderr, formatter))
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -409,6 +409,11 @@ def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Keeping, tmp_p
     assert b'"message": "Reboot, It\'s so."' in asked.body
     assert "apprise" not in sys.modules
     assert done.recover() == ""
+    urls.write_text(f"# ours\nnonsense\njson://127.0.0.1:{site.port}/hook\n")
+    with pytest.raises(ActionFailed, match="in line 2") as failed:
+        Done(notify=told).prepare()
+    assert failed.value.final, "another try would tell the others again"
+    assert len(site.asked) == 2
     site.status = 500
     with pytest.raises(ActionFailed, match="the message was not delivered"):
         Done(notify=told).prepare()

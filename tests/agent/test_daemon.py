@@ -33,6 +33,7 @@ from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
 from forewarn.agent.state import ActionBegun, AnyRecord, Checkpoint, MachineBooted, RuleMatched
 from forewarn.agent.status import Peers
+from forewarn.settings import SettingsError
 
 
 class Odd(Journal):
@@ -45,11 +46,13 @@ class Odd(Journal):
         self.shortens = True
         """Whether it has room to be made short."""
         self.syncs = 0
+        self.slow_until = 0.0
         self.goes_on = threading.Event()
         self.goes_on.set()
 
     def append(self, *records: AnyRecord) -> None:
         self.goes_on.wait()
+        patience.until(lambda: clock.monotonic() >= self.slow_until)
         if self.full > 0 or (isinstance(records[0], Checkpoint) and not self.shortens):
             self.full -= 1
             message = "no space"
@@ -184,26 +187,19 @@ def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("given", "wrong"), [("old-name", True), ("_WEB-0", False)])
 def test_a_name_that_the_endpoint_does_not_know_is_a_trouble(given: str, *, wrong: bool) -> None:
     """Otherwise every event of this machine would count as another's, and nobody would know."""
-    others = document(listed(Resources=["db-0"]))
-
     targets = []
 
     def answers(asked: Asked, _: int) -> bytes:
         targets.append(asked.target)
-        return message(200, b"web-0") if "compute" in asked.target else message(200, others)
+        return message(200, b"web-0" if "compute" in asked.target else document())
 
     with serving(answers) as server:
         poller = workplace.daemon(None, endpoint=server.url, machine=given)._poller
         poller.start()
         patience.until(lambda: any("compute" in each for each in targets))
-        patience.until(lambda: not poller._comparing.locked() or bool(poller.misnamed))
+        patience.until(lambda: bool(poller.misnamed) or "compute" not in targets[-1])
         poller.close()
         assert (given in poller.misnamed) is wrong
-        mine, foreign = event("E1"), event("E2", resources=("db-0",))
-        assert not poller._is_name_doubted([foreign]), "only once a minute"
-        for listed_now, doubted in (((), False), ((foreign, mine), False), ((foreign,), True)):
-            poller._compare_at = 0.0
-            assert poller._is_name_doubted(listed_now) is doubted
 
 
 def trouble(daemon: Daemon) -> str:
@@ -304,6 +300,34 @@ def test_a_crowd_of_events_costs_one_sync_and_one_page(tmp_path: Path) -> None:
     daemon._turn()
     assert daemon._told is shown, "another input follows"
     journal.close()
+
+
+def test_no_action_is_charged_for_the_disk(tmp_path: Path) -> None:
+    journal = Odd(tmp_path)
+    daemon = workplace.daemon(journal, rule({"ready": {"wait_seconds": 50}}))
+    began = clock.monotonic()
+    journal.slow_until = began + 0.2
+    ended = event(starts_by=began + 900)
+    daemon._handle(decider.DocumentSeen((ended,), "web-0"))
+    (run,) = daemon._decider._runs.values()
+    daemon._runner.stop(run.number)
+    journal.close()
+    assert run.limit > began + 60.15
+    assert daemon._decider.delay(run.number, 3000) == run.deadline, "the notice is not longer"
+
+
+def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can() -> None:
+    daemon = workplace.daemon(None)
+
+    def spoilt() -> tuple[Rule, ...]:
+        raise SettingsError("agent.toml: invalid TOML")
+
+    daemon._reload = spoilt
+    daemon._read_rules()
+    assert "agent.toml" in trouble(daemon)
+    daemon._reload = tuple
+    daemon._read_rules()
+    assert trouble(daemon) == ""
 
 
 def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(

@@ -283,3 +283,33 @@ def test_what_a_state_holds_is_read_back_as_it_was() -> None:
     assert known.event.status is EventStatus.STARTED
     assert known.event.event_type is EventType.REBOOT
     assert (known.told, known.handled, known.started) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("names", "troubles", "asked"),
+    [
+        (["web-9", "web-9", "web-0"], ["misnamed", "named"], 3),
+        (["WEB-0"], [], 1),
+        (["_web-0"], [], 1),
+        ([None], [], 1),
+    ],
+)
+def test_a_name_that_was_given_is_compared_after_the_first_answer(
+    names: list[str | None], troubles: list[str], asked: int
+) -> None:
+    """With a wrong one each event of this machine counts as another's."""
+    told = iter(names)
+
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
+        if "compute" not in ask.target:
+            return document()
+        name = next(told)
+        return reply(404) if name is None else reply(200, name.encode())
+
+    run = Run(server)
+    run.session.compare_name()
+    while run.seconds < 200:
+        run.turn()
+    assert run.troubles == troubles
+    assert ["compute" in ask.target for _, ask in run.asked].index(True) == 1
+    assert sum("compute" in ask.target for _, ask in run.asked) == asked

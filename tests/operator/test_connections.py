@@ -251,9 +251,12 @@ def test_its_own_origin_is_served_and_a_renewed_certificate_is_read_at_a_reload_
     shutil.copy(CERTIFICATES / "second.pem", folder / "tls.pem")
     service.reload()
     assert ask(service, "first") == 200  # the key is not its
+    alerts = service.client().get("/v1/alerts")["items"]
+    assert [each["kind"] for each in alerts] == ["failing"]
     put("second", folder)
     assert ask(service, "first") == 200
     service.reload()
+    assert service.client().get("/v1/alerts")["items"] == []
     assert ask(service, "second") == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(service, "first")

@@ -5,6 +5,8 @@ import contextlib
 import errno
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -440,3 +442,38 @@ async def test_a_connection_whose_peer_falls_silent_is_stale_and_no_late_answer(
             await stream.ask(b"GET", "/", ())
         assert (failed.value.reason, failed.value.stale) == ("cut", True)
         assert not stream.is_open
+
+
+HANGS = """
+import socket, sys, threading
+sys.modules["uvloop"] = None  # which asks the system itself
+real = socket.getaddrinfo
+def look_up(host, *wanted, **others):
+    if host != "service.example" or others.get("flags"):
+        return real(host, *wanted, **others)
+    print("asked", flush=True)
+    threading.Event().wait()
+socket.getaddrinfo = look_up
+from forewarn.relay import run
+sys.exit(run.main(["--config", sys.argv[1]]))
+"""
+
+
+def test_a_name_server_that_does_not_answer_keeps_no_relay_from_its_end(tmp_path: Path) -> None:
+    """systemd kills it after 15 s, and resolvers wait for longer."""
+    (tmp_path / "token").write_text("fw_" + "x" * 40)
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "relay.toml").write_text(
+        '[upstream]\nurls = ["https://service.example:8172"]\ntoken_file = "token"\n'
+        '[status]\nlisten = "off"\n[state]\nfolder = "state"\n'
+        '[[guest.listener]]\naddress = "127.0.0.1"\nport = 0\n'
+    )
+    command = (sys.executable, "-c", HANGS, str(tmp_path / "relay.toml"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as relay:
+        assert relay.stdout is not None
+        try:
+            assert relay.stdout.readline() == b"asked\n"
+            relay.terminate()
+            assert relay.wait(patience.SECONDS) == 0
+        finally:
+            relay.kill()

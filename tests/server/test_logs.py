@@ -10,6 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from forewarn import logs
 from forewarn.server import process
 from forewarn.settings import Log
 
@@ -100,3 +101,19 @@ def test_a_line_that_cannot_be_written_stops_nobody() -> None:
     structlog.get_logger("forewarn.test").info("ready")
     with pytest.raises(BrokenPipeError):
         stream.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no poll")
+def test_nobody_who_logs_hangs_on_a_reader_that_does() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", buffering=0) as reader, os.fdopen(write, "w") as stream:
+        log = logs.PatientStream(stream, logs.LineFormatter(Log(format="json"), stream))
+        line = "x" * 70_000 + "\n"  # longer than any pipe is at first
+        for _ in range(3):
+            log.write(line)
+        assert set(reader.read(70_000)) == set(b"x")
+        log.write("here\n")
+        rest, told, last = reader.read(70_000).splitlines()
+    assert rest == b""
+    assert json.loads(told)["event"].startswith("3 lines")
+    assert last == b"here"

@@ -8,7 +8,6 @@ port it publishes immutable pages, which any thread reads.
 
 import contextlib
 import logging
-import math
 import os
 import queue
 import signal
@@ -30,7 +29,7 @@ from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
 from forewarn.client.event import ClientError, Event, RequestRefused, Trouble
 from forewarn.client.sync import Client
-from forewarn.client.watch import NO_NAME
+from forewarn.client.watch import MISNAMED, NAMED, NO_NAME
 from forewarn.settings import OFF
 from forewarn.status_port import TEXT, StatusServer
 
@@ -64,8 +63,6 @@ class Poller:
         self._fault = self._told = self._unnamed = ""
         self.misnamed = ""
         """The complaint that the endpoint has another name for this machine; `""` for none."""
-        self._endpoint, self._given = endpoint, machine
-        self._compare_at, self._comparing = -math.inf, threading.Lock()
         self._client = Client(endpoint, name=machine)
         self._tell = tell
         self._known = tuple(known)
@@ -148,8 +145,6 @@ class Poller:
                 for document in self._documents:
                     self._fault, self._known = "", document.events
                     self._tell(decider.DocumentSeen(document.events, self._client.name))
-                    if self._given and self._is_name_doubted(document.events):
-                        status.start_thread(self._compare_names)
             except Exception as error:
                 if self._closed.is_set():
                     return
@@ -160,45 +155,13 @@ class Poller:
                 self._documents.close()
                 self._closed.wait(FAULT_SECONDS)
 
-    def _is_name_doubted(self, events: Iterable[Event]) -> bool:
-        """Return True if no listed event is this machine's, and once at the start.
-
-        A scope of many machines lists others' events all the time: its machines ask once a minute.
-        """
-        now = clock.monotonic()
-        others = [not each.concerns_me for each in events]
-        is_due = now >= self._compare_at and all(others)
-        if is_due and (others or self._compare_at == -math.inf):
-            self._compare_at = now + COMPARE_SECONDS
-            return True
-        return False
-
-    def _compare_names(self) -> None:
-        """Look whether the settings' name is the endpoint's: else no event is this machine's."""
-        if not self._comparing.acquire(blocking=False):
-            return
-        misnamed = ""
-        try:
-            with Client(self._endpoint) as unnamed:
-                unnamed.document()  # and with it the name
-                found = unnamed.name
-            if found and decider.name_of(found) != decider.name_of(self._given or ""):
-                misnamed = (
-                    f"client.machine is {self._given!r}, but the endpoint calls this machine "
-                    f"{found!r}: its events count as another's; correct the setting or remove it"
-                )
-            if misnamed and misnamed != self.misnamed:
-                LOGGER.warning("%s", misnamed)
-            self.misnamed = misnamed
-        except (ClientError, OSError):
-            pass  # not every endpoint tells names
-        finally:
-            self._comparing.release()
-
     def _note(self, trouble: Trouble) -> None:
         if trouble.reason == NO_NAME:  # its end is not told
             use = "no event counts as this machine's own: set client.machine"
             self._unnamed = f"{trouble.message}; until then {use}"
+        elif trouble.reason in {MISNAMED, NAMED}:
+            is_over = trouble.reason == NAMED
+            self.misnamed = "" if is_over else f"{trouble.message} (client.machine)"
         else:
             self._told = "" if trouble.over else trouble.message
 
@@ -220,9 +183,6 @@ JSON: Final = "application/json; charset=utf-8"
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 """random(4): different after each boot."""
-
-COMPARE_SECONDS: Final = 60.0
-"""The pause between two comparisons of the settings' name with the endpoint's."""
 
 ALIVE_SECONDS: Final = 30.0
 """The longest silence of the deciding thread, which wakes up every ten seconds."""
@@ -292,7 +252,7 @@ class Daemon:
         self._ended = threading.Event()  # no signal's handler sets it
         self._is_writing = False
         self._endings = 0
-        self._trouble = ""
+        self._trouble = self._kept = ""
         self._shorten_at = self._heard_at = self._publish_at = clock.monotonic()
         self._told: MappingProxyType[str, Any] = MappingProxyType({})
         self._counted = b""
@@ -407,7 +367,8 @@ class Daemon:
                 return (503, TEXT, f"{ailment}\n".encode()) if ailment else (200, TEXT, b"ok\n")
             case "/status":
                 told = dict(self._told) if own else status.without_reasons(self._told)
-                told["trouble"] = self._trouble or poller.trouble or poller.nameless
+                kept = self._kept if own else ""  # it may quote a setting
+                told["trouble"] = self._trouble or poller.trouble or poller.nameless or kept
                 told["endpoint"] = {
                     "answers": poller.is_answered,
                     "answered_seconds_ago": None if at is None else round(now - at, 1),
@@ -453,10 +414,12 @@ class Daemon:
         self._activity.heard(told, self._decider, now)
         outputs = self._decider.handle(told, now)
         records = [output for output in outputs if isinstance(output, state.Record)]
+        began = clock.monotonic()
         if self._journal is not None and (records or self._journal.is_lost):
             self._append(self._journal, records)
+        took = clock.monotonic() - began
         for output in outputs:
-            self._carry_out(output)
+            self._carry_out(output, took)
         self._activity.settled(self._decider)
         if self._journal is not None:
             self._shorten(self._journal)
@@ -478,13 +441,20 @@ class Daemon:
             rules = self._reload()
         except settings.SettingsError as error:
             for line in str(error).splitlines():
-                LOGGER.error("kept the old rules: %s", line)  # noqa: TRY400 - told whole
+                self._kept = f"kept the old rules: {line}"
+                LOGGER.error("%s", self._kept)  # noqa: TRY400 - told whole
         else:
+            self._kept = ""
             LOGGER.info("reloaded the rules", extra={"facts": {"rules": len(rules)}})
         self._handle(decider.Reloaded(rules))
         self._notifier.tell("READY=1")
 
-    def _carry_out(self, output: decider.Output) -> None:
+    def _carry_out(self, output: decider.Output, took: float) -> None:
+        """Carry an output out; its records took so many seconds, which no action is charged for."""
+        if isinstance(output, decider.BeginAction | decider.ProceedAction):
+            until = self._decider.delay(output.run, took)
+            if isinstance(output, decider.BeginAction):
+                output = msgspec.structs.replace(output, until=until)
         now = clock.monotonic()
         self._activity.heard(output, self._decider, now)
         match output:

@@ -345,7 +345,8 @@ class Decider:
     @property
     def busy(self) -> bool:
         """True if an action, a retry or a question to others is under way or due."""
-        waits = bool(self._failed or self._waits) and not self._closing
+        retried = any(not undo or key not in self.state.stuck for key, undo in self._failed)
+        waits = (retried or bool(self._waits)) and not self._closing
         return bool(self._runs) or waits or self._approvals.busy
 
     def handle(self, told: Input, now: float) -> list[Output]:
@@ -397,6 +398,13 @@ class Decider:
         if any(effect.stuck or effect.interrupted for effect in self.state.effects.values()):
             self._write(state.RetryRequested(interrupted=interrupted))
         self._failed.clear()
+
+    def delay(self, number: int, seconds: float) -> float:
+        """Give a run the time that its record took to the disk; return when it ends now."""
+        if (run := self._run(number)) is None:
+            return math.inf
+        run.limit += seconds
+        return run.until
 
     def _run(self, number: int) -> _Run | None:
         return next((run for run in self._runs.values() if run.number == number), None)
@@ -590,7 +598,7 @@ class Decider:
         effect = self.state.effects.get(key)
         if effect is None or not undo:
             return bool(self._waiting(key))
-        return effect.stuck is None and not self.state.needed(effect)
+        return effect.is_undone_by_itself and not self.state.needed(effect)
 
     def _latest(self, run: _Run) -> float:
         """Return the time at which the last event that waits for an action no longer needs it."""
@@ -746,17 +754,15 @@ class Decider:
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = told.final or over or effect.attempt > terms.retries
         is_done = outcome is ActionOutcome.DONE
-        if not (final or is_done):
+        if not is_done and (run.undo or not final):
             self._failed[effect.key, run.undo] = now
         once = told.final or (run.stopped is not None and not terms.repeatable)
         in_doubt = once and final and not is_done and not run.undo
         self._end(effect, outcome, text, final=final or is_done, in_doubt=in_doubt)
 
     def _end(self, effect: state.Effect, outcome: ActionOutcome, text: str, **facts: bool) -> None:
-        key, text = effect.key, state.shortened(text)
-        ended = state.ActionEnded(
-            effect=key, undo=effect.undoing, outcome=outcome, text=text, **facts
-        )
+        key, undo, text = effect.key, effect.undoing, state.shortened(text)
+        ended = state.ActionEnded(effect=key, undo=undo, outcome=outcome, text=text, **facts)
         self._write(ended)
 
     def _undo(self, now: float) -> None:
@@ -773,7 +779,7 @@ class Decider:
             later = not waits.isdisjoint(effect.served)
             if not effect.action.settings.tells:
                 waits.update(effect.served)
-            if later or effect.busy or effect.stuck:
+            if later or effect.busy or not effect.is_undone_by_itself:
                 continue
             failed = self._failed.get((effect.key, True), -math.inf)
             if (again := failed + effect.undo_pause_seconds) > now:
@@ -781,12 +787,9 @@ class Decider:
                 continue
             if not self._has_room(math.inf):
                 return
+            key, index, attempt = effect.key, effect.index, effect.undo_attempt + 1
             begun = state.ActionBegun(
-                effect=effect.key,
-                undo=True,
-                event_id=effect.event_id,
-                index=effect.index,
-                attempt=effect.undo_attempt + 1,
+                effect=key, undo=True, event_id=effect.event_id, index=index, attempt=attempt
             )
             self._begin(begun, now)
             self._wakes.append(self._runs[effect.key].limit)

@@ -81,7 +81,8 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The pause before each retry."""
     undo_retries: Retries = 10
     """The number of retries to undo it, with pauses that double up to a minute. Ten retries take
-    about seven minutes; an action that still fails then waits for an operator."""
+    about seven minutes; an action that still fails then is `stuck`, for an operator to look at, and
+    is tried every five minutes."""
     on_failure: Literal["continue", "hold"] = "hold"
     """The reaction to its last failure: `continue` as if it had been done, or `hold`, which does
     not approve the event. By default hold: a machine that is not prepared keeps its whole notice.

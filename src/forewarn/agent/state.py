@@ -251,6 +251,10 @@ class Case(msgspec.Struct, kw_only=True, dict=True):
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """The longest pause between two tries to undo something."""
 
+STUCK_PAUSE_SECONDS: Final = 300.0
+"""The pause once it is stuck: a cluster, a balancer or a node may be away for hours, and come back
+when nobody looks."""
+
 
 class Effect(msgspec.Struct, kw_only=True):
     """The effect of an action on the machine, complete or under way, that was not undone."""
@@ -274,7 +278,7 @@ class Effect(msgspec.Struct, kw_only=True):
     undoing: bool = False
     undo_attempt: int = 0
     stuck: ActionOutcome | None = None
-    """The outcome of the last attempt to undo it, once that has failed for good."""
+    """The outcome of the last attempt to undo it, once that has failed too often."""
     interrupted: bool = False
     """True if it did not end by itself, or may have been done, and is not repeatable: no event
     begins it again."""
@@ -296,8 +300,15 @@ class Effect(msgspec.Struct, kw_only=True):
         return self.doing or self.undoing
 
     @property
+    def is_undone_by_itself(self) -> bool:
+        """True if undoing it is tried again without an operator."""
+        return self.stuck in {None, ActionOutcome.FAILED}
+
+    @property
     def undo_pause_seconds(self) -> float:
         """The pause before the next try to undo it, after one that failed."""
+        if self.stuck:
+            return STUCK_PAUSE_SECONDS
         pause = self.action.settings.retry_seconds * 2.0 ** (self.undo_attempt - 1)
         return min(LONGEST_PAUSE_SECONDS, pause)
 
@@ -352,6 +363,11 @@ class AgentState:
         """Return the events in hand whose rules have the action with this effect, done or not."""
         return [self.cases[event_id] for event_id in self._users.get(key, ())]
 
+    @property
+    def stuck(self) -> set[str]:
+        """The keys of the effects that could not be undone."""
+        return {key for key, effect in self.effects.items() if effect.stuck}
+
     def checkpoint(self) -> Checkpoint:
         """Return the whole state as one record."""
         return Checkpoint(
@@ -366,9 +382,9 @@ class AgentState:
             case ActionBegun(undo=True):
                 effect = self.effects[record.effect]
                 effect.undoing, effect.undo_attempt = True, record.attempt
-                effect.stuck = effect.outcome = None  # from now on it is not done
+                effect.outcome = None  # from now on it is not done
                 if record.attempt == 1:
-                    effect.text = ""  # that of doing it
+                    effect.stuck, effect.text = None, ""  # that of doing it
             case ActionBegun():
                 self._begin(record)
             case FactsNoted():

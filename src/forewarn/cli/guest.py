@@ -151,7 +151,15 @@ def watch(
 
 
 def _print(line: str, *, needed: bool) -> None:
-    """Print a change; where a command is run for it, a full disk or a closed pipe is only noted."""
+    """Print a change; where a command is run for it, a full disk or a closed pipe is only noted.
+
+    Neither does a command wait for a reader that hangs: the change is not printed then.
+    """
+    from forewarn import logs
+
+    if not needed and not logs.takes(sys.stdout):
+        output.note("forewarn: cannot print a change, and runs the command: nothing reads stdout")
+        return
     try:
         output.say(line)
     except (BrokenPipeError, Failed) as error:

@@ -55,9 +55,12 @@ def say(line: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print something that is not a result, on stderr, if that can be written."""
+    """Print something that is not a result, on stderr, if that can be written without a wait."""
+    from forewarn import logs
+
     with contextlib.suppress(OSError):
-        click.echo(text, err=True)
+        if logs.takes(sys.stderr):
+            click.echo(text, err=True)
 
 
 def open_streams() -> None:

@@ -163,12 +163,13 @@ class Gone(Change, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason for no good answer, or an unsaved state; once for each change of the reason."""
+    """The reason for no good answer, an unsaved state or a wrong name; once for each change."""
 
     reason: str
     """A word to compare, such as `no-connection`, `no-answer`, `cut`, `status-503`, `no-document`;
     `over` once the endpoint answers again. `not-saved` if the file of `since` cannot be written,
-    and `saved` once it can."""
+    and `saved` once it can; `misnamed` if the endpoint has another name for this machine than the
+    caller gave, and `named` once it has not."""
     message: str
     """For people: the fault, and the likely cause if there is one."""
 

@@ -395,7 +395,11 @@ class Session:
         """True if the last document is older than the one before: another replica is behind."""
         self._instance = INSTANCE_VERSIONS[0]
         self._name_at = self._learnt_at = float("-inf")
-        self._is_given, self._is_doubted = name is not None, False
+        self.is_given = name is not None
+        """True if the name is the caller's own word."""
+        self._is_doubted = False
+        self.misnamed = ""
+        """The endpoint's name for this machine where it is not the given one; `""` otherwise."""
 
     @property
     def endpoint(self) -> EndpointAddress:
@@ -504,13 +508,29 @@ class Session:
         self._name_at = float("-inf")
 
     def doubt_name(self) -> None:
-        """Ask again for a name that was learnt: the machine may have another one by now."""
-        if self.name is not None and not self._is_given and not self._is_doubted:
+        """Ask again for the name that the endpoint told: it may have another one by now."""
+        if self._learnt_at > float("-inf") and not self._is_doubted:
             self._is_doubted, self._name_at = True, self._learnt_at + NAME_HOLDS_SECONDS
 
+    def compare_name(self) -> None:
+        """Ask for the name even though it was given: the endpoint may have another."""
+        if self.is_given and not self._is_doubted:
+            self._is_doubted, self._name_at = True, float("-inf")
+
     def learnt(self, name: str, at: ClockReading) -> None:
-        """Record the name from the endpoint."""
-        self.name, self._learnt_at, self._is_doubted = name, at.monotonic, False
+        """Record the name from the endpoint; one that was given stays, and is compared."""
+        self._learnt_at, self._is_doubted = at.monotonic, False
+        if not self.is_given:
+            self.name = name
+        elif codec.concerns([name], (self.name or "").removeprefix(codec.PREVIEW_PREFIX)):
+            self.misnamed = ""
+        else:
+            self.misnamed = name
+            self._is_doubted, self._name_at = True, at.monotonic + NAME_PAUSE_SECONDS
+
+    def trust_name(self) -> None:
+        """Ask no more for a name that was given, where the server tells none."""
+        self._is_doubted = self._is_doubted and not self.is_given
 
     def leave_name(self, at: ClockReading) -> None:
         """Leave the name for later: events do not wait for a name that is not to be had."""
@@ -581,6 +601,8 @@ def learn_name(session: Session, do: Do, at: ClockReading) -> FailedAnswer | Non
     )
     if isinstance(name, FailedAnswer):
         session.leave_name(attempt.at)
+        if _tells_no_names(name):
+            session.trust_name()
         return name
     session.learnt(name, attempt.at)
     return None

@@ -164,15 +164,16 @@ class Client:
             types: The event types to report; None for all.
             mine: True to leave out events that concern other machines only. An event that this
                 machine drops out of is `gone`.
-            on_trouble: Called once for each change of the reason why no good answer comes, and when
-                the file cannot be written, which does not stop the watch. An exception from it ends
-                the watch.
+            on_trouble: Called once for each change of the reason why no good answer comes, when the
+                file cannot be written, and when the endpoint has another name for this machine than
+                `name`; none of it stops the watch. An exception from it ends the watch.
 
         Raises:
             Misuse: `types` or the content of the file is invalid, the file cannot be used (a full
-                disk is a trouble instead), or the client is closed.
+                or read-only disk is a trouble instead), or the client is closed.
         """
         watcher, file = self._watcher(since, types, mine=mine)
+        self._session.compare_name()
         return Watch(self._connection, watcher, watcher.take, on_trouble, file)
 
     def documents(
@@ -192,6 +193,7 @@ class Client:
             Misuse: The client is closed.
         """
         watcher = Watcher(self._session, None, None, transport.clock_reading(), known)
+        self._session.compare_name()
         return Documents(self._connection, watcher, watcher.take_document, on_trouble)
 
     def close(self) -> None:

@@ -41,6 +41,9 @@ NO_NAME: Final = "no-name"
 """The reason of the trouble that the name is unknown, and with it which events concern this
 machine."""
 
+MISNAMED, NAMED = "misnamed", "named"
+"""The reasons of the troubles that the endpoint has another name for this machine than the caller
+gave, so that its events count as another's, and no longer has."""
 
 FORMAT: Final = 2
 """The format of the JSON; another one is refused."""
@@ -179,6 +182,7 @@ class Watcher:
         self._incarnation: int | None = None
         self._shown: tuple[event.Event, ...] | None = None
         self._told_no_name = False
+        self._misnamed = ""
         self._named = known.name
         """The name by which the last document was read."""
         self._failures = 0
@@ -262,13 +266,18 @@ class Watcher:
         assert not self._pending  # the next document is compared with what was told
         if at.monotonic < self._next_at:
             self._compare_clocks(do(session.Pause(self._next_at - at.monotonic)))
-        elif not self._looks_again and self._session.wants_name(at):
+        elif self._asks_name(at):
             self._learn_name(do, at)
         else:
             question = self._question(at)
             attempt = do(question)
             self._heard_events(question, attempt)
             self._compare_clocks(attempt)
+
+    def _asks_name(self, at: session.ClockReading) -> bool:
+        # A name that was given is compared after the first answer: nothing waits for that.
+        is_early = self._looks_again or (self._session.is_given and not self.looks)
+        return not is_early and self._session.wants_name(at)
 
     def _question(self, at: session.ClockReading) -> session.Question:
         self._asked_at = at.monotonic
@@ -315,11 +324,24 @@ class Watcher:
             if self._session.name != self._named:
                 self._tag = None  # the whole document shows whom it concerns
             self._named = self._session.name
+            self._tell_misnamed()
             return
         self._next_at = self._asked_at + LEAST_GAP_SECONDS
         if self._session.name is None and not self._told_no_name:
             self._told_no_name = True
             self._say(NO_NAME, f"this machine's name is not known yet: {failure.message}")
+
+    def _tell_misnamed(self) -> None:
+        given, found = self._session.name, self._session.misnamed
+        before, self._misnamed = self._misnamed, found
+        if found and found != before:
+            self._say(
+                MISNAMED,
+                f"the name {given!r} was given for this machine, but the endpoint calls it "
+                f"{found!r}: its events count as another's; correct the name, or give none",
+            )
+        elif before and not found:
+            self._say(NAMED, f"the endpoint calls this machine {given!r} now")
 
     def _nothing_new(self, reply: Reply, attempt: session.Attempt) -> None:
         self._fine(attempt.at)
@@ -363,7 +385,7 @@ class Watcher:
             self._session.want_name()
             self._next_at = attempt.at.monotonic
         new = (change.after for change in changes if change.key not in self._known)
-        if any(each is not None and each.event.concerns_me is False for each in new):
+        if any(each and each.event.concerns_me is False for each in new):
             self._session.doubt_name()  # it may be this machine's, under another name
             if self._session.wants_name(attempt.at):
                 self._next_at = attempt.at.monotonic

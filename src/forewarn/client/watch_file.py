@@ -17,8 +17,19 @@ SavePath: TypeAlias = str | os.PathLike[str]
 NOT_SAVED, SAVED = "not-saved", "saved"
 """The reasons of the troubles that the file of `since` cannot be written, and can be again."""
 
-PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""Errors of a disk that may pass: the watch goes on, and tries again."""
+WRONG: Final = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+)
+"""Errors that somebody has to mend, such as a wrong path. Any other is of a disk that is full or
+read-only after a fault, or of a system that is short of files: the watch goes on, and tries again.
+"""
 
 
 class WatchFile:
@@ -49,7 +60,7 @@ class WatchFile:
     def check(self, text: str) -> None:
         """Write a first text; Misuse if the path is wrong, but a full disk is a trouble."""
         error = self._write(text)
-        if error is not None and error.errno not in PASSING:
+        if error is not None and error.errno in WRONG:
             raise self._unusable(error) from error
         self.text, self._failed = None if error else text, False
 

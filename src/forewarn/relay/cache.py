@@ -84,7 +84,10 @@ def take(held: HostDocuments | None, etag: str, told: HostDocument) -> HostDocum
         message = f"invalid ETag {etag!a}: expected 1 to {MAX_ETAG} ASCII characters"
         raise DocumentRefused(message)
     if held is not None and told.host != held.host:
-        message = f"it is of host {told.host[:100]!r}, and this is {held.host!r}"
+        message = (
+            f"it is of host {told.host[:100]!r}, and this is {held.host!r}: the token is another "
+            f"host's, or stop the relay and remove {FILE_NAME} if this machine has that name now"
+        )
         raise DocumentRefused(message)
     if len(told.machines) > MAX_MACHINES:
         message = f"it has {len(told.machines)} machines, and at most {MAX_MACHINES} are taken"

@@ -93,7 +93,9 @@ def serve(own: HostRelaySettings) -> int:
     guest = process.within_files(own.guest, may_open, SPARE_FILES)
     own = msgspec.structs.replace(own, guest=guest)
     with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
-        return runner.run(_run(own, handed_over))
+        status = runner.run(_run(own, handed_over))
+        process.end_soon(status)  # a look-up of a name may hang for longer than systemd waits
+        return status
 
 
 async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:

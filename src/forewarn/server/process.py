@@ -213,7 +213,9 @@ def set_up_logs(settings: Log, stream: TextIO | None = None) -> None:
 class _Output:
     """Writes finished lines to the stream of a handler, in turns with what the handler writes."""
 
-    def __init__(self, handler: "logging.StreamHandler[TextIO]", name: str) -> None:
+    def __init__(
+        self, handler: "logging.StreamHandler[TextIO | logs.PatientStream]", name: str
+    ) -> None:
         assert handler.lock is not None
         self._stream, self._lock = handler.stream, handler.lock
         self.name: Final = name

@@ -213,6 +213,8 @@ class Service:
         self._parts = tuple(self._all_parts())
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The tasks that never end by themselves, by name."""
+        self._kept: dict[str, Alert] = {}
+        """The files that could not be read again, by their use."""
         self._serving: list[asyncio.Task[None]] = []
         """Those of them that serve operators and relays."""
 
@@ -438,10 +440,12 @@ class Service:
             try:
                 read()
             except SecretUnusable as error:
-                _log.error(
-                    f"could not read {what} again: the old value stays in use", why=str(error)
-                )
+                message = f"could not read {what} again: the old value stays in use"
+                _log.error(message, why=str(error))
+                alert = Alert(AlertKind.FAILING, what, f"{message}: {error}", self._watch.now())
+                self._kept.setdefault(what, alert)
             else:
+                self._kept.pop(what, None)
                 _log.info(f"read {what} again")
 
     async def readiness(self) -> ServiceState:
@@ -465,6 +469,7 @@ class Service:
     def _observed(self) -> Iterator[Alert]:
         for rounds in self._rounds():
             yield from rounds.alerts()
+        yield from self._kept.values()
         yield from self._of_lost_changes()
         yield from self._replicas.alerts()
 

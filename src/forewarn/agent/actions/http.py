@@ -43,6 +43,9 @@ CARD_VERSION: Final = "1.4"
 
 SHOWN: Final = 200
 
+PARTLY: Final = 3
+"""The exit status of `main` that says so: another try would tell the others again."""
+
 
 def send(
     run: ActionRun,
@@ -169,7 +172,11 @@ class NotifyAction(Action[NotifySettings]):
         if not installed():
             raise ActionFailed(MISSING)
         lines = contents(self.settings.urls_file).decode("utf-8", "replace").splitlines()
-        addresses = [s for s in map(str.strip, lines) if s and not s.startswith("#")]
+        addresses = {
+            str(number): address
+            for number, address in enumerate(map(str.strip, lines), 1)
+            if address and not address.startswith("#")
+        }
         content = {
             "addresses": addresses,
             "title": self.run.filled(self.settings.title),
@@ -178,25 +185,31 @@ class NotifyAction(Action[NotifySettings]):
         status, said = program.execute(
             [sys.executable, "-m", MODULE], self.run, stdin=msgspec.json.encode(content)
         )
+        if status == PARTLY:
+            raise ActionFailed(f"only the others were told: {said}", final=True)
         if status:
             raise ActionFailed(f"the message was not delivered: {said}")
         return f"told {len(addresses)}"
 
 
 def main() -> int:
-    """Send the message on standard input; return 0 if every address has taken it."""
+    """Send the message on standard input; return 0 if every address has taken it.
+
+    PARTLY if apprise does not know one of them, and all others have taken it.
+    """
     import apprise  # noqa: PLC0415 - an extra, and 30 MB that only this process is to carry
 
     message = msgspec.json.decode(sys.stdin.buffer.read())
     messenger = apprise.Apprise()
-    for number, address in enumerate(message["addresses"], 1):
-        if not messenger.add(address):
-            sys.stdout.write(f"apprise does not know the address in line {number}")
-            return 1
+    unknown = [line for line, each in message["addresses"].items() if not messenger.add(each)]
+    if unknown:
+        sys.stdout.write(f"apprise does not know the address in line {', '.join(unknown)}\n")
     if not len(messenger):
         sys.stdout.write("no address to send to")
         return 1
-    return 0 if messenger.notify(title=message["title"], body=message["body"]) else 1
+    if not messenger.notify(title=message["title"], body=message["body"]):
+        return 1
+    return PARTLY if unknown else 0
 
 
 if __name__ == "__main__":
