@@ -70,7 +70,7 @@ class PatientStream:
             return
         lost, self._lost = self._lost, 0
         if lost:
-            told = f"{lost} lines of this log were lost: nothing read them"
+            told = f"nothing read this log: lines lost: {lost}"
             record = {"name": __name__, "levelname": "WARNING", "msg": told}
             text = f"{self._formatter.format(logging.makeLogRecord(record))}\n{text}"
         rest = ("\n" * self._is_cut + text).encode("utf-8", "backslashreplace")

@@ -134,10 +134,10 @@ def of_progress(
         for one in operations
         if one.live and (one.status is not EventStatus.STARTED or one.outcome_unknown)
     ]
-    waiting.sort(key=lambda one: (not _blocked(one), one.ordinal))
-    for one in waiting[:1]:
-        return f"{one.id} {of_operation(one, live, holds, now)}".rstrip()
-    return ""
+    if not waiting:
+        return ""
+    first = min(waiting, key=lambda one: (not _blocked(one), one.ordinal))
+    return f"{first.id} {of_operation(first, live, holds, now)}".rstrip()
 
 
 def _blocked(operation: Operation) -> bool:
