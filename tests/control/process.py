@@ -4,16 +4,14 @@ import itertools
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from builders import NOW, SECOND, mint
+from builders import NOW, SECOND
 from control.conftest import done
 from control.orders import PlaneStory
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.control import outbox
-from forewarn.control.changefeed import Changefeed
-from forewarn.control.heartbeat import Heartbeat
-from forewarn.control.outbox import Follower, state_of
+from forewarn.control.control_plane import ControlPlane
+from forewarn.control.outbox import state_of
 from forewarn.control.plane import Plane
-from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.writer import ThreadWriter, Writer
 from forewarn.maintenance.alerts import Alert
@@ -29,10 +27,10 @@ def vars_of(world: World) -> dict[str, object]:
     return {name: value for name, value in vars(world).items() if isinstance(value, dict)}
 
 
-class Process:
+class Process(ControlPlane):
     """One process of a service, or a replica: its plane, its clocks, and what it has in memory.
 
-    It starts nothing before it is open to guests, unless `may_start` is another's.
+    It starts nothing before it is open to guests, unless `allows` is another's.
     """
 
     def __init__(
@@ -45,50 +43,34 @@ class Process:
         threaded: bool = False,
     ) -> None:
         self.name = name
-        self.store = store
-        self.real = real
         self.watch = ServiceClock(real, at=at)
-        self.feed = Changefeed()
         self.memory = World()
         """What the loop has: every change applied to nothing."""
         self.told: list[Changes] = []
-        self.feed.subscribe(self.learn)
-        numbers = itertools.count()
-        self.follower = Follower(
-            store, self.feed, real, replica=name, mint=lambda: f"{name}-{at}-{next(numbers)}"
-        )
-        writer = ThreadWriter if threaded else Writer
-        self.writer = writer(store, self.watch, self.feed, follower=self.follower)
         self.asked: dict[str, Sighting] = {}
-        self.sightings = SharedSightings(self.asked.get)
-        self.may_start: Callable[[], bool] = self.watch.may_start
-        self.plane = Plane(
-            self.writer,
-            mint(name),
-            Policy(queue=Queueing.START),
-            may_start=lambda: self.may_start(),  # noqa: PLW0108 - it may be another's
-            listening=self.watch.listening,
-            sighting=self.sightings,
-        )
-        self.replicas = Replicas(
-            store,
-            replica(name, beat_at=NOW),
-            self.follower,
-            self.watch,
-            real,
-            sightings=self.sightings,
-        )
         self.serving = False
-        self.heartbeat = Heartbeat(
-            self.plane, self.watch, real, self.replicas, serves=lambda: self.serving
+        self.allows: Callable[[], bool] = self.watch.may_start
+        numbers = itertools.count()
+        super().__init__(
+            store=store,
+            clock=self.watch,
+            real=real,
+            own=replica(name, beat_at=NOW),
+            mint=lambda: f"{name}-{at}-{next(numbers)}",
+            policy=Policy(queue=Queueing.START),
+            may_start=lambda: self.allows(),  # noqa: PLW0108 - it may be replaced
+            sighting=self.asked.get,
+            serves=lambda: self.serving,
+            kind=ThreadWriter if threaded else Writer,
         )
+        self.feed.subscribe(self.learn)
 
     def learn(self, changes: Changes) -> None:
         self.told.append(changes)
         self.memory.take(changes)
         self.memory.settle()
 
-    def begin(self) -> "Process":
+    def start(self) -> "Process":
         """Give guests what they are owed, as a start does."""
         on_a_loop(self.heartbeat.begin())
         return self

@@ -43,7 +43,7 @@ from stories import stories_beside
 def replica(store: Store, name: str, *, threaded: bool = False) -> Process:
     """A replica without guests, which may start what is due."""
     made = Process(store, SystemClock() if threaded else ManualClock(NOW), name, threaded=threaded)
-    made.may_start = lambda: True
+    made.allows = lambda: True
     return made
 
 

@@ -46,8 +46,8 @@ class RelayReplica(Process):
             has_all=lambda host, etag: self.all_known,
             on_void=self.void.append,
         )
-        self.may_start = self.relays.may_start
-        self.follower.begin()
+        self.allows = self.relays.may_start
+        self.writer.read(self.follower.begin).result()
         self.feed.subscribe(self.relays.learn)
         with store.read() as reading:
             self.relays.learn(Changes(tokens=tuple(reading.tokens().values())))

@@ -26,12 +26,11 @@ import patience
 from control.conftest import Counting
 from forewarn.clock import SystemClock
 from forewarn.connectors.port import Connector, Found, Outcome, Task
-from forewarn.control.changefeed import Changefeed
+from forewarn.control.control_plane import ControlPlane, ServicePart
 from forewarn.control.executor import Executor
-from forewarn.control.heartbeat import Heartbeat
-from forewarn.control.plane import Plane, Retention
+from forewarn.control.plane import Retention
 from forewarn.control.service_clock import ClockScale, ServiceClock
-from forewarn.control.ticker import ReturnWatch, Ticker
+from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance import invariants, model
 from forewarn.maintenance.fleet_file import Fleet
@@ -43,6 +42,7 @@ from forewarn.store.port import StoreUnavailable
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
+from store.story import replica
 
 SCALE = 300.0
 """Fifteen minutes' notice is three seconds, and a lease is a fifth of a second."""
@@ -186,23 +186,20 @@ class Stress:
         pace = ClockScale(scale=SCALE, origin=real.now(), real_origin=real.now())
         self.clock = self.watch = ServiceClock(real, pace=pace)
         self.store = Stalling(sqlite.open_store(path), Chance(seed, "store"))
-        self.feed = Changefeed()
-        self.writer = ThreadWriter(self.store, self.watch, self.feed, real)
         numbers = itertools.count(1)
-        self.plane = Plane(
-            self.writer,
-            lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000",
-            model.Policy(settle=timedelta(seconds=20)),
+        self.control = ControlPlane(
+            store=self.store,
+            clock=self.watch,
+            real=real,
+            own=replica("here", beat_at=real.now()),
+            mint=lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000",
+            policy=model.Policy(settle=timedelta(seconds=20)),
             may_start=self.watch.may_start,
             sighting=self.sightings.get,
+            ask_again=lambda operation: self.waited.add(operation.id),
+            kind=ThreadWriter,
         )
-        self.returns = ReturnWatch(
-            self.plane,
-            self.watch,
-            self.sightings.get,
-            lambda operation: self.waited.add(operation.id),
-        )
-        self.heartbeat = Heartbeat(self.plane, self.watch, real)
+        self.plane = self.control.plane
         self.ticker = Ticker(self.plane, self.watch, Retention())
         self.connector = HurriedConnector(self.clock, Chance(seed, "connector"), self.wrong)
         self.executor = Executor(self.plane, self.connector, self.watch, "here")
@@ -215,13 +212,16 @@ class Stress:
     async def play(self, requests: int) -> None:
         """Keep everybody busy until so many requests were taken; then let all of it end."""
         loop = asyncio.get_running_loop()
-        memory = (self.mirror, self.inventory, self.ticker, self.executor, self.returns)
-        for listener in memory:
-            self.feed.subscribe(listener.learn)
-        self.feed.deliver_on(loop)
+        heartbeat, returns = self.control.heartbeat, self.control.returns
+        await self.control.begin()
+        self.control.fill(
+            ServicePart(learn=part.learn)
+            for part in (self.mirror, self.inventory, self.ticker, self.executor, returns)
+        )
+        self.control.feed.deliver_on(loop)
         self.watch.open()
         await self._asked(lambda: self.plane.apply_fleet(FLEET))
-        parts = (self.heartbeat, self.ticker, self.executor, self.returns)
+        parts = (heartbeat, self.ticker, self.executor, returns)
         tasks = [asyncio.create_task(part.run()) for part in parts]
         polls = asyncio.create_task(self._poll(Chance(self.seed, "polls").random))
         actors = [self._guest] * 3 + [self._operator] * 2
@@ -388,8 +388,8 @@ class Stress:
     def judge(self) -> None:
         """Hold the store, memory and what was answered against each other."""
         assert not self.wrong, self.wrong[:5]
-        assert not self.feed.ended.done()
-        assert not self.writer.ended.done()
+        assert not self.control.feed.ended.done()
+        assert not self.control.writer.ended.done()
         with self.store.read() as reading:
             scopes, machines = reading.scopes(), reading.machines()
             maintenances = range(1, 1 + self.counts["request"] + self.counts["request: Refused"])
@@ -424,7 +424,7 @@ def stress(seed: int, path: Path, requests: int) -> Stress:
         error.add_note(f"seed {seed}: {dict(played.counts)}")
         raise
     finally:
-        played.writer.close()
+        played.control.writer.close()
         played.store.close()
     return played
 

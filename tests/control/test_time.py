@@ -16,7 +16,7 @@ import pytest
 
 import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
-from control.conftest import Busy, House, done, put
+from control.conftest import House, done, put
 from control.process import Process, ProcessStory
 from forewarn.clock import ManualClock
 from forewarn.control import webhooks
@@ -28,10 +28,12 @@ from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance import relays
 from forewarn.maintenance.model import Changes, Drain, HostState, Sighting
+from forewarn.maintenance.planner import Request
 from forewarn.maintenance.webhooks import Webhook, refused
 from forewarn.maintenance.world import NOTHING
 from forewarn.store.port import JUMP, Replica, StoreUnavailable
 from forewarn.store.sql import Transaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.shared import SharedStore
 from stories import RUNNER, elapsed, on_a_loop, stories_beside
@@ -85,10 +87,10 @@ class TimeStory(ProcessStory):
         if dies:
             self.stored.fails_in = int(dies)
             with suppress(StoreUnavailable):
-                began.begin()
+                began.start()
             self.stored.fails_in = 0
             return
-        self.processes["only"] = self.at = began.begin()
+        self.processes["only"] = self.at = began.start()
         if not closed:
             self.open()
 
@@ -228,7 +230,7 @@ class ReplicaStory(ProcessStory):
         for name in names:
             now = self.time.now()
             process = Process(self.stored, ManualClock(now), name, at=now)
-            self.processes[name] = process.begin().open()
+            self.processes[name] = process.start().open()
 
     def pass_(self, span: str, *names: str) -> None:
         """Let time pass; only these replicas run in it."""
@@ -321,7 +323,7 @@ def test_the_story_of_replicas_holds(rows: list[tuple[int, str]]) -> None:
 
 def test_a_transaction_whose_time_has_jumped_decides_nothing() -> None:
     time = ManualClock(NOW)
-    only = Process(Database(time), time).begin().open()
+    only = Process(Database(time), time).start().open()
     told = only.store.write
 
     @contextmanager
@@ -331,7 +333,7 @@ def test_a_transaction_whose_time_has_jumped_decides_nothing() -> None:
             yield transaction
 
     only.store.write = write  # type: ignore[method-assign]
-    writer = ThreadWriter(only.store, only.watch, Changefeed(), only.real, told=only.watch)
+    writer = ThreadWriter(only.store, only.watch, Changefeed(), told=only.watch)
     plane = Plane(writer, mint("w"), may_start=only.watch.may_start)
     assert plane.advance().result() == 0
     time.jump(3 * SECOND)
@@ -400,13 +402,6 @@ STALL = 2 * SECOND
 """Short of an outage by itself."""
 
 
-@pytest.fixture
-def threaded() -> Iterator[Busy]:
-    built = Busy(fleet=FLEET)
-    yield built
-    built.close()
-
-
 class Interrupted(ManualClock):
     """A machine's clock that lets somebody else act while one thread reads it."""
 
@@ -422,21 +417,20 @@ class Interrupted(ManualClock):
         return now
 
 
-async def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum(
-    threaded: Busy,
-) -> None:
+async def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum() -> None:
     """The loop, its heartbeat and the writer's thread are real; time passes between two turns."""
-    real = threaded.clock
-    watch = ServiceClock(real)
-    heartbeat = Heartbeat(threaded.plane, watch, real)
+    real = ManualClock(NOW)
+    only = Process(InMemoryStore(), real, threaded=True)
+    await only.begin()
+    only.watch.open()
+    only.serving = True
+    done(only.plane.apply_fleet(FLEET))
+    done(only.plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))))
 
     def not_before() -> datetime:
-        return threaded.operation("1.1").not_before
+        return only.memory.operations["1.1"].not_before
 
-    await heartbeat.begin()
-    watch.open()
-    threaded.ask(EventType.REBOOT, "web-0")
-    beating = asyncio.create_task(heartbeat.run())
+    beating = asyncio.create_task(only.heartbeat.run())
     await patience.settled()
     for _ in range(3):
         real.advance(STALL)
@@ -447,9 +441,10 @@ async def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their
         return not_before() > NOW + 15 * MINUTE
 
     await patience.reached(has_moved)
-    heartbeat.stop()
+    only.heartbeat.stop()
     await beating
     assert not_before() == NOW + 15 * MINUTE + 3 * STALL
+    only.writer.close()
 
 
 class Contended:

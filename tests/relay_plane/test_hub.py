@@ -60,7 +60,7 @@ class HubReplica:
             epoch=lambda: f"e{self.lost}",
             alone=not store.shared,
         )
-        self.follower.begin()
+        self.plane.writer.read(self.follower.begin).result()
         known = everything(self.follower.known())
         for learn in (self._learn, self.hub.learn):
             learn(known)

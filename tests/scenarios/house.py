@@ -79,8 +79,8 @@ class MortalHouse(Harness):
         """End the server at once, in the instant of its last heartbeat: its memory is gone."""
         self.need_server()
         self.mortal.before_commit = nothing
-        self.heartbeat.stop()
-        self._run(self.heartbeat.run())
+        self.control.heartbeat.stop()
+        self._run(self.control.heartbeat.run())
         self.up = False
 
     def _die(self) -> None:

@@ -123,7 +123,7 @@ def test_a_part_whose_rounds_fail_is_told_by_readiness_and_an_alert(tmp_path: Pa
     with Running(settings_in(tmp_path), InMemoryStore(), ManualClock(NOON)) as running:
         assert running._service is not None
         for _ in range(FAILING):
-            with running._service._maintenances._contained():
+            with running._service._backend.maintenances._contained():
                 raise ArithmeticError("no")
         client = running.client()
         not_ready = client.ask("GET", "/readyz")

@@ -96,7 +96,8 @@ class JudgedWriter:
             ManualClock(self._clock()),
             unit=partial(JudgedUnit, self._model, self._see),
         )
-        self._follower.begin()
+        with self.store.read() as reading:
+            self._follower.begin(reading)
 
     def restart(self) -> None:
         """Forget what the process had in memory, which was what the store has."""

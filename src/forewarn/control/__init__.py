@@ -2,6 +2,7 @@
 
     plane            one method for each request: decide, check, save, publish
     lookup           the operations that a reference names, and the views of drains and connectors
+    control_plane    the parts of this room over one store, for a service, an emulator or a test
     unit_of_work     the input of a transaction: the World, and the store beside it
     writer           the one thread that writes; requests that wait together share a commit
     accounts         operators' tokens, and the record of their requests

@@ -53,7 +53,7 @@ class Heartbeat:
     plane: Plane
     clock: ServiceClock
     real: Clock
-    replicas: Replicas | None = None
+    replicas: Replicas
     _: KW_ONLY
     serves: Callable[[], bool] = lambda: True
     store_down: Alert | None = None
@@ -62,10 +62,6 @@ class Heartbeat:
     _saving: asyncio.Task[None] | None = None
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _saving_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def _shared(self) -> bool:
-        return self.replicas is not None and self.replicas.shared
 
     async def begin(self) -> None:
         """Give back an outage since the last start, before anything else happens."""
@@ -76,12 +72,11 @@ class Heartbeat:
                 seconds=round(behind.total_seconds(), 1),
             )
         served = _served(await asyncio.wrap_future(self.plane.setting(SETTING)))
-        if self.replicas is not None:
-            rows = await self.replicas.begin()
+        rows = await self.replicas.begin(self.plane.writer.read)
+        if self.replicas.shared:
             beats = [self.clock.shown(row.beat_at) for row in rows if row.serving]
             beats += [] if served is None else [served.until]
-            if self._shared:
-                served = Served(until=max(beats)) if beats else None
+            served = Served(until=max(beats)) if beats else None
         owed = self.clock.begin(served)
         await self._extend(owed, "guests could not read; every notice has moved later by as much")
         await self._beat()
@@ -133,23 +128,21 @@ class Heartbeat:
         """Save when guests could last read, and move every notice later, in one transaction."""
         served = msgspec.json.encode(self.clock.served()).decode()
         if owed:
-            limit = self._of_all if self._shared else None
+            limit = self._of_all if self.replicas.shared else None
             lapse = self.plane.extend_notices(owed, setting=(SETTING, served), limit=limit)
             _log.warning(
                 message,
                 seconds=round(owed.total_seconds(), 1),
                 operations=await asyncio.wrap_future(lapse),
             )
-        elif not self._shared:
+        elif not self.replicas.shared:
             await asyncio.wrap_future(self.plane.put_setting(SETTING, served))
 
     async def _beat(self) -> None:
-        if self.replicas is not None:
-            await self.replicas.beat(serving=self.serves(), stopped=self._stopping)
+        await self.replicas.beat(serving=self.serves(), stopped=self._stopping)
 
     def _of_all(self, reading: Reading, now: datetime, length: timedelta) -> timedelta:
         """Return the part of this replica's outage that was one of all, and did not count yet."""
-        assert self.replicas is not None
         own = self.replicas.own.name
         rows = reading.replicas().items()
         shown = self.clock.shown

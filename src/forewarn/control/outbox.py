@@ -366,9 +366,9 @@ class Follower:
         self._token = self.mint or (lambda: f"{self.replica}-{next(numbers)}")
         self.looked_at = self.real.monotonic()
 
-    def begin(self) -> None:
-        """Read all from the store, and publish what is committed from then on."""
-        with self._lock, self.store.read() as reading:
+    def begin(self, reading: Reading) -> None:
+        """Take over all in the store, and publish what is committed from then on."""
+        with self._lock:
             self._world = World(state_of(reading))
             self.applied, self.lost = reading.position(), latest_loss(reading)
         self.looked_at = self.real.monotonic()

@@ -7,11 +7,12 @@ leads: `executor` claims tasks.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -21,6 +22,7 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Sighting, Sightings
 from forewarn.store.port import Replica
+from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 
 LIVE: Final = timedelta(seconds=7)
@@ -41,6 +43,9 @@ FORGOTTEN = timedelta(days=7)
 BEATS: Final = 30
 """The number of beats, a minute, in which each machine that still asks is written again, well
 within five minutes."""
+
+Seen: TypeAlias = tuple[dict[str, Replica], dict[str, Sighting]]
+"""The rows of replicas by name, and the sightings of machines by key."""
 
 replace = msgspec.structs.replace
 
@@ -198,21 +203,21 @@ class Replicas:
         self.own = replace(own, beat_at=at, clock_ahead_ms=round(ahead))
         self._rows = rows | {own.name: self.own}
 
-    async def begin(self) -> tuple[Replica, ...]:
+    async def begin(self, ask: Callable[..., "Future[Seen]"]) -> tuple[Replica, ...]:
         """Read all rows, and the sightings of machines before this process's start."""
-        rows, seen = await asyncio.to_thread(self._read)
+        rows, seen = await asyncio.wrap_future(ask(self._read))
         self.sightings.learn_others(seen)
         return tuple(rows.values())
 
-    def _read(self) -> tuple[dict[str, Replica], dict[str, Sighting]]:
-        with self.store.read() as reading:
-            return reading.replicas(), reading.sightings(self._read_to)
+    def _read(self, reading: Reading) -> Seen:
+        return reading.replicas(), reading.sightings(self._read_to)
 
     def _exchange(
         self, own: Replica, news: Mapping[str, Sighting]
     ) -> tuple[datetime, dict[str, Replica], dict[str, Sighting]]:
         at = self.store.beat(own, news)
-        return at, *self._read()
+        with self.store.read() as reading:
+            return at, *self._read(reading)
 
     def all(self) -> tuple[Replica, ...]:
         """Return the rows as of the last beat, this replica's among them, by name."""

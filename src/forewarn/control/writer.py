@@ -70,8 +70,12 @@ class Writer:
         self._told = told
         if follower is None:
             follower = Follower(store, feed, clock)
-            follower.begin()
+            with store.read() as reading:
+                follower.begin(reading)
         self._follower = follower
+        self.collectors: tuple[Collector, ...] = ()
+        self.ended = _promise()
+        """Done when it decides nothing any more; raises StoreUnavailable if it was not closed."""
 
     def submit(self, job: Job) -> "Future[Any]":
         """Run a job in a transaction.
@@ -138,26 +142,19 @@ class Writer:
 
 
 class ThreadWriter(Writer):
-    """Runs jobs on a thread of its own; jobs that wait together are committed together.
-
-    The real clock, if given, tells how long commits take.
-    """
+    """Runs jobs on a thread of its own; jobs that wait together are committed together."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
         feed: Changefeed,
-        real: Clock | None = None,
-        *,
         follower: Follower | None = None,
+        *,
         told: ServiceClock | None = None,
     ) -> None:
         super().__init__(store, clock, feed, follower, told=told)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-reader")
-        self._real = real or clock
-        self.ended = _promise()
-        """Done when the thread has ended; raises StoreUnavailable if it was not closed."""
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._commits = Histogram(
             "forewarn_commit_seconds",
@@ -172,7 +169,7 @@ class ThreadWriter(Writer):
             "forewarn_writer_jobs_waiting", "Changes that wait for the writer.", registry=None
         )
         waiting.set_function(self._queue.qsize)
-        self.collectors: tuple[Collector, ...] = (self._commits, self._jobs, waiting)
+        self.collectors = (self._commits, self._jobs, waiting)
         self._batch: list[Waiting] = []
         self._closed = ""
         self._lock = threading.Lock()
@@ -246,9 +243,9 @@ class ThreadWriter(Writer):
             following = self._queue.get()
         if batch:
             self._jobs.inc(len(batch))
-            began = self._real.monotonic()
+            began = self._follower.real.monotonic()
             away = self.commit(batch)
-            took = self._real.monotonic() - began
+            took = self._follower.real.monotonic() - began
             self._commits.observe(took)
             if away is not None and took > LONG_SECONDS:
                 return self._refuse_waiting(away) and following is not None

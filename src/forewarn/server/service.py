@@ -15,11 +15,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import structlog
-from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
 from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
@@ -28,17 +27,13 @@ from forewarn.connectors.libvirt.surveys import LibvirtSurveys
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control import outbox
-from forewarn.control.changefeed import Changefeed, Listener, Reached
+from forewarn.control.control_plane import ControlPlane, ServicePart
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
-from forewarn.control.heartbeat import Heartbeat
-from forewarn.control.host_drains import HostDrains
-from forewarn.control.maintenances import Maintenances
-from forewarn.control.outbox import Follower, FollowerThread, everything
+from forewarn.control.outbox import FollowerThread
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
-from forewarn.control.ticker import Contained, ReturnWatch, Ticker
+from forewarn.control.ticker import Contained, Ticker
 from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -109,36 +104,6 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     scopes: int
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
-class ServicePart(NamedTuple):
-    """A part of the service; the fields for functions that it lacks stay at their defaults."""
-
-    name: str = ""
-    """The name of its task."""
-    learn: Listener = _ignore
-    """Takes over the store's content at the start, and each change."""
-    begin: Callable[[int], None] = _ignore
-    """Takes over, after that, the number of the outbox that the content is of."""
-    see: Listener = _ignore
-    """Takes over each change, without the content at the start."""
-    hear: Callable[[Reached], None] = _ignore
-    """Takes over each place in the outbox whose changes all have learned."""
-    run: Callable[[], Coroutine[Any, Any, None]] | None = None
-    """Works until `stop`; where it ends by itself, the service ends."""
-    stop: Callable[[], None] | None = None
-    """None where its task is cancelled."""
-    rounds: Contained | None = None
-    """The rounds that go on after any error, with their obstacle and their alerts."""
-
-    @classmethod
-    def of(cls, name: str, part: Contained) -> "ServicePart":
-        """Return a part that goes on whatever fails."""
-        return cls(name, part.learn, run=part.run, stop=part.stop, rounds=part)
-
-
 class Service:
     """The whole service without the process around it; `close` closes the store, too."""
 
@@ -163,53 +128,54 @@ class Service:
         handed_over: sockets.HandedOver,
     ) -> None:
         self._settings = settings
-        self._store, self._real = store, real
-        self._feed = Changefeed()
-        watch = self._watch = clock
-        own = self._own = _own_row(settings, mint(), watch.now())
-        self._follower = Follower(store, self._feed, real, replica=own.name, mint=mint)
-        self._writer = ThreadWriter(
-            store, watch, self._feed, real, follower=self._follower, told=watch
-        )
-        self._plane = Plane(
-            self._writer,
-            mint,
-            settings.rules.policy,
+        own = _own_row(settings, mint(), clock.now())
+        control = self._control = ControlPlane(
+            store=store,
+            clock=clock,
+            real=real,
+            own=own,
+            mint=mint,
+            policy=settings.rules.policy,
+            sighting=lambda machine: self._guests.seen(machine),  # noqa: PLW0108 - made below
+            ask_again=lambda operation: self._guests.ask_again(operation),  # noqa: PLW0108 - as above
             may_start=lambda: (
-                watch.may_start() and (self._relays is None or self._relays.watch.may_start())
+                clock.may_start() and (self._relays is None or self._relays.watch.may_start())
             ),
-            listening=watch.listening,
-            sighting=lambda machine: self._sightings(machine),  # noqa: PLW0108 - made below
+            serves=lambda: self._is_serving,
+            kind=ThreadWriter,
         )
-        self._guests = guests(self._plane)
-        seen = self._sightings = SharedSightings(self._guests.seen)
-        self._replicas = Replicas(store, own, self._follower, watch, real, sightings=seen)
-        self._heartbeat = Heartbeat(
-            self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
-        )
-        self._ticker = _ticker_of(settings, self._plane, watch)
-        self._returns = ReturnWatch(self._plane, watch, seen, self._guests.ask_again)
-        replica, machines = own.name if store.shared else "", self._guests.machines.values
-        connector = connector_of(settings, watch, os.environ, machines, replica)
-        self._hosts = HostDrains(
-            self._plane, connector, watch, machines, settings.rules.policy.host_back
-        )
-        self._maintenances = self._make_maintenances()
+        self._guests = guests(control.plane)
+        self._ticker = _ticker_of(settings, control.plane, clock)
+        replica = own.name if store.shared else ""
+        connector = connector_of(settings, clock, os.environ, self._guests.machines.values, replica)
         self._executor = Executor(
-            self._plane,
+            control.plane,
             connector,
-            watch,
+            clock,
             own.name,
             on_unknown=settings.connector.on_unknown,
-            replicas=self._replicas.live,
+            replicas=control.replicas.live,
         )
-        self._sync = sync_of(settings, self._plane, watch, real)
+        self._sync = sync_of(settings, control.plane, clock, real)
         self._sender = Sender(real, settings.webhooks.tls_ca)
         reached = connections.ReachedLimits("relay")
-        self._backend = self._make_backend([*self._writer.collectors, reached.counter])
+        self._backend = Backend.over(
+            control,
+            settings=settings,
+            guests=self._guests,
+            connector=connector,
+            checks=_checks_of(settings),
+            readiness=self.readiness,
+            tasks=lambda: self._executor.running,
+            collectors=[*control.writer.collectors, reached.counter],
+            sender=self._sender,
+            observed=self._observed,
+        )
         self._relays = self._make_relays(handed_over, reached) if settings.relay.listen else None
         self._operators = OperatorPlane(self._backend, mint, own.process, handed_over)
-        self._webhooks = Deliveries(self._plane, self._backend.read, watch, real, self._sender.send)
+        self._webhooks = Deliveries(
+            control.plane, self._backend.read, clock, real, self._sender.send
+        )
         self._parts = tuple(self._all_parts())
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The tasks that never end by themselves, by name."""
@@ -217,18 +183,6 @@ class Service:
         """The files that could not be read again, by their use."""
         self._serving: list[asyncio.Task[None]] = []
         """Those of them that serve operators and relays."""
-
-    def _make_maintenances(self) -> Maintenances:
-        settings = self._settings
-        state = Path(settings.connector.command.state) / CHECKS_NAME
-        return Maintenances(
-            self._plane,
-            self._watch,
-            self._hosts.survey,
-            ProgramChecks(settings.maintenance.check, state, os.environ, settings.clock.scale),
-            replica=self._own.name,
-            scale=settings.clock.scale,
-        )
 
     def _make_relays(
         self, handed_over: sockets.HandedOver, reached: connections.ReachedLimits
@@ -239,34 +193,16 @@ class Service:
         )
 
     def _epoch(self) -> str:
-        lost = self._follower.lost
+        lost = self._control.follower.lost
         return f"{self._database}-{lost.token}" if lost is not None else self._database
-
-    def _make_backend(self, collectors: list[Collector]) -> Backend:
-        return Backend(
-            settings=self._settings,
-            plane=self._plane,
-            store=self._store,
-            clock=self._watch,
-            real=self._real,
-            guests=self._guests,
-            heartbeat=self._heartbeat,
-            replicas=self._replicas,
-            readiness=self.readiness,
-            tasks=lambda: self._executor.running,
-            hosts=self._hosts,
-            maintenances=self._maintenances,
-            collectors=collectors,
-            sender=self._sender,
-            observed=self._observed,
-        )
 
     def _all_parts(self) -> Iterator[ServicePart]:
         """Yield each part once, in the order in which they learn of a change, start and stop."""
-        backend, page, relays = self._backend, self._operators.page, self._relays
-        yield ServicePart("the writer", run=lambda: _until(self._writer.ended))
-        yield ServicePart("the changefeed", run=lambda: _until(self._feed.ended))
-        if self._store.shared:
+        control, backend = self._control, self._backend
+        page, relays = self._operators.page, self._relays
+        yield ServicePart("the writer", run=lambda: _until(control.writer.ended))
+        yield ServicePart("the changefeed", run=lambda: _until(control.feed.ended))
+        if control.store.shared:
             yield ServicePart("the follower", run=self._follow)
             yield ServicePart("the watch of the store", run=self._watch_store)
         # It counts before the inventory forgets what was.
@@ -276,16 +212,16 @@ class Service:
         yield ServicePart(learn=self._guests.learn)
         yield ServicePart(learn=backend.learn, begin=backend.news.begin, hear=backend.news.learn)
         # The last time that it saves is one at which guests could still read.
-        yield ServicePart("the heartbeat", run=self._heartbeat.run, stop=self._heartbeat.stop)
+        yield ServicePart("the heartbeat", run=control.heartbeat.run, stop=control.heartbeat.stop)
         yield ServicePart.of("the ticker", self._ticker)
         yield ServicePart.of("the executor", self._executor)
-        returns = ServicePart.of("the watch for returns", self._returns)
-        yield returns._replace(begin=lambda _: self._returns.begin())
-        yield ServicePart.of("the drains of hosts", self._hosts)
-        yield ServicePart.of("maintenances", self._maintenances)
+        returns = ServicePart.of("the watch for returns", control.returns)
+        yield returns._replace(begin=lambda _: control.returns.begin())
+        yield ServicePart.of("the drains of hosts", backend.hosts)
+        yield ServicePart.of("maintenances", backend.maintenances)
         yield ServicePart.of("the watch of the hosts", self._sync)
         yield ServicePart.of("webhooks", self._webhooks)._replace(hear=self._webhooks.hear)
-        yield ServicePart(learn=self._sightings.learn)
+        yield ServicePart(learn=control.sightings.learn)
         if relays is not None:
             yield ServicePart.of("the watch of the relays", relays.watch)._replace(
                 learn=relays.learn,
@@ -301,32 +237,30 @@ class Service:
 
         After SocketUnusable, SecretUnusable or StoreError the service cannot run; `close` it.
         """
-        following = None
-        self._guests.tell_news(self._sightings.hear)
-        if self._store.shared:
-            membership = await asyncio.to_thread(self._store.join, self._own.name)
+        control, following = self._control, None
+        self._guests.tell_news(control.sightings.hear)
+        if control.store.shared:
+            own = control.replicas.own
+            membership = await asyncio.to_thread(control.store.join, own.name)
             following = self._following = FollowerThread(
-                self._follower, self._store, membership, self._own.process
+                control.follower, control.store, membership, own.process
             )
-        await asyncio.to_thread(self._follower.begin)
-        await self._heartbeat.begin()
-        released = await asyncio.wrap_future(
-            self._plane.release_claims(self._own.name, alone=following is None)
-        )
+        released = await control.begin(alone=following is None)
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
         self._database = await asyncio.wrap_future(
-            self._plane.order(lambda unit, _: database_id(unit.store))
+            control.plane.order(lambda unit, _: database_id(unit.store))
         )
-        self._fill(everything(self._follower.known()), self._follower.applied.sequence)
+        control.fill(self._parts)
+        control.feed.deliver_on(asyncio.get_running_loop())
         if following is not None:
             following.start()
         operators = self._serve("the API", self._operators.open())
         relays = self._serve("the relay plane", self._relays.open() if self._relays else ())
         guests = await self._guests.open()
         self._is_serving = True
-        self._replicas.own = msgspec.structs.replace(self._replicas.own, addresses=guests)
-        self._watch.open()
+        control.replicas.own = msgspec.structs.replace(control.replicas.own, addresses=guests)
+        control.clock.open()
         for part in self._parts:
             if part.run is not None:
                 self._start(part.name, part.run())
@@ -338,18 +272,6 @@ class Service:
             machines=len(self._backend.inventory.machines),
             scopes=len(self._backend.inventory.scopes),
         )
-
-    def _fill(self, known: Changes, sequence: int) -> None:
-        """Give each part the store's content, and subscribe it to changes on this thread."""
-        for part in self._parts:
-            part.learn(known)
-            part.begin(sequence)
-            for listener in (part.learn, part.see):
-                if listener is not _ignore:
-                    self._feed.subscribe(listener)
-            if part.hear is not _ignore:
-                self._feed.tell(part.hear)
-        self._feed.deliver_on(asyncio.get_running_loop())
 
     def _serve(self, what: str, opened: Iterable[Served]) -> tuple[str, ...]:
         """Serve each socket as soon as it is open; return their addresses."""
@@ -365,7 +287,7 @@ class Service:
 
     async def _compile_page(self) -> None:
         if self._operators.page is not None:
-            await self._operators.page.renderer.compile(self._real)
+            await self._operators.page.renderer.compile(self._control.real)
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set.
@@ -420,10 +342,10 @@ class Service:
             await asyncio.gather(*ending, return_exceptions=True)
             self._operators.close()
             self._sender.close()
-            await asyncio.to_thread(self._writer.close)
+            await asyncio.to_thread(self._control.writer.close)
             if self._following is not None:
                 await asyncio.to_thread(self._following.close)
-            await asyncio.to_thread(self._store.close)
+            await asyncio.to_thread(self._control.store.close)
 
     def _end_streams(self) -> None:
         self._state = STOPPING
@@ -442,7 +364,9 @@ class Service:
             except SecretUnusable as error:
                 message = f"could not read {what} again: the old value stays in use"
                 _log.error(message, why=str(error))
-                alert = Alert(AlertKind.FAILING, what, f"{message}: {error}", self._watch.now())
+                alert = Alert(
+                    AlertKind.FAILING, what, f"{message}: {error}", self._control.clock.now()
+                )
                 self._kept.setdefault(what, alert)
             else:
                 self._kept.pop(what, None)
@@ -452,11 +376,11 @@ class Service:
         """Find out if the service can do all its work; write something to test the store."""
         found = [self._state] if self._state else []
         found += [f"{task.get_name()} has ended" for task in self._tasks.values() if task.done()]
-        if self._follower.cut_off:
-            seconds = self._follower.behind_seconds
+        if self._control.follower.cut_off:
+            seconds = self._control.follower.behind_seconds
             found.append(f"the database has not been reached for {seconds:.0f} s")
         if not found:
-            found += self._watch.obstacles()
+            found += self._control.clock.obstacles()
             found += [rounds.obstacle for rounds in self._rounds() if rounds.obstacle]
         trouble = await self._probe()
         if trouble:
@@ -471,11 +395,11 @@ class Service:
             yield from rounds.alerts()
         yield from self._kept.values()
         yield from self._of_lost_changes()
-        yield from self._replicas.alerts()
+        yield from self._control.replicas.alerts()
 
     def _of_lost_changes(self) -> Iterator[Alert]:
-        lost = self._follower.lost
-        if lost is not None and self._watch.now() - lost.at < LOST_SHOWN:
+        lost = self._control.follower.lost
+        if lost is not None and self._control.clock.now() - lost.at < LOST_SHOWN:
             message = (
                 f"the database lost its last changes, {lost.changes} at least: approvals may be "
                 "among them, and what had started counts as begun elsewhere; look at what runs"
@@ -491,9 +415,9 @@ class Service:
         limit = self._settings.replica.max_stale_seconds
         suspended = False
         while True:
-            stale = self._follower.behind_seconds > limit
+            stale = self._control.follower.behind_seconds > limit
             if self._relays is not None:
-                self._relays.cut_off(cut_off=self._follower.cut_off)
+                self._relays.cut_off(cut_off=self._control.follower.cut_off)
             if stale and not suspended:
                 _log.error("guests are not answered: the database cannot be reached", seconds=limit)
                 self._guests.suspend()
@@ -502,19 +426,19 @@ class Service:
                 self._guests.resume()
             if stale is not suspended:
                 suspended, self._is_serving = stale, not stale
-            await self._real.wait(LOOK_SECONDS, asyncio.Event())
+            await self._control.real.wait(LOOK_SECONDS, asyncio.Event())
 
     async def _probe(self) -> str:
         """Try to write; return the reason why that failed, `""` when a write was committed."""
-        now = self._real.monotonic()
-        lately = self._store.shared and now - self._probed_at < PROBE_EVERY
+        now = self._control.real.monotonic()
+        lately = self._control.store.shared and now - self._probed_at < PROBE_EVERY
         # One at a time: a writer that is stuck keeps it.
         if self._probing is None or (self._probing.done() and not lately):
-            self._probing, self._probed_at = self._plane.probe(), now
+            self._probing, self._probed_at = self._control.plane.probe(), now
         probing, ended = asyncio.wrap_future(self._probing), asyncio.Event()
         probing.add_done_callback(lambda _: ended.set())
         try:
-            await self._real.wait(PROBE_SECONDS, ended)
+            await self._control.real.wait(PROBE_SECONDS, ended)
         finally:
             probing.cancel()
         if probing.cancelled():
@@ -533,6 +457,11 @@ def _ticker_of(settings: Settings, plane: Plane, clock: ServiceClock) -> Ticker:
         news=timedelta(days=settings.history.news_retention_days),
     )
     return Ticker(plane, clock, keep)
+
+
+def _checks_of(settings: Settings) -> ProgramChecks:
+    state = Path(settings.connector.command.state) / CHECKS_NAME
+    return ProgramChecks(settings.maintenance.check, state, os.environ, settings.clock.scale)
 
 
 def _own_row(settings: Settings, process: str, now: datetime) -> Replica:

@@ -8,9 +8,9 @@ polls a few times at most while fifteen minutes pass. Used on the emulator's thr
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import HistoryQuery
 from forewarn.testing.faults import Concerns
-from forewarn.testing.harness import Harness
+from forewarn.testing.harness import Harness, Run
 from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.wire import Exchange, PeerArrival, Wire
 from forewarn.vocabulary import ErrorCode, EventStatus
@@ -71,7 +71,7 @@ class EmulatedService(Harness):
         self,
         rules: RulesSettings,
         beginning: datetime,
-        run: Callable[[Coroutine[Any, Any, None]], None],
+        run: Run,
         on_news: Callable[[], None],
     ) -> None:
         self._guests: GuestPlane | None = None
@@ -109,8 +109,8 @@ class EmulatedService(Harness):
             mint=self._mint,
             handed_over=HandedOver(),
         )
-        self.feed.subscribe(guests.learn)
-        self.feed.subscribe(self._learn)
+        self.control.feed.subscribe(guests.learn)
+        self.control.feed.subscribe(self._learn)
         await guests.open()
         self.wire = Wire(
             guests=guests,

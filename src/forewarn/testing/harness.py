@@ -7,21 +7,22 @@ from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
-from forewarn.clock import ManualClock
+from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import maintenances
-from forewarn.control.changefeed import Changefeed
-from forewarn.control.heartbeat import Heartbeat
-from forewarn.control.outbox import Follower, everything, state_of
+from forewarn.control.control_plane import ControlPlane, ServicePart
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.ticker import ReturnWatch
-from forewarn.control.writer import Writer
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation, Policy, Sighting
+from forewarn.store.port import Replica
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
+from forewarn.version import __version__
+
+NAME: Final = "emulator"
+"""The name of the only replica, and of every caller's account."""
 
 LEASE: Final = timedelta(days=3650)
 """The connector lives as long as its server: its leases do not expire."""
@@ -33,7 +34,7 @@ MAX_WAKEUPS: Final = 100_000
 
 Answer = TypeVar("Answer")
 
-Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
+Run: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
 
 
 class Harness:
@@ -67,29 +68,23 @@ class Harness:
 
     def start(self) -> None:
         """Start the server from its store, in the order of the real service."""
-        feed = self.feed = Changefeed()
         loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
         self.watch = ServiceClock(self.clock, loop=loop_time)
-        self.follower = Follower(self.store, feed, self.watch)
-        self.follower.begin()
-        self.plane = Plane(
-            Writer(self.store, self.watch, feed, self.follower),
-            self._mint,
-            self.policy,
+        now = self.clock.now()
+        self.control = ControlPlane(
+            store=self.store,
+            clock=self.watch,
+            real=SystemClock(),
+            own=Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now),
+            mint=self._mint,
+            policy=self.policy,
             may_start=self.watch.may_start,
-            listening=self.watch.listening,
             sighting=self.sighting,
         )
-        self._returns = ReturnWatch(self.plane, self.watch, self.sighting, lambda _: None)
-        self.heartbeat = Heartbeat(self.plane, self.watch, loop_time)
-        self._run(self.heartbeat.begin())
-        self.plane.release_claims().result()
-        with self.store.read() as reading:
-            known = everything(state_of(reading))
-        for learn in (self._returns.learn, self._keep_open, self.learn):
-            learn(known)
-            feed.subscribe(learn)
-        self._returns.begin()
+        self.plane, returns = self.control.plane, self.control.returns
+        self._run(self.control.begin())
+        parts = (returns.learn, lambda _: returns.begin()), (self._keep_open,), (self.learn,)
+        self.control.fill(ServicePart("", *functions) for functions in parts)
         self.watch.open()
         self._tick()
 
@@ -110,7 +105,7 @@ class Harness:
     def follow_up(self) -> None:
         """Claim tasks for the connector, look for machines that are back, and take turns."""
         self._claim()
-        if news := self._returns.take_news():
+        if news := self.control.returns.take_news():
             self.plane.record_returns(news).result()
             self._claim()
         self._take_turns()

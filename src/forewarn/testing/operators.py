@@ -16,12 +16,9 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from starlette.requests import Request
 
-from forewarn.clock import SystemClock
 from forewarn.connectors.simulated import SimulatedConnector
+from forewarn.control.control_plane import ServicePart
 from forewarn.control.host_drains import HostDrains
-from forewarn.control.maintenances import Maintenances
-from forewarn.control.outbox import everything, state_of
-from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Refused
 from forewarn.server.checks import ProgramChecks
@@ -33,15 +30,11 @@ from forewarn.server.operator.table import RouteTable
 from forewarn.server.settings import OperatorSettings
 from forewarn.server.sockets import HandedOver
 from forewarn.settings import OFF
-from forewarn.store.port import Replica
 from forewarn.testing import faults
 from forewarn.testing.emulated_service import EmulatedService
+from forewarn.testing.harness import NAME
 from forewarn.testing.wire import MAX_EXCHANGES
-from forewarn.version import __version__
 from forewarn.vocabulary import AccessRole, ErrorCode
-
-NAME: Final = "emulator"
-"""The name of the only replica, and of every caller's account."""
 
 MAX_WAIT_SECONDS: Final = 3600.0
 """The longest wait of a request for a handler: as long as a test may run."""
@@ -145,31 +138,18 @@ class Operators(OperatorPlane):
     _serving: asyncio.Task[None] | None = None
 
     def __init__(self, service: EmulatedService, until_asked: UntilAsked, port: int) -> None:
-        clock, machines = service.clock, service.guests.machines.values
-        connector = SimulatedConnector(clock, {}, machines)
-        hosts = _NoDrains(service.plane, connector, clock, machines, service.policy.host_back)
-        now = clock.now()
-        own = Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now)
-        seen = SharedSightings(service.sighting)
+        guests = service.guests
         wanted = OperatorSettings(socket=OFF, listen=f"127.0.0.1:{port}", page=False)
-        backend = EmulatorBackend(
+        # Nobody runs the maintenances: the emulator takes turns itself, and no drain begins.
+        backend = EmulatorBackend.over(
+            service.control,
             settings=msgspec.structs.replace(service.settings, operator=wanted),
-            plane=service.plane,
-            store=service.store,
-            clock=service.watch,
-            real=SystemClock(),
-            guests=service.guests,
-            heartbeat=service.heartbeat,
-            replicas=Replicas(
-                service.store, own, service.follower, service.watch, clock, sightings=seen
-            ),
+            guests=guests,
+            connector=SimulatedConnector(service.clock, {}, guests.machines.values),
+            checks=ProgramChecks((), Path(), {}),
+            drains=_NoDrains,
             readiness=_ready,
             tasks=lambda: service.tasks_running,
-            hosts=hosts,
-            # Nobody runs them: the emulator takes turns itself, and no drain begins.
-            maintenances=Maintenances(
-                service.plane, clock, hosts.survey, ProgramChecks((), Path(), {})
-            ),
             service=service,
             until_asked=until_asked,
         )
@@ -182,13 +162,13 @@ class Operators(OperatorPlane):
             anyone=OperatorAccount(NAME, AccessRole.ADMIN),
             more=EMULATOR,
         )
-        with service.store.read() as reading:
-            known, position = state_of(reading), reading.position()
-        backend.news.begin(position.sequence)
-        for learn in (backend.learn, backend.maintenances.learn):
-            learn(everything(known))
-            service.feed.subscribe(learn)
-        service.feed.tell(backend.news.learn)
+        news = backend.news
+        service.control.fill(
+            (
+                ServicePart(learn=backend.learn, begin=news.begin, hear=news.learn),
+                ServicePart(learn=backend.maintenances.learn),
+            )
+        )
 
     def open_port(self) -> str:
         """Serve, and return the URL."""

@@ -9,17 +9,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import msgspec
 from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
+from forewarn.connectors.port import Connector
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import NewsTail
+from forewarn.control.control_plane import ControlPlane
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
-from forewarn.control.maintenances import Maintenances
+from forewarn.control.maintenances import Checks, Maintenances
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
@@ -143,6 +145,43 @@ class Backend:
     whole: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held to export the whole fleet, or for a plan that changes nothing, one at a time: each keeps
     the interpreter from the loop, or the writer from guests, and viewers may ask for any number."""
+
+    @classmethod
+    def over(
+        cls,
+        control: ControlPlane,
+        *,
+        settings: Settings,
+        guests: GuestPlane,
+        connector: Connector,
+        checks: Checks,
+        drains: type[HostDrains] = HostDrains,
+        **more: Any,  # noqa: ANN401 - its fields that this does not make
+    ) -> Self:
+        """Return what a process has over the control of its control plane."""
+        back = settings.rules.policy.host_back
+        hosts = drains(control.plane, connector, control.clock, guests.machines.values, back)
+        maintenances = Maintenances(
+            control.plane,
+            control.clock,
+            hosts.survey,
+            checks,
+            replica=control.replicas.own.name,
+            scale=settings.clock.scale,
+        )
+        return cls(
+            settings=settings,
+            plane=control.plane,
+            store=control.store,
+            clock=control.clock,
+            real=control.real,
+            guests=guests,
+            heartbeat=control.heartbeat,
+            replicas=control.replicas,
+            hosts=hosts,
+            maintenances=maintenances,
+            **more,
+        )
 
     def __post_init__(self) -> None:
         """Make what follows from these."""
