@@ -158,7 +158,7 @@ class Backend:
         drains: type[HostDrains] = HostDrains,
         **more: Any,  # noqa: ANN401 - its fields that this does not make
     ) -> Self:
-        """Return what a process has over the control of its control plane."""
+        """Return the backend of a process with this control plane."""
         back = settings.rules.policy.host_back
         hosts = drains(control.plane, connector, control.clock, guests.machines.values, back)
         maintenances = Maintenances(
