@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from forewarn.control.outbox import DIFFERS
 from kills import fleet, judge
 from kills.cluster import AIM_SECONDS, AT_ANSWER, IN_REQUEST, Cluster
 from kills.processes import POLL_SECONDS, Service, let_pass, release
@@ -256,6 +257,10 @@ class Rounds:
             assert replica.stop() == 0, replica.tail()
         journals, runs = cluster.journals(), cluster.runs()
         complaints = judge.judge(journals, runs, *finals)
+        # Each start reads the state; from then on a replica takes over what the others append.
+        for name, replica in cluster.replicas.items():
+            if DIFFERS in replica.log.read_text("utf-8"):
+                complaints.append(f"{name} has another state than its log's rows came to")
         serving = [kill for kill in self.kills if kill.aim != "start"]
         hits = sum(in_request(kill, journals.values()) for kill in serving)
         least = LEAST_IN_REQUESTS * len(serving) if len(serving) >= MANY else 1

@@ -125,6 +125,9 @@ class LostTail(StoreUnavailable):
         )
 
 
+DIFFERS: Final = "memory differs from that of another replica, and is read again"
+"""The log's line for a World that is not what the replica had whose change was taken over."""
+
 KEPT: Final = ("scopes", "machines", "operations", "maintenances", "holds", "drains", "tokens")
 """The tables of live state that a process keeps beside the World of its writer."""
 
@@ -516,7 +519,7 @@ class Follower:
                     self._take(row.position, changes)
                     if row.tally != self._world.tally:
                         _log.error(
-                            "memory differs from that of another replica, and is read again",
+                            DIFFERS,
                             change=row.sequence,
                             replica=row.replica,
                         )
