@@ -199,7 +199,7 @@ def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
 
 def drain(world: World, number: int, index: int, survey: HostSurvey, now: datetime) -> None:
     """Drain a unit's host, as an operator would ask for it; or note why that cannot be now."""
-    maintenance, drains = world.maintenances[number], world.drains
+    maintenance = world.maintenances[number]
     unit, options = maintenance.units[index], maintenance.draining
     assert options is not None
     wanted = mapped(
@@ -217,7 +217,7 @@ def drain(world: World, number: int, index: int, survey: HostSurvey, now: dateti
     refusals: dict[int, Refused] = {}
     with planner.refusing(refusals, index), world.atomic():
         # Another host, drained in the same step, may have rested until now with machines here.
-        if visitors := visiting(unit.name, there, (drains[name] for name in sorted(drains))):
+        if visitors := visiting(world, unit.name, {*there}):
             raise Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
         begun = host_drain.begin(world, wanted, survey, now)
         world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)

@@ -240,7 +240,10 @@ class World:
         self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
         self.retired: Table[str, int] = self._table("retired")
-        self.drains: Table[str, Drain] = self._table("drains")
+        self.drain_of_machine, self.drain_to_host = Index(), Index()
+        """The hosts whose drains go on, by the machines (keys) that leave them; by the hosts that
+        these move to."""
+        self.drains: Table[str, Drain] = self._table("drains", self._index_drain)
         self.tokens_of_host = Index()
         """The names of relays' tokens by host."""
         self.tokens: Table[str, Token] = self._table("tokens", self._index_token)
@@ -449,6 +452,16 @@ class World:
         if new and new.host:
             self.tokens_of_host.add(new.host, new.name)
 
+    def _index_drain(self, old: Drain | None, new: Drain | None) -> None:
+        one = new or old
+        assert one is not None
+        places = (self.drain_of_machine, self.drain_to_host)
+        for place, before, after in zip(places, _guests(old), _guests(new), strict=True):
+            for name in before - after:
+                place.drop(name, one.host)
+            for name in after - before:
+                place.add(name, one.host)
+
     def _index_operation(self, old: Operation | None, new: Operation | None) -> None:
         one = new or old
         assert one is not None
@@ -520,6 +533,12 @@ def _live_places(operation: Operation | None) -> tuple[frozenset[str], ...]:
         frozenset((operation.on_host,)) if operation.on_host else frozenset(),
         frozenset((operation.waits_for,)) if operation.waits_for else frozenset(),
     )
+
+
+def _guests(drain: Drain | None) -> tuple[set[str], set[str]]:
+    """Return the index keys of a drain that goes on: its machines, and where these move to."""
+    its = drain.guests if drain is not None and drain.goes_on else ()
+    return {key(guest.name) for guest in its}, {guest.to_host for guest in its if guest.to_host}
 
 
 def _scopes_down(operation: Operation | None) -> dict[str, None]:
