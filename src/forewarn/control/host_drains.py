@@ -74,8 +74,6 @@ class HostDrains(Steps[str]):
     def learn(self, changes: Changes) -> None:
         """Follow changes, and wake up where one may concern a drain."""
         self._put(changes.drains)
-        if not any(drain.goes_on for drain in self.drains.values()):
-            return
         concerned = changes.drains or changes.holds or changes.released
         if concerned or any(o.maintenance in self._numbers for o in changes.operations):
             self._wake.set()
@@ -84,10 +82,12 @@ class HostDrains(Steps[str]):
         for drain in drains:
             before = self.drains.get(drain.host)
             self.drains[drain.host] = drain
+            if before is not None:
+                self._numbers.difference_update(before.maintenances)
+            if drain.goes_on:
+                self._numbers.update(drain.maintenances)
             if before is None or before.state is not drain.state:
                 _log.info("host", host=drain.host, state=drain.state, reason=drain.reason)
-        under_way = (drain for drain in self.drains.values() if drain.goes_on)
-        self._numbers = {number for drain in under_way for number in drain.maintenances}
 
     def stop(self) -> None:
         """Make `run` return after the step that is under way; nobody waits for a look any more."""
