@@ -407,3 +407,31 @@ async def test_viewers_wait_for_one_look_together_and_one_that_leaves_does_not_e
     assert [viewer.done() for viewer in viewers] == [True, False, False, False, False]
     site.connector.hanging.set()
     assert len({id(await viewer) for viewer in viewers[1:]}) == 1
+
+
+def costs(drained: int) -> tuple[int, int]:
+    """The looks that it takes to drain so many hosts at once, and the transactions of one move."""
+    machines = [{"name": f"m{n}", "host": f"h{n}"} for n in range(16)]
+    site = Site(msgspec.convert({"machine": machines}, fleet_file.Fleet))
+    hosts = [f"h{n}" for n in range(drained)]
+    commits: list[int] = []
+
+    async def story() -> None:
+        for host in hosts:
+            await site.drain(host, reboot=True)
+        await site.settle()
+        commits.append(site.store.commits)
+        done(site.plane.approve_for_guests([site.live()[0].id], by="ann"))
+        await site.settle()
+        commits.append(site.store.commits)
+        await site.reach(lambda: len(site.reboots) == drained)
+        await site.reach(lambda: {site.state(host) for host in hosts} == {HostState.UP})
+
+    site.play(story)
+    return site.connector.surveys - drained, commits[1] - commits[0]
+
+
+def test_drains_share_their_looks_and_take_steps_for_their_own_changes_alone() -> None:
+    (looks, of_one), (by_eight, beside_eight) = costs(1), costs(8)
+    assert by_eight < 2 * looks
+    assert beside_eight == of_one
