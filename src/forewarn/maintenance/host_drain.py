@@ -215,7 +215,7 @@ def _rebooted(view: DrainView, facts: HostFacts, now: datetime) -> DrainStep | N
         return None  # once it is empty, the reboot that these waited for is over
     # By itself; or by an order that the store has lost, and then another is one too many.
     drain = replace(drain, boot_id=facts.boot_id)
-    reason = f"host {drain.host} has rebooted meanwhile; a retry reboots it again"
+    reason = f"host {drain.host} has rebooted meanwhile; a retry goes on all the same"
     return _stuck(replace(view, drain=drain), now, reason)
 
 
