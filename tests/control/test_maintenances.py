@@ -409,6 +409,17 @@ async def test_viewers_wait_for_one_look_together_and_one_that_leaves_does_not_e
     assert len({id(await viewer) for viewer in viewers[1:]}) == 1
 
 
+def test_a_reboot_command_that_fails_late_says_nothing_of_the_latest(site: Site) -> None:
+    rebooting = drain_of("h1", boot_id="b", reboot_asked_at=NOW, reboot=True)
+    rebooting = msgspec.structs.replace(rebooting, state=HostState.REBOOTING)
+    put(site.plane, Changes(drains=(rebooting,)))
+    done(site.plane.record_failed_reboot("h1", NOW - timedelta(hours=1), "no end"))
+    assert site.drains()["h1"].reason == ""
+    done(site.plane.record_failed_reboot("h1", NOW, "denied"))
+    assert site.drains()["h1"].reason == "denied"
+    done(site.plane.record_failed_reboot("h2", NOW, "denied"))  # the store has lost its drain
+
+
 def costs(drained: int) -> tuple[int, int]:
     """The looks that it takes to drain so many hosts at once, and the transactions of one move."""
     machines = [{"name": f"m{n}", "host": f"h{n}"} for n in range(16)]

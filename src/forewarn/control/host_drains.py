@@ -186,11 +186,12 @@ class HostDrains(Steps[str]):
         return await self.survey()
 
     async def _reboot(self, host: str) -> None:
+        asked_at = self.drains[host].reboot_asked_at
         outcome = await self._run_reboot(host)
         if outcome.succeeded:
             return
         _log.warning("the reboot command of a host failed", host=host, reason=outcome.message)
-        record = partial(self._plane.record_failed_reboot, host, outcome.message)
+        record = partial(self._plane.record_failed_reboot, host, asked_at, outcome.message)
         await self._record_result(f"{self._one} {host}", record, self._stop)
 
     async def _run_reboot(self, host: str) -> Outcome:

@@ -531,10 +531,16 @@ class Plane:
         return step.drain
 
     @_job
-    def record_failed_reboot(self, unit: UnitOfWork, host: str, message: str) -> None:
-        """Record that the reboot command of a host reported a failure, which proves nothing."""
-        drains = unit.world.drains
-        drains[host] = host_drain.reboot_failed(drains[host], message)
+    def record_failed_reboot(
+        self, unit: UnitOfWork, host: str, asked_at: datetime | None, message: str
+    ) -> None:
+        """Record that the reboot command of a host reported a failure, which proves nothing.
+
+        `asked_at` is when it was about to run: another may have been ordered since.
+        """
+        drain = unit.world.drains.get(host)
+        if drain is not None and drain.reboot_asked_at == asked_at:
+            unit.world.drains[host] = host_drain.reboot_failed(drain, message)
 
     def _follow(self, unit: UnitOfWork, step: DrainStep) -> None:
         host = step.drain.host
