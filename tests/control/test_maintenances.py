@@ -17,9 +17,10 @@ from control.site import FLEET, REBOOT, Site, asked_for, drain_of
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
 from forewarn.control.maintenances import Asked, UnitTargets
+from forewarn.control.outbox import state_of
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.maintenance import fleet_file, host_drain, planner
+from forewarn.maintenance import fleet_file, host_drain, host_plan, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
@@ -373,12 +374,15 @@ async def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: 
     facts = msgspec.structs.replace(h1, can_reboot=False, guests=(fixed, *others))
     survey = msgspec.structs.replace(survey, hosts=survey.hosts | {"h1": facts})
     wanted = drain_of("h1", reboot=True)
-    (plan,) = done(site.plane.plan_drains([wanted], survey))
+    state = site.look(state_of)
+    (plan,) = host_plan.planned(state, [wanted], survey, judge=False)
     assert len(plan.problems) == 2
-    drained = site.plane.drain_host(wanted, survey)
-    for refused in (drained, site.plane.plan_drains([wanted], survey, judge=True)):
+    for drain in (
+        lambda: host_plan.planned(state, [wanted], survey, judge=True),
+        lambda: done(site.plane.drain_host(wanted, survey)),
+    ):
         with pytest.raises(Refused) as refusal:
-            done(refused)
+            drain()
         assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
     done(site.plane.drain_host(drain_of("h1", stay=Stay.REDEPLOY), survey))
 

@@ -27,12 +27,11 @@ from forewarn.maintenance import (
     commands,
     fleet_file,
     host_drain,
-    host_plan,
     planner,
     turn_check,
 )
 from forewarn.maintenance.host_drain import DrainStep, DrainView
-from forewarn.maintenance.host_plan import HostPlan, HostSurvey
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     LISTENING,
     Approval,
@@ -492,18 +491,6 @@ class Plane:
     def drain_host(self, unit: UnitOfWork, wanted: Drain, survey: HostSurvey) -> Drain:
         """Drain a host; the answer is its drain as it is now."""
         return host_drain.begin(unit.world, wanted, survey, unit.now)
-
-    @_job
-    def plan_drains(
-        self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey, *, judge: bool = False
-    ) -> tuple[HostPlan, ...]:
-        """Plan the drains of hosts; nothing changes.
-
-        With `judge`, hosts that are unknown, or could not be drained now, are refused.
-        """
-        if judge:
-            host_plan.check(unit.world, wanted, survey)
-        return host_plan.plans(unit.world, wanted, survey)
 
     @_job
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Stepped:

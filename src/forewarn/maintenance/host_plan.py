@@ -29,7 +29,7 @@ from forewarn.maintenance.model import (
     unknown,
 )
 from forewarn.maintenance.planner import natural
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
@@ -225,6 +225,19 @@ def together(world: World, guests: Iterable[DrainGuest]) -> Iterator[str]:
                 f"{other.name} and {machine.name} would be shut down together, and are in "
                 f"different update domains of {machine.scope}"
             )
+
+
+def planned(
+    state: LiveState, wanted: Sequence[Drain], survey: HostSurvey, *, judge: bool
+) -> tuple[HostPlan, ...]:
+    """Return the plans of hosts' drains in a fleet; nothing changes.
+
+    With `judge`, hosts that are unknown, or could not be drained now, are refused.
+    """
+    world = World(state)
+    if judge:
+        check(world, wanted, survey)
+    return plans(world, wanted, survey)
 
 
 def plans(world: World, wanted: Sequence[Drain], survey: HostSurvey) -> tuple[HostPlan, ...]:
