@@ -22,14 +22,17 @@ if not URLS or not all(people.add(url) for url in URLS):
 
 
 def line(item: dict) -> str:
-    """Say in one line what happened: `operation 12.1 scheduled: Reboot of web-0, by ann`."""
+    """Say in one line what happened: `operation 12.1 queued: Reboot of web-0, waits for 11.1`."""
     data = item["data"]
     names = data.get("machines") or data.get("scopes") or [data.get("host") or ""]
     if data.get("machine_count", 0) > 3:
         names = [f"{data['machine_count']} machines"]
     what = " of ".join(filter(None, (data.get("event_type"), ", ".join(names))))
     by = f"by {data['by']}" if data.get("by") else ""
-    facts = ", ".join(filter(None, (what, data.get("not_before"), by, data.get("reason"))))
+    detail, reason = data.get("status_detail", ""), data.get("reason", "")
+    if reason in detail:  # a stuck host's says it all
+        reason = ""
+    facts = ", ".join(filter(None, (what, detail, by, reason)))
     verb = item["type"].partition(".")[2].replace("_", " ")
     return f"{item['subject']} {verb}" + (f": {facts}" if facts else "")
 

@@ -33,6 +33,8 @@ def test_a_line_has_the_time_the_type_the_subject_and_the_facts() -> None:
     assert "300 machines" in shown
     assert "no power" in shown
     assert "web-19" not in shown
+    queued = NewsData(status="Queued", status_detail="waits for 1.1")
+    assert "waits for 1.1" in lined(queued, NewsType.OPERATION_QUEUED)
 
 
 def test_every_type_has_a_line_whatever_its_facts() -> None:

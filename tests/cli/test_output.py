@@ -145,8 +145,8 @@ def test_what_a_table_or_a_list_shows_holds_no_orders_to_a_terminal(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert all(line.isprintable() and "eastus" in line for line in (lines[0], lines[1], lines[3]))
-    shown = output.shown("succeeded: none\nweb-0: \x1b[31mexit status 1")
-    assert shown == "succeeded: none; web-0: \N{REPLACEMENT CHARACTER}[31mexit status 1"
+    shown = output.shown("succeeded on none\nweb-0: \x1b[31mexit status 1")
+    assert shown == "succeeded on none; web-0: \N{REPLACEMENT CHARACTER}[31mexit status 1"
 
 
 def test_a_cell_has_the_whole_time_unless_it_is_told_what_day_it_is() -> None:

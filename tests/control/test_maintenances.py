@@ -17,9 +17,10 @@ from control.site import FLEET, REBOOT, Site, asked_for, drain_of
 from forewarn.control import host_drains as driver
 from forewarn.control import maintenances, relay_watch
 from forewarn.control.maintenances import Asked, UnitTargets
+from forewarn.control.outbox import state_of
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.maintenance import fleet_file, host_drain, planner
+from forewarn.maintenance import fleet_file, host_drain, host_plan, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
@@ -373,12 +374,15 @@ async def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: 
     facts = msgspec.structs.replace(h1, can_reboot=False, guests=(fixed, *others))
     survey = msgspec.structs.replace(survey, hosts=survey.hosts | {"h1": facts})
     wanted = drain_of("h1", reboot=True)
-    (plan,) = done(site.plane.plan_drains([wanted], survey))
+    state = site.look(state_of)
+    (plan,) = host_plan.planned(state, [wanted], survey, judge=False)
     assert len(plan.problems) == 2
-    drained = site.plane.drain_host(wanted, survey)
-    for refused in (drained, site.plane.plan_drains([wanted], survey, judge=True)):
+    for drain in (
+        lambda: host_plan.planned(state, [wanted], survey, judge=True),
+        lambda: done(site.plane.drain_host(wanted, survey)),
+    ):
         with pytest.raises(Refused) as refusal:
-            done(refused)
+            drain()
         assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
     done(site.plane.drain_host(drain_of("h1", stay=Stay.REDEPLOY), survey))
 
@@ -407,3 +411,42 @@ async def test_viewers_wait_for_one_look_together_and_one_that_leaves_does_not_e
     assert [viewer.done() for viewer in viewers] == [True, False, False, False, False]
     site.connector.hanging.set()
     assert len({id(await viewer) for viewer in viewers[1:]}) == 1
+
+
+def test_a_reboot_command_that_fails_late_says_nothing_of_the_latest(site: Site) -> None:
+    rebooting = drain_of("h1", boot_id="b", reboot_asked_at=NOW, reboot=True)
+    rebooting = msgspec.structs.replace(rebooting, state=HostState.REBOOTING)
+    put(site.plane, Changes(drains=(rebooting,)))
+    done(site.plane.record_failed_reboot("h1", NOW - timedelta(hours=1), "no end"))
+    assert site.drains()["h1"].reason == ""
+    done(site.plane.record_failed_reboot("h1", NOW, "denied"))
+    assert site.drains()["h1"].reason == "denied"
+    done(site.plane.record_failed_reboot("h2", NOW, "denied"))  # the store has lost its drain
+
+
+def costs(drained: int) -> tuple[int, int]:
+    """The looks that it takes to drain so many hosts at once, and the transactions of one move."""
+    machines = [{"name": f"m{n}", "host": f"h{n}"} for n in range(16)]
+    site = Site(msgspec.convert({"machine": machines}, fleet_file.Fleet))
+    hosts = [f"h{n}" for n in range(drained)]
+    commits: list[int] = []
+
+    async def story() -> None:
+        for host in hosts:
+            await site.drain(host, reboot=True)
+        await site.settle()
+        commits.append(site.store.commits)
+        done(site.plane.approve_for_guests([site.live()[0].id], by="ann"))
+        await site.settle()
+        commits.append(site.store.commits)
+        await site.reach(lambda: len(site.reboots) == drained)
+        await site.reach(lambda: {site.state(host) for host in hosts} == {HostState.UP})
+
+    site.play(story)
+    return site.connector.surveys - drained, commits[1] - commits[0]
+
+
+def test_drains_share_their_looks_and_take_steps_for_their_own_changes_alone() -> None:
+    (looks, of_one), (by_eight, beside_eight) = costs(1), costs(8)
+    assert by_eight < 2 * looks
+    assert beside_eight == of_one

@@ -19,7 +19,7 @@ from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, difference, state_of
 from forewarn.control.plane import Stepped
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.maintenance import news
+from forewarn.maintenance import host_drain, news
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -127,6 +127,9 @@ class OutboxStory(ProcessStory):
             stepped = done(self.plane.step_drain(host, self.survey(boot)))
             ordered = ordered or stepped.reboot
         assert ordered == bool(reboots)
+
+    def retry(self, host: str) -> None:
+        done(self.plane.order_drain(host, host_drain.retry))
 
     def trim(self, count: str) -> None:
         with self.stored.write() as transaction:

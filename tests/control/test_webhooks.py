@@ -149,6 +149,9 @@ class WebhookStory(PlaneStory):
     def later(self, span: str) -> None:
         super().pass_(span)
 
+    def jump(self, by: str) -> None:
+        self.clock.jump(elapsed(by))
+
     # What must be so.
 
     def hook(self, name: str) -> Webhook:

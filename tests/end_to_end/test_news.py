@@ -157,5 +157,5 @@ def test_the_example_for_chats_tells_people_what_happened(service: Running, tmp_
             told = [one.json["message"] for one in people.awaited(4, "/people")]
             chat.kill()
     assert told[0].startswith("maintenance 1 scheduled: Reboot of web-0")
-    assert told[1].startswith("operation 1.1 scheduled: Reboot of web-0, ")
+    assert told[1].startswith("operation 1.1 scheduled: Reboot of web-0, starts when approved")
     assert told[2].startswith("operation 1.1 canceled: Reboot of web-0, ")

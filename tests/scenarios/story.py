@@ -391,15 +391,16 @@ class Story(PlaneStory):
     def expect_told(self, kind: str, **expected: str) -> None:
         """Compare every fact of the latest news of a type that was looked at.
 
-        The ids are those of the operation's events, and a description is compared if it is told.
+        The ids are those of the operation's events; a description, or the words beside its status,
+        are compared if they are told.
         """
         data = [each.data for each in self.news if each.type == kind][-1]
         facts = msgspec.structs.asdict(data)
         operation = self.house.operation(facts["operation"])
         events = operation.events if operation else ()
         assert facts.pop("event_ids") == tuple(event.id for event in events)
-        if "description" not in expected:
-            del facts["description"]
+        for name in {"description", "status_detail"} - expected.keys():
+            del facts[name]
         told = {name: said_of(fact) for name, fact in facts.items() if fact not in DEFAULTS}
         assert told == expected, told
 

@@ -163,7 +163,8 @@ class Drains:
             self._town.counts["reboot lost"] += 1
         elif fate < 0.2:
             town = self._town
-            town.ask("reboot failed", town.plane.record_failed_reboot, host, "no power")
+            asked_at = town.memory.all_drains[host].reboot_asked_at
+            town.ask("reboot failed", town.plane.record_failed_reboot, host, asked_at, "no power")
         else:
             self._town.counts["reboot"] += 1
             self._boots[host] += 1

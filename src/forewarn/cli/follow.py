@@ -224,8 +224,9 @@ def facts(data: dict[str, Any]) -> Iterator[str]:
         yield f"{'approved ' * ('approver' in data)}by {data['by']}"
     if "count" in data:
         yield str(data["count"])
-    if data.get("reason"):
-        yield str(data["reason"])
+    waits = data.get("status") not in {"Scheduled", "Started"} and data.get("status_detail")
+    if why := data.get("reason") or waits:
+        yield str(why)
 
 
 # --wait and watch: until something is over, or needs an operator.

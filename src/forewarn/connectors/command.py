@@ -741,5 +741,6 @@ def _joint(outcomes: dict[str, Outcome]) -> Outcome:
         return Outcome(succeeded=True, message=said[-MAX_SAID:], hosts=hosts)
     fine = [subject for subject in outcomes if subject not in failed]
     succeeded = listed(fine, MAX_NAMED) or "none"
-    summary = f"failed: {listed(failed, MAX_NAMED)}; succeeded: {succeeded}"
+    # Readers put "Reboot failed: " before it.
+    summary = f"on {listed(failed, MAX_NAMED)}; succeeded on {succeeded}"
     return Outcome(succeeded=False, message=f"{summary}\n{said[:MAX_SAID]}", hosts=hosts)

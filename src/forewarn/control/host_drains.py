@@ -62,38 +62,51 @@ class HostDrains(Steps[str]):
         self._host_back = host_back
         self.drains: dict[str, Drain] = {}
         """The latest drain of each host, as of the last change."""
-        self._numbers: set[int] = set()
-        """The maintenances of the drains that are under way."""
+        self._of_maintenance: dict[int, str] = {}
+        """The hosts whose drains are under way, by the maintenances that these have asked for."""
         self._looked_at = clock.now()
         """When the hosts that stay empty were looked at last."""
         self._latest: HostSurvey | None = None
         self._shown: asyncio.Task[HostSurvey] | None = None
         """The look that viewers wait for."""
         self._looking: asyncio.Task[HostSurvey] | None = None
+        self._next: asyncio.Task[HostSurvey] | None = None
+        """The look that drains wait for, which begins when `_looking` is over."""
 
     def learn(self, changes: Changes) -> None:
         """Follow changes, and wake up where one may concern a drain."""
         self._put(changes.drains)
-        if not any(drain.goes_on for drain in self.drains.values()):
-            return
-        concerned = changes.drains or changes.holds or changes.released
-        if concerned or any(o.maintenance in self._numbers for o in changes.operations):
+        if changes.holds or changes.released:
+            self._due.update(self._under_way())
+        hosts = map(self._of_maintenance.get, {one.maintenance for one in changes.operations})
+        self._due.update(filter(None, hosts))
+        if self._due:
             self._wake.set()
+
+    def _under_way(self) -> list[str]:
+        return [host for host, drain in self.drains.items() if drain.goes_on]
 
     def _put(self, drains: Iterable[Drain]) -> None:
         for drain in drains:
-            before = self.drains.get(drain.host)
-            self.drains[drain.host] = drain
+            host = drain.host
+            before = self.drains.get(host)
+            self.drains[host] = drain
+            for number in before.maintenances if before is not None else ():
+                self._of_maintenance.pop(number, None)
+            if drain.goes_on:
+                self._of_maintenance |= dict.fromkeys(drain.maintenances, host)
+                self._due.add(host)
+            else:
+                self._due.discard(host)
+                self._wake_at.pop(host, None)
             if before is None or before.state is not drain.state:
-                _log.info("host", host=drain.host, state=drain.state, reason=drain.reason)
-        under_way = (drain for drain in self.drains.values() if drain.goes_on)
-        self._numbers = {number for drain in under_way for number in drain.maintenances}
+                _log.info("host", host=host, state=drain.state, reason=drain.reason)
 
     def stop(self) -> None:
         """Make `run` return after the step that is under way; nobody waits for a look any more."""
         super().stop()
-        if self._looking is not None:
-            self._looking.cancel()
+        for look in filter(None, (self._looking, self._next)):
+            look.cancel()
 
     async def survey(self) -> HostSurvey:
         """Look at all hosts; a failure is reported in the survey's `trouble`."""
@@ -123,10 +136,13 @@ class HostDrains(Steps[str]):
         return await asyncio.shield(self._shown)
 
     async def _round(self) -> timedelta:
-        nap = await super()._round()
-        resting = [host for host, drain in self.drains.items() if drain.rests]
-        if resting and self._clock.now() - self._looked_at >= LOOK_AGAIN:
+        resting: list[str] = []
+        if self._clock.now() - self._looked_at >= LOOK_AGAIN:
             self._looked_at = self._clock.now()
+            resting = [host for host, drain in self.drains.items() if drain.rests]
+            self._due.update(self._under_way())
+        nap = await super()._round()
+        if resting:
             survey = await self._look()
             for host in resting if survey is not None else ():
                 with self._contained(f"{self._one} {host}"):
@@ -135,8 +151,8 @@ class HostDrains(Steps[str]):
                         self._begin_task(work)
         return nap
 
-    def _going(self) -> list[str]:
-        return [host for host, drain in self.drains.items() if drain.goes_on]
+    def _goes_on(self, each: str) -> bool:
+        return self.drains[each].goes_on
 
     def _step(self, each: str, survey: HostSurvey | None) -> "Future[Stepped]":
         return self._plane.step_drain(each, survey)
@@ -144,25 +160,38 @@ class HostDrains(Steps[str]):
     def _ordered(self, each: str, stepped: Stepped) -> Coroutine[Any, Any, None] | None:
         return self._reboot(each) if stepped.reboot else None
 
+    async def _drive_all(self, due: Iterable[str]) -> None:
+        """Drive them side by side: a look takes as long as the slowest host, and is one for all."""
+        ended = await asyncio.gather(*map(self._drive_contained, due), return_exceptions=True)
+        for error in filter(None, ended):
+            raise error
+
     async def _look(self) -> HostSurvey | None:
+        """Look at the hosts, once for all that ask before it begins."""
         if self._stop.is_set():
             return None
-        self._looking = asyncio.create_task(self.survey())
+        if self._next is None:
+            self._next = asyncio.create_task(self._look_after(self._looking))
         try:
-            return await self._looking
+            return await asyncio.shield(self._next)
         except asyncio.CancelledError:
             if not self._stop.is_set():
                 raise
             return None
-        finally:
-            self._looking = None
+
+    async def _look_after(self, before: "asyncio.Task[HostSurvey] | None") -> HostSurvey:
+        if before is not None:
+            await asyncio.wait({before})
+        self._looking, self._next = self._next, None
+        return await self.survey()
 
     async def _reboot(self, host: str) -> None:
+        asked_at = self.drains[host].reboot_asked_at
         outcome = await self._run_reboot(host)
         if outcome.succeeded:
             return
         _log.warning("the reboot command of a host failed", host=host, reason=outcome.message)
-        record = partial(self._plane.record_failed_reboot, host, outcome.message)
+        record = partial(self._plane.record_failed_reboot, host, asked_at, outcome.message)
         await self._record_result(f"{self._one} {host}", record, self._stop)
 
     async def _run_reboot(self, host: str) -> Outcome:

@@ -19,7 +19,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import lookup
 from forewarn.control.plane import Plane, Stepped
-from forewarn.control.ticker import AFTER_TROUBLE, LONGEST_NAP, Steps
+from forewarn.control.ticker import Steps
 from forewarn.control.unit_of_work import Decide, UnitOfWork
 from forewarn.maintenance import (
     commands,
@@ -158,10 +158,6 @@ class Maintenances(Steps[int]):
         self._margin = CHECK_MARGIN * max(1.0, scale)
         self.open: dict[int, Maintenance] = {}
         """Every maintenance that is open, as of the last change."""
-        self._due: set[int] = set()
-        """Those that a change may concern."""
-        self._wake_at: dict[int, datetime] = {}
-        """When each is due at the latest."""
         self._blocked: set[int] = set()
         """Those that other maintenance, or a hold, may be in the way of."""
 
@@ -200,24 +196,14 @@ class Maintenances(Steps[int]):
         await super()._round()
         gap = (self._clock.monotonic() - began) / SHARE
         await self._clock.wait(min(max(GAP_SECONDS, gap), LONGEST_GAP_SECONDS), self._stop)
-        until = min(self._wake_at.values(), default=None)
-        nap = LONGEST_NAP if until is None else until - self._clock.now()
-        return max(timedelta(0), min(nap, LONGEST_NAP))
+        return self._nap()
 
-    def _going(self) -> list[int]:
-        now = self._clock.now()
-        late = {number for number, at in self._wake_at.items() if at <= now}
-        return sorted(self._due | late)
+    def _goes_on(self, each: int) -> bool:
+        return each in self.open
 
     async def _drive(self, each: int) -> datetime | None:
-        self._due.discard(each)
         self._blocked.add(each)  # what frees it meanwhile is not to be missed
-        self._wake_at[each] = self._clock.now() + AFTER_TROUBLE  # where this fails
-        until = await super()._drive(each)
-        self._wake_at.pop(each, None)
-        if until is not None and each in self.open:
-            self._wake_at[each] = until
-        return until
+        return await super()._drive(each)
 
     def _step(self, each: int, survey: HostSurvey | None) -> "Future[Stepped]":
         replica, margin = self._replica, self._margin

@@ -27,12 +27,11 @@ from forewarn.maintenance import (
     commands,
     fleet_file,
     host_drain,
-    host_plan,
     planner,
     turn_check,
 )
 from forewarn.maintenance.host_drain import DrainStep, DrainView
-from forewarn.maintenance.host_plan import HostPlan, HostSurvey
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     LISTENING,
     Approval,
@@ -494,18 +493,6 @@ class Plane:
         return host_drain.begin(unit.world, wanted, survey, unit.now)
 
     @_job
-    def plan_drains(
-        self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey, *, judge: bool = False
-    ) -> tuple[HostPlan, ...]:
-        """Plan the drains of hosts; nothing changes.
-
-        With `judge`, hosts that are unknown, or could not be drained now, are refused.
-        """
-        if judge:
-            host_plan.check(unit.world, wanted, survey)
-        return host_plan.plans(unit.world, wanted, survey)
-
-    @_job
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Stepped:
         """Take the next step of a host's drain; of its requests, the first that is possible."""
         view = lookup.drain(unit, host, survey)
@@ -531,10 +518,16 @@ class Plane:
         return step.drain
 
     @_job
-    def record_failed_reboot(self, unit: UnitOfWork, host: str, message: str) -> None:
-        """Record that the reboot command of a host reported a failure, which proves nothing."""
-        drains = unit.world.drains
-        drains[host] = host_drain.reboot_failed(drains[host], message)
+    def record_failed_reboot(
+        self, unit: UnitOfWork, host: str, asked_at: datetime | None, message: str
+    ) -> None:
+        """Record that the reboot command of a host reported a failure, which proves nothing.
+
+        `asked_at` is when it was about to run: another may have been ordered since.
+        """
+        drain = unit.world.drains.get(host)
+        if drain is not None and drain.reboot_asked_at == asked_at:
+            unit.world.drains[host] = host_drain.reboot_failed(drain, message)
 
     def _follow(self, unit: UnitOfWork, step: DrainStep) -> None:
         host = step.drain.host

@@ -68,7 +68,7 @@ clock of its own, a fraction of a second behind, and each question takes its loc
 
 PURGE_EVERY = timedelta(hours=1)
 
-K = TypeVar("K")
+K = TypeVar("K", int, str)
 
 _log = structlog.get_logger(__name__)
 
@@ -221,23 +221,46 @@ class Rounds(Contained):
 
 
 class Steps(Rounds, Generic[K]):
-    """Rounds in which drains, by host, or maintenances, by number, take their steps."""
+    """Rounds in which drains, by host, or maintenances, by number, take their steps.
+
+    Each has its steps when a change concerns it or its time has come: they are many, and each step
+    is a transaction.
+    """
 
     def __init__(self, what: str, clock: Clock, one: str) -> None:
         super().__init__(what, clock)
         self._one = one
+        self._due: set[K] = set()
+        """Those that a change may concern."""
+        self._wake_at: dict[K, datetime] = {}
+        """When each is due at the latest."""
 
     async def _round(self) -> timedelta:
-        nap = LONGEST_NAP
-        for each in [*self._going()]:
+        now = self._clock.now()
+        late = {each for each, at in self._wake_at.items() if at <= now}
+        await self._drive_all(sorted(self._due | late))
+        return self._nap()
+
+    async def _drive_all(self, due: Iterable[K]) -> None:
+        for each in due:
             if self._stop.is_set():
                 break
-            wake_at: datetime | None = self._clock.now() + AFTER_TROUBLE
-            with self._contained(f"{self._one} {each}"):
-                wake_at = await self._drive(each)
-            if wake_at is not None:
-                nap = min(nap, wake_at - self._clock.now())
-        return max(timedelta(0), nap)
+            await self._drive_contained(each)
+
+    async def _drive_contained(self, each: K) -> None:
+        self._due.discard(each)
+        self._wake_at[each] = self._clock.now() + AFTER_TROUBLE  # where this fails
+        with self._contained(f"{self._one} {each}"):
+            wake_at = await self._drive(each)
+            self._wake_at.pop(each, None)
+            if wake_at is not None and self._goes_on(each):
+                self._wake_at[each] = wake_at
+
+    def _nap(self) -> timedelta:
+        """Return the wait until one is due."""
+        until = min(self._wake_at.values(), default=None)
+        nap = LONGEST_NAP if until is None else until - self._clock.now()
+        return max(timedelta(0), min(nap, LONGEST_NAP))
 
     async def _drive(self, each: K) -> datetime | None:
         """Take the steps that follow now; return when the next is due."""
@@ -255,8 +278,8 @@ class Steps(Rounds, Generic[K]):
         raise RuntimeError(f"{self._what}: {each} does not come to rest")
 
     @abstractmethod
-    def _going(self) -> Iterable[K]:
-        """Return those that a step may follow for."""
+    def _goes_on(self, each: K) -> bool:
+        """Return True if a step may follow for it without a change."""
 
     @abstractmethod
     def _step(self, each: K, survey: HostSurvey | None) -> "Future[Stepped]":

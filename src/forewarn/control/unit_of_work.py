@@ -160,7 +160,10 @@ class UnitOfWork:
             self._closed |= news.closed(were.maintenances, changes.maintenances, self._new_numbers)
             self._new_numbers.difference_update(numbers)
         known_operations = {one.id: before["operations", one.id] for one in changes.operations}
-        self._news += news.of_operations(known_operations, changes.operations, self.now)
+        live, holds = self.world.operations, self.world.holds.values()
+        self._news += news.of_operations(
+            known_operations, changes.operations, self.now, live, holds
+        )
 
     def save(self) -> None:
         """Save the changes that are not saved yet."""

@@ -1,13 +1,13 @@
 """The footprints of units under way, and the other maintenance that is in their way."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from forewarn.maintenance import host_plan, planner
-from forewarn.maintenance.model import Drain, Machine, Maintenance, Operation, Scope, key, listed
+from forewarn.maintenance.model import Machine, Maintenance, Operation, Scope, key, listed
 from forewarn.maintenance.standing import behind
 from forewarn.maintenance.units import NO_MACHINES, Unit, UnitKind, UnitState
 from forewarn.maintenance.world import World
@@ -52,16 +52,16 @@ def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
     )
 
 
-def visiting(host: str, names: Container[str], drains: Iterable[Drain]) -> str:
+def visiting(world: World, host: str, names: Collection[str]) -> str:
     """Describe the machines on a host that wait for their own host, which is being drained.
 
     `names` are the keys of the machines that are there. `""` where it has no such visitors.
     """
-    for drain in drains:
-        if drain.goes_on and drain.host != host:
-            here = [g.name for g in drain.guests if g.to_host == host or key(g.name) in names]
-            if here:
-                return f"{listed(here)} of host {drain.host} is there until that host is up again"
+    own = {other for name in names for other in world.drain_of_machine.of(name)}
+    for other in sorted({*world.drain_to_host.of(host), *own} - {host}):
+        guests = world.drains[other].guests
+        here = [g.name for g in guests if g.to_host == host or key(g.name) in names]
+        return f"{listed(here)} of host {other} is there until that host is up again"
     return ""
 
 
@@ -79,19 +79,16 @@ def in_the_way(
     unit: Unit,
     takes: Footprint,
     live: Iterable[Operation],
-    drains: Iterable[Drain],
     queueing: Container[str],
 ) -> str:
     """Describe the live operation in a unit's scopes that keeps it from being asked for.
 
-    The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way. A host
-    is not drained before the machines that other `drains` moved to it are home again. In scopes
-    that are not among `queueing`, what waits for another update domain is announced all the same,
-    unless that waits for an operator: with windows, its guests would prepare in vain each night.
+    The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way. In
+    scopes that are not among `queueing`, what waits for another update domain is announced all the
+    same, unless that waits for an operator: with windows, its guests would prepare in vain each
+    night.
     """
     names = set(takes.machines)
-    if unit.drain and (visitors := visiting(unit.name, names, drains)):
-        return visitors
     # By start order, so that the store's order does not decide the answer. What is held, or has
     # its window ahead, gives way to other update domains.
     live = sorted(live, key=planner.start_order)
@@ -162,7 +159,10 @@ class UnitsInWorld:
         return found
 
     def occupied(self, unit: Unit, takes: Footprint) -> str:
-        """Describe the hold on a unit, or the obstacle in its way; `""` if it can go."""
+        """Describe the hold on a unit, or the obstacle in its way; `""` if it can go.
+
+        A host is not drained before the machines that other drains moved to it are home again.
+        """
         world = self.world
         if world.holds:  # mostly there are none, and units are many
             machines = [world.machines[name] for name in takes.machines]
@@ -171,8 +171,8 @@ class UnitsInWorld:
                 return held
         live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
         queueing = {scope for scope in takes.domains if self.queues(world.scopes[scope])}
-        drains = [world.drains[host] for host in sorted(world.drains)] if unit.drain else ()
-        return in_the_way(unit, takes, live.values(), drains, queueing)
+        visitors = visiting(world, unit.name, set(takes.machines)) if unit.drain else ""
+        return visitors or in_the_way(unit, takes, live.values(), queueing)
 
     def grown(self, maintenance: Maintenance) -> Maintenance:
         """Return the maintenance with the machines and domains that its scopes have got since.

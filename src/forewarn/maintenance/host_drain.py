@@ -192,9 +192,8 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     facts = view.survey.of(drain.host)
     if not facts.answers:
         return _silent(view, now, facts)
-    if drain.reboot_asked_at is not None and facts.boot_id not in {"", drain.boot_id}:
-        # Its drain was stuck, and it rebooted after all: nothing is shut down a second time.
-        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
+    if (step := _rebooted(view, facts, now)) is not None:
+        return step
     found = host_plan.plan(view.world, drain, view.survey)
     drain = replace(drain, guests=found.guests, silent_since=None, reason="")
     if found.problems:
@@ -202,6 +201,22 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     if drain.guests != view.drain.guests:
         return DrainStep(drain=drain, survey=True)
     return _look(view, drain, found, facts, now)
+
+
+def _rebooted(view: DrainView, facts: HostFacts, now: datetime) -> DrainStep | None:
+    """Return the step of a host that has rebooted before it was empty; None where it has not."""
+    drain = view.drain
+    if not drain.boot_id or facts.boot_id in {"", drain.boot_id}:
+        return None
+    if drain.reboot_asked_at is not None:
+        # Its drain was stuck, and it rebooted after all: nothing is shut down a second time.
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
+    if any(guest.way is Way.STOP and guest.leaves_by for guest in drain.guests):
+        return None  # once it is empty, the reboot that these waited for is over
+    # By itself; or by an order that the store has lost, and then another is one too many.
+    drain = replace(drain, boot_id=facts.boot_id)
+    reason = f"host {drain.host} has rebooted meanwhile; a retry goes on all the same"
+    return _stuck(replace(view, drain=drain), now, reason)
 
 
 def _asking(view: DrainView, now: datetime) -> DrainStep | None:
@@ -467,8 +482,9 @@ def begin(world: World, wanted: Drain, survey: HostSurvey, now: datetime) -> Dra
     Raises:
         Refused: The host is unknown, or could not be drained now (`host_plan.check`).
     """
+    boot_id = survey.of(wanted.host).boot_id if wanted.reboot else ""
     for plan in host_plan.check(world, [wanted], survey):
-        wanted = replace(wanted, guests=plan.guests)
+        wanted = replace(wanted, guests=plan.guests, boot_id=boot_id)
     drain = request(world.drains.get(wanted.host), wanted, now)
     world.drains[drain.host] = drain
     return drain

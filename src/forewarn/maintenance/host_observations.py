@@ -8,9 +8,9 @@ A wrong one would start a healthy machine a second time, so a domain that has fa
 survey is only suspected at first. It counts as a crash when
 
 (a) no operation of ours is at work on the machine, which may be what took it down;
-(b) every host has answered a survey that was asked for afterwards, and none has it in memory: a
-    migration that is cancelled leaves a failure at the target, of a healthy machine, and a host may
-    have started it again by itself (`on_crash=restart`);
+(b) every host but those that a drain reboots has answered a survey that was asked for afterwards,
+    and none has it in memory: a migration that is cancelled leaves a failure at the target, of a
+    healthy machine, and a host may have started it again by itself (`on_crash=restart`);
 (c) the failure was on the host that the fleet has for it, where the machine was in memory before,
     or ran and crashed since.
 
@@ -312,14 +312,18 @@ class Observations:
             yield Survey()
 
     def _judge(self, fleet: FleetState, now: datetime) -> Iterator[Action]:
-        """Decide about each suspicion once all hosts have answered since."""
+        """Decide about each suspicion once all hosts have answered since.
+
+        A host that its drain reboots was empty: a rollout, with one after another, may take days.
+        """
+        dark = {name for name, each in self._hosts.items() if each.lost_at is not None}
         for uuid, suspicion in [*self._suspicions.items()]:
             machine = fleet.machines.get(uuid)
             is_its = machine and machine.host == suspicion.host and machine.key not in fleet.busy
             if machine is None or not is_its or now - suspicion.since >= SUSPECTED_FOR:
                 del self._suspicions[uuid]
                 continue
-            if any(each.lost_at is not None for each in self._hosts.values()):
+            if not dark.issubset(fleet.rebooting):
                 continue
             copies = self._copies(uuid)
             amid = any(domain.state == "handover" for domain in copies.values())

@@ -4,9 +4,11 @@ The largest machines get their targets first, each the host with the most memory
 cannot be moved while they run are the operator's choice.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -27,7 +29,7 @@ from forewarn.maintenance.model import (
     unknown,
 )
 from forewarn.maintenance.planner import natural
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ErrorCode
 
 MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
@@ -88,20 +90,20 @@ def plan(world: World, drain: Drain, survey: HostSurvey) -> HostPlan:
         for guest in known
         if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
     )
-    avoided = {name: -place for place, name in enumerate(drain.avoid)}
     shut, needed = closed(world), _promised(world, survey, host)
-    memory = {
+    free = {
         name: facts.free_memory_mib - needed[name]
         for name, facts in survey.hosts.items()
         if facts.answers and facts.target and name != host and name not in shut
     }
+    avoided = {name: free.pop(name) for name in reversed(drain.avoid) if name in free}
+    first = [(-left, name) for name, left in free.items()]
+    heapq.heapify(first)
+    choose = partial(_target, first, avoided)
     problems: list[str] = []
     new = [g for i, g in running.items() if i in machines and i not in decided]
     new.sort(key=lambda g: (-g.memory_mib, natural(machines[g.vm_id])))
-    guests = [
-        _planned(g, machines[g.vm_id].name, drain.stay, memory, problems, avoided=avoided)
-        for g in new
-    ]
+    guests = [_planned(g, machines[g.vm_id].name, drain.stay, choose, problems) for g in new]
     others = [one for one in world.drains.values() if one.host != host and not is_up(one)]
     away = {guest.vm_id for one in others for guest in one.guests if not guest.visits}
     guests = [replace(guest, visits=guest.vm_id in away) for guest in guests]
@@ -139,19 +141,24 @@ def _promised(world: World, survey: HostSurvey, host: str) -> Counter[str]:
     or the host is opened.
     """
     found: Counter[str] = Counter()
-    arrived = {(name, one.vm_id) for name, facts in survey.hosts.items() for one in facts.guests}
+    there: dict[str, set[str]] = {}
+    moves = world.of_maintenance
     for drain in world.drains.values():
         for guest in drain.guests if drain.host != host else ():
-            numbers = (n for n in (guest.leaves_by, guest.returns_by) if n in world.of_maintenance)
-            moves = (world.operations.get(f"{number}.1") for number in numbers)
-            targets = {one.to_host for one in moves if one is not None and not one.status.over}
+            targets: set[str] = set()
+            for number in (guest.leaves_by, guest.returns_by):
+                one = world.operations.get(f"{number}.1") if number in moves else None
+                if one is not None and not one.status.over:
+                    targets.add(one.to_host)
             comes_home = guest.way is not Way.SKIP and not guest.visits
             if drain.state is HostState.RETURNING and comes_home:
                 targets.add(drain.host)
             elif drain.state is HostState.DRAINING and guest.way in MOVES:
                 targets.add(guest.to_host)
             for name in targets:
-                if (name, guest.vm_id) not in arrived:
+                if name not in there:  # of a thousand hosts, few are a target
+                    there[name] = {one.vm_id for one in survey.of(name).guests}
+                if guest.vm_id not in there[name]:
                     found[name] += guest.memory_mib
     return found
 
@@ -170,10 +177,8 @@ def _planned(
     facts: GuestFacts,
     name: str,
     stay: Stay,
-    memory: dict[str, int],
+    choose: Callable[[int], str],
     problems: list[str],
-    *,
-    avoided: Mapping[str, int],
 ) -> DrainGuest:
     guest = DrainGuest(
         name=name, vm_id=facts.vm_id, memory_mib=facts.memory_mib, obstacles=facts.obstacles
@@ -185,14 +190,26 @@ def _planned(
         problems.append(f"{name} cannot be moved while it runs: {why}")
         return guest
     way = Way.REDEPLOY if facts.obstacles else Way.LIVE
-    room = [host for host, free in memory.items() if free >= facts.memory_mib]
-    if not room:
+    to_host = choose(facts.memory_mib)
+    if not to_host:
         problems.append(f"no other host has {facts.memory_mib} MiB of memory left for {name}")
-        return replace(guest, way=way)
-    soon = len(avoided)
-    to_host = min(room, key=lambda host: (avoided.get(host, -soon), -memory[host], host))
-    memory[to_host] -= facts.memory_mib
     return replace(guest, way=way, to_host=to_host)
+
+
+def _target(first: list[tuple[int, str]], avoided: dict[str, int], needed: int) -> str:
+    """Return the host for a machine of so many MiB, which it takes there; `""` for none.
+
+    `first` is a heap of hosts by the memory that is left, negative; `avoided` are those for which
+    no other has room, in order.
+    """
+    if first and -first[0][0] >= needed:
+        taken, host = first[0]
+        heapq.heapreplace(first, (taken + needed, host))
+        return host
+    host = next((name for name, left in avoided.items() if left >= needed), "")
+    if host:
+        avoided[host] -= needed
+    return host
 
 
 def together(world: World, guests: Iterable[DrainGuest]) -> Iterator[str]:
@@ -208,6 +225,19 @@ def together(world: World, guests: Iterable[DrainGuest]) -> Iterator[str]:
                 f"{other.name} and {machine.name} would be shut down together, and are in "
                 f"different update domains of {machine.scope}"
             )
+
+
+def planned(
+    state: LiveState, wanted: Sequence[Drain], survey: HostSurvey, *, judge: bool
+) -> tuple[HostPlan, ...]:
+    """Return the plans of hosts' drains in a fleet; nothing changes.
+
+    With `judge`, hosts that are unknown, or could not be drained now, are refused.
+    """
+    world = World(state)
+    if judge:
+        check(world, wanted, survey)
+    return plans(world, wanted, survey)
 
 
 def plans(world: World, wanted: Sequence[Drain], survey: HostSurvey) -> tuple[HostPlan, ...]:

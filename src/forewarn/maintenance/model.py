@@ -686,7 +686,8 @@ class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
     changed_at: datetime
     guests: tuple[DrainGuest, ...] = ()
     boot_id: str = ""
-    """The host's before its reboot; `""` until it matters."""
+    """The host's when it was drained for a reboot, or when machines were shut down for one; `""`
+    until then."""
     reboot_asked_at: datetime | None = None
     """When its reboot command was about to run: it runs at most once after that."""
     booted_at: datetime | None = None

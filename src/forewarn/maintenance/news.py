@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from forewarn.maintenance import standing
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -26,7 +27,7 @@ from forewarn.maintenance.model import (
     mapped,
 )
 from forewarn.maintenance.units import MaintenanceState
-from forewarn.maintenance.world import LiveState
+from forewarn.maintenance.world import NOTHING, LiveState
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -88,6 +89,8 @@ class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     host: str = ""
     status: str = ""
     """The status of the operation, or the state of the maintenance or host, after the change."""
+    status_detail: str = ""
+    """The words beside it (`standing`)."""
     event_type: EventType | None = None
     source: EventSource | None = None
     target: TargetKind | None = None
@@ -207,19 +210,25 @@ def chosen(types: Collection[str]) -> frozenset[str]:
 
 
 def of_operations(
-    known: Mapping[str, Operation | None], operations: Iterable[Operation], now: datetime
+    known: Mapping[str, Operation | None],
+    operations: Iterable[Operation],
+    now: datetime,
+    live: Mapping[str, Operation] = NOTHING,
+    holds: Iterable[Hold] = (),
 ) -> list[NewsItem]:
     """Return the news of a decision about operations.
 
     This runs for each approval of a guest, so it looks at no more than it must. `known` has the
-    earlier value of an operation; None, or no entry, for a new one.
+    earlier value of an operation; None, or no entry, for a new one. `live` and `holds` are those
+    after the decision.
     """
     found: list[NewsItem] = []
     for after in operations:
         before = known.get(after.id)
         kinds = (_STATUS[after.status],) if before is None else _kinds(before, after)
         if kinds:
-            subject, data = f"operation {after.id}", _operation(after)
+            detail = standing.of_operation(after, live, holds, now)
+            subject, data = f"operation {after.id}", _operation(after, detail)
             found += [NewsItem(kind, now, subject, data) for kind in kinds]
     return found
 
@@ -311,7 +320,7 @@ def _kinds(before: Operation, after: Operation) -> Sequence[NewsType]:
     return kinds
 
 
-def _operation(operation: Operation) -> NewsData:
+def _operation(operation: Operation, detail: str) -> NewsData:
     events, machines = operation.events, operation.machines
     given = [event.approval for event in events if event.approval is not None]
     by, approver = operation.acknowledged_by, None
@@ -322,6 +331,7 @@ def _operation(operation: Operation) -> NewsData:
         maintenance=operation.maintenance,
         operation=operation.id,
         status=operation.status,
+        status_detail=detail,
         event_type=operation.event_type,
         source=operation.source,
         target=operation.target,
@@ -368,6 +378,7 @@ def _of_maintenance(
         after,
         maintenance=after.number,
         status=after.state,
+        status_detail=standing.of_maintenance(after, now),
         targets=after.targets[:MAX_NAMES],
         machines=of_kind[TargetKind.MACHINES][:MAX_NAMES],
         machine_count=len(of_kind[TargetKind.MACHINES]),
@@ -407,6 +418,7 @@ def _of_drain(found: list[NewsItem], before: Drain | None, after: Drain, now: da
     data = NewsData(
         host=after.host,
         status=after.state,
+        status_detail=standing.of_host(after, now),
         machines=tuple(names[:MAX_NAMES]),
         machine_count=len(names),
         by=after.requested_by,

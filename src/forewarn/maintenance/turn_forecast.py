@@ -39,6 +39,10 @@ MOST_DECISIONS: Final = 10_000
 """The most decisions of a forecast: some seconds of a thread that shares the process with guests.
 What would take more is played only as far as it goes at once."""
 
+UNITS_OF_A_DECISION: Final = 5
+"""The units that cost as much as a decision to look at, in vain, because others are in their way:
+all hosts of a large scale set, after each change."""
+
 OF_A_UNIT: Final = 3
 OF_A_MOVE: Final = 5
 """The decisions that a unit takes, and each of the two moves of a machine whose host is drained."""
@@ -130,7 +134,7 @@ def planned(
         worlds(), maintenance, rules, now, approving=False, survey=survey, to_the_end=to_the_end
     )
     earliest = latest
-    if to_the_end:
+    if latest.ended is not None:
         earliest = play(worlds(), maintenance, rules, now, approving=True, survey=survey)
     waves = tuple(
         PlannedWave(
@@ -347,6 +351,8 @@ class _Play:
         if self._looked is self.maintenance:
             return False
         self._wake_at = []
+        blocked = sum(1 for unit in self.maintenance.units if unit.reason)
+        self._left -= blocked // UNITS_OF_A_DECISION
         decision = self.decide(commands.take_turns, FIRST_NUMBER)
         self._looked, step = self.maintenance, decision.step
         self.waits = step if isinstance(step, Wait) else None

@@ -35,6 +35,10 @@ from forewarn.maintenance.units import TurnOrder, TurnPolicy, Unit, UnitState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode
 
+MAX_ROUNDS: Final = 100
+"""The rounds for which units are put in order, a day of notices and more. The others follow as they
+were given: of a scale set on 5,000 hosts, each host may be a round of its own."""
+
 replace = msgspec.structs.replace
 
 
@@ -145,7 +149,7 @@ def _tightest(takes: Sequence[Footprint]) -> list[list[int]]:
             holders.setdefault(scope, []).append(index)
     left = set(range(len(takes)))
     rounds: list[list[int]] = []
-    while left:
+    while left and len(rounds) < MAX_ROUNDS:
         shared = [0] * len(takes)
         barred: set[int] = set()
         chosen: list[int] = []
@@ -159,20 +163,21 @@ def _tightest(takes: Sequence[Footprint]) -> list[list[int]]:
                 continue
             chosen.append(index)
             left.discard(index)
-            for scope, domain in takes[index].domains.items():
+            for scope in takes[index].domains.keys() - taken:
+                domain = takes[index].domains[scope]
                 for other in holders[scope]:
                     if other not in left or other in barred:
                         continue
                     theirs = takes[other].domains[scope]
                     if theirs != domain or domain == SEVERAL:
                         barred.add(other)
-                    elif scope not in taken:
+                    else:
                         shared[other] += 1
                         size = -len(takes[other].domains)
                         heapq.heappush(heap, (-shared[other], size, other))
                 taken.add(scope)
         rounds.append(chosen)
-    return rounds
+    return [*rounds, sorted(left)] if left else rounds
 
 
 def _fewest_first(takes: Sequence[Footprint]) -> list[list[int]]:
@@ -182,6 +187,7 @@ def _fewest_first(takes: Sequence[Footprint]) -> list[list[int]]:
     for index in sorted(range(len(takes)), key=lambda index: len(takes[index].domains)):
         mine = takes[index].domains
         place = next((at for at, theirs in enumerate(domains) if _fits(mine, theirs)), len(rounds))
+        place = min(place, MAX_ROUNDS)
         if place == len(rounds):
             rounds.append([])
             domains.append({})
@@ -199,7 +205,7 @@ def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
 
 def drain(world: World, number: int, index: int, survey: HostSurvey, now: datetime) -> None:
     """Drain a unit's host, as an operator would ask for it; or note why that cannot be now."""
-    maintenance, drains = world.maintenances[number], world.drains
+    maintenance = world.maintenances[number]
     unit, options = maintenance.units[index], maintenance.draining
     assert options is not None
     wanted = mapped(
@@ -217,7 +223,7 @@ def drain(world: World, number: int, index: int, survey: HostSurvey, now: dateti
     refusals: dict[int, Refused] = {}
     with planner.refusing(refusals, index), world.atomic():
         # Another host, drained in the same step, may have rested until now with machines here.
-        if visitors := visiting(unit.name, there, (drains[name] for name in sorted(drains))):
+        if visitors := visiting(world, unit.name, {*there}):
             raise Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
         begun = host_drain.begin(world, wanted, survey, now)
         world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)

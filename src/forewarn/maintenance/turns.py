@@ -45,6 +45,10 @@ LOOK_AGAIN_AFTER: Final = timedelta(seconds=60)
 """The time after which units with something else in their way are looked at again, even without a
 change."""
 
+MAX_DRAINED: Final = 20
+"""The most hosts whose drains begin in one transaction, for each takes the writer milliseconds: the
+guests' approvals wait that long."""
+
 NO_WINDOW: Final = "no window of the policy is long enough"
 """Why nothing can be asked for within the next year."""
 
@@ -562,8 +566,8 @@ def _ask(
             continue
         chosen.append(index)
         taken.add(unit, takes)
-        if len(chosen) == room:
-            break
+        if len(chosen) == room or (unit.drain and len(chosen) >= MAX_DRAINED):
+            break  # the next step follows at once
     maintenance = _with_units(maintenance, every)
     if chosen:
         return maintenance, Ask(units=tuple(chosen), window=window)

@@ -63,7 +63,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     cursor: Place
     """The first item that it has not accepted."""
     waiting_since: datetime | None = None
-    """When the item at the cursor happened; None while no item is known to wait."""
+    """When the item at the cursor happened, never later than now; None while no item is known to
+    wait."""
     next_try_at: datetime | None = None
     """No replica tries before this: one is sending, or the last try has failed."""
     tries: int = 0
@@ -131,8 +132,10 @@ def passed(webhook: Webhook, place: Place) -> Webhook:
 
 def sending(webhook: Webhook, place: Place, at: datetime, now: datetime) -> Webhook:
     """Return a webhook whose next item, at this place and of that time, one replica is to send."""
+    known = webhook.waiting_since if place == webhook.cursor else None
+    since = min(known or at, at, now)  # it may have happened before the clock was set back
     moved = passed(webhook, place)
-    return msgspec.structs.replace(moved, waiting_since=at, next_try_at=now + TURN)
+    return msgspec.structs.replace(moved, waiting_since=since, next_try_at=now + TURN)
 
 
 def refused(webhook: Webhook, trouble: str, now: datetime) -> Webhook:

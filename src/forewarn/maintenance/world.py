@@ -11,7 +11,7 @@ nothing: code that picks one of several sorts first.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -73,6 +73,13 @@ class Index(dict[Any, Any]):
         else:
             assert had == one
             del self[name]
+
+    def move(self, one: object, before: Set[str], after: Set[str]) -> None:
+        """Give a key these names instead of those that it has."""
+        for name in before - after:
+            self.drop(name, one)
+        for name in after - before:
+            self.add(name, one)
 
     def of(self, name: object) -> tuple[Any, ...]:
         """Return the keys that have a name."""
@@ -240,7 +247,10 @@ class World:
         self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
         self.retired: Table[str, int] = self._table("retired")
-        self.drains: Table[str, Drain] = self._table("drains")
+        self.drain_of_machine, self.drain_to_host = Index(), Index()
+        """The hosts whose drains go on, by the machines (keys) that leave them; by the hosts that
+        these move to."""
+        self.drains: Table[str, Drain] = self._table("drains", self._index_drain)
         self.tokens_of_host = Index()
         """The names of relays' tokens by host."""
         self.tokens: Table[str, Token] = self._table("tokens", self._index_token)
@@ -449,6 +459,13 @@ class World:
         if new and new.host:
             self.tokens_of_host.add(new.host, new.name)
 
+    def _index_drain(self, old: Drain | None, new: Drain | None) -> None:
+        one = new or old
+        assert one is not None
+        places = (self.drain_of_machine, self.drain_to_host)
+        for place, before, after in zip(places, _guests(old), _guests(new), strict=True):
+            place.move(one.host, before, after)
+
     def _index_operation(self, old: Operation | None, new: Operation | None) -> None:
         one = new or old
         assert one is not None
@@ -458,21 +475,10 @@ class World:
                 change(self.of_event, event.id, one.id)
             change(self.of_maintenance, one.maintenance, one.id)
         if old is None or new is None or not _in_one_place(old, new):
-            for place, before, after in zip(
-                (self.live_in_scope, self.live_of_machine, self.live_of_host, self.waiting_for),
-                _live_places(old),
-                _live_places(new),
-                strict=True,
-            ):
-                for name in before - after:
-                    place.drop(name, one.id)
-                for name in after - before:
-                    place.add(name, one.id)
-        if (was := _scopes_down(old)) != (now := _scopes_down(new)):
-            for name in was:
-                self.down_in_scope.drop(name, one.id)
-            for name in now:
-                self.down_in_scope.add(name, one.id)
+            places = (self.live_in_scope, self.live_of_machine, self.live_of_host, self.waiting_for)
+            for place, was, now in zip(places, _live_places(old), _live_places(new), strict=True):
+                place.move(one.id, was, now)
+        self.down_in_scope.move(one.id, _scopes_down(old), _scopes_down(new))
         if new is not None and new.status is EventStatus.STARTED:
             self.started[new.id] = None
         else:
@@ -522,10 +528,16 @@ def _live_places(operation: Operation | None) -> tuple[frozenset[str], ...]:
     )
 
 
-def _scopes_down(operation: Operation | None) -> dict[str, None]:
+def _guests(drain: Drain | None) -> tuple[set[str], set[str]]:
+    """Return the index keys of a drain that goes on: its machines, and where these move to."""
+    its = drain.guests if drain is not None and drain.goes_on else ()
+    return {key(guest.name) for guest in its}, {guest.to_host for guest in its if guest.to_host}
+
+
+def _scopes_down(operation: Operation | None) -> frozenset[str]:
     if operation is None or not operation.down:
-        return {}
-    return {event.scope: None for event in operation.events}
+        return frozenset()
+    return frozenset(event.scope for event in operation.events)
 
 
 def _free_since(operation: Operation) -> datetime | None:

@@ -84,6 +84,7 @@ def test_each_state_of_a_host_is_told_once() -> None:
     facts = {
         "host": "h1",
         "status": "draining",
+        "status_detail": "now (since 03-01 12:00Z)",
         "machines": [guest.name for guest in guests[:20]],
         "machine_count": 21,
         "by": "ann",

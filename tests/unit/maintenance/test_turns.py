@@ -23,12 +23,12 @@ from forewarn.maintenance import (
     units,
 )
 from forewarn.maintenance.commands import ALWAYS_ON
-from forewarn.maintenance.footprints import SEVERAL, Footprint
+from forewarn.maintenance.footprints import SEVERAL, Footprint, UnitsInWorld
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turns import Ask, Check, Done, Obstacle, Stop, Wait
+from forewarn.maintenance.turns import MAX_DRAINED, Ask, Check, Done, Obstacle, Stop, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,
@@ -39,7 +39,7 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
-from forewarn.maintenance.world import LiveState
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 from store.values import drain
 from stories import Told, elapsed, elapsed_at, stories_beside
@@ -312,7 +312,7 @@ def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -
 
     def in_the_way(*machines: str, by: EventStatus = live.status, **domains: int) -> str:
         takes = Footprint(machines=machines, domains=domains)
-        return footprints.in_the_way(unit, takes, [replace(live, status=by)], (), domains)
+        return footprints.in_the_way(unit, takes, [replace(live, status=by)], domains)
 
     assert "1.1" in in_the_way("web-0", web=0)
     assert "1.1" in in_the_way("web-1", web=1)
@@ -337,7 +337,8 @@ def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: model
     takes = Footprint(machines=("own", "guest"), domains={})
 
     def in_the_way(*drains: model.Drain, of: Unit = unit) -> str:
-        return footprints.in_the_way(of, takes, (), drains, ())
+        world = World(LiveState(drains={one.host: one for one in drains}))
+        return UnitsInWorld(maintenance(), world, lambda _: True).occupied(of, takes)
 
     coming = drained("h1", state, other="h2")
     elsewhere = drained("h1", state, other="h3")
@@ -347,6 +348,19 @@ def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: model
     ended = [drained("h1", end, guest="h2") for end in (model.HostState.UP, model.HostState.STUCK)]
     assert in_the_way(*ended) == ""
     assert in_the_way(coming, of=replace(unit, drain=False)) == ""
+
+
+def test_the_writer_begins_a_limited_number_of_drains_in_one_transaction() -> None:
+    hosts = (Unit(name=f"h{n}", kind=UnitKind.HOST, drain=True) for n in range(3 * MAX_DRAINED))
+    of, places = of_units(*hosts, at_once="100%"), []
+    free = Footprint(machines=(), domains={})
+    for _ in range(4):
+        of, step = turns.step(of, lambda _: free, lambda *_: "", NOW)
+        if isinstance(step, Ask):
+            assert len(step.units) == MAX_DRAINED
+            places += step.units
+            of = turns.asked(of, dict.fromkeys(step.units, 0), NOW)
+    assert places == [*range(3 * MAX_DRAINED)]
 
 
 def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
@@ -402,16 +416,25 @@ def test_units_without_machines_are_named() -> None:
     assert (plan.without_machines, plan.first, plan.units) == (("h9",), ("h0", "h1"), 2)
 
 
-@pytest.mark.parametrize(("at_once", "drain"), [("1", True), ("10%", False)])
+@pytest.mark.parametrize(
+    ("at_once", "drain", "groups"), [("1", True, 400), ("10%", False, 400), ("10%", False, 1)]
+)
 def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
-    at_once: str, *, drain: bool
+    at_once: str, groups: int, *, drain: bool
 ) -> None:
-    """The hosts are in 20 racks; a scope's domain is its host's rack."""
+    """The hosts are in 20 racks; a scope's domain is its host's rack.
+
+    One scope has all its domains on each host, so that each is in the way of all others.
+    """
     chance = Random(1)
     machines = {}
     for number in range(10_000):
-        host, scope = number // 10, f"s{chance.randrange(400)}"
-        place = {"update_domain": host % 5, "fault_domain": 0, "host": f"h{host}"}
+        host, scope = number // 10, f"s{chance.randrange(groups)}"
+        place = {
+            "update_domain": (number if groups == 1 else host) % 5,
+            "fault_domain": 0,
+            "host": f"h{host}",
+        }
         one = model.Machine(name=f"m{number}", scope=scope, vm_id=f"id-{number}", **place)
         machines[one.key] = one
     kind = {"kind": ScopeKind.AVAILABILITY_SET, "update_domains": 5}
@@ -430,4 +453,5 @@ def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
     plan = prepared(live, asked, model.Policy(), now=NOW, survey=survey)[1]()
     assert plan.machines == 10_000
     assert plan.first
-    assert (plan.earliest is None) == drain  # that would be 20,000 moves: it is not foreseen
+    # That would be 20,000 moves, or 5,000 operations one after another: it is not foreseen.
+    assert (plan.earliest is None) == (drain or groups == 1)
