@@ -159,3 +159,14 @@ def test_waiting_prints_what_changes_once_and_ends_with_what_an_operator_has_to_
     assert (failed.value.status, failed.value.message) == (ExitStatus.ALERTS, "web/0 failed")
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert printed == [["web/0", "running"], ["web/1", "waiting"], ["web/0", "failed"]]
+
+
+def test_a_token_that_expires_meanwhile_ends_the_waiting_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def look() -> follow.Progress:
+        raise Failed(ExitStatus.UNAUTHORIZED, "the token has expired")
+
+    with pytest.raises(Failed):
+        follow.wait(Scripted(b": alive\n\n"), look, types=(), shown_by="forewarn x")
+    assert "forewarn x" in capsys.readouterr().err

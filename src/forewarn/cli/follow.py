@@ -20,7 +20,7 @@ from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import asking
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.operator_client import PASSING, OperatorClient
 from forewarn.cli.options import TYPES, option
 
 LOOK_SECONDS: Final = 0.5
@@ -44,9 +44,6 @@ LONGEST_PAUSE_SECONDS: Final = 10.0
 
 MAX_EVENT: Final = 16 * 1024 * 1024
 """The most characters of one event; an item of news has a few thousand."""
-
-PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
-"""The failures after which it connects again: the service restarts, or its database is away."""
 
 _NEVER: Final = threading.Event()
 
@@ -264,7 +261,7 @@ def wait(
             first()
         with _spinner():
             progress = _at_its_end(service, look, types)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Failed):
         output.note(f"Only the waiting has ended: see '{shown_by}'")
         raise
     if service.as_json:

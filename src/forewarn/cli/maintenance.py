@@ -103,8 +103,10 @@ def _ask(
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
     if not any(body.get(name) for name in NAMING):
         raise click.UsageError("expected names of machines or scopes, --scope, --host or --tag")
-    path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
-    plan = service.post(path, event_type=kind, **body)
+    if dry_run:
+        plan = service.post("/v1/maintenances?dry_run=true", event_type=kind, **body)
+    else:
+        plan = service.post_once("/v1/maintenances", event_type=kind, **body)
     if wait:
         wait_for(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
     else:

@@ -9,7 +9,9 @@ import importlib
 import json
 import os
 import re
+import secrets  # noqa: TID251 - a key that no other request has
 import socket
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,6 +47,15 @@ TOKEN_FILE: Final = "FOREWARN_TOKEN_FILE"  # noqa: S105 - a variable's name
 HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
 
+PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
+"""The failures after which it is asked again: the service restarts, or its database is away."""
+
+LOST: Final = frozenset({"cut", "no-answer"})
+"""The reasons of the transport where the service may have had the whole request."""
+
+AGAIN_SECONDS: Final = (0.1, 1.0, 4.0, 10.0)
+"""The pauses before a request whose answer was lost is sent again: a restart takes ten seconds."""
+
 KINDS: Final = {"machine": "/v1/fleet/machines", "scope": "/v1/fleet/scopes", "host": "/v1/hosts"}
 """The kinds of things with names that may be mistyped, and the list of each."""
 
@@ -58,6 +69,10 @@ Show = Callable[[Any], object]
 
 SCHEMAS: Final = "forewarn.server.operator"
 """The package with the types of answers; a command imports only the one that it shows."""
+
+
+class AnswerLost(Failed):
+    """The failure of a change that may have been made all the same: its answer was lost."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +136,28 @@ class OperatorClient:
 
     def post(self, path: str, **body: object) -> Answer:
         """Send a request with a body of these values, except None; times may be spans from now."""
+        return self._ask("POST", path, {}, self._encoded(body))
+
+    def post_once(self, path: str, **body: object) -> Answer:
+        """Send a request that counts once: while its answer is lost, it is sent again."""
+        encoded = self._encoded({**body, "idempotency_key": secrets.token_hex(16)})
+        lost: Failed | None = None
+        for seconds in (0.0, *AGAIN_SECONDS):
+            if lost is not None:
+                output.note(f"Asking again: {output.printable(lost.message)}")
+                threading.Event().wait(seconds)
+            try:
+                return self._ask("POST", path, {}, encoded)
+            except Failed as failed:
+                if failed.status not in PASSING or not isinstance(lost or failed, AnswerLost):
+                    raise
+                lost = lost or failed
+        assert lost is not None
+        raise lost
+
+    def _encoded(self, body: Mapping[str, object]) -> bytes:
         given = {name: value for name, value in body.items() if value is not None}
-        return self._ask("POST", path, {}, json.dumps(given, default=self.moment).encode())
+        return json.dumps(given, default=self.moment).encode()
 
     def put(self, path: str, body: bytes, **query: object) -> Answer:
         """Send a request with a body of JSON."""
@@ -182,7 +217,11 @@ class OperatorClient:
                 **self._place(path, self._told(query), headers),
             )
         except transport.RequestFailed as failed:
-            raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
+            message = self._unreachable(failed)
+            if method == "GET" or failed.reason not in LOST:
+                raise Failed(ExitStatus.UNREACHABLE, message) from failed
+            message += "; it may have been done all the same: look before you repeat it"
+            raise AnswerLost(ExitStatus.UNREACHABLE, message) from failed
         if 200 <= reply.status < 300:
             return Answer(reply.body, as_json=self.as_json)
         raise self._failure(reply)
@@ -385,7 +424,8 @@ class OperatorClient:
                 "is this its operator plane?"
             )
             return Failed(ExitStatus.UNREACHABLE, message)
-        return Failed(OF_CODE[code], message, facts)
+        kind = AnswerLost if code is ErrorCode.UNKNOWN_OUTCOME else Failed
+        return kind(OF_CODE[code], message, facts)
 
 
 def own_address(settings: "settings.Settings") -> str:
