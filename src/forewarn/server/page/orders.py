@@ -284,6 +284,7 @@ class OperatorOrder(msgspec.Struct, frozen=True):
     fields: tuple[Field, ...] = ()
     needs: AccessRole = AccessRole.OPERATOR
     is_dangerous: bool = False
+    """True if it is asked again where its consequence has changed since it was shown."""
 
     @property
     def groups(self) -> tuple[FieldGroup, ...]:
@@ -408,7 +409,11 @@ ORDERS: Final = {
         "Pause", _pausing, api.order_maintenance, _maintenance_order(MaintenanceOrder.PAUSE)
     ),
     "resume": OperatorOrder(
-        "Resume", _going_on, api.order_maintenance, _maintenance_order(MaintenanceOrder.RESUME)
+        "Resume",
+        _going_on,
+        api.order_maintenance,
+        _maintenance_order(MaintenanceOrder.RESUME),
+        is_dangerous=True,
     ),
     "skip": OperatorOrder(
         "Skip",
@@ -424,7 +429,11 @@ ORDERS: Final = {
         _maintenance_order(MaintenanceOrder.RETRY),
     ),
     "acknowledge": OperatorOrder(
-        "Acknowledge", _acknowledgement, api.acknowledge, fields=(fields.EVEN_IF_DOWN,)
+        "Acknowledge",
+        _acknowledgement,
+        api.acknowledge,
+        fields=(fields.EVEN_IF_DOWN,),
+        is_dangerous=True,
     ),
     "resolve": OperatorOrder(
         "Resolve",
