@@ -73,8 +73,6 @@ SLASH: Final = "\0"
 OPEN: Final = ("/login", "/page/static/")
 """The prefixes of the page's paths that a browser needs to log in."""
 
-JSON: Final = b"application/json"
-FORM: Final = b"application/x-www-form-urlencoded"
 ADMITTED: Final = "forewarn.admitted"
 """The key in a request's ASGI scope that tells whether its sender is known."""
 
@@ -464,7 +462,7 @@ class AuthMiddleware:
             action=action,
             request=self._auth_context.mint(),
         )
-        refusal = self._judge(scope) or await self._identify(scope, request) or self._misfit(scope)
+        refusal = self._judge(scope) or await self._identify(scope, request)
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
             scope[ADMITTED], scope[REQUEST] = request.role is not None, request
@@ -569,15 +567,6 @@ class AuthMiddleware:
             return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]
         if account is not None:
             request.by, request.role, request.token = account.name, account.role, account.token
-        return None
-
-    def _misfit(self, scope: Message) -> Refusal | None:
-        """Return the refusal of a body of another type."""
-        kind = dict(scope["headers"]).get(b"content-type", b"").split(b";")[0].strip().lower()
-        expected = FORM if self._is_of_page(scope) else JSON
-        if scope["method"] in WITH_BODY and kind != expected:
-            message = f"expected 'Content-Type: {expected.decode()}'"
-            return 415, ErrorCode.INVALID, message
         return None
 
     def _is_own(self, origin: bytes, own: str, host: str) -> bool:
