@@ -74,8 +74,11 @@ def drain(
     """
     if wait and dry_run:
         raise click.UsageError("--wait has nothing to wait for with --dry-run")
-    path = "/v1/hosts/drain?dry_run=true" if dry_run else "/v1/hosts/drain"
-    plan = service.post(path, hosts=hosts, bring_home=bring_home == "yes", **given)
+    asked = {"hosts": hosts, "bring_home": bring_home == "yes", **given}
+    if dry_run:
+        plan = service.post("/v1/hosts/drain?dry_run=true", **asked)
+    else:
+        plan = service.post_once("/v1/hosts/drain", **asked)
     number = plan.tree()["maintenance"]
     if not wait:
         plan.show(_draw_plans)

@@ -290,7 +290,7 @@ async def _start(
     )
     made, plan = None, None
     if not dry_run:  # what was granted is not judged again: the fleet may be another by now
-        made = await call.backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
+        made = await _granted(call.backend, asked)
     if made is None:
         survey = await call.backend.survey(dry_run=dry_run) if data.drain else None
         made, planned = await _prepared(call.backend, asked, survey)
@@ -304,6 +304,11 @@ async def _start(
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail), dry_run=dry_run, superseded=(), plan=plan
     )
+
+
+async def _granted(backend: Backend, asked: maintenances.Asked) -> model.Maintenance | None:
+    """Return what was started already under the idempotency key of a request."""
+    return await backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
 
 
 async def _prepared(
@@ -653,20 +658,21 @@ async def drain_hosts(
         )
         for host in data.hosts
     ]
+    asked = _asked_of(data, call.by)
+    is_started = not dry_run and len(wanted) > 1
+    made = await _granted(backend, asked) if is_started else None
     async with backend.taking_turns(dry_run=dry_run):
-        plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
-    number = None
-    if not dry_run:
-        if len(wanted) == 1:
-            await backend.done(plane.drain_host(wanted[0], survey))
-        else:
-            asked = _asked_of(data, call.by)
-            made, _ = await _prepared(backend, asked, survey)
-            number = (await backend.done(plane.order(maintenances.start, made, asked))).number
+        judge = not dry_run and made is None
+        plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=judge))
+    if is_started and made is None:
+        made, _ = await _prepared(backend, asked, survey)
+        made = await backend.done(plane.order(maintenances.start, made, asked))
+    elif not dry_run and made is None:
+        await backend.done(plane.drain_host(wanted[0], survey))
     return schemas.HostDrainPlans(
         dry_run=dry_run,
         plans=plans,
-        maintenance=number,
+        maintenance=made.number if made is not None else None,
         states=tuple(
             views.host(host, survey, backend.hosts.drains, backend.relays, now)
             for host in data.hosts
