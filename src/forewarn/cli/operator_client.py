@@ -97,7 +97,10 @@ class Answer:
                 f"this release cannot read the answer ({error}): is 'forewarn --version' "
                 "the version of the service?"
             )
-            raise Failed(ExitStatus.UNREACHABLE, message) from error
+            # Another release's answer stays unreadable, and another server may go.
+            of_another = isinstance(error, msgspec.ValidationError)
+            status = ExitStatus.INTERNAL if of_another else ExitStatus.UNREACHABLE
+            raise Failed(status, message) from error
 
     def show(self, draw: Show) -> None:
         """Print the document: as JSON, or as `draw` does with a value of its type."""
