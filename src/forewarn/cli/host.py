@@ -1,5 +1,6 @@
 """`forewarn host`: drain hosts, and say how a drain goes on."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -220,7 +221,8 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         output.say("")
         for order, text in (HOST_ORDERS | MACHINE_ORDERS).items():
             machine = " MACHINE" if order in MACHINE_ORDERS else ""
-            output.say(f"forewarn host {order} {host.name}{machine}: {text.splitlines()[0]}")
+            command = f"forewarn host {order} {shlex.quote(host.name)}{machine}"
+            output.say(f"{command}: {text.splitlines()[0]}")
 
 
 def _relay_facts(relay: "schemas.RelayView") -> list[tuple[str, object]]:
