@@ -101,7 +101,7 @@ def _ask(
     service: OperatorClient, kind: str, body: dict[str, object], *, dry_run: bool, wait: bool
 ) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
-    if not any(body.get(name) for name in NAMING):
+    if not any(body.get(name) for name in fields.TARGETS):
         raise click.UsageError("expected names of machines or scopes, --scope, --host or --tag")
     if dry_run:
         plan = service.post("/v1/maintenances?dry_run=true", event_type=kind, **body)
@@ -112,9 +112,6 @@ def _ask(
     else:
         plan.show(_draw_answer)
 
-
-NAMING: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
-"""The fields that say what is maintained."""
 
 NO_DRAIN: Final = flag(
     "--no-drain", "Do not drain hosts: their machines stop while the host is maintained."

@@ -490,17 +490,15 @@ async def cancel(call: OperatorCall, data: schemas.CancellationRequest) -> schem
     """Cancel what has not started: all references or, if one is refused, none."""
     why = one_line(data.reason, "reason")
     reason = f"cancelled by {call.by}" + (f": {why}" if why else "")
-    named = model.listed(data.references, routing.MAX_LISTED)
-    plane = call.changing(Deed.CANCEL, f"{named}: {why}".removesuffix(": "))
+    plane = call.changing(Deed.CANCEL, data.references, more=f": {why}" if why else "")
     return await _listed(call, plane.cancel(data.references, reason=reason))
 
 
 @API.route("POST", "/v1/postponements", AccessRole.OPERATOR)
 async def postpone(call: OperatorCall, data: schemas.PostponementRequest) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
-    named = model.listed(data.references, routing.MAX_LISTED)
     brief = times.brief(data.not_before, call.backend.now())
-    plane = call.changing(Deed.POSTPONE, f"{named} to {brief}")
+    plane = call.changing(Deed.POSTPONE, data.references, more=f" to {brief}")
     postponed = plane.postpone(data.references, data.not_before)
     return await _listed(call, postponed)
 
@@ -564,9 +562,8 @@ async def acknowledge(
     call: OperatorCall, data: schemas.AcknowledgementRequest
 ) -> schemas.OperationList:
     """End the alerts, and the wait for machines, after operations: all of them or none."""
-    named = model.listed(data.references, routing.MAX_LISTED)
     even = ", even if down" if data.even_if_down else ""
-    plane = call.changing(Deed.ACKNOWLEDGE, named + even)
+    plane = call.changing(Deed.ACKNOWLEDGE, data.references, more=even)
     noted = plane.acknowledge(data.references, call.by, even_if_down=data.even_if_down)
     return await _listed(call, noted)
 
@@ -574,8 +571,7 @@ async def acknowledge(
 @API.route("POST", "/v1/resolutions", AccessRole.OPERATOR)
 async def resolve(call: OperatorCall, data: schemas.ResolutionRequest) -> schemas.OperationList:
     """Record the result of operations whose outcome is unknown, or run them again; all or none."""
-    named = model.listed(data.references, routing.MAX_LISTED)
-    plane = call.changing(Deed.RESOLVE, f"{named}: {data.verdict}")
+    plane = call.changing(Deed.RESOLVE, data.references, more=f": {data.verdict}")
     resolved = plane.resolve(data.references, data.verdict, call.by)
     return await _listed(call, resolved)
 

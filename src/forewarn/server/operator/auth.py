@@ -27,7 +27,6 @@ import collections
 import contextlib
 import os
 import re
-import struct
 import urllib.parse
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -167,12 +166,6 @@ class UnixPeer(msgspec.Struct, frozen=True):
         is_owner = self.user_id in {0, os.geteuid()}
         role = AccessRole.ADMIN if is_owner else AccessRole.OPERATOR
         return OperatorAccount(name, role)
-
-
-def peer_of(credentials: bytes) -> UnixPeer:
-    """Return the peer that SO_PEERCRED tells of."""
-    _, user_id, _ = struct.unpack("3i", credentials)
-    return UnixPeer(user_id)
 
 
 class Accounts:
