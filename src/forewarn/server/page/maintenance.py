@@ -367,7 +367,7 @@ async def do(page: PageRequest, order: str) -> Response:
     subject = await _subject(page.backend, form, order)
     try:
         shown = form.text("shown")
-        if wanted.is_dangerous and shown and shown != wanted.consequence(subject).says:
+        if wanted.is_dangerous and shown and shown != wanted.says(subject):
             message = "it has changed since you were asked: look at it again"
             raise model.Refused(ErrorCode.CONFLICT, message)
         await wanted.carry_out(page.request, form, page.backend.now())
@@ -381,13 +381,13 @@ async def _asked(page: PageRequest, order: str, draft: Draft) -> Response:
     subject = await _subject(page.backend, draft.form, order)
 
     def make() -> Mapping[str, Any]:
-        consequence = wanted.consequence(subject)
+        says = wanted.says(subject)
         return {
             "name": order,
             "order": wanted,
             "subject": subject,
-            "consequence": consequence,
-            "form": draft.form.filled(shown=consequence.says),
+            "says": says,
+            "form": draft.form.filled(shown=says),
         }
 
     return await page.show("order.html", make, draft)
