@@ -349,12 +349,16 @@ class OperatorClient:
         path = Path(self._token_file)
         try:
             with path.open("rb") as file:
-                return file.read(MAX_TOKEN).decode("ascii").strip()
+                words = file.read(MAX_TOKEN).decode("ascii").split()
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
             message = f"cannot read the operators' token in {path}: {error}"
             raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+        if len(words) > 1:
+            message = f"{path} has {len(words)} words: expected one token"
+            raise Failed(ExitStatus.UNAUTHORIZED, message)
+        return "".join(words)
 
     def _sent(self, token: str) -> str:
         """Return which token was sent, or why none was, and what to do."""
