@@ -91,9 +91,9 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
     backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
     before = routing.key_before("maintenances", cursor)
-    live = inventory.by_maintenance()
 
     def question(reading: Reading) -> Mapping[str, Any]:
+        live = inventory.by_maintenance()
         latest = reading.latest_maintenances(int(before) if before else None, RECENT + 1)
         found, following = routing.page("maintenances", latest, RECENT, lambda m: str(m.number))
         opened = reading.open_maintenances()
