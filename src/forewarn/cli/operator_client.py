@@ -147,7 +147,7 @@ class OperatorClient:
         lost: Failed | None = None
         for seconds in (0.0, *AGAIN_SECONDS):
             if lost is not None:
-                output.note(f"Asking again: {output.printable(lost.message)}")
+                output.note("No answer came; asking again, and it counts once.")
                 threading.Event().wait(seconds)
             try:
                 return self._ask("POST", path, {}, encoded)
