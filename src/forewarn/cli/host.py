@@ -95,6 +95,8 @@ def watch(service: OperatorClient, hosts: Sequence[str]) -> None:
 
     Exit status: 0 when all are over, 11 when one is stuck.
     """
+    for host in hosts:
+        service.get(f"/v1/hosts/{segment(host)}")  # or it ends here, before it waits
     _wait(service, hosts)
 
 
