@@ -208,17 +208,6 @@ def units(
     )
 
 
-def still_to_come(values: Collection[model.Maintenance], inventory: Inventory) -> dict[int, int]:
-    """Return how many machines the units of maintenances that wait would take now, by number."""
-    there = inventory.machines_of_units(values)
-    found: dict[int, int] = {}
-    for value in values:
-        done = {name for unit in value.units for name in unit.done}
-        waiting = (_still_to_take(unit, there, done, inventory) for unit in value.units)
-        found[value.number] = sum(1 for each in waiting for _ in each)
-    return found
-
-
 def _still_to_take(
     unit: Unit,
     there: Mapping[tuple[str, int | None], list[model.Machine]],

@@ -91,7 +91,7 @@ def operation_standing(operation: schemas.OperationView) -> Standing:
 def maintenance_standing(
     maintenance: MaintenanceView, operations: Collection[schemas.OperationView]
 ) -> Standing:
-    """Return how a maintenance is, by its operations as far as history has them.
+    """Return how a maintenance is; of its operations those that are live are enough.
 
     Where all units are done in the end, failures on the way were repaired.
     """
@@ -103,7 +103,8 @@ def maintenance_standing(
         return Standing("waits for you", Tone.LOOK, maintenance.status_detail)
     standings = [operation_standing(operation) for operation in operations]
     units = maintenance.units
-    if maintenance.status.over and units.done and not units.failed and not units.skipped:
+    is_repaired = maintenance.status.over and units.done and not (units.failed or units.skipped)
+    if is_repaired:
         standings = [standing for standing in standings if standing.word != "failed"]
     for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
         for standing in standings:
@@ -116,7 +117,7 @@ def maintenance_standing(
         return Standing("waiting", Tone.QUIET, why)
     if maintenance.status is MaintenanceState.STOPPED:
         return Standing("stopped", Tone.QUIET, maintenance.status_detail)
-    words = {standing.word for standing in standings}
+    words = set() if is_repaired else {WORDS[status][0] for status in maintenance.operations}
     if maintenance.status is MaintenanceState.DONE:
         words.add("done")
     for word, tone in (("queued", Tone.QUIET), ("failed", Tone.QUIET), ("done", Tone.DONE)):
