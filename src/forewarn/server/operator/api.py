@@ -354,11 +354,7 @@ async def list_maintenances(
         counts, live = reading.outcomes([one.number for one in found]), inventory.by_maintenance()
         shown = tuple(
             views.maintenance(
-                one,
-                Counter(counts.get(one.number)).elements(),
-                live.get(one.number, ()),
-                inventory,
-                now,
+                one, counts.get(one.number, {}), live.get(one.number, ()), inventory, now
             )
             for one in found
         )
@@ -404,9 +400,9 @@ async def _detail(
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show one on another thread: while it goes on, this looks at every machine."""
     inventory, operations = backend.inventory.snapshot(), tuple(operations)
-    statuses = [one.status for one in operations]
+    counted = Counter(one.status for one in operations)
     return maintenance_schemas.MaintenanceDetail(
-        maintenance=views.maintenance(value, statuses, operations, inventory, backend.now()),
+        maintenance=views.maintenance(value, counted, operations, inventory, backend.now()),
         policy=value.policy,
         units=await backend.beside(views.units, value, inventory),
         operations=await _shown(backend, operations),

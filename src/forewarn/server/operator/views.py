@@ -161,14 +161,14 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
 
 def maintenance(
     value: model.Maintenance,
-    statuses: Iterable[EventStatus],
+    counted: Mapping[EventStatus, int],
     operations: Iterable[model.Operation],
     inventory: Inventory,
     now: datetime,
 ) -> maintenance_schemas.MaintenanceView:
     """Return a maintenance as lists show it.
 
-    `statuses` are those of all its operations, `operations` at least those that are live.
+    `counted` is how many of its operations have each status, `operations` at least the live ones.
     """
     counts = Counter(unit.state.value for unit in value.units)
     detail = standing.of_maintenance(value, now)
@@ -184,7 +184,7 @@ def maintenance(
         waves=max((unit.wave for unit in value.units), default=-1) + 1,
         unconfirmed=value.unconfirmed,
         units=maintenance_schemas.UnitCounts(**counts),
-        operations=dict(Counter(statuses)),
+        operations=counted,
     )
 
 

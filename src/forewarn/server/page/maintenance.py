@@ -107,8 +107,8 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
         counts = reading.outcomes([one.number for one in (*upper, *lower)])
 
         def listed(value: model.Maintenance) -> Listed:
-            operations, counted = live.get(value.number, ()), Counter(counts.get(value.number))
-            view = views.maintenance(value, counted.elements(), operations, inventory, now)
+            operations, counted = live.get(value.number, ()), counts.get(value.number, {})
+            view = views.maintenance(value, counted, operations, inventory, now)
             shown = views.operations(operations, inventory, now)
             return view, orders.maintenance_standing(view, shown)
 
