@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from forewarn import times
+from forewarn import clock, times
 from forewarn.cli import output
 from forewarn.cli.command import asking
 from forewarn.cli.exits import ExitStatus, Failed
@@ -25,6 +25,10 @@ from forewarn.cli.options import TYPES, option
 
 LOOK_SECONDS: Final = 0.5
 """The shortest time between two looks."""
+
+RESTS: Final = 4
+"""The pause after a look, in times of its length: those who wait for a maintenance of ten thousand
+operations leave the service the most of its time."""
 
 GAPS: Final = {
     "trimmed": "older news has been deleted",
@@ -276,6 +280,7 @@ def _at_its_end(
     known: dict[str, str] = {}
     with closing(pieces(service, types=types, trouble=note, waits=True)) as found:
         for _ in found:  # after a sign of life, too: times pass without news
+            began = clock.monotonic()
             try:
                 progress = look()
             except Failed as failed:
@@ -288,7 +293,7 @@ def _at_its_end(
             known |= progress.facts
             if progress.is_over or progress.why:
                 return progress
-            _NEVER.wait(LOOK_SECONDS)
+            _NEVER.wait(max(LOOK_SECONDS, RESTS * (clock.monotonic() - began)))
     raise AssertionError  # the pieces have no end
 
 
