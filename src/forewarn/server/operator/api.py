@@ -57,8 +57,9 @@ NEEDED: Final = {
 }
 """The fields of a policy that do nothing without another one."""
 
-HOSTS_AT_ONCE: Final = 200
-"""The most hosts that are shown in one turn of the loop, in 3 ms: guests wait meanwhile."""
+HOSTS_AT_ONCE: Final = 50
+"""The most hosts that are shown in one turn of the loop, in a millisecond or, where the documents
+of their relays have to be made, some more: guests wait meanwhile."""
 
 _log = structlog.get_logger(__name__)
 

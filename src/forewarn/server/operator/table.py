@@ -247,7 +247,7 @@ def read_parameters(route: Route, request: Request) -> msgspec.Struct:
         given = values[name]
         shown = ", ".join(map(repr, given if isinstance(given, list) else [str(given)]))
         message = f"at {name}: {mistake.what}, got {shown[: errors.MAX_SHOWN]}"
-        raise Refused(ErrorCode.INVALID, message) from error
+        raise Refused(ErrorCode.INVALID, message, parameter=name) from error
 
 
 async def read_body(request: Request, most: int = MAX_BODY, seconds: float = BODY_SECONDS) -> bytes:
