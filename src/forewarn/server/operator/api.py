@@ -219,6 +219,7 @@ async def request_maintenance(
 ) -> maintenance_schemas.MaintenancePlan:
     """Request maintenance; the answer is what it became, and in a dry run nothing more."""
     data = _with_scopes(data, call.backend.inventory)
+    plane = call.backend.plane if dry_run else _requesting(call, data)
     if data.to_host:
         hosts = await _hosts_like(call.backend, data.to_host)
         if hosts and data.to_host not in hosts:
@@ -231,7 +232,6 @@ async def request_maintenance(
         requested_by=call.by,
         idempotency_key="" if dry_run else data.idempotency_key,
     )
-    plane = call.backend.plane if dry_run else _requesting(call, data)
     if data.has_units:
         return await _start(call, data, request, plane, dry_run=dry_run)
     async with call.backend.taking_turns(dry_run=dry_run):
