@@ -147,7 +147,7 @@ class OperatorClient:
         lost: Failed | None = None
         for seconds in (0.0, *AGAIN_SECONDS):
             if lost is not None:
-                output.note("No answer came; asking again, and it counts once.")
+                output.note("No answer came, and it may have been done: asking again counts once.")
                 threading.Event().wait(seconds)
             try:
                 return self._ask("POST", path, {}, encoded)
