@@ -53,6 +53,9 @@ PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
 LOST: Final = frozenset({"cut", "no-answer"})
 """The reasons of the transport where the service may have had the whole request."""
 
+MAY_BE_DONE: Final = "it may have been done all the same: look before you repeat it"
+"""The warning about a change whose answer did not come."""
+
 AGAIN_SECONDS: Final = (0.1, 1.0, 4.0, 10.0)
 """The pauses before a request whose answer was lost is sent again: a restart takes ten seconds."""
 
@@ -211,6 +214,7 @@ class OperatorClient:
         from forewarn.client import transport
 
         headers = [] if body is None else [("Content-Type", "application/json")]
+        is_change = method != "GET" and "dry_run" not in path and not query.get("dry_run")
         try:
             reply = transport.request(
                 method,
@@ -221,10 +225,13 @@ class OperatorClient:
             )
         except transport.RequestFailed as failed:
             message = self._unreachable(failed)
-            if method == "GET" or failed.reason not in LOST:
+            if not is_change or failed.reason not in LOST:
                 raise Failed(ExitStatus.UNREACHABLE, message) from failed
-            message += "; it may have been done all the same: look before you repeat it"
-            raise AnswerLost(ExitStatus.UNREACHABLE, message) from failed
+            raise AnswerLost(ExitStatus.UNREACHABLE, f"{message}; {MAY_BE_DONE}") from failed
+        except KeyboardInterrupt:
+            if is_change:
+                output.note(f"Interrupted: {MAY_BE_DONE}")
+            raise
         if 200 <= reply.status < 300:
             return Answer(reply.body, as_json=self.as_json)
         raise self._failure(reply)
