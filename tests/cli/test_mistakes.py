@@ -155,6 +155,17 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
     thread.join()
 
 
+def test_a_proxy_that_had_no_answer_leaves_a_change_open(tmp_path: Path, capsys: Capture) -> None:
+    answer = b"HTTP/1.1 504 Gateway Time-out\r\nContent-Length: 0\r\n\r\n"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with answering(listener, answer):
+            asked = main.execute(["hold", "everything", "--operator", str(tmp_path / "s")])
+    assert asked == ExitStatus.UNREACHABLE
+    assert "may have been done" in said_once(capsys)
+
+
 def test_who_interrupts_a_change_is_told_that_it_may_be_done(
     tmp_path: Path, capsys: Capture
 ) -> None:

@@ -53,6 +53,9 @@ PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
 LOST: Final = frozenset({"cut", "no-answer"})
 """The reasons of the transport where the service may have had the whole request."""
 
+GATEWAYS: Final = frozenset({502, 504})
+"""The statuses of a proxy that had no answer of the service, or not in time."""
+
 MAY_BE_DONE: Final = "it may have been done all the same: look before you repeat it"
 """The warning about a change whose answer did not come."""
 
@@ -234,7 +237,10 @@ class OperatorClient:
             raise
         if 200 <= reply.status < 300:
             return Answer(reply.body, as_json=self.as_json)
-        raise self._failure(reply)
+        failure = self._failure(reply)
+        if is_change and reply.status in GATEWAYS and failure.status is ExitStatus.UNREACHABLE:
+            raise AnswerLost(failure.status, f"{failure.message}; {MAY_BE_DONE}")
+        raise failure
 
     def stream(
         self, path: str, silence_seconds: float, last_id: str, **query: object
