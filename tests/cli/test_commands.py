@@ -30,6 +30,7 @@ from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing import Emulator
 from server.exchange import Exchanges
 from server.running import NOON, Running, settings_in
+from tcp_proxy import TcpProxy
 
 PYTHON = """#!{python}
 import json, sys, threading
@@ -106,6 +107,12 @@ class Commands(Exchanges):
     def save(self, name: str) -> None:
         """Keep what the last command printed in a file."""
         self.write(name, self.printed.out)
+
+    def losing(self, times: str) -> None:
+        """Have a way to the service on which answers to requests with a key are lost."""
+        proxy = self.opened.enter_context(TcpProxy(int(self.bound["port"])))
+        proxy.lose_answers(b"idempotency_key", int(times))
+        self.bound["lossy"] = f"http://127.0.0.1:{proxy.port}"
 
     # A user's own folder and environment.
 

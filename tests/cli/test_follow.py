@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -9,7 +10,7 @@ from builders import NOW
 from forewarn.cli import follow
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.follow import EventParser, StreamEvent
-from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.operator_client import Answer, OperatorClient
 from forewarn.maintenance import news
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 
@@ -161,3 +162,18 @@ def test_waiting_prints_what_changes_once_and_ends_with_what_an_operator_has_to_
     assert (failed.value.status, failed.value.message) == (ExitStatus.ALERTS, "web/0 failed")
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert printed == [["web/0", "running"], ["web/1", "waiting"], ["web/0", "failed"]]
+
+
+@pytest.mark.parametrize("word", ["expired", "unreadable"])
+def test_what_can_never_be_read_ends_the_waiting_alone(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look() -> follow.Progress:
+        if word == "expired":
+            raise Failed(ExitStatus.UNAUTHORIZED, "the token has expired")
+        answer = Answer(b'{"status": "a later release\'s"}', as_json=False)
+        return follow.Progress(False, answer.read(Literal["done"]), dict)
+
+    with pytest.raises(Failed):
+        follow.wait(Scripted((b": alive\n\n",)), look, types=(), shown_by="forewarn x")
+    assert "forewarn x" in capsys.readouterr().err

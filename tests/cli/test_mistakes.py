@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import click
 import pytest
 
 import forked
+import patience
 import stories
 from cli.tree import every_command
 from forewarn.cli import fleet, guest, main
@@ -151,6 +153,43 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
     thread.start()
     yield
     thread.join()
+
+
+def test_a_proxy_that_had_no_answer_leaves_a_change_open(tmp_path: Path, capsys: Capture) -> None:
+    answer = b"HTTP/1.1 504 Gateway Time-out\r\nContent-Length: 0\r\n\r\n"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with answering(listener, answer):
+            asked = main.execute(["hold", "everything", "--operator", str(tmp_path / "s")])
+    assert asked == ExitStatus.UNREACHABLE
+    assert "may have been done" in said_once(capsys)
+
+
+def test_who_interrupts_a_change_is_told_that_it_may_be_done(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.wait(patience.SECONDS)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        for command, told in (("hold everything", True), ("events", False)):
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            status = main.execute([*command.split(), "--operator", str(tmp_path / "s")])
+            ended.set()
+            thread.join()
+            assert status == ExitStatus.INTERRUPTED
+            assert ("may have been done" in capsys.readouterr().err) == told
+            ended.clear()
 
 
 def test_https_to_a_port_without_tls_names_http(capsys: Capture) -> None:

@@ -1,6 +1,9 @@
 """Tables on a terminal and their rows: a row has a line, and a column left out is named."""
 
+import contextlib
 import importlib
+import io
+import json
 import operator
 import re
 from datetime import datetime
@@ -200,3 +203,12 @@ def test_a_column_that_is_named_is_a_field_of_the_list(table: AnswerTable) -> No
     (entry, *_) = fields[table.place.rpartition(".")[2]].type.__args__
     named = {column for column in table.columns.values() if isinstance(column, str)}
     assert named <= set(entry.__struct_fields__)
+
+
+def test_a_program_reads_what_is_printed_whatever_the_locale() -> None:
+    written, host = io.BytesIO(), "räck \N{GRINNING FACE}"
+    with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding="latin-1")) as stdout:
+        output.open_streams()
+        output.document({"host": host})
+        stdout.flush()
+    assert json.loads(written.getvalue()) == {"host": host}

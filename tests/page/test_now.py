@@ -1,6 +1,5 @@
 """What Now shows, made of what was counted: tiles, lines, progress and the map of the fleet."""
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -194,7 +193,7 @@ def test_of_very_many_alerts_operations_and_maintenances_the_rest_is_a_number() 
 
 
 class Desk:
-    """The part of the backend that Now asks; `gate` holds its answers up."""
+    """The part of the backend that Now asks."""
 
     def __init__(self, page: Page) -> None:
         self.inventory = page.inventory
@@ -202,10 +201,7 @@ class Desk:
         self.reads = 0
         self.maintenances = SimpleNamespace(open={})
         self.time = NOW
-        self.asks = 0
         self.away = False
-        self.gate = asyncio.Event()
-        self.gate.set()
 
     def now(self) -> datetime:
         return self.time
@@ -217,8 +213,6 @@ class Desk:
         return self.over
 
     async def alerts(self, moment: datetime) -> list[Alert]:
-        self.asks += 1
-        await self.gate.wait()
         return []
 
 
@@ -234,42 +228,14 @@ def desk(page: Page) -> Desk:
 
 
 @pytest.fixture
-def shared(desk: Any) -> Iterator[now.SharedNow]:
+def shared(desk: Any) -> Iterator[now.RenderedNow]:
     renderer = Renderer()
-    yield now.SharedNow(desk, renderer)
+    yield now.RenderedNow(desk, renderer)
     renderer.close()
 
 
-async def test_a_window_that_asks_after_a_change_sees_it_though_another_still_waits(
-    page: Page, desk: Desk, shared: now.SharedNow
-) -> None:
-    desk.gate.clear()
-    early = asyncio.create_task(shared.html(Range.TWO_HOURS))
-    await asyncio.sleep(0)
-    changes = model.Changes(operations=(operation(2, machines=("late",)),))
-    page.inventory.learn(changes)
-    shared.learn(changes)
-    late = asyncio.create_task(shared.html(Range.TWO_HOURS))
-    await asyncio.sleep(0)
-    desk.gate.set()
-    await early
-    assert "/operations/2.1" in await late
-    assert desk.asks == 2
-
-
-async def test_a_page_grows_no_older_than_a_second(desk: Desk, shared: now.SharedNow) -> None:
-    await shared.html(Range.TWO_HOURS)
-    for by in (now.SHARED / 2, -timedelta(hours=1)):  # a clock may be set back
-        desk.time += by
-        await shared.html(Range.TWO_HOURS)
-    assert desk.asks == 2
-    desk.time += now.SHARED + timedelta(milliseconds=1)
-    await shared.html(Range.TWO_HOURS)
-    assert desk.asks == 3
-
-
 async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_has_passed(
-    page: Page, desk: Desk, shared: now.SharedNow
+    page: Page, desk: Desk, shared: now.RenderedNow
 ) -> None:
     for status, reads in ((EventStatus.STARTED, 1), (EventStatus.COMPLETED, 2)):
         changes = model.Changes(operations=(operation(1, status, machines=("m0",)),))
@@ -283,7 +249,7 @@ async def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_h
     assert desk.reads == 3
 
 
-async def test_without_the_store_a_page_shows_memory(desk: Desk, shared: now.SharedNow) -> None:
+async def test_without_the_store_a_page_shows_memory(desk: Desk, shared: now.RenderedNow) -> None:
     desk.away = True
     assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
 

@@ -37,6 +37,14 @@ needs_other_users = pytest.mark.skipif(
 )
 
 
+def test_of_any_output_the_end_is_shown(tmp_path: Path) -> None:
+    with (tmp_path / "output.log").open("wb") as output:
+        output.seek(2**40)
+        output.write(b"the end")
+    process = HandlerProcess(certify.Handler(("true",)), tmp_path, {})
+    assert process.said().endswith("the end")
+
+
 def test_a_program_that_is_not_there_fails_its_scenarios() -> None:
     [result] = certify.run(Handler(("/no/such/handler",)), [SCENARIOS["approve"]])
     assert result.verdict is HandlerVerdict.FAILED

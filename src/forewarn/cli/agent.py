@@ -128,38 +128,35 @@ def warnings(loaded: "Loaded") -> list[str]:
     from forewarn.settings import OFF
 
     settings = loaded.settings
-    steps = [step for rule in settings.rule if rule.enabled for step in rule.prepare]
+    steps = [(rule.name, step) for rule in settings.rule if rule.enabled for step in rule.prepare]
     found = []
-    if any(s.notify and s.notify.urls_file for s in steps) and not http.installed():
+    if any(s.notify and s.notify.urls_file for _, s in steps) and not http.installed():
         found.append(http.MISSING)
     together = [r.name for r in settings.rule if r.approve in {"when-prepared", "when-all-ready"}]
     if together and not settings.peers:
         found.append(
             f"no peers are set: rule {together[0]!r} does not approve an event of several machines"
         )
-    if any(step.ready for step in steps) and settings.status.listen == OFF:
+    if any(step.ready for _, step in steps) and settings.status.listen == OFF:
         found.append("a rule has a ready action, but status.listen is off: no balancer can see it")
     found += [
-        f"rule {rule.name!r}: no executable program {argv[0]!r} on this machine"
-        for rule in settings.rule
-        for step in rule.prepare
-        if rule.enabled and step.command is not None
+        f"rule {name!r}: no executable program {argv[0]!r} on this machine"
+        for name, step in steps
+        if step.command is not None
         for argv in (step.command.run, step.command.undo)
         if argv and Path(argv[0]).is_absolute() and shutil.which(argv[0]) is None
     ]
     found += [
-        f"rule {rule.name!r}: no file {place} on this machine, and no URL"
-        for rule in settings.rule
-        for step in rule.prepare
-        if rule.enabled and step.notify is not None
+        f"rule {name!r}: no file {place} on this machine, and no URL"
+        for name, step in steps
+        if step.notify is not None
         for place in (step.notify.slack, step.notify.teams, step.notify.webhook)
         if place and "://" not in place and not Path(place).exists()
     ]
     found += [
-        f"rule {rule.name!r}: systemd has no unit {unit!r} on this machine"
-        for rule in settings.rule
-        for step in rule.prepare
-        if rule.enabled and (unit := getattr(step.service or step.signal, "unit", ""))
+        f"rule {name!r}: systemd has no unit {unit!r} on this machine"
+        for name, step in steps
+        if (unit := getattr(step.service or step.signal, "unit", ""))
         if unit_state(unit).get("LoadState") == "not-found"
     ]
     return found

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
@@ -298,11 +298,11 @@ class Demo:
         try:
             page = self._history()
             listed = self._operator.get("/v1/events").read(schemas.EventList)
-            self._now = self._time()
         except Failed:
             self._nap.wait(0.5)  # a service that hangs up may be ending: its status tells more
             self._check("an answer")
             raise
+        self._now = listed.now
         for operation in reversed(page.operations):
             known = self._operations.get(operation.id)
             self._operations[operation.id] = operation
@@ -350,16 +350,13 @@ class Demo:
             log = self._folder / f"{guest.machine}.log"
             process = self._run(command, log)
             self._programs.append(Program(guest.machine, process, log.open(encoding="utf-8")))
-        self._now = self._time()
+        self._look()
 
     def _ready(self) -> bool:
         try:
             return self._socket.exists() and bool(self._operator.get("/readyz").tree()["ready"])
         except Failed:
             return False
-
-    def _time(self) -> datetime:
-        return datetime.fromisoformat(self._operator.get("/v1/clock").tree()["now"])
 
     def _run(self, command: Sequence[str], log: Path) -> Process:
         """Start a program in a session of its own, so that Ctrl-C reaches the demo alone."""

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from forewarn import times
+from forewarn import clock, times
 from forewarn.cli import output
 from forewarn.cli.command import asking
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.operator_client import PASSING, OperatorClient
 from forewarn.cli.options import TYPES, option
 
 LOOK_SECONDS: Final = 0.5
 """The shortest time between two looks."""
+
+RESTS: Final = 4
+"""The pause after a look, in times of its length: those who wait for a maintenance of ten thousand
+operations leave the service the most of its time."""
 
 GAPS: Final = {
     "trimmed": "older news has been deleted",
@@ -44,9 +48,6 @@ LONGEST_PAUSE_SECONDS: Final = 10.0
 
 MAX_EVENT: Final = 16 * 1024 * 1024
 """The most characters of one event; an item of news has a few thousand."""
-
-PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
-"""The failures after which it connects again: the service restarts, or its database is away."""
 
 _NEVER: Final = threading.Event()
 
@@ -265,7 +266,7 @@ def wait(
             first()
         with _spinner():
             progress = _at_its_end(service, look, types)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Failed):
         output.note(f"Only the waiting has ended: see '{shown_by}'")
         raise
     if service.as_json:
@@ -280,6 +281,7 @@ def _at_its_end(
     known: dict[str, str] = {}
     with closing(pieces(service, types=types, trouble=note, waits=True)) as found:
         for _ in found:  # after a sign of life, too: times pass without news
+            began = clock.monotonic()
             try:
                 progress = look()
             except Failed as failed:
@@ -292,7 +294,7 @@ def _at_its_end(
             known |= progress.facts
             if progress.is_over or progress.why:
                 return progress
-            _NEVER.wait(LOOK_SECONDS)
+            _NEVER.wait(max(LOOK_SECONDS, RESTS * (clock.monotonic() - began)))
     raise AssertionError  # the pieces have no end
 
 

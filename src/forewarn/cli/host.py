@@ -1,5 +1,6 @@
 """`forewarn host`: drain hosts, and say how a drain goes on."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -74,8 +75,11 @@ def drain(
     """
     if wait and dry_run:
         raise click.UsageError("--wait has nothing to wait for with --dry-run")
-    path = "/v1/hosts/drain?dry_run=true" if dry_run else "/v1/hosts/drain"
-    plan = service.post(path, hosts=hosts, bring_home=bring_home == "yes", **given)
+    asked = {"hosts": hosts, "bring_home": bring_home == "yes", **given}
+    if dry_run:
+        plan = service.post("/v1/hosts/drain?dry_run=true", **asked)
+    else:
+        plan = service.post_once("/v1/hosts/drain", **asked)
     number = plan.tree()["maintenance"]
     if not wait:
         plan.show(_draw_plans)
@@ -91,6 +95,8 @@ def watch(service: OperatorClient, hosts: Sequence[str]) -> None:
 
     Exit status: 0 when all are over, 11 when one is stuck.
     """
+    for host in hosts:
+        service.get(f"/v1/hosts/{segment(host)}")  # or it ends here, before it waits
     _wait(service, hosts)
 
 
@@ -217,7 +223,8 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         output.say("")
         for order, text in (HOST_ORDERS | MACHINE_ORDERS).items():
             machine = " MACHINE" if order in MACHINE_ORDERS else ""
-            output.say(f"forewarn host {order} {host.name}{machine}: {text.splitlines()[0]}")
+            command = f"forewarn host {order} {shlex.quote(host.name)}{machine}"
+            output.say(f"{command}: {text.splitlines()[0]}")
 
 
 def _relay_facts(relay: "schemas.RelayView") -> list[tuple[str, object]]:

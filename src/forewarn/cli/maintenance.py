@@ -101,18 +101,17 @@ def _ask(
     service: OperatorClient, kind: str, body: dict[str, object], *, dry_run: bool, wait: bool
 ) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
-    if not any(body.get(name) for name in NAMING):
+    if not any(body.get(name) for name in fields.TARGETS):
         raise click.UsageError("expected names of machines or scopes, --scope, --host or --tag")
-    path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
-    plan = service.post(path, event_type=kind, **body)
+    if dry_run:
+        plan = service.post("/v1/maintenances?dry_run=true", event_type=kind, **body)
+    else:
+        plan = service.post_once("/v1/maintenances", event_type=kind, **body)
     if wait:
         wait_for(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
     else:
         plan.show(_draw_answer)
 
-
-NAMING: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
-"""The fields that say what is maintained."""
 
 NO_DRAIN: Final = flag(
     "--no-drain", "Do not drain hosts: their machines stop while the host is maintained."
@@ -184,7 +183,7 @@ def _is_over(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
 def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
     maintenance = detail.maintenance
     if maintenance.status in _RESTING and not maintenance.units.running:
-        yield f"{output.status(maintenance)} ({_goes_on(detail)})"
+        yield output.status(maintenance)
     elif maintenance.unconfirmed or _waits_for_an_acknowledgement(detail):
         yield maintenance.status_detail
     for operation in detail.operations:
@@ -210,16 +209,6 @@ def _waits_for_an_acknowledgement(detail: "maintenance_schemas.MaintenanceDetail
 
 
 _RESTING: Final = frozenset(("paused", "halted"))
-
-
-def _goes_on(detail: "maintenance_schemas.MaintenanceDetail") -> str:
-    """Return the commands by which what rests goes on."""
-    number = detail.maintenance.number
-    failed = [unit.name for unit in detail.units if unit.status == "failed"]
-    resume = f"'forewarn maintenance resume {number}'"
-    if not failed:
-        return resume
-    return f"'forewarn maintenance retry {number} {failed[0]}', then {resume}"
 
 
 def _facts(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[tuple[str, str]]:
@@ -257,8 +246,6 @@ def _draw_order(detail: "maintenance_schemas.MaintenanceDetail") -> None:
     output.say(
         output.printable(f"maintenance {maintenance.number} is {output.status(maintenance)}")
     )
-    if unit and maintenance.status in _RESTING:
-        output.note(f"To go on: 'forewarn maintenance resume {maintenance.number}'.")
 
 
 def _draw_answer(plan: "maintenance_schemas.MaintenancePlan") -> None:
@@ -436,8 +423,6 @@ def _draw_units(detail: "maintenance_schemas.MaintenanceDetail") -> None:
             "DETAIL": detail_of,
         },
     )
-    if detail.maintenance.status in _RESTING:
-        output.note(f"To go on: {_goes_on(detail)}.")
     output.say("")
 
 

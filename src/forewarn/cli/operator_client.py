@@ -9,7 +9,9 @@ import importlib
 import json
 import os
 import re
+import secrets  # noqa: TID251 - a key that no other request has
 import socket
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,6 +47,21 @@ TOKEN_FILE: Final = "FOREWARN_TOKEN_FILE"  # noqa: S105 - a variable's name
 HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
 
+PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
+"""The failures after which it is asked again: the service restarts, or its database is away."""
+
+LOST: Final = frozenset({"cut", "no-answer"})
+"""The reasons of the transport where the service may have had the whole request."""
+
+GATEWAYS: Final = frozenset({502, 504})
+"""The statuses of a proxy that had no answer of the service, or not in time."""
+
+MAY_BE_DONE: Final = "it may have been done all the same: look before you repeat it"
+"""The warning about a change whose answer did not come."""
+
+AGAIN_SECONDS: Final = (0.1, 1.0, 4.0, 10.0)
+"""The pauses before a request whose answer was lost is sent again: a restart takes ten seconds."""
+
 KINDS: Final = {"machine": "/v1/fleet/machines", "scope": "/v1/fleet/scopes", "host": "/v1/hosts"}
 """The kinds of things with names that may be mistyped, and the list of each."""
 
@@ -58,6 +75,10 @@ Show = Callable[[Any], object]
 
 SCHEMAS: Final = "forewarn.server.operator"
 """The package with the types of answers; a command imports only the one that it shows."""
+
+
+class AnswerLost(Failed):
+    """The failure of a change that may have been made all the same: its answer was lost."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +103,10 @@ class Answer:
                 f"this release cannot read the answer ({error}): is 'forewarn --version' "
                 "the version of the service?"
             )
-            raise Failed(ExitStatus.UNREACHABLE, message) from error
+            # Another release's answer stays unreadable, and another server may go.
+            of_another = isinstance(error, msgspec.ValidationError)
+            status = ExitStatus.INTERNAL if of_another else ExitStatus.UNREACHABLE
+            raise Failed(status, message) from error
 
     def show(self, draw: Show) -> None:
         """Print the document: as JSON, or as `draw` does with a value of its type."""
@@ -121,8 +145,28 @@ class OperatorClient:
 
     def post(self, path: str, **body: object) -> Answer:
         """Send a request with a body of these values, except None; times may be spans from now."""
+        return self._ask("POST", path, {}, self._encoded(body))
+
+    def post_once(self, path: str, **body: object) -> Answer:
+        """Send a request that counts once: while its answer is lost, it is sent again."""
+        encoded = self._encoded({**body, "idempotency_key": secrets.token_hex(16)})
+        lost: Failed | None = None
+        for seconds in (0.0, *AGAIN_SECONDS):
+            if lost is not None:
+                output.note("No answer came, and it may have been done: asking again counts once.")
+                threading.Event().wait(seconds)
+            try:
+                return self._ask("POST", path, {}, encoded)
+            except Failed as failed:
+                if failed.status not in PASSING or not isinstance(lost or failed, AnswerLost):
+                    raise
+                lost = lost or failed
+        assert lost is not None
+        raise lost
+
+    def _encoded(self, body: Mapping[str, object]) -> bytes:
         given = {name: value for name, value in body.items() if value is not None}
-        return self._ask("POST", path, {}, json.dumps(given, default=self.moment).encode())
+        return json.dumps(given, default=self.moment).encode()
 
     def put(self, path: str, body: bytes, **query: object) -> Answer:
         """Send a request with a body of JSON."""
@@ -173,6 +217,7 @@ class OperatorClient:
         from forewarn.client import transport
 
         headers = [] if body is None else [("Content-Type", "application/json")]
+        is_change = method != "GET" and "dry_run" not in path and not query.get("dry_run")
         try:
             reply = transport.request(
                 method,
@@ -182,10 +227,20 @@ class OperatorClient:
                 **self._place(path, self._told(query), headers),
             )
         except transport.RequestFailed as failed:
-            raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
+            message = self._unreachable(failed)
+            if not is_change or failed.reason not in LOST:
+                raise Failed(ExitStatus.UNREACHABLE, message) from failed
+            raise AnswerLost(ExitStatus.UNREACHABLE, f"{message}; {MAY_BE_DONE}") from failed
+        except KeyboardInterrupt:
+            if is_change:
+                output.note(f"Interrupted: {MAY_BE_DONE}")
+            raise
         if 200 <= reply.status < 300:
             return Answer(reply.body, as_json=self.as_json)
-        raise self._failure(reply)
+        failure = self._failure(reply)
+        if is_change and reply.status in GATEWAYS and failure.status is ExitStatus.UNREACHABLE:
+            raise AnswerLost(failure.status, f"{failure.message}; {MAY_BE_DONE}")
+        raise failure
 
     def stream(
         self, path: str, silence_seconds: float, last_id: str, **query: object
@@ -307,12 +362,16 @@ class OperatorClient:
         path = Path(self._token_file)
         try:
             with path.open("rb") as file:
-                return file.read(MAX_TOKEN).decode("ascii").strip()
+                words = file.read(MAX_TOKEN).decode("ascii").split()
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
             message = f"cannot read the operators' token in {path}: {error}"
             raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+        if len(words) > 1:
+            message = f"{path} has {len(words)} words: expected one token"
+            raise Failed(ExitStatus.UNAUTHORIZED, message)
+        return "".join(words)
 
     def _sent(self, token: str) -> str:
         """Return which token was sent, or why none was, and what to do."""
@@ -385,7 +444,8 @@ class OperatorClient:
                 "is this its operator plane?"
             )
             return Failed(ExitStatus.UNREACHABLE, message)
-        return Failed(OF_CODE[code], message, facts)
+        kind = AnswerLost if code is ErrorCode.UNKNOWN_OUTCOME else Failed
+        return kind(OF_CODE[code], message, facts)
 
 
 def own_address(settings: "settings.Settings") -> str:

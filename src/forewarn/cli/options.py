@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import click
 
-from forewarn import times
 from forewarn.server.operator import fields
-from forewarn.server.operator.fields import Control, Field, seconds
+from forewarn.server.operator.fields import Control, Field
 
 Kind = click.ParamType[Any] | Callable[[str], object]
 """A reader of a value that was typed; its ValueError says what was expected."""
@@ -30,12 +29,7 @@ def text(typed: str) -> str:
     return typed
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "FILE": FILE,
-    "DATABASE": TEXT,
-    "TIME": times.moment,
-    "SPAN": seconds,
-}
+KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "DATABASE": TEXT, **fields.READERS}
 """The readers of values with these names; any other is text."""
 
 

@@ -75,7 +75,10 @@ def open_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
-            stream.reconfigure(errors="backslashreplace")  # it does not have every letter
+            # Programs and files take UTF-8, and a terminal does not have every letter.
+            is_piped = stream is sys.stdout and not stream.isatty()
+            encoding = "utf-8" if is_piped else None
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def close_streams() -> None:

@@ -4,6 +4,7 @@ An alert goes with its cause: a failure when an operator acknowledges it, a hold
 released, an unapproved event when it starts, a lost host when it answers again.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -88,8 +89,8 @@ class AlertKind(StrEnum):
 
     remedy: str
     """The command of `forewarn` that ends such alerts once the cause is understood; it takes the
-    subject of the alert, or the last word of that. `""` where the cause is mended elsewhere, and
-    the alert ends with it."""
+    subject of the alert, or the name in that. `""` where the cause is mended elsewhere, and the
+    alert ends with it."""
 
     def __new__(cls, name: str, remedy: str = "") -> Self:
         """Make a kind with its remedy."""
@@ -111,8 +112,12 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 def remedy(alert: Alert) -> str:
-    """Return the command of `forewarn` that ends an alert, or shows the cause; `""` for none."""
-    return alert.kind.remedy.format(alert.about, alert.about.rpartition(" ")[2])
+    """Return the command of `forewarn` that ends an alert, or shows the cause; `""` for none.
+
+    As a shell takes it: a host's name may have blanks.
+    """
+    about = [shlex.quote(word) for word in alert.about.split(" ", 1)]
+    return alert.kind.remedy.format(" ".join(about), about[-1])
 
 
 class Audience(msgspec.Struct, frozen=True):

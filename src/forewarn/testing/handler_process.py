@@ -176,8 +176,11 @@ class HandlerProcess:
 
     def said(self) -> str:
         """Return the end of its output."""
-        written = self._output.read_bytes() if self._output.exists() else b""
-        return written[-TAIL:].decode("utf-8", "replace").strip()
+        if not self._output.exists():
+            return ""
+        with self._output.open("rb") as output:  # a handler may have written gigabytes
+            output.seek(max(0, self._output.stat().st_size - TAIL))
+            return output.read(TAIL).decode("utf-8", "replace").strip()
 
     def marks(self) -> tuple[str, ...]:
         """Return the first words of the lines that its programs left."""

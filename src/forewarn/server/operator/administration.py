@@ -76,9 +76,7 @@ async def revoke_tokens(call: OperatorCall, name: routing.Names) -> schemas.Toke
 
 
 @API.route("POST", "/v1/tokens/page", AccessRole.VIEWER, table.ACCOUNTS, status=201)
-async def create_page_token(
-    call: OperatorCall, data: schemas.PageTokenRequest
-) -> schemas.NewPageToken:
+async def create_page_token(call: OperatorCall, data: schemas.EmptyBody) -> schemas.NewPageToken:
     """Make a token for the page, with the caller's role; only this answer shows its link."""
     del data  # it is empty
     if call.backend.page_url is None:
@@ -173,7 +171,7 @@ async def remove_webhooks(call: OperatorCall, name: routing.Names) -> schemas.We
 
 @API.route("POST", "/v1/webhooks/{name}/tests", AccessRole.OPERATOR, table.WEBHOOKS)
 async def test_webhook(
-    call: OperatorCall, name: str, data: schemas.WebhookTestRequest
+    call: OperatorCall, name: str, data: schemas.EmptyBody
 ) -> schemas.WebhookTest:
     """Send a webhook a test, beside its news."""
     del data  # it is empty

@@ -4,6 +4,7 @@
 test compares.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
@@ -55,6 +56,10 @@ NEEDED: Final = {
     "check_within_seconds": "check",
 }
 """The fields of a policy that do nothing without another one."""
+
+HOSTS_AT_ONCE: Final = 50
+"""The most hosts that are shown in one turn of the loop, in a millisecond or, where the documents
+of their relays have to be made, some more: guests wait meanwhile."""
 
 _log = structlog.get_logger(__name__)
 
@@ -214,6 +219,7 @@ async def request_maintenance(
 ) -> maintenance_schemas.MaintenancePlan:
     """Request maintenance; the answer is what it became, and in a dry run nothing more."""
     data = _with_scopes(data, call.backend.inventory)
+    plane = call.backend.plane if dry_run else _requesting(call, data)
     if data.to_host:
         hosts = await _hosts_like(call.backend, data.to_host)
         if hosts and data.to_host not in hosts:
@@ -226,7 +232,6 @@ async def request_maintenance(
         requested_by=call.by,
         idempotency_key="" if dry_run else data.idempotency_key,
     )
-    plane = call.backend.plane if dry_run else _requesting(call, data)
     if data.has_units:
         return await _start(call, data, request, plane, dry_run=dry_run)
     async with call.backend.taking_turns(dry_run=dry_run):
@@ -290,7 +295,7 @@ async def _start(
     )
     made, plan = None, None
     if not dry_run:  # what was granted is not judged again: the fleet may be another by now
-        made = await call.backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
+        made = await _granted(call.backend, asked)
     if made is None:
         survey = await call.backend.survey(dry_run=dry_run) if data.drain else None
         made, planned = await _prepared(call.backend, asked, survey)
@@ -304,6 +309,11 @@ async def _start(
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail), dry_run=dry_run, superseded=(), plan=plan
     )
+
+
+async def _granted(backend: Backend, asked: maintenances.Asked) -> model.Maintenance | None:
+    """Return what was started already under the idempotency key of a request."""
+    return await backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
 
 
 async def _prepared(
@@ -345,11 +355,7 @@ async def list_maintenances(
         counts, live = reading.outcomes([one.number for one in found]), inventory.by_maintenance()
         shown = tuple(
             views.maintenance(
-                one,
-                Counter(counts.get(one.number)).elements(),
-                live.get(one.number, ()),
-                inventory,
-                now,
+                one, counts.get(one.number, {}), live.get(one.number, ()), inventory, now
             )
             for one in found
         )
@@ -395,9 +401,9 @@ async def _detail(
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show one on another thread: while it goes on, this looks at every machine."""
     inventory, operations = backend.inventory.snapshot(), tuple(operations)
-    statuses = [one.status for one in operations]
+    counted = Counter(one.status for one in operations)
     return maintenance_schemas.MaintenanceDetail(
-        maintenance=views.maintenance(value, statuses, operations, inventory, backend.now()),
+        maintenance=views.maintenance(value, counted, operations, inventory, backend.now()),
         policy=value.policy,
         units=await backend.beside(views.units, value, inventory),
         operations=await _shown(backend, operations),
@@ -485,17 +491,15 @@ async def cancel(call: OperatorCall, data: schemas.CancellationRequest) -> schem
     """Cancel what has not started: all references or, if one is refused, none."""
     why = one_line(data.reason, "reason")
     reason = f"cancelled by {call.by}" + (f": {why}" if why else "")
-    named = model.listed(data.references, routing.MAX_LISTED)
-    plane = call.changing(Deed.CANCEL, f"{named}: {why}".removesuffix(": "))
+    plane = call.changing(Deed.CANCEL, data.references, more=f": {why}" if why else "")
     return await _listed(call, plane.cancel(data.references, reason=reason))
 
 
 @API.route("POST", "/v1/postponements", AccessRole.OPERATOR)
 async def postpone(call: OperatorCall, data: schemas.PostponementRequest) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
-    named = model.listed(data.references, routing.MAX_LISTED)
     brief = times.brief(data.not_before, call.backend.now())
-    plane = call.changing(Deed.POSTPONE, f"{named} to {brief}")
+    plane = call.changing(Deed.POSTPONE, data.references, more=f" to {brief}")
     postponed = plane.postpone(data.references, data.not_before)
     return await _listed(call, postponed)
 
@@ -559,9 +563,8 @@ async def acknowledge(
     call: OperatorCall, data: schemas.AcknowledgementRequest
 ) -> schemas.OperationList:
     """End the alerts, and the wait for machines, after operations: all of them or none."""
-    named = model.listed(data.references, routing.MAX_LISTED)
     even = ", even if down" if data.even_if_down else ""
-    plane = call.changing(Deed.ACKNOWLEDGE, named + even)
+    plane = call.changing(Deed.ACKNOWLEDGE, data.references, more=even)
     noted = plane.acknowledge(data.references, call.by, even_if_down=data.even_if_down)
     return await _listed(call, noted)
 
@@ -569,8 +572,7 @@ async def acknowledge(
 @API.route("POST", "/v1/resolutions", AccessRole.OPERATOR)
 async def resolve(call: OperatorCall, data: schemas.ResolutionRequest) -> schemas.OperationList:
     """Record the result of operations whose outcome is unknown, or run them again; all or none."""
-    named = model.listed(data.references, routing.MAX_LISTED)
-    plane = call.changing(Deed.RESOLVE, f"{named}: {data.verdict}")
+    plane = call.changing(Deed.RESOLVE, data.references, more=f": {data.verdict}")
     resolved = plane.resolve(data.references, data.verdict, call.by)
     return await _listed(call, resolved)
 
@@ -605,17 +607,26 @@ async def _listed(
 async def list_hosts(backend: Backend) -> schemas.HostList:
     """List the hosts that the connector knows, as a look at them shows them now."""
     survey = await backend.hosts.recent_survey()
-    drains = backend.hosts.drains
-    open_drains = {name for name, drain in drains.items() if drain.state is not model.HostState.UP}
+    drains = backend.hosts.drains.items()
+    open_drains = {name for name, drain in drains if drain.state is not model.HostState.UP}
     watch = backend.relays
     relayed = {token.host for token in watch.tokens.values()} if watch is not None else set()
     names = sorted(survey.hosts.keys() | open_drains | relayed)
-    now = backend.now()
-    return schemas.HostList(
-        now=now,
-        trouble=survey.trouble,
-        hosts=tuple(views.host(name, survey, drains, watch, now) for name in names),
-    )
+    shown = await shown_hosts(backend, names, survey)
+    return schemas.HostList(now=backend.now(), trouble=survey.trouble, hosts=shown)
+
+
+async def shown_hosts(
+    backend: Backend, names: Iterable[str], survey: HostSurvey
+) -> tuple[schemas.HostView, ...]:
+    """Show hosts, a few in each turn of the loop, whose state drains and relays are."""
+    shown: list[schemas.HostView] = []
+    for name in names:
+        drains, watch = backend.hosts.drains, backend.relays
+        shown.append(views.host(name, survey, drains, watch, backend.now()))
+        if len(shown) % HOSTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return tuple(shown)
 
 
 @API.route("GET", "/v1/hosts/{name}", AccessRole.VIEWER, table.HOSTS)
@@ -653,26 +664,23 @@ async def drain_hosts(
         )
         for host in data.hosts
     ]
+    asked = _asked_of(data, call.by)
+    is_started = not dry_run and len(wanted) > 1
+    made = await _granted(backend, asked) if is_started else None
     async with backend.taking_turns(dry_run=dry_run):
-        state, judge = backend.live_state(), not dry_run
+        state, judge = backend.live_state(), not dry_run and made is None
         plan = partial(host_plan.planned, state, wanted, survey, judge=judge)
         plans = await backend.beside(plan)  # of a thousand hosts it takes seconds
-    number = None
-    if not dry_run:
-        if len(wanted) == 1:
-            await backend.done(plane.drain_host(wanted[0], survey))
-        else:
-            asked = _asked_of(data, call.by)
-            made, _ = await _prepared(backend, asked, survey)
-            number = (await backend.done(plane.order(maintenances.start, made, asked))).number
+    if is_started and made is None:
+        made, _ = await _prepared(backend, asked, survey)
+        made = await backend.done(plane.order(maintenances.start, made, asked))
+    elif not dry_run and made is None:
+        await backend.done(plane.drain_host(wanted[0], survey))
     return schemas.HostDrainPlans(
         dry_run=dry_run,
         plans=plans,
-        maintenance=number,
-        states=tuple(
-            views.host(host, survey, backend.hosts.drains, backend.relays, now)
-            for host in data.hosts
-        ),
+        maintenance=made.number if made is not None else None,
+        states=await shown_hosts(backend, data.hosts, survey),
     )
 
 

@@ -27,7 +27,6 @@ import collections
 import contextlib
 import os
 import re
-import struct
 import urllib.parse
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -73,8 +72,6 @@ SLASH: Final = "\0"
 OPEN: Final = ("/login", "/page/static/")
 """The prefixes of the page's paths that a browser needs to log in."""
 
-JSON: Final = b"application/json"
-FORM: Final = b"application/x-www-form-urlencoded"
 ADMITTED: Final = "forewarn.admitted"
 """The key in a request's ASGI scope that tells whether its sender is known."""
 
@@ -169,12 +166,6 @@ class UnixPeer(msgspec.Struct, frozen=True):
         is_owner = self.user_id in {0, os.geteuid()}
         role = AccessRole.ADMIN if is_owner else AccessRole.OPERATOR
         return OperatorAccount(name, role)
-
-
-def peer_of(credentials: bytes) -> UnixPeer:
-    """Return the peer that SO_PEERCRED tells of."""
-    _, user_id, _ = struct.unpack("3i", credentials)
-    return UnixPeer(user_id)
 
 
 class Accounts:
@@ -464,7 +455,7 @@ class AuthMiddleware:
             action=action,
             request=self._auth_context.mint(),
         )
-        refusal = self._judge(scope) or await self._identify(scope, request) or self._misfit(scope)
+        refusal = self._judge(scope) or await self._identify(scope, request)
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
             scope[ADMITTED], scope[REQUEST] = request.role is not None, request
@@ -569,15 +560,6 @@ class AuthMiddleware:
             return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]
         if account is not None:
             request.by, request.role, request.token = account.name, account.role, account.token
-        return None
-
-    def _misfit(self, scope: Message) -> Refusal | None:
-        """Return the refusal of a body of another type."""
-        kind = dict(scope["headers"]).get(b"content-type", b"").split(b";")[0].strip().lower()
-        expected = FORM if self._is_of_page(scope) else JSON
-        if scope["method"] in WITH_BODY and kind != expected:
-            message = f"expected 'Content-Type: {expected.decode()}'"
-            return 415, ErrorCode.INVALID, message
         return None
 
     def _is_own(self, origin: bytes, own: str, host: str) -> bool:

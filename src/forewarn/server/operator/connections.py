@@ -342,8 +342,9 @@ def _peer_of(transport: asyncio.BaseTransport) -> auth.UnixPeer | None:
     if not hasattr(socket, "SO_PEERCRED"):
         # Where the kernel is not asked that way, the file's mode lets in nobody but this user.
         return auth.UnixPeer(os.geteuid())
-    size = struct.calcsize("3i")
-    return auth.peer_of(opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    told = opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user_id, _ = struct.unpack("3i", told)
+    return auth.UnixPeer(user_id)
 
 
 class Server(uvicorn.Server):

@@ -441,6 +441,9 @@ HISTORY: Final = FieldGroup(
 )
 """The filters of the history."""
 
+TARGETS: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
+"""The fields that name targets; a request has at least one."""
+
 FOR_ONE: Final = tuple(field.name for field in MAINTENANCE.values() if field.for_one)
 """The fields that are refused where there are several targets, or a policy."""
 

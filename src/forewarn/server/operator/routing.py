@@ -314,16 +314,17 @@ class OperatorCall:
         detail: str | Collection[str] = "",
         told: Callable[[Any], str] = lambda _: "",
         *,
+        more: str = "",
         needs: AccessRole = AccessRole.OPERATOR,
     ) -> Plane:
         """Return the plane for what this request changes, so that the audit log has it.
 
-        The record tells the detail or names, or what `told` makes of what the change came to. A
-        role below the one that it needs is refused (FORBIDDEN): routes with a dry run let viewers
-        in.
+        The record tells the detail or names, with `more` behind them, or what `told` makes of what
+        the change came to. A role below the one that it needs is refused (FORBIDDEN): routes with a
+        dry run let viewers in.
         """
         named = detail if isinstance(detail, str) else model.listed(detail, MAX_LISTED)
-        self.caller.deed, self.caller.detail = deed, named
+        self.caller.deed, self.caller.detail = deed, named + more
         auth.require(self.caller, needs)
         return self.backend.plane.audited(self.caller, told)
 

@@ -74,6 +74,10 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The body of a request."""
 
 
+class EmptyBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request that needs none: a page of another origin cannot send JSON."""
+
+
 class ListPage(Value, frozen=True, kw_only=True):
     """One page of a list."""
 
@@ -503,6 +507,8 @@ class HostDrainRequest(model.DrainOptions, frozen=True, kw_only=True, forbid_unk
 
     hosts: Annotated[tuple[ShortText, ...], msgspec.Meta(min_length=1, max_length=MAX_HOSTS)]
     without_notice: bool = False
+    idempotency_key: ShortText = ""
+    """Of several hosts, as a request for maintenance has it; one is drained once in any case."""
 
 
 class HostDrainPlans(Value, frozen=True, kw_only=True):
@@ -644,10 +650,6 @@ class TokenList(Value, frozen=True, kw_only=True):
     tokens: tuple[TokenView, ...]
 
 
-class PageTokenRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks for a token for the page."""
-
-
 class NewPageToken(Value, frozen=True, kw_only=True):
     """A new token for the page, in a link that logs a browser in, once."""
 
@@ -678,10 +680,6 @@ class WebhookRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Types of news such as `operation.failed`, or kinds such as `maintenance`; empty for all."""
     insecure: bool = False
     """True to allow http to another machine."""
-
-
-class WebhookTestRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks to try a webhook."""
 
 
 class WebhookView(Value, frozen=True, kw_only=True):

@@ -144,7 +144,7 @@ class NewsStream:
         found = _ID.fullmatch(place)
         if found is None:
             message = f"invalid number of news {place!r}: expected one such as 120-0"
-            raise Refused(ErrorCode.INVALID, message, id=place)
+            raise Refused(ErrorCode.INVALID, message, id=place, where="since")
         sequence, index = int(found[1]), found[2]
         oldest, latest = await kept()
         if sequence > latest:

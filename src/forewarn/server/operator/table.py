@@ -33,6 +33,9 @@ MAX_BODY: Final = 1024 * 1024
 BODY_SECONDS: Final = 120.0
 """The time for a whole body: a fleet of 64 MiB at 5 Mbit/s."""
 
+JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+
 FLEET: Final = "fleet"
 MAINTENANCE: Final = "maintenance"
 HOSTS: Final = "hosts"
@@ -182,6 +185,10 @@ async def answer(route: Route, request: Request) -> Response:
     if auth.REQUEST in request.scope:
         auth.request_of(request.scope).deed = route.handler.__name__
     route.admit(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    expected = FORM if auth.is_of_page(route.path) else JSON
+    if route.method in auth.WITH_BODY and kind != expected:
+        raise HTTPException(415, f"expected 'Content-Type: {expected}'")
     if route.max_body <= MAX_BODY:
         return await _admitted(route, request)
     # One at a time of each account: several fleets of 64 MiB at once take the memory of guests.
@@ -240,7 +247,7 @@ def read_parameters(route: Route, request: Request) -> msgspec.Struct:
         given = values[name]
         shown = ", ".join(map(repr, given if isinstance(given, list) else [str(given)]))
         message = f"at {name}: {mistake.what}, got {shown[: errors.MAX_SHOWN]}"
-        raise Refused(ErrorCode.INVALID, message) from error
+        raise Refused(ErrorCode.INVALID, message, parameter=name) from error
 
 
 async def read_body(request: Request, most: int = MAX_BODY, seconds: float = BODY_SECONDS) -> bytes:

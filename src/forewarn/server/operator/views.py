@@ -161,14 +161,14 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
 
 def maintenance(
     value: model.Maintenance,
-    statuses: Iterable[EventStatus],
+    counted: Mapping[EventStatus, int],
     operations: Iterable[model.Operation],
     inventory: Inventory,
     now: datetime,
 ) -> maintenance_schemas.MaintenanceView:
     """Return a maintenance as lists show it.
 
-    `statuses` are those of all its operations, `operations` at least those that are live.
+    `counted` is how many of its operations have each status, `operations` at least the live ones.
     """
     counts = Counter(unit.state.value for unit in value.units)
     detail = standing.of_maintenance(value, now)
@@ -184,7 +184,7 @@ def maintenance(
         waves=max((unit.wave for unit in value.units), default=-1) + 1,
         unconfirmed=value.unconfirmed,
         units=maintenance_schemas.UnitCounts(**counts),
-        operations=dict(Counter(statuses)),
+        operations=counted,
     )
 
 
@@ -206,17 +206,6 @@ def units(
         )
         for unit in value.units
     )
-
-
-def still_to_come(values: Collection[model.Maintenance], inventory: Inventory) -> dict[int, int]:
-    """Return how many machines the units of maintenances that wait would take now, by number."""
-    there = inventory.machines_of_units(values)
-    found: dict[int, int] = {}
-    for value in values:
-        done = {name for unit in value.units for name in unit.done}
-        waiting = (_still_to_take(unit, there, done, inventory) for unit in value.units)
-        found[value.number] = sum(1 for each in waiting for _ in each)
-    return found
 
 
 def _still_to_take(

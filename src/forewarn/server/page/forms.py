@@ -124,16 +124,12 @@ def maintenance(form: FilledForm, now: datetime) -> maintenance_schemas.Maintena
         Refused: A field cannot be read (INVALID); its fact `where` names the field.
     """
     given = {name: value(field, form, now) for name, field in fields.MAINTENANCE.items()}
-    if not any(given[name] for name in TARGETS):
+    if not any(given[name] for name in fields.TARGETS):
         message = "expected names of machines, scopes or hosts, or tags"
-        raise Refused(ErrorCode.INVALID, message, where=TARGETS[0])
+        raise Refused(ErrorCode.INVALID, message, where=fields.TARGETS[0])
     key = form.text("key")
     body = {**fields.body(given), "idempotency_key": key}
     return table.converted(body, maintenance_schemas.MaintenanceRequest)
-
-
-TARGETS: Final = ("machines", "scopes", "hosts", "tags", "all_hosts")
-"""The fields that name targets; at least one must be filled in."""
 
 
 def value(field: Field, form: FilledForm, now: datetime) -> Any:  # noqa: ANN401 - the reader's

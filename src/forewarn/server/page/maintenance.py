@@ -81,19 +81,21 @@ async def _form(page: PageRequest, draft: Draft) -> Response:
 # Maintenance.
 
 
-Listed = tuple[maintenance_schemas.MaintenanceView, Standing, dict[str, int]]
-"""A maintenance, and the number of machines of its operations by their progress."""
+Listed = tuple[maintenance_schemas.MaintenanceView, Standing]
 
 
 @PAGE.route("GET", "/maintenance", AccessRole.VIEWER)
 async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
-    """List what is open, and what was asked for, newest first."""
+    """List what is open, and what was asked for, newest first.
+
+    Operations that are over are only counted: a maintenance may have ten thousand.
+    """
     backend = page.backend
     inventory, now = backend.inventory.snapshot(), backend.now()
     before = routing.key_before("maintenances", cursor)
-    live = inventory.by_maintenance()
 
     def question(reading: Reading) -> Mapping[str, Any]:
+        live = inventory.by_maintenance()
         latest = reading.latest_maintenances(int(before) if before else None, RECENT + 1)
         found, following = routing.page("maintenances", latest, RECENT, lambda m: str(m.number))
         opened = reading.open_maintenances()
@@ -102,23 +104,18 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
         upper = [known[n] for n in numbers[:OPEN] if n in known and not cursor]
         lower = [one for one in found if one.number not in numbers]
 
-        def listed(value: model.Maintenance, further: int) -> Listed:
-            operations: Collection[model.Operation] = live.get(value.number, [])
-            if len(operations) != value.announced:  # or the store need not be asked
-                operations = reading.operations_of_maintenance(value.number).values()
-            shown = views.operations(operations, inventory, now)
-            statuses = [one.status for one in operations]
-            view = views.maintenance(value, statuses, operations, inventory, now)
-            waiting = (unit for unit in value.units if unit.state is UnitState.WAITING)
-            again = {f"{value.number}.{unit.operation}" for unit in waiting}
-            how = orders.maintenance_standing(view, shown)
-            return view, how, _counts(again, shown, further)
+        counts = reading.outcomes([one.number for one in (*upper, *lower)])
 
-        further = views.still_to_come([*upper, *lower], inventory)
+        def listed(value: model.Maintenance) -> Listed:
+            operations, counted = live.get(value.number, ()), counts.get(value.number, {})
+            view = views.maintenance(value, counted, operations, inventory, now)
+            shown = views.operations(operations, inventory, now)
+            return view, orders.maintenance_standing(view, shown)
+
         return {
-            "open": [listed(one, further[one.number]) for one in upper],
+            "open": [*map(listed, upper)],
             "more_open": max(0, len(numbers) - OPEN),
-            "recent": [listed(one, further[one.number]) for one in lower],
+            "recent": [*map(listed, lower)],
             "next": following,
             "cursor": cursor,
             "holds": [h for h in reading.holds() if h.kind is model.HoldKind.EVERYTHING],
@@ -367,7 +364,7 @@ async def do(page: PageRequest, order: str) -> Response:
     subject = await _subject(page.backend, form, order)
     try:
         shown = form.text("shown")
-        if wanted.is_dangerous and shown and shown != wanted.consequence(subject).says:
+        if wanted.is_dangerous and shown and shown != wanted.says(subject):
             message = "it has changed since you were asked: look at it again"
             raise model.Refused(ErrorCode.CONFLICT, message)
         await wanted.carry_out(page.request, form, page.backend.now())
@@ -381,13 +378,13 @@ async def _asked(page: PageRequest, order: str, draft: Draft) -> Response:
     subject = await _subject(page.backend, draft.form, order)
 
     def make() -> Mapping[str, Any]:
-        consequence = wanted.consequence(subject)
+        says = wanted.says(subject)
         return {
             "name": order,
             "order": wanted,
             "subject": subject,
-            "consequence": consequence,
-            "form": draft.form.filled(shown=consequence.says),
+            "says": says,
+            "form": draft.form.filled(shown=says),
         }
 
     return await page.show("order.html", make, draft)

@@ -46,9 +46,6 @@ MINUTE: Final = timedelta(minutes=1)
 LOOKS: Final = 2000
 """The machines that each request checks for whether they listen: some 2 ms."""
 
-SHARED: Final = timedelta(seconds=1)
-"""The longest time that an answer for other windows is reused while nothing changes."""
-
 SHOWN_ALERTS: Final = 4
 """The most alerts that are shown at once; the others up to MAX_ALERTS are folded."""
 
@@ -304,8 +301,8 @@ class NowPage:
         }
 
 
-class SharedNow:
-    """Hands the windows of one range the same page, until something changes.
+class RenderedNow:
+    """Makes the page Now, and reads what is over only when that has changed.
 
     Used on the event loop's thread.
     """
@@ -314,25 +311,19 @@ class SharedNow:
         self._backend = backend
         self._renderer = renderer
         self._page = NowPage(backend.inventory.sighting)
-        self._made = SharedAnswers()
         self._read = SharedAnswers()
         self._over = EndedOperations()
-        self._changes = self._ends = 0
-        """The numbers of changes, and of those in which an operation was over."""
+        self._ends = 0
+        """The number of changes in which an operation was over."""
 
     def learn(self, changes: model.Changes) -> None:
-        """Note that the page is another, and whether the store has to be read again."""
-        self._changes += 1
+        """Note whether the store has to be read again."""
         self._ends += any(operation.status.over for operation in changes.operations)
 
     async def html(self, shown: timeline.Range) -> Markup:
         """Return the page's main part, which has every change so far."""
-        now = self._backend.now()
-        state = self._changes, now.timestamp() // SHARED.total_seconds()
-        return await self._made.get(shown, state, lambda: self._render(shown, now))
-
-    async def _render(self, shown: timeline.Range, now: datetime) -> Markup:
         backend, inventory = self._backend, self._backend.inventory.snapshot()
+        now = backend.now()
 
         def read() -> Awaitable[EndedOperations]:
             return backend.read(lambda reading: past(reading, now))

@@ -19,7 +19,7 @@ from forewarn.maintenance import model
 from forewarn.maintenance.host_drain import DrainOrder
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
-from forewarn.server.operator import administration, api, fields, maintenance_schemas, schemas
+from forewarn.server.operator import administration, api, fields, schemas
 from forewarn.server.operator.fields import Field, FieldGroup, row
 from forewarn.server.operator.maintenance_schemas import MaintenanceView, UnitView
 from forewarn.server.operator.table import API
@@ -91,7 +91,7 @@ def operation_standing(operation: schemas.OperationView) -> Standing:
 def maintenance_standing(
     maintenance: MaintenanceView, operations: Collection[schemas.OperationView]
 ) -> Standing:
-    """Return how a maintenance is, by its operations as far as history has them.
+    """Return how a maintenance is; of its operations those that are live are enough.
 
     Where all units are done in the end, failures on the way were repaired.
     """
@@ -103,7 +103,8 @@ def maintenance_standing(
         return Standing("waits for you", Tone.LOOK, maintenance.status_detail)
     standings = [operation_standing(operation) for operation in operations]
     units = maintenance.units
-    if maintenance.status.over and units.done and not units.failed and not units.skipped:
+    is_repaired = maintenance.status.over and units.done and not (units.failed or units.skipped)
+    if is_repaired:
         standings = [standing for standing in standings if standing.word != "failed"]
     for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
         for standing in standings:
@@ -116,7 +117,7 @@ def maintenance_standing(
         return Standing("waiting", Tone.QUIET, why)
     if maintenance.status is MaintenanceState.STOPPED:
         return Standing("stopped", Tone.QUIET, maintenance.status_detail)
-    words = {standing.word for standing in standings}
+    words = set() if is_repaired else {WORDS[status][0] for status in maintenance.operations}
     if maintenance.status is MaintenanceState.DONE:
         words.add("done")
     for word, tone in (("queued", Tone.QUIET), ("failed", Tone.QUIET), ("done", Tone.DONE)):
@@ -213,15 +214,6 @@ def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
     return Concerned(**counts)
 
 
-class Consequence(msgspec.Struct, frozen=True):
-    """The consequence of an order."""
-
-    says: str = ""
-    """Whom it concerns; `""` if its name says it all."""
-    more: str = ""
-    """A further warning or hint."""
-
-
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of an order."""
 
@@ -245,6 +237,29 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     def event_type(self) -> EventType:
         """The event type of its first operation; Reboot if it has none."""
         return self.operations[0].event_type if self.operations else EventType.REBOOT
+
+    @property
+    def concerned(self) -> Concerned:
+        """Its machines, by how far they are."""
+        return concerned(self.operations)
+
+    def happens(self, count: int) -> str:
+        """Return a number of its machines with their verb, such as `4 machines reboot`."""
+        return happens(self.event_type, count)
+
+    def units(self) -> str:
+        """Return how far the units of a maintenance are; Refused (NOT_FOUND) if there is none."""
+        units = self.known_maintenance.units
+        failed = f", {units.failed} failed" if units.failed else ""
+        return f"Units: {units.waiting} waiting, {units.running} under way{failed}."
+
+    @property
+    def known_maintenance(self) -> MaintenanceView:
+        """Its maintenance; Refused (NOT_FOUND) if there is none."""
+        if self.maintenance is None:
+            message = f"no maintenance {self.reference[:80]!r}: it may be older than the history"
+            raise model.Refused(ErrorCode.NOT_FOUND, message, where="reference")
+        return self.maintenance
 
 
 Reader = Callable[[FilledForm], dict[str, object]]
@@ -277,13 +292,17 @@ class OperatorOrder(msgspec.Struct, frozen=True):
 
     label: str
     """The text of the link to its page."""
-    consequence: Callable[[Subject], Consequence]
     handler: Callable[..., Awaitable[msgspec.Struct]]
     """The API's."""
     about: Reader = _references
+    says: Callable[[Subject], str] = lambda _: ""
+    """Returns whom it concerns; `""` if its name says it all."""
+    more: str = ""
+    """A further warning or hint."""
     fields: tuple[Field, ...] = ()
     needs: AccessRole = AccessRole.OPERATOR
     is_dangerous: bool = False
+    """True if it is asked again where its consequence has changed since it was shown."""
 
     @property
     def groups(self) -> tuple[FieldGroup, ...]:
@@ -296,105 +315,57 @@ class OperatorOrder(msgspec.Struct, frozen=True):
         await API.call(self.handler, request, {**self.about(form), **typed})
 
 
-def _approval(subject: Subject) -> Consequence:
-    found = concerned(subject.operations)
-    return Consequence(
-        f"{happens(subject.event_type, found.unapproved)} at once.",
-        "It counts as the approval of their guests, who may not be ready. What is held, or has a "
-        "window, starts when it may.",
-    )
+def _cancelled(it: Subject) -> str:
+    return f"{machines(it.concerned.unstarted + it.further)}{it.concerned.already}."
 
 
-def _cancellation(subject: Subject) -> Consequence:
-    found = concerned(subject.operations)
-    goes_on = f"{machines(found.started)} already started: that goes on. " if found.started else ""
-    return Consequence(
-        f"{machines(found.unstarted + subject.further)}{found.already}.",
-        f"{goes_on}Cancelled events disappear, and nothing happens to their machines.",
-    )
+def _postponed(it: Subject) -> str:
+    return f"{machines(it.concerned.unstarted)}{it.concerned.already}."
 
 
-def _postponement(subject: Subject) -> Consequence:
-    found = concerned(subject.operations)
-    return Consequence(
-        f"{machines(found.unstarted)}{found.already}.",
-        "Guests read the new NotBefore. What they approve starts all the same.",
-    )
+def _acknowledged(it: Subject) -> str:
+    failed = it.concerned.failed
+    return f"{machines(failed)} failed." if failed else "The wait for its machines ends."
 
 
-def _acknowledgement(subject: Subject) -> Consequence:
-    found = concerned(subject.operations)
-    what = (
-        f"{machines(found.failed)} failed." if found.failed else "The wait for its machines ends."
-    )
-    return Consequence(
-        what,
-        "The alert ends, and the update domain counts as up: another one may go down.",
-    )
+def _held_up(it: Subject) -> str:
+    waits = it.concerned.unstarted
+    return f"{machines(waits)} under notice wait." if waits else ""
 
 
-def _resolution(subject: Subject) -> Consequence:
-    twice = happens(subject.event_type, concerned(subject.operations).started)
-    return Consequence(
-        "Nobody knows whether it was carried out: look at its machines first.",
-        f"To repeat it may mean that {twice} twice.",
-    )
+def _released(it: Subject) -> str:
+    waits = it.concerned.unstarted
+    return f"The notice of {machines(waits)} goes on." if waits else ""
 
 
-def _holding(subject: Subject) -> Consequence:
-    found = concerned(subject.operations)
-    waits = f"{machines(found.unstarted)} under notice wait." if found.unstarted else ""
-    return Consequence(waits, "Its maintenance starts only when the hold has ended.")
-
-
-def _releasing(subject: Subject) -> Consequence:
-    found = concerned(subject.operations)
-    goes_on = f"The notice of {machines(found.unstarted)} goes on." if found.unstarted else ""
-    return Consequence(goes_on)
-
-
-def _draining(subject: Subject) -> Consequence:
-    return Consequence(
-        f"{machines(subject.further)} move to other hosts, each after its notice.",
-        "No machine may move there until you reopen the host.",
-    )
-
-
-def _counted(units: maintenance_schemas.UnitCounts) -> str:
-    failed = f", {units.failed} failed" if units.failed else ""
-    return f"Units: {units.waiting} waiting, {units.running} under way{failed}."
-
-
-def _maintenance_of(subject: Subject) -> MaintenanceView:
-    if subject.maintenance is None:
-        message = f"no maintenance {subject.reference[:80]!r}: it may be older than the history"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, where="reference")
-    return subject.maintenance
-
-
-def _pausing(subject: Subject) -> Consequence:
-    units = _maintenance_of(subject).units
-    return Consequence(_counted(units), "What is announced already goes on.")
-
-
-def _going_on(subject: Subject) -> Consequence:
-    maintenance = _maintenance_of(subject)
-    if maintenance.unconfirmed:
-        return Consequence(f"Wave {maintenance.wave} begins.")
-    units = maintenance.units
-    more = "Failed units stay failed: retry them to give them another turn." if units.failed else ""
-    return Consequence(_counted(units), more)
+def _resumed(it: Subject) -> str:
+    maintenance = it.known_maintenance
+    return f"Wave {maintenance.wave} begins." if maintenance.unconfirmed else it.units()
 
 
 ORDERS: Final = {
-    "approve": OperatorOrder("Approve", _approval, api.approve, is_dangerous=True),
+    "approve": OperatorOrder(
+        "Approve",
+        api.approve,
+        says=lambda it: f"{it.happens(it.concerned.unapproved)} at once.",
+        more="It counts as the approval of their guests, who may not be ready. What is held, or "
+        "has a window, starts when it may.",
+        is_dangerous=True,
+    ),
     "cancel": OperatorOrder(
-        "Cancel", _cancellation, api.cancel, fields=(fields.REASON,), is_dangerous=True
+        "Cancel",
+        api.cancel,
+        says=_cancelled,
+        more="What has started goes on. Cancelled events disappear, and nothing happens to their "
+        "machines.",
+        fields=(fields.REASON,),
+        is_dangerous=True,
     ),
     "postpone": OperatorOrder(
         "Postpone",
-        _postponement,
         api.postpone,
+        says=_postponed,
+        more="Guests read the new NotBefore. What they approve starts all the same.",
         fields=(
             row(
                 "not_before",
@@ -405,31 +376,47 @@ ORDERS: Final = {
         ),
     ),
     "pause": OperatorOrder(
-        "Pause", _pausing, api.order_maintenance, _maintenance_order(MaintenanceOrder.PAUSE)
+        "Pause",
+        api.order_maintenance,
+        _maintenance_order(MaintenanceOrder.PAUSE),
+        says=Subject.units,
+        more="What is announced already goes on.",
     ),
     "resume": OperatorOrder(
-        "Resume", _going_on, api.order_maintenance, _maintenance_order(MaintenanceOrder.RESUME)
+        "Resume",
+        api.order_maintenance,
+        _maintenance_order(MaintenanceOrder.RESUME),
+        says=_resumed,
+        more="Failed units stay failed: retry them to give them another turn.",
+        is_dangerous=True,
     ),
     "skip": OperatorOrder(
         "Skip",
-        lambda it: Consequence(f"{it.name} leaves it out.", "You can retry it later."),
         api.order_maintenance,
         _maintenance_order(MaintenanceOrder.SKIP),
+        says=lambda it: f"{it.name} leaves it out.",
+        more="You can retry it later.",
         is_dangerous=True,
     ),
     "retry": OperatorOrder(
         "Retry",
-        lambda it: Consequence(f"{it.name} gives it another turn."),
         api.order_maintenance,
         _maintenance_order(MaintenanceOrder.RETRY),
+        says=lambda it: f"{it.name} gives it another turn.",
     ),
     "acknowledge": OperatorOrder(
-        "Acknowledge", _acknowledgement, api.acknowledge, fields=(fields.EVEN_IF_DOWN,)
+        "Acknowledge",
+        api.acknowledge,
+        says=_acknowledged,
+        more="The alert ends, and the update domain counts as up: another one may go down.",
+        fields=(fields.EVEN_IF_DOWN,),
+        is_dangerous=True,
     ),
     "resolve": OperatorOrder(
         "Resolve",
-        _resolution,
         api.resolve,
+        says=lambda it: f"To repeat it may mean that {it.happens(it.concerned.started)} twice.",
+        more="Nobody knows whether it was carried out: look at its machines first.",
         fields=(
             row(
                 "verdict",
@@ -444,13 +431,21 @@ ORDERS: Final = {
         ),
         is_dangerous=True,
     ),
-    "hold": OperatorOrder("Hold", _holding, api.hold, _held, fields=(fields.REASON, fields.UNTIL)),
-    "release": OperatorOrder("Release", _releasing, api.release, _held),
+    "hold": OperatorOrder(
+        "Hold",
+        api.hold,
+        _held,
+        says=_held_up,
+        more="Its maintenance starts only when the hold has ended.",
+        fields=(fields.REASON, fields.UNTIL),
+    ),
+    "release": OperatorOrder("Release", api.release, _held, says=_released),
     "drain": OperatorOrder(
         "Drain",
-        _draining,
         api.drain_hosts,
         lambda form: {"hosts": [_held(form)["name"]]},
+        says=lambda it: f"{machines(it.further)} move to other hosts, each after its notice.",
+        more="No machine may move there until you reopen the host.",
         fields=(
             row("--reboot", "Reboot the host once it is empty, and bring its machines home."),
             fields.MAINTENANCE["without_notice"],
@@ -459,27 +454,27 @@ ORDERS: Final = {
     ),
     "reopen": OperatorOrder(
         "Reopen",
-        lambda _: Consequence(more="Its machines stay where they are."),
         api.order_drain,
         _drain_order(DrainOrder.UNDRAIN),
+        more="Its machines stay where they are.",
     ),
     "bring-home": OperatorOrder(
         "Bring home",
-        lambda _: Consequence(more="The host opens, and its machines move back."),
         api.order_drain,
         _drain_order(DrainOrder.RETURN),
+        more="The host opens, and its machines move back.",
     ),
     "retry-drain": OperatorOrder(
         "Retry",
-        lambda _: Consequence(more="The drain tries again what failed."),
         api.order_drain,
         _drain_order(DrainOrder.RETRY),
+        more="The drain tries again what failed.",
     ),
     "revoke": OperatorOrder(
         "Revoke",
-        lambda _: Consequence(more="Requests with this token are refused from now on."),
         administration.revoke_tokens,
         lambda form: {"name": form.all("reference")},
+        more="Requests with this token are refused from now on.",
         needs=AccessRole.ADMIN,
         is_dangerous=True,
     ),

@@ -26,7 +26,7 @@ from forewarn.server.operator.table import API, PAGE
 from forewarn.server.page import forms, rendering
 from forewarn.server.page.forms import Draft, FilledForm
 from forewarn.server.page.live import Live, SharedAnswers
-from forewarn.server.page.now import SharedNow
+from forewarn.server.page.now import RenderedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Range
 from forewarn.settings import Mistake
@@ -53,7 +53,7 @@ class PageContext:
         self.backend, self.auth_context = backend, auth_context
         self.renderer = Renderer()
         self.live = Live(backend.clock, backend.real, process)
-        self.now = SharedNow(backend, self.renderer)
+        self.now = RenderedNow(backend, self.renderer)
         self.shared = SharedAnswers()
 
 
@@ -152,7 +152,7 @@ class PageRequest:
 @PAGE.route("GET", "/", AccessRole.VIEWER)
 async def show_now(page: PageRequest, shown: Shown = Range.TWO_HOURS) -> Response:
     """Show what happens now."""
-    parts = await page.context.now.html(shown)
+    parts = await page.once(("now", shown), lambda: page.context.now.html(shown))
     return await page.show("now.html", lambda: {"parts": parts})
 
 
