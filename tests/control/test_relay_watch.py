@@ -108,7 +108,10 @@ class RelayStory(ProcessStory):
         assert done(self.plane.order(relay_watch.revoke_tokens, host)) == 1
 
     def use(self, digest: str, host: str) -> None:
-        assert self.watch.host_of(digest) == (None if host == "nothing" else host)
+        token = self.watch.token_of(digest)
+        assert (token.host if token else "nothing") == host
+        if token:
+            self.watch.use(token)
 
     def stall(self, host: str, seconds: str) -> None:
         self.watch.stalled(host, float(seconds))

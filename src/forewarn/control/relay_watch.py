@@ -129,16 +129,19 @@ class RelayWatch(Rounds):
 
     # What the relays' plane tells.
 
-    def host_of(self, digest: str) -> str | None:
-        """Return the host of a valid token, and note its use; None for any other token."""
-        token = self._by_digest.get(digest)
-        if token is None:
-            return None
+    def token_of(self, digest: str) -> Token | None:
+        """Return the valid token of this digest; None if there is none."""
+        return self._by_digest.get(digest)
+
+    def use(self, token: Token) -> None:
+        """Note the first use of a token by the relay itself: it voids the one before.
+
+        A look at the documents does not, as somebody may try a new token before the relay has it.
+        """
         if token.used_at is None and token.name not in self._using:
             self._using.add(token.name)
             used = self._plane.order(use_token, token.name)
             used.add_done_callback(lambda done: self._used(token.name, done.exception()))
-        return token.host
 
     def _used(self, name: str, error: BaseException | None) -> None:
         if error is not None:  # on the writer's thread: its next use tries again

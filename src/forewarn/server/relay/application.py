@@ -21,6 +21,7 @@ from forewarn.client import transport
 from forewarn.clock import Clock
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.maintenance import model
+from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused, Sighting
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, secret_files, sockets
@@ -139,30 +140,31 @@ class RelayApplication:
 
     async def _answer(self, scope: Message, receive: Receive) -> _RelayAnswer:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        host = self._host_of(scope, headers)
+        token = self._token_of(headers)
         scope[auth.ADMITTED] = True
         method, path = scope["method"], scope["path"]
         if method == "GET" and path == relay_feed.HOST_PATH:
-            return await self._document(host, scope, headers)
+            return await self._document(token, scope, headers)
         answer = self._posts.get(path)
         if method != "POST" or answer is None:
             raise _RelayRefused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
-        return await answer(host, await _body(receive))
+        return await answer(token.host, await _body(receive))
 
-    def _host_of(self, scope: Message, headers: dict[bytes, bytes]) -> str:
-        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+    def _token_of(self, headers: dict[bytes, bytes]) -> Token:
+        kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() == b"bearer":
-            host = self._watch.host_of(secret_files.digest(token.strip()))
-            if host is not None:
-                return host
+            token = self._watch.token_of(secret_files.digest(secret.strip()))
+            if token is not None:
+                return token
         message = "no valid token: make one with 'forewarn relay token HOST'"
         raise _RelayRefused(401, ErrorCode.UNAUTHORIZED, message)
 
     # The requests.
 
     async def _document(
-        self, host: str, scope: Message, headers: dict[bytes, bytes]
+        self, token: Token, scope: Message, headers: dict[bytes, bytes]
     ) -> _RelayAnswer:
+        host = token.host
         try:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
         except ValueError as error:
@@ -173,6 +175,7 @@ class RelayApplication:
         if state is None:
             return self._current(host, has)
         told = _read(relay_feed.decode_state, state)
+        self._watch.use(token)
         heard_at = self._watch.hear(
             host,
             version=told.version[:100],
@@ -195,7 +198,7 @@ class RelayApplication:
                 self._watch.expect(host, heard_at, left)
                 if not await self._hub.wait(host, left, scope["state"][auth.LOST]):
                     break
-                self._host_of(scope, headers)  # its token may have been revoked meanwhile
+                self._token_of(headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()
             return _RelayAnswer(304)
         finally:
