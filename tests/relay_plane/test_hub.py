@@ -256,13 +256,13 @@ def test_a_machine_that_changes_its_scope_brings_the_new_one_alone(replica: HubR
 
 def test_a_scope_is_encoded_once_for_all_its_hosts(replica: HubReplica) -> None:
     counted: list[str] = []
-    whole = replica.hub._whole
+    whole = replica.hub.whole
 
     def count(key: str) -> ScopeDocument:
         counted.append(key)
         return whole(key)
 
-    replica.hub._whole = count
+    replica.hub.whole = count
     for host in ("h0", "h1", "h2") * 2:
         ToldRelay(host).ask(replica.hub)
     assert counted == ["web"]

@@ -212,7 +212,7 @@ class HostRelay:
         self._forwarding = Forwarding(asked, self._age, self._sighting, clock)
         self._upstream = asked
         self._reader = HostReader(
-            asked,
+            upstream=asked,
             etag=lambda: self._held.etag if self._held is not None else "",
             state=self._state,
             take=self._take,
@@ -543,7 +543,6 @@ class HostRelay:
             version=__version__,
             age_seconds=round(now - self._began, 1),
             machines=0 if self._held is None else len(self._held.machines),
-            stale_seconds=round(self._freshness.age(now), 1),
             stalled_seconds=round(self._unreported, 1),
         )
 

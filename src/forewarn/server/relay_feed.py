@@ -133,8 +133,6 @@ class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     age_seconds: Seconds = 0.0
     """The time since its start."""
     machines: Count = 0
-    stale_seconds: Seconds = 0.0
-    """The time for which it had not heard of the service before this request."""
     stalled_seconds: Seconds = 0.0
     """The time by which the notices of its host must move later: for so long its guests got no
     answer, by the service's own rule (`notice.end_gap`), since its last request."""

@@ -243,7 +243,7 @@ class Connections:
             account.group = self._all_guests
             account.free_at = max(account.free_at, now) + ACCEPT_SECONDS / GUEST_SHARE
             self.count_connections(connection)
-            if self.endpoint.is_stranger(source):
+            if self.endpoint.registry.at(source) is None:
                 connection.is_stranger = True
                 account.group = self._strangers_of(source.listener)
                 account.group.charge(ACCEPT_SECONDS, now)

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,7 +26,7 @@ from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused, Sighting
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, secret_files, sockets
-from forewarn.server.guest.plane import GuestBackend
+from forewarn.server.guest.endpoint import GuestBackend
 from forewarn.server.operator import auth, connections
 from forewarn.server.operator.routing import Backend
 from forewarn.server.relay.hub import RelayHub, tag_of
@@ -75,35 +76,23 @@ class _RelayRefused(Exception):  # noqa: N818 - an answer, not an error
         self.body = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
 
 
+@dataclass(eq=False, repr=False)
 class RelayApplication:
-    """The application; used on the event loop alone.
+    """The application; used on the event loop alone."""
 
-    `saw` is called with a machine's key and its latest requests to a relay. `on_stranger` is called
-    with a host whose relay got a request from an unknown address. `waits` are the real seconds that
-    a request for the host waits: while an operation of the host is Scheduled or a drain reboots it,
-    and otherwise.
-    """
+    hub: RelayHub
+    watch: RelayWatch
+    backend: GuestBackend
+    clock: Clock
+    saw: Callable[[str, Sighting], None]
+    """Called with a machine's key and its latest requests to a relay."""
+    on_stranger: Callable[[str], None]
+    """Called with a host whose relay got a request from an unknown address."""
+    unavailable: str = ""
+    """Why relays are sent to another replica; `""` while they are answered."""
 
-    def __init__(
-        self,
-        hub: RelayHub,
-        watch: RelayWatch,
-        backend: GuestBackend,
-        clock: Clock,
-        saw: Callable[[str, Sighting], None],
-        *,
-        on_stranger: Callable[[str], None],
-        waits: tuple[float, float] = (relay_feed.BUSY_WAIT_SECONDS, relay_feed.IDLE_WAIT_SECONDS),
-    ) -> None:
-        self._hub = hub
-        self._watch = watch
-        self._backend = backend
-        self._clock = clock
-        self._saw = saw
-        self._on_stranger = on_stranger
-        self._waits = waits
-        self.unavailable = ""
-        """Why relays are sent to another replica; `""` while they are answered."""
+    def __post_init__(self) -> None:
+        """List the answers to what relays post."""
         self._posts = {
             relay_feed.APPROVALS_PATH: self._approve,
             relay_feed.SIGHTINGS_PATH: self._see,
@@ -123,7 +112,7 @@ class RelayApplication:
             _log.exception("could not answer a relay", path=scope["path"][:100])
             internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
             answer = _RelayAnswer(500, relay_feed.encode(internal))
-        headers = [(relay_feed.TIME_HEADER, codec.http_date(self._clock.now()))]
+        headers = [(relay_feed.TIME_HEADER, codec.http_date(self.clock.now()))]
         if answer.status not in {204, 304}:
             headers.append((b"content-length", str(len(answer.body)).encode("ascii")))
         if answer.body:
@@ -153,7 +142,7 @@ class RelayApplication:
     def _token_of(self, headers: dict[bytes, bytes]) -> Token:
         kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() == b"bearer":
-            token = self._watch.token_of(secret_files.digest(secret.strip()))
+            token = self.watch.token_of(secret_files.digest(secret.strip()))
             if token is not None:
                 return token
         message = "no valid token: make one with 'forewarn relay token HOST'"
@@ -175,8 +164,8 @@ class RelayApplication:
         if state is None:
             return self._current(host, has)
         told = _read(relay_feed.decode_state, state)
-        self._watch.use(token)
-        heard_at = self._watch.hear(
+        self.watch.use(token)
+        heard_at = self.watch.hear(
             host,
             version=told.version[:100],
             age_seconds=told.age_seconds,
@@ -184,41 +173,40 @@ class RelayApplication:
             etag=str(tag_of(has)),
         )
         if told.stalled_seconds:
-            self._watch.stalled(host, told.stalled_seconds)
+            self.watch.stalled(host, told.stalled_seconds)
         until = asyncio.get_running_loop().time()
-        busy, idle = self._waits
-        asked_for = self._hub.is_busy(host) or self._watch.is_coming_back(host)
-        until += busy if asked_for else idle
+        asked_for = self.hub.is_busy(host) or self.watch.is_coming_back(host)
+        until += relay_feed.BUSY_WAIT_SECONDS if asked_for else relay_feed.IDLE_WAIT_SECONDS
         at_once = query.get(relay_feed.WAIT) == ["0"]
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
                 answer = self._current(host, has)
                 if answer.status == 200 or at_once:
                     return answer
-                self._watch.expect(host, heard_at, left)
-                if not await self._hub.wait(host, left, scope["state"][auth.LOST]):
+                self.watch.expect(host, heard_at, left)
+                if not await self.hub.wait(host, left, scope["state"][auth.LOST]):
                     break
                 self._token_of(headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()
             return _RelayAnswer(304)
         finally:
-            self._watch.expect(host, heard_at, 0.0)
+            self.watch.expect(host, heard_at, 0.0)
 
     def _current(self, host: str, has: str) -> _RelayAnswer:
-        etag, body = self._hub.changed(host, has) or ("", b"")
+        etag, body = self.hub.changed(host, has) or ("", b"")
         return _RelayAnswer(200 if etag else 304, body, etag)
 
     async def _approve(self, host: str, body: bytes) -> _RelayAnswer:
         asked = _read(relay_feed.decode_approval, body)
         self._refuse_if_away()
-        machine = self._hub.machine(host, asked.machine)
+        machine = self.hub.machine(host, asked.machine)
         if machine is None:
             message = f"machine {asked.machine[:80]!r} is not on host {host!r}"
             raise _RelayRefused(403, ErrorCode.NOT_ELIGIBLE, message)
         if asked.version:
-            asked_at = _asked_at(self._clock.now(), asked.age_seconds)
-            self._saw(machine.key, Sighting(asked_at=asked_at, version=asked.version[:40]))
-        approved = self._backend.approve(
+            asked_at = _asked_at(self.clock.now(), asked.age_seconds)
+            self.saw(machine.key, Sighting(asked_at=asked_at, version=asked.version[:40]))
+        approved = self.backend.approve(
             machine.scope, asked.event_ids, by=machine.name, address=asked.address[:100]
         )
         await _done(approved)
@@ -226,9 +214,9 @@ class RelayApplication:
 
     async def _see(self, host: str, body: bytes) -> _RelayAnswer:
         seen = _read(relay_feed.decode_sightings, body)
-        now = self._clock.now()
+        now = self.clock.now()
         for one in seen:
-            machine = self._hub.machine(host, one.machine)
+            machine = self.hub.machine(host, one.machine)
             if machine is None:
                 continue  # it has just moved away
             sighting = Sighting(
@@ -237,22 +225,22 @@ class RelayApplication:
                 agent=one.agent,
                 reason=one.reason[:200],
             )
-            self._saw(machine.key, sighting)
+            self.saw(machine.key, sighting)
         return _RelayAnswer(204)
 
     async def _record(self, host: str, body: bytes) -> _RelayAnswer:
         asked = _read(relay_feed.decode_requests, body)
         self._refuse_if_away()
-        own = tuple(key for key in asked.scopes if self._hub.has_scope(host, key))
+        own = tuple(key for key in asked.scopes if self.hub.has_scope(host, key))
         if own:
-            await _done(self._backend.record_requests(own))
+            await _done(self.backend.record_requests(own))
         return _RelayAnswer(204)
 
     async def _claim(self, host: str, body: bytes) -> _RelayAnswer:
         asked = _read(relay_feed.decode_unknown, body)
         self._refuse_if_away()
-        if not self._hub.claim(host, asked.listener, asked.address):
-            self._on_stranger(host)
+        if not self.hub.claim(host, asked.listener, asked.address):
+            self.on_stranger(host)
             raise _RelayRefused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
         return _RelayAnswer(204)
 

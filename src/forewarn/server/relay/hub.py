@@ -21,6 +21,7 @@ alone.
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -80,50 +81,42 @@ class _Host(msgspec.Struct):
     """The digest of its current document; `""` until it is needed."""
 
 
+@dataclass(eq=False, repr=False)
 class RelayHub:
     """Answers relays; see the module.
 
     Machines and whole documents are those of other listeners, which learn of a change before it.
-    `epoch` returns a text that changes whenever the store may have lost changes. `alone` is True if
-    no other process writes to the store: then this one is never behind.
     """
 
-    def __init__(
-        self,
-        machines: Mapping[str, Machine],
-        whole: Callable[[str], ScopeDocument],
-        rules: GuestRules,
-        *,
-        epoch: Callable[[], str],
-        alone: bool,
-    ) -> None:
-        self._machines = machines
-        self._whole = whole
-        self._rules = rules
-        self._current_epoch = epoch
-        self._alone = alone
-        self._epoch = ""
-        self._sequence = 0
-        """The number up to which all changes are known here."""
-        self._hosts: dict[str, _Host] = {}
-        """Those that have machines, or a relay that asks."""
-        self._places: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """The scope and the hosts of each machine, as they are counted in `_hosts`."""
-        self._having = Index()
-        """The hosts that have machines of each scope."""
-        self._visible: dict[str, Operation] = {}
-        """The operations that guests see, by id."""
-        self._of_machine = Index()
-        """Their ids by the keys of their machines."""
-        self._moving: dict[str, Operation] = {}
-        """The operations that move machines to hosts that nobody knows yet, by id."""
-        self._claimed: dict[str, str] = {}
-        """The hosts whose relays have found a machine there that an operation moves."""
-        self._encoded: dict[str, msgspec.Raw] = {}
-        self.on_change: Callable[[Iterable[str]], None] = lambda _: None
-        """Called with the hosts of a change, before their relays are answered."""
-        self._concerned: dict[str, None] = {}
-        """The hosts with a change since the last number was reached."""
+    machines: Mapping[str, Machine]
+    whole: Callable[[str], ScopeDocument]
+    rules: GuestRules
+    epoch: Callable[[], str]
+    """Returns a text that changes whenever the store may have lost changes."""
+    alone: bool
+    """True if no other process writes to the store: then this one is never behind."""
+    on_change: Callable[[Iterable[str]], None] = lambda _: None
+    """Called with the hosts of a change, before their relays are answered."""
+    _epoch: str = ""
+    _sequence: int = 0
+    """The number up to which all changes are known here."""
+    _hosts: dict[str, _Host] = field(default_factory=dict)
+    """Those that have machines, or a relay that asks."""
+    _places: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    """The scope and the hosts of each machine, as they are counted in `_hosts`."""
+    _having: Index = field(default_factory=Index)
+    """The hosts that have machines of each scope."""
+    _visible: dict[str, Operation] = field(default_factory=dict)
+    """The operations that guests see, by id."""
+    _of_machine: Index = field(default_factory=Index)
+    """Their ids by the keys of their machines."""
+    _moving: dict[str, Operation] = field(default_factory=dict)
+    """The operations that move machines to hosts that nobody knows yet, by id."""
+    _claimed: dict[str, str] = field(default_factory=dict)
+    """The hosts whose relays have found a machine there that an operation moves."""
+    _encoded: dict[str, msgspec.Raw] = field(default_factory=dict)
+    _concerned: dict[str, None] = field(default_factory=dict)
+    """The hosts with a change since the last number was reached."""
 
     # What is known.
 
@@ -144,7 +137,7 @@ class RelayHub:
 
     def reach(self, sequence: int) -> None:
         """Note that all changes up to this number are known, and answer the relays concerned."""
-        if self._current_epoch() != self._epoch:
+        if self.epoch() != self._epoch:
             self.begin(sequence)
             self._concerned.update(dict.fromkeys(self._hosts))
         self._sequence = max(sequence, self._sequence)
@@ -158,7 +151,7 @@ class RelayHub:
 
     def begin(self, sequence: int) -> None:
         """Count from this number on, at the start and after the store has lost changes."""
-        self._epoch = self._current_epoch()
+        self._epoch = self.epoch()
         self._sequence = sequence
         self._concerned.clear()
 
@@ -200,7 +193,7 @@ class RelayHub:
 
     def _place(self, key: str) -> None:
         """Count a machine at its hosts, in place of its earlier ones."""
-        machine = self._machines.get(key)
+        machine = self.machines.get(key)
         scope, hosts = "", dict[str, None]()
         if machine is not None:
             scope = machine.scope
@@ -259,7 +252,7 @@ class RelayHub:
     def machine(self, host: str, key: str) -> Machine | None:
         """Return a machine of a host; None if it is not there."""
         known = self._hosts.get(host)
-        return self._machines.get(key) if known is not None and key in known.machines else None
+        return self.machines.get(key) if known is not None and key in known.machines else None
 
     def has_scope(self, host: str, key: str) -> bool:
         """Return True if a host has machines of a scope."""
@@ -279,7 +272,7 @@ class RelayHub:
         It waits if it has all of it, or knows of changes that this replica does not know yet.
         """
         has = tag_of(etag)
-        if has.epoch == self._epoch and has.number > self._sequence and not self._alone:
+        if has.epoch == self._epoch and has.number > self._sequence and not self.alone:
             return None
         known = self._hosts.get(host)
         if known is not None and known.digest and known.digest == has.digest:
@@ -296,9 +289,9 @@ class RelayHub:
         awaited = set[str]().union(*(_awaited_of(self._visible[name]) for name in concerning))
         document = EncodedHost(
             host=host,
-            machines=tuple(self._machines[key] for key in machines),
+            machines=tuple(self.machines[key] for key in machines),
             scopes=tuple(map(self._encode, sorted(known.scopes))),
-            rules=self._rules,
+            rules=self.rules,
             awaited=tuple(key for key in machines if key in awaited),
         )
         body = relay_feed.encode(document)
@@ -352,7 +345,7 @@ class RelayHub:
             return False
         for operation in self._moving.values():
             for name in operation.machines:
-                machine = self._machines.get(model.key(name))
+                machine = self.machines.get(model.key(name))
                 if machine is None or (machine.listener, machine.address) != (listener, address):
                     continue
                 self._claimed[machine.key] = host
@@ -366,7 +359,7 @@ class RelayHub:
     def _encode(self, key: str) -> msgspec.Raw:
         encoded = self._encoded.get(key)
         if encoded is None:
-            encoded = self._encoded[key] = msgspec.Raw(relay_feed.encode(self._whole(key)))
+            encoded = self._encoded[key] = msgspec.Raw(relay_feed.encode(self.whole(key)))
         return encoded
 
 
