@@ -205,7 +205,7 @@ async def test_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(tmp_path
         waits: list[bool] = []
 
         async def note(request: Request) -> None:
-            waits.append(relay_feed.WAIT not in request.query)
+            waits.append(request.query != relay_feed.AT_ONCE)
 
         service.other, service.hangs_up = note, True
         for number in range(1, 4):

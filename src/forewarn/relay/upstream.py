@@ -389,7 +389,7 @@ class HostReader:
 
     async def _ask(self, connection: ReplicaConnection) -> None:
         etag, state = self.etag(), self.state()
-        asked = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if self._at_once else "")
+        asked = relay_feed.HOST_PATH + (f"?{relay_feed.AT_ONCE}" if self._at_once else "")
         has = ((b"If-None-Match", f'"{etag}"'.encode("ascii")),) if etag else ()
         self._asked_at = self.clock.monotonic()
         async with asyncio.timeout(FIRST_SECONDS if self._at_once else ANSWER_SECONDS):

@@ -31,9 +31,9 @@ SIGHTINGS_PATH: Final = "/v1/relay/sightings"
 REQUESTS_PATH: Final = "/v1/relay/requests"
 UNKNOWN_PATH: Final = "/v1/relay/unknown"
 
-WAIT: Final = "wait"
-"""The query parameter of HOST_PATH that is `0` where the answer is to come at once: a relay asks so
-first on each connection, to test it."""
+AT_ONCE: Final = "wait=0"
+"""The query of HOST_PATH where the answer is to come at once: a relay asks so first on each
+connection, to test it."""
 
 STATE_HEADER: Final = "forewarn-relay"
 """The request header of HOST_PATH with a RelayState, as JSON in one line. Without it somebody only

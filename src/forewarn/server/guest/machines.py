@@ -2,7 +2,7 @@
 
 import ipaddress
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -112,7 +112,7 @@ class Registry:
         self._by_vm_id: dict[str, Machine] = {}
         self._networks: Counter[tuple[str, str]] = Counter()
         """The number of machines in each listener's IPv6 networks."""
-        self._callers: dict[str, Caller] = {}
+        self._callers = defaultdict[str, Caller](Caller)
         self._last_request: LastRequest | None = None
         self.seen_count = 0
         """The number of machines that have asked for their events since the start."""
@@ -223,11 +223,7 @@ class Registry:
 
     def caller(self, machine: Machine) -> Caller:
         """Return the record of a machine that asks; it lasts as long as it is in the fleet."""
-        key = machine.key
-        caller = self._callers.get(key)
-        if caller is None:
-            caller = self._callers[key] = Caller()
-        return caller
+        return self._callers[machine.key]
 
     def saw(
         self, machine: Machine, when: datetime, version: str, agent: AgentReport | None = None

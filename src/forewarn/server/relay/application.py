@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qs
 
-import msgspec
 import structlog
+from starlette.responses import Response
 from starlette.types import Message, Receive, Send
 
 from forewarn.client import transport
@@ -39,8 +38,7 @@ from forewarn.vocabulary import ErrorCode
 MAX_BODY: Final = 1024 * 1024
 """The most bytes of a request's body: the sightings of `relay_feed.MAX_SIGHTINGS` machines."""
 
-MAX_PARAMETERS: Final = 10
-"""The most query parameters of a request: a relay sends one."""
+JSON: Final = "application/json"
 
 RETRY_SECONDS: Final = 5
 """The advice for the time to come back after 503."""
@@ -57,23 +55,15 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class _RelayAnswer(msgspec.Struct):
-    status: int
-    body: bytes = b""
-    etag: str = ""
-
-
 class _RelayRefused(Exception):  # noqa: N818 - an answer, not an error
-    def __init__(
-        self,
-        status: int,
-        code: ErrorCode,
-        message: str,
-        event_id: str = "",
-    ) -> None:
+    def __init__(self, status: int, code: ErrorCode, message: str = "", event_id: str = "") -> None:
         super().__init__(message)
-        self.status = status
-        self.body = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
+        told = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
+        self.response = Response(relay_feed.encode(told), status, media_type=JSON)
+        if status == 503:
+            self.response.headers["retry-after"] = str(RETRY_SECONDS)
+        if status == 401:
+            self.response.headers["www-authenticate"] = 'Bearer realm="forewarn relay"'
 
 
 @dataclass(eq=False, repr=False)
@@ -105,29 +95,16 @@ class RelayApplication:
         if scope["type"] != "http":
             return
         try:
-            answer = await self._answer(scope, receive)
+            response = await self._answer(scope, receive)
         except _RelayRefused as refused:
-            answer = _RelayAnswer(refused.status, relay_feed.encode(refused.body))
+            response = refused.response
         except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
             _log.exception("could not answer a relay", path=scope["path"][:100])
-            internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
-            answer = _RelayAnswer(500, relay_feed.encode(internal))
-        headers = [(relay_feed.TIME_HEADER, codec.http_date(self.clock.now()))]
-        if answer.status not in {204, 304}:
-            headers.append((b"content-length", str(len(answer.body)).encode("ascii")))
-        if answer.body:
-            headers.append((b"content-type", b"application/json"))
-        if answer.etag:
-            headers.append((b"etag", f'"{answer.etag}"'.encode("ascii")))
-        if answer.status == 503:
-            headers.append((b"retry-after", str(RETRY_SECONDS).encode("ascii")))
-        if answer.status == 401:
-            headers.append((b"www-authenticate", b'Bearer realm="forewarn relay"'))
-        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": answer.body})
+            response = _RelayRefused(500, ErrorCode.INTERNAL).response
+        response.raw_headers.append((relay_feed.TIME_HEADER, codec.http_date(self.clock.now())))
+        await response(scope, receive, send)
 
-    async def _answer(self, scope: Message, receive: Receive) -> _RelayAnswer:
+    async def _answer(self, scope: Message, receive: Receive) -> Response:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         token = self._token_of(headers)
         scope[auth.ADMITTED] = True
@@ -152,12 +129,11 @@ class RelayApplication:
 
     async def _document(
         self, token: Token, scope: Message, headers: dict[bytes, bytes]
-    ) -> _RelayAnswer:
-        host = token.host
-        try:
-            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
-        except ValueError as error:
-            raise _RelayRefused(400, ErrorCode.INVALID, str(error)) from None
+    ) -> Response:
+        host, query = token.host, scope["query_string"]
+        if query not in {b"", relay_feed.AT_ONCE.encode()}:
+            message = f"unknown query: expected none, or {relay_feed.AT_ONCE}"
+            raise _RelayRefused(400, ErrorCode.INVALID, message)
         has = headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
         self._refuse_if_away()
         state = headers.get(relay_feed.STATE_HEADER.encode())
@@ -177,26 +153,28 @@ class RelayApplication:
         until = asyncio.get_running_loop().time()
         asked_for = self.hub.is_busy(host) or self.watch.is_coming_back(host)
         until += relay_feed.BUSY_WAIT_SECONDS if asked_for else relay_feed.IDLE_WAIT_SECONDS
-        at_once = query.get(relay_feed.WAIT) == ["0"]
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
                 answer = self._current(host, has)
-                if answer.status == 200 or at_once:
+                if answer.status_code == 200 or query:
                     return answer
                 self.watch.expect(host, heard_at, left)
                 if not await self.hub.wait(host, left, scope["state"][auth.LOST]):
                     break
                 self._token_of(headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()
-            return _RelayAnswer(304)
+            return Response(status_code=304)
         finally:
             self.watch.expect(host, heard_at, 0.0)
 
-    def _current(self, host: str, has: str) -> _RelayAnswer:
-        etag, body = self.hub.changed(host, has) or ("", b"")
-        return _RelayAnswer(200 if etag else 304, body, etag)
+    def _current(self, host: str, has: str) -> Response:
+        changed = self.hub.changed(host, has)
+        if changed is None:
+            return Response(status_code=304)
+        etag, body = changed
+        return Response(body, 200, {"etag": f'"{etag}"'}, JSON)
 
-    async def _approve(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _approve(self, host: str, body: bytes) -> Response:
         asked = _read(relay_feed.decode_approval, body)
         self._refuse_if_away()
         machine = self.hub.machine(host, asked.machine)
@@ -210,9 +188,9 @@ class RelayApplication:
             machine.scope, asked.event_ids, by=machine.name, address=asked.address[:100]
         )
         await _done(approved)
-        return _RelayAnswer(200)
+        return Response()
 
-    async def _see(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _see(self, host: str, body: bytes) -> Response:
         seen = _read(relay_feed.decode_sightings, body)
         now = self.clock.now()
         for one in seen:
@@ -226,23 +204,23 @@ class RelayApplication:
                 reason=one.reason[:200],
             )
             self.saw(machine.key, sighting)
-        return _RelayAnswer(204)
+        return Response(status_code=204)
 
-    async def _record(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _record(self, host: str, body: bytes) -> Response:
         asked = _read(relay_feed.decode_requests, body)
         self._refuse_if_away()
         own = tuple(key for key in asked.scopes if self.hub.has_scope(host, key))
         if own:
             await _done(self.backend.record_requests(own))
-        return _RelayAnswer(204)
+        return Response(status_code=204)
 
-    async def _claim(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _claim(self, host: str, body: bytes) -> Response:
         asked = _read(relay_feed.decode_unknown, body)
         self._refuse_if_away()
         if not self.hub.claim(host, asked.listener, asked.address):
             self.on_stranger(host)
             raise _RelayRefused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
-        return _RelayAnswer(204)
+        return Response(status_code=204)
 
     def _refuse_if_away(self) -> None:
         if self.unavailable:
@@ -284,7 +262,7 @@ async def _done(job: "Future[Any]") -> None:
     except asyncio.CancelledError:
         if not job.cancelled():
             raise
-        raise _RelayRefused(503, ErrorCode.UNAVAILABLE, "") from None
+        raise _RelayRefused(503, ErrorCode.UNAVAILABLE) from None
     except Refused as refused:
         if refused.code is not ErrorCode.NOT_FOUND or "event_id" not in refused.facts:
             raise
