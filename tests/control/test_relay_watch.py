@@ -1,6 +1,7 @@
 """Relays that are away: relay_watch.txt, played by replicas on one store at one time."""
 
 import asyncio
+import itertools
 from collections.abc import Iterable
 from contextlib import nullcontext
 
@@ -179,6 +180,28 @@ class RelayStory(ProcessStory):
 @pytest.mark.parametrize("rows", stories_beside(__file__, "relay_watch.txt"))
 def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     assert RelayStory().play("relay_watch.txt", rows)
+
+
+def test_of_many_relays_that_lack_a_change_a_few_are_judged_in_each_round_of_the_loop() -> None:
+    told, asked = RelayStory(), list[str]()
+    watch = told.processes["a"].relays
+    hosts = [f"x{number}" for number in range(100)]
+    for host in hosts:
+        made = new_token(host, f"of {host}", by="ann", at=NOW)
+        done(told.processes["a"].plane.order(relay_watch.create_token, made))
+        watch.hear(host, version="1", age_seconds=60.0, machines=2, etag="")
+    watch.changed(hosts)
+    watch._has_all = lambda host, _: not asked.append(host)  # type: ignore[func-returns-value]
+
+    async def most() -> int:
+        looking, counts = asyncio.ensure_future(watch.look()), [0]
+        while not looking.done():
+            await asyncio.sleep(0)
+            counts.append(len(asked))
+        return max(after - before for before, after in itertools.pairwise(counts))
+
+    assert asyncio.run(most()) <= relay_watch.JUDGED_AT_ONCE
+    assert asked == hosts
 
 
 def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_then() -> None:

@@ -322,6 +322,23 @@ def waits(hub: RelayHub, host: str, connection: "asyncio.Future[None]") -> "asyn
     return asyncio.ensure_future(hub.wait(host, patience.SECONDS, connection))
 
 
+async def test_of_many_relays_a_few_are_answered_in_each_round_of_the_loop(
+    replica: HubReplica,
+) -> None:
+    hub = replica.hub
+    waiting = [waits(hub, f"x{number}", open_connection()) for number in range(100)]
+    await asyncio.sleep(0)
+    replica.lost = "x"
+    hub.reach(9)  # concerns them all
+    answered = 0
+    while answered < len(waiting):
+        await asyncio.sleep(0)
+        before, answered = answered, sum(each.done() for each in waiting)
+        assert answered - before <= relay_hub.WOKEN_AT_ONCE
+    assert all(each.result() for each in waiting)
+    assert "x0" not in hub._hosts
+
+
 def test_it_is_told_which_hosts_a_change_concerns(replica: HubReplica) -> None:
     told: list[list[str]] = []
     replica.hub.on_change = lambda hosts: told.append(sorted(hosts))

@@ -20,6 +20,7 @@ alone.
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,6 +40,10 @@ DIGEST_BYTES: Final = 16
 MAX_WAITING: Final = 4
 """The most requests of one host that may wait: a relay has one, and one more while it changes over.
 """
+
+WOKEN_AT_ONCE: Final = 8
+"""The hosts whose relays are answered in one round of the loop, in some milliseconds: a change of a
+scope may concern a thousand hosts with 70 KiB each, and guests are answered meanwhile."""
 
 MAX_CLAIMED: Final = 10_000
 """The most machines with a relay that found them there before the fleet knew."""
@@ -117,6 +122,8 @@ class RelayHub:
     _encoded: dict[str, msgspec.Raw] = field(default_factory=dict)
     _concerned: dict[str, None] = field(default_factory=dict)
     """The hosts with a change since the last number was reached."""
+    _woken: dict[str, None] = field(default_factory=dict)
+    """The hosts whose relays are to be answered, in turn."""
 
     # What is known.
 
@@ -146,8 +153,8 @@ class RelayHub:
         for host in concerned:
             if (known := self._hosts.get(host)) is not None:
                 known.digest = ""
-                _wake(known)
                 self._forget_if_empty(host)
+        self._wake_in_turn(concerned)
 
     def begin(self, sequence: int) -> None:
         """Count from this number on, at the start and after the store has lost changes."""
@@ -327,14 +334,33 @@ class RelayHub:
             self._forget_if_empty(host)
 
     def wake(self, host: str) -> None:
-        """End the waits of a host whose relay has a token that is no longer valid."""
-        if (known := self._hosts.get(host)) is not None:
-            _wake(known)
+        """End the waits of a host: something changed there, or a token is no longer valid."""
+        known = self._hosts.get(host)
+        if known is None:
+            return
+        for waiting in known.waiting:
+            if not waiting.done():
+                waiting.set_result(True)
+        known.waiting.clear()
+        self._forget_if_empty(host)
 
     def wake_all(self) -> None:
-        """End all waits."""
-        for known in self._hosts.values():
-            _wake(known)
+        """End all waits, in turn."""
+        self._wake_in_turn(self._hosts)
+
+    def _wake_in_turn(self, hosts: Iterable[str]) -> None:
+        is_under_way = bool(self._woken)
+        waiting = (host for host in hosts if host in self._hosts and self._hosts[host].waiting)
+        self._woken.update(dict.fromkeys(waiting))
+        if not is_under_way:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        for host in [*itertools.islice(self._woken, WOKEN_AT_ONCE)]:
+            del self._woken[host]
+            self.wake(host)
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     def claim(self, host: str, listener: str, address: str) -> bool:
         """Count a machine on its way to an unknown host as this host's; False if there is none.
@@ -352,7 +378,7 @@ class RelayHub:
                 self._place(machine.key)
                 known = self._hosts[host]
                 known.digest = ""  # no row of the outbox tells it
-                _wake(known)
+                self.wake(host)
                 return True
         return False
 
@@ -376,13 +402,6 @@ def _machines_of(operation: Operation | None) -> dict[str, None]:
 def _awaited_of(operation: Operation | None) -> set[str]:
     returns = operation is not None and operation.status is EventStatus.RETURNING
     return set(map(model.key, operation.awaited)) if operation and returns else set()
-
-
-def _wake(known: _Host) -> None:
-    for waiting in known.waiting:
-        if not waiting.done():
-            waiting.set_result(True)
-    known.waiting.clear()
 
 
 def _end(waiting: "asyncio.Future[bool]") -> None:
