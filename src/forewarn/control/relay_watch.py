@@ -104,7 +104,7 @@ class RelayWatch(Rounds):
         self._stalls = deque[tuple[str, timedelta]]()
         """Those that could not be recorded, as the store was away; the writer's thread adds to it.
         """
-        self._since = clock.now()
+        self._terms = self._terms_since(clock.now())
         self._read_to: datetime | None = None
         self._save_at = 0.0
         self._away = False
@@ -223,8 +223,8 @@ class RelayWatch(Rounds):
 
     def is_away(self, relay: Relay) -> bool:
         """Return True if a relay that has a token should have asked again by now."""
-        terms = self._terms()
-        return relay.host in terms.tokens and relays.is_away(relay, terms, self._time.now())
+        is_known = relay.host in self._oldest
+        return is_known and relays.is_away(relay, self._terms, self._time.now())
 
     def has_all(self, relay: Relay) -> bool:
         """Return True if a relay has everything that concerns its host."""
@@ -272,7 +272,7 @@ class RelayWatch(Rounds):
             if shared or self._unsaved or self._read_to is None:
                 await self._exchange()
         await self._follow_those_behind()
-        terms, at = self._terms(), self._time.now()
+        terms, at = self._terms, self._time.now()
         away, back = relays.judge(self.relays.values(), terms, self.has_all, at)
         if away or back:
             await self._follow(away[:MAX_AT_ONCE], back[:MAX_AT_ONCE])
@@ -343,7 +343,7 @@ class RelayWatch(Rounds):
         """Return a relay after a start of this replica: requests that waited here are over."""
         if self._store.shared and stored.replica != self._replica:
             return stored
-        due_at = min(stored.due_at, self._terms().began_at)
+        due_at = min(stored.due_at, self._terms.began_at)
         return replace(stored, replica=self._replica, due_at=due_at)
 
     def _take(self, stored: Relay) -> None:
@@ -355,11 +355,11 @@ class RelayWatch(Rounds):
         else:
             self.relays[stored.host] = replace(known, held_for=stored.held_for)
 
-    def _terms(self) -> RelayTerms:
+    def _terms_since(self, since: datetime) -> RelayTerms:
         return RelayTerms(
             replica=self._replica,
-            began_at=self._since - SETTLE,
-            since=self._since,
+            began_at=since - SETTLE,
+            since=since,
             tokens=self._oldest,
             behind=self._behind,
         )
@@ -389,7 +389,7 @@ class RelayWatch(Rounds):
 
     def settle(self) -> None:
         """Judge no relay before each had time to ask: at the start, and after an outage."""
-        self._since = self._time.now() + SETTLE
+        self._terms = self._terms_since(self._time.now() + SETTLE)
         self._awaits = True
 
 
