@@ -197,13 +197,9 @@ class Forwarding:
             claim = self._claims[key] = _Arrival(
                 now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS)
             )
-            self._start(self._settle_in_time(claim))
+            asyncio.get_running_loop().call_later(REPLICA_SECONDS, claim.settle)
             self._start(self._claim(key))
         return None if claim.known.done() else claim.known
-
-    async def _settle_in_time(self, claim: _Arrival) -> None:
-        await self.clock.wait(REPLICA_SECONDS, asyncio.Event())
-        claim.settle()
 
     async def claim_again(self) -> None:
         """Claim at another replica the addresses claimed here: claims die with their replica.

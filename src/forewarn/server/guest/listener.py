@@ -159,11 +159,6 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise FieldError("proxy_without_header", "needs trusted_proxies")
 
 
-def networks(listener: Listener) -> tuple[machines.Network, ...]:
-    """Return its trusted networks."""
-    return tuple(ipaddress.ip_network(text) for text in listener.trusted_proxies)
-
-
 class CannotListen(OSError):  # noqa: N818 - a state of the machine, not a mistake of ours
     """A listener cannot be opened; the message is one line for the operator."""
 

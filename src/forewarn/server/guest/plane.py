@@ -1,6 +1,7 @@
 """The guest plane put together, as the service fills, opens, feeds and stops it."""
 
 import asyncio
+import ipaddress
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -14,7 +15,6 @@ from forewarn.maintenance import model
 from forewarn.protocol import exchange
 from forewarn.protocol.versions import Version
 from forewarn.server import secret_files
-from forewarn.server.guest import listener as listening
 from forewarn.server.guest.connection import Connection, Tap
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.documents import DelayedAnswer, DocumentCache, Enabler
@@ -286,5 +286,5 @@ class GuestPlane:
 def _proxies(listener: Listener) -> Proxies | None:
     if not listener.trusted_proxies:
         return None
-    networks = listening.networks(listener)
+    networks = map(ipaddress.ip_network, listener.trusted_proxies)
     return Proxies(networks, without_header=listener.proxy_without_header)
