@@ -56,7 +56,7 @@ async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, h
     nobody = ("http://127.0.0.1:1",)
     relay = made(settings(tmp_path, urls=nobody, max_stale_seconds=60)).relay
     await relay._read_file()
-    assert relay._freshness.age(relay._clock.monotonic()) > 3500
+    assert relay._freshness.age(relay.clock.monotonic()) > 3500
     assert not relay._serves()
 
 
@@ -120,7 +120,7 @@ async def test_nothing_is_forgotten_while_news_after_a_refused_token_is_saved(
         newer(service, 3)
         running.token_file(tmp_path, service.token)
         await reached(lambda: inside._unsaved is not None)
-        inside._beat(inside._clock.monotonic() + 2 * REVOKED_SECONDS)
+        inside._beat(inside.clock.monotonic() + 2 * REVOKED_SECONDS)
         file.may_write.set()
         await reached(lambda: relay.heard)
         assert await relay.incarnation() == "3"

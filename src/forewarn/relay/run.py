@@ -104,7 +104,11 @@ async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:
     loop = asyncio.get_running_loop()
     notifier = systemd.Notifier(os.environ)
     relay = HostRelay(
-        own, mint=process.mint, chance=random.random, handed_over=handed_over, clock=SystemClock()
+        settings=own,
+        mint=process.mint,
+        chance=random.random,
+        handed_over=handed_over,
+        clock=SystemClock(),
     )
     if os.name == "posix" and not sys.stderr.isatty():
         loop.add_signal_handler(signal.SIGHUP, partial(_reload, relay))
