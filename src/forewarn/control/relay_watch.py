@@ -143,13 +143,13 @@ class RelayWatch(Rounds):
         A look at the documents does not, as somebody may try a new token before the relay has it.
         """
         if token.used_at is None and token.name not in self._using:
-            self._using.add(token.name)
-            used = self._plane.order(use_token, token.name)
-            used.add_done_callback(lambda done: self._used(token.name, done.exception()))
 
-    def _used(self, name: str, error: BaseException | None) -> None:
-        if error is not None:  # on the writer's thread: its next use tries again
-            self._using.discard(name)
+            def done(noted: "Future[None]") -> None:
+                if noted.exception():  # on the writer's thread: its next use tries again
+                    self._using.discard(token.name)
+
+            self._using.add(token.name)
+            self._plane.order(use_token, token.name).add_done_callback(done)
 
     def hear(
         self, host: str, *, version: str, age_seconds: float, machines: int, etag: str
