@@ -221,10 +221,9 @@ class RelayWatch(Rounds):
         """
         return not self._awaits
 
-    def is_away(self, relay: Relay) -> bool:
+    def is_away(self, relay: Relay, now: datetime) -> bool:
         """Return True if a relay that has a token should have asked again by now."""
-        is_known = relay.host in self._oldest
-        return is_known and relays.is_away(relay, self._terms, self._time.now())
+        return relay.host in self._oldest and relays.is_away(relay, self._terms, now)
 
     def has_all(self, relay: Relay) -> bool:
         """Return True if a relay has everything that concerns its host."""
@@ -232,9 +231,9 @@ class RelayWatch(Rounds):
 
     def alerts(self) -> list[Alert]:
         """Return alerts of relays that are away, except those of rebooting hosts."""
-        found = super().alerts()
+        found, now = super().alerts(), self._time.now()
         for relay in self.relays.values():
-            if self.is_away(relay) and relay.host not in self._coming_back:
+            if self.is_away(relay, now) and relay.host not in self._coming_back:
                 message = (
                     f"the relay of host {relay.host} did not ask for it: its guests cannot "
                     "approve, and nothing of the host starts while it is held"

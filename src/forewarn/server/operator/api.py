@@ -622,7 +622,7 @@ async def list_hosts(backend: Backend) -> schemas.HostList:
 async def show_host(backend: Backend, name: str) -> schemas.HostDetail:
     """Show a host, the machines on it, and its latest drain."""
     survey = await backend.hosts.recent_survey()
-    relay = views.relay(name, backend.relays)
+    relay = views.relay(name, backend.relays, backend.now())
     if name not in survey.hosts and name not in backend.hosts.drains and relay is None:
         raise model.unknown("host", name)
     return await _host(backend, name, survey)
