@@ -233,8 +233,11 @@ class StateFile:
             raise StateUnusable(f"{self._path} was not written by a relay of this release")
         return saved.known, at
 
-    def write(self, known: HostDocuments) -> None:
-        """Replace the file, mode 0600, by one with these documents; OSError if that fails."""
+    def write(self, known: HostDocuments, at: float) -> None:
+        """Replace the file, mode 0600, by one with these documents; OSError if that fails.
+
+        They were true at that time, in seconds since 1970.
+        """
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._path.with_name(FILE_NAME + ".new")
         new.unlink(missing_ok=True)
@@ -243,6 +246,7 @@ class StateFile:
             with os.fdopen(handle, "wb") as file:
                 file.write(relay_feed.encode(SavedDocuments(format=FORMAT, known=known)))
                 file.flush()
+                os.utime(new, (at, at))
                 os.fsync(file.fileno())
             new.replace(self._path)
             self._sync()

@@ -199,6 +199,8 @@ class HostRelay:
     _is_open: bool = False
     _is_suspended: bool = False
     _unsaved: HostDocuments | None = None
+    _taken_at: float = 0.0
+    """When the latest document came, in seconds since 1970."""
     _saved: bool = True
     _save_at: float = 0.0
     _touch_at: float = 0.0
@@ -483,7 +485,7 @@ class HostRelay:
         """Save the next documents of guests; guests get them even if that is not possible."""
         if self._saving is not None:
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
-        self._unsaved = known
+        self._unsaved, self._taken_at = known, self.clock.now().timestamp()
         if not _runs(self._saving):
             self._saving = asyncio.create_task(self._write())
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
@@ -495,7 +497,7 @@ class HostRelay:
         if known is None:
             return
         try:
-            await asyncio.to_thread(self._file.write, known)
+            await asyncio.to_thread(self._file.write, known, max(self._taken_at, self._true_at()))
         except OSError as error:
             self._cannot_save(error.strerror or str(error))
             # No start is to show guests something older than what they have read.
@@ -530,9 +532,12 @@ class HostRelay:
             _log.error("the documents on the disk are too old, and stay there", why=error.strerror)
 
     async def _touch(self) -> None:
-        age = self._freshness.age(self.clock.monotonic())
         if self._held is not None and self._unsaved is None:
-            await asyncio.to_thread(self._file.touch, self.clock.now().timestamp() - age)
+            await asyncio.to_thread(self._file.touch, self._true_at())
+
+    def _true_at(self) -> float:
+        """Return when the documents were the service's last, in seconds since 1970."""
+        return self.clock.now().timestamp() - self._freshness.age(self.clock.monotonic())
 
     # What it shows.
 
