@@ -356,11 +356,13 @@ class RelayHub:
             self._wake_some()
 
     def _wake_some(self) -> None:
-        for host in [*itertools.islice(self._woken, WOKEN_AT_ONCE)]:
+        hosts = [*itertools.islice(self._woken, WOKEN_AT_ONCE)]
+        for host in hosts:
             del self._woken[host]
-            self.wake(host)
-        if self._woken:
+        if self._woken:  # first, as a fault with one host must not be the end of the others' turns
             asyncio.get_running_loop().call_soon(self._wake_some)
+        for host in hosts:
+            self.wake(host)
 
     def claim(self, host: str, listener: str, address: str) -> bool:
         """Count a machine on its way to an unknown host as this host's; False if there is none.
