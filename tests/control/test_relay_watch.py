@@ -18,6 +18,7 @@ from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import (
     Changes,
     Drain,
+    HoldKind,
     HostState,
     Refused,
 )
@@ -100,6 +101,15 @@ class RelayStory(ProcessStory):
         """A relay asks for its host, and is answered after its wait."""
         heard_at = self.watch.hear(host, version="1", age_seconds=60.0, machines=2, etag="e.1.d")
         self.watch.expect(host, heard_at, elapsed(wait).total_seconds())
+
+    def crowd(self, number: int) -> list[str]:
+        """So many relays ask for their hosts, each with a token."""
+        replica, hosts = self.processes["a"], [f"x{each}" for each in range(number)]
+        for host in hosts:
+            made = new_token(host, f"of {host}", by="ann", at=NOW)
+            done(replica.plane.order(relay_watch.create_token, made))
+            replica.relays.hear(host, version="1", age_seconds=60.0, machines=2, etag="")
+        return hosts
 
     def look(self, fails: str = "") -> None:
         with pytest.raises(StoreUnavailable) if fails else nullcontext():
@@ -185,11 +195,7 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
 def test_of_many_relays_that_lack_a_change_a_few_are_judged_in_each_round_of_the_loop() -> None:
     told, asked = RelayStory(), list[str]()
     watch = told.processes["a"].relays
-    hosts = [f"x{number}" for number in range(100)]
-    for host in hosts:
-        made = new_token(host, f"of {host}", by="ann", at=NOW)
-        done(told.processes["a"].plane.order(relay_watch.create_token, made))
-        watch.hear(host, version="1", age_seconds=60.0, machines=2, etag="")
+    hosts = told.crowd(100)
     watch.changed(hosts)
     watch._has_all = lambda host, _: not asked.append(host)  # type: ignore[func-returns-value]
 
@@ -202,6 +208,36 @@ def test_of_many_relays_that_lack_a_change_a_few_are_judged_in_each_round_of_the
 
     assert asyncio.run(most()) <= relay_watch.JUDGED_AT_ONCE
     assert asked == hosts
+
+
+def test_nothing_starts_while_a_crowd_of_relays_is_away_that_is_not_held_at_once() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    told.crowd(relay_watch.MAX_AT_ONCE + 1)
+    replica.look()
+    assert replica.may_start()
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert not replica.may_start()
+    replica.look()
+    assert replica.may_start()
+
+
+def test_hosts_that_operators_hold_delay_no_other_hold_and_no_start() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    *held, last = told.crowd(relay_watch.MAX_AT_ONCE + 2)
+    for host in held:
+        done(replica.plane.hold(HoldKind.HOST, host, reason="", by="ann", hosts=held))
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert replica.relays.relays[last].held_for is not None
+    assert replica.may_start()
+    done(replica.plane.release(HoldKind.HOST, held[0]))
+    replica.look()
+    assert replica.relays.relays[held[0]].held_for is not None
 
 
 def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_then() -> None:

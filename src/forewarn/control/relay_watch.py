@@ -98,6 +98,8 @@ class RelayWatch(Rounds):
         """Since when relays lack something that changed (`RelayTerms.behind`)."""
         self._coming_back: set[str] = set()
         """The hosts that a drain reboots: each waits for its relay before its machines return."""
+        self._held_by_operators: set[str] = set()
+        """Hosts that need no hold of ours while an operator's lasts."""
         self._using: set[str] = set()
         """Names of tokens whose first use is being written down."""
         self._unsaved: set[str] = set()
@@ -109,7 +111,8 @@ class RelayWatch(Rounds):
         self._save_at = 0.0
         self._away = False
         self._awaits = True
-        """True if a relay may be away that has time to ask after the start, so nothing starts."""
+        """True if a relay may be away that has time to ask after the start, or is away and its host
+        not yet held, so nothing starts."""
 
     def learn(self, changes: Changes) -> None:
         """Follow changes."""
@@ -120,6 +123,10 @@ class RelayWatch(Rounds):
                 self._coming_back.add(drain.host)
             else:
                 self._coming_back.discard(drain.host)
+        holds = [each for each in changes.holds if each.kind is HoldKind.HOST]
+        ended = [each for each in changes.released if each.kind is HoldKind.HOST]
+        self._held_by_operators.difference_update(each.name for each in (*holds, *ended))
+        self._held_by_operators.update(each.name for each in holds if each.by != relays.BY)
         for token in changes.tokens:
             if token.host:
                 self._put(token)
@@ -217,7 +224,8 @@ class RelayWatch(Rounds):
         """Return True if anything may start; each transaction asks, on any thread.
 
         After the start, and after the store was away, nothing does before each relay has asked or
-        its host is held for its absence: its guests may neither read nor approve.
+        its host is held for its absence: its guests may neither read nor approve. Nor does anything
+        while more hosts are to be held than at once.
         """
         return not self._awaits
 
@@ -272,12 +280,15 @@ class RelayWatch(Rounds):
                 await self._exchange()
         await self._follow_those_behind()
         terms, at = self._terms, self._time.now()
-        away, back = relays.judge(self.relays.values(), terms, self.has_all, at)
+        judged = [one for one in self.relays.values() if one.host not in self._held_by_operators]
+        away, back = relays.judge(judged, terms, self.has_all, at)
+        is_crowd = len(away) > MAX_AT_ONCE
+        self._awaits = self._awaits or is_crowd
         if away or back:
             await self._follow(away[:MAX_AT_ONCE], back[:MAX_AT_ONCE])
         if self._awaits:
             awaited = (relays.is_awaited(one, terms, at) for one in self.relays.values())
-            self._awaits = len(away) > MAX_AT_ONCE or any(awaited)
+            self._awaits = is_crowd or any(awaited)
 
     async def _follow(self, away: list[tuple[Relay, datetime]], back: list[Relay]) -> None:
         if self._unsaved:
