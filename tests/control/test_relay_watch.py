@@ -240,6 +240,18 @@ def test_hosts_that_operators_hold_delay_no_other_hold_and_no_start() -> None:
     assert replica.relays.relays[held[0]].held_for is not None
 
 
+def test_a_host_is_held_though_the_store_lost_what_its_relay_said_last() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    (host,) = told.crowd(1)
+    replica.look()
+    done(replica.plane.order(lambda unit, _: unit.store.forget_relay(host)))
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert replica.relays.relays[host].held_for is not None
+
+
 def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_then() -> None:
     told = RelayStory()
     told.carry_out("together")
@@ -252,6 +264,8 @@ def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_t
     for host in hosts:
         told.revoke(host)
     told.stored.hear(late)  # as a beat that was under way does
+    done(told.plane.order(relay_watch.hold, late[-1], NOW))  # as a look does
+    told.carry_out("holds")
     for name in "ab":
         told.carry_out("pass 2s")
         told.carry_out(f"look {name}")

@@ -291,8 +291,11 @@ class RelayWatch(Rounds):
             self._awaits = is_crowd or any(awaited)
 
     async def _follow(self, away: list[tuple[Relay, datetime]], back: list[Relay]) -> None:
+        # A host is held for an absence that the store knows of, and a report that was written may
+        # be lost in a crash of the database.
+        self._unsaved.update(relay.host for relay, _ in away)
         if self._unsaved:
-            await self._exchange()  # a host is held for an absence that the store knows of
+            await self._exchange()
         held = [(*each, self._plane.order(hold, *each)) for each in away]
         freed = [(relay.host, self._plane.order(release, relay.host)) for relay in back]
         for relay, since, future in held:
@@ -451,6 +454,8 @@ def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Re
     known = unit.store.relays([relay.host]).get(relay.host)
     if known is None or known.heard_at != relay.heard_at or known.held_for == relay.heard_at:
         return known or relay
+    if not unit.world.tokens_of(relay.host):
+        return relay  # they were revoked a moment ago
     other = _host_hold(unit, relay.host)
     if other is not None and other.by != relays.BY:
         return relay  # an operator holds it: once that is released, this holds it
