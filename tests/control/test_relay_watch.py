@@ -252,6 +252,21 @@ def test_a_host_is_held_though_the_store_lost_what_its_relay_said_last() -> None
     assert replica.relays.relays[host].held_for is not None
 
 
+def test_a_hold_that_the_store_lost_is_made_again() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    (host,) = told.crowd(1)
+    for _ in range(2):
+        replica.look()
+        told.clock.advance(30 * SECOND)
+    done(replica.plane.order(relay_watch.release, host))  # as if it had never been held
+    replica.relays.settle()
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert [each.name for each in told.look_up(lambda reading: reading.holds())] == [host]
+
+
 def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_then() -> None:
     told = RelayStory()
     told.carry_out("together")

@@ -401,7 +401,11 @@ class RelayWatch(Rounds):
             del self._oldest[host], self._of_host[host]
 
     def settle(self) -> None:
-        """Judge no relay before each had time to ask: at the start, and after an outage."""
+        """Judge no relay before each had time to ask: at the start, and after an outage.
+
+        The store is read again: it may have lost a hold that this process remembers.
+        """
+        self._read_to = None
         self._terms = self._terms_since(self._time.now() + SETTLE)
         self._awaits = True
 

@@ -305,7 +305,7 @@ class RelayPlane:
             has_all=self.hub.has_all,
             on_void=self.hub.wake,
         )
-        self.hub.on_change = self.watch.changed
+        self.hub.on_change, self.hub.on_lost = self.watch.changed, self.watch.settle
         saw = replicas.sightings.relay
         self._application = RelayApplication(
             self.hub, self.watch, backend.plane, clock, saw, on_stranger=on_stranger

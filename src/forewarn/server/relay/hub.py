@@ -102,6 +102,8 @@ class RelayHub:
     """True if no other process writes to the store: then this one is never behind."""
     on_change: Callable[[Iterable[str]], None] = lambda _: None
     """Called with the hosts of a change, before their relays are answered."""
+    on_lost: Callable[[], None] = lambda: None
+    """Called once the store may have lost changes."""
     _epoch: str = ""
     _sequence: int = 0
     """The number up to which all changes are known here."""
@@ -146,6 +148,7 @@ class RelayHub:
         """Note that all changes up to this number are known, and answer the relays concerned."""
         if self.epoch() != self._epoch:
             self.begin(sequence)
+            self.on_lost()
             self._concerned.update(dict.fromkeys(self._hosts))
         self._sequence = max(sequence, self._sequence)
         concerned, self._concerned = self._concerned, {}
