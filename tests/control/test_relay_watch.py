@@ -1,6 +1,7 @@
 """Relays that are away: relay_watch.txt, played by replicas on one store at one time."""
 
 import asyncio
+import itertools
 from collections.abc import Iterable
 from contextlib import nullcontext
 
@@ -17,6 +18,7 @@ from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import (
     Changes,
     Drain,
+    HoldKind,
     HostState,
     Refused,
 )
@@ -100,6 +102,15 @@ class RelayStory(ProcessStory):
         heard_at = self.watch.hear(host, version="1", age_seconds=60.0, machines=2, etag="e.1.d")
         self.watch.expect(host, heard_at, elapsed(wait).total_seconds())
 
+    def crowd(self, number: int) -> list[str]:
+        """So many relays ask for their hosts, each with a token."""
+        replica, hosts = self.processes["a"], [f"x{each}" for each in range(number)]
+        for host in hosts:
+            made = new_token(host, f"of {host}", by="ann", at=NOW)
+            done(replica.plane.order(relay_watch.create_token, made))
+            replica.relays.hear(host, version="1", age_seconds=60.0, machines=2, etag="")
+        return hosts
+
     def look(self, fails: str = "") -> None:
         with pytest.raises(StoreUnavailable) if fails else nullcontext():
             self.at.look()
@@ -108,7 +119,10 @@ class RelayStory(ProcessStory):
         assert done(self.plane.order(relay_watch.revoke_tokens, host)) == 1
 
     def use(self, digest: str, host: str) -> None:
-        assert self.watch.host_of(digest) == (None if host == "nothing" else host)
+        token = self.watch.token_of(digest)
+        assert (token.host if token else "nothing") == host
+        if token:
+            self.watch.use(token)
 
     def stall(self, host: str, seconds: str) -> None:
         self.watch.stalled(host, float(seconds))
@@ -178,6 +192,81 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
     assert RelayStory().play("relay_watch.txt", rows)
 
 
+def test_of_many_relays_that_lack_a_change_a_few_are_judged_in_each_round_of_the_loop() -> None:
+    told, asked = RelayStory(), list[str]()
+    watch = told.processes["a"].relays
+    hosts = told.crowd(100)
+    watch.changed(hosts)
+    watch._has_all = lambda host, _: not asked.append(host)  # type: ignore[func-returns-value]
+
+    async def most() -> int:
+        looking, counts = asyncio.ensure_future(watch.look()), [0]
+        while not looking.done():
+            await asyncio.sleep(0)
+            counts.append(len(asked))
+        return max(after - before for before, after in itertools.pairwise(counts))
+
+    assert asyncio.run(most()) <= relay_watch.JUDGED_AT_ONCE
+    assert asked == hosts
+
+
+def test_nothing_starts_while_a_crowd_of_relays_is_away_that_is_not_held_at_once() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    told.crowd(relay_watch.MAX_AT_ONCE + 1)
+    replica.look()
+    assert replica.may_start()
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert not replica.may_start()
+    replica.look()
+    assert replica.may_start()
+
+
+def test_hosts_that_operators_hold_delay_no_other_hold_and_no_start() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    *held, last = told.crowd(relay_watch.MAX_AT_ONCE + 2)
+    for host in held:
+        done(replica.plane.hold(HoldKind.HOST, host, reason="", by="ann", hosts=held))
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert replica.relays.relays[last].held_for is not None
+    assert replica.may_start()
+    done(replica.plane.release(HoldKind.HOST, held[0]))
+    replica.look()
+    assert replica.relays.relays[held[0]].held_for is not None
+
+
+def test_a_host_is_held_though_the_store_lost_what_its_relay_said_last() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    (host,) = told.crowd(1)
+    replica.look()
+    done(replica.plane.order(lambda unit, _: unit.store.forget_relay(host)))
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert replica.relays.relays[host].held_for is not None
+
+
+def test_a_hold_that_the_store_lost_is_made_again() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    told.clock.advance(30 * SECOND)
+    (host,) = told.crowd(1)
+    for _ in range(2):
+        replica.look()
+        told.clock.advance(30 * SECOND)
+    done(replica.plane.order(relay_watch.release, host))  # as if it had never been held
+    replica.relays.settle()
+    told.clock.advance(30 * SECOND)
+    replica.look()
+    assert [each.name for each in told.look_up(lambda reading: reading.holds())] == [host]
+
+
 def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_then() -> None:
     told = RelayStory()
     told.carry_out("together")
@@ -190,6 +279,8 @@ def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_t
     for host in hosts:
         told.revoke(host)
     told.stored.hear(late)  # as a beat that was under way does
+    done(told.plane.order(relay_watch.hold, late[-1], NOW))  # as a look does
+    told.carry_out("holds")
     for name in "ab":
         told.carry_out("pass 2s")
         told.carry_out(f"look {name}")

@@ -30,7 +30,7 @@ from guest.room import answers, get, statuses
 def test_few_connections_at_a_time_have_a_turn_however_many_pipeline(at_once: int) -> None:
     with room.opened() as (plane, _):
         if at_once == 1:  # a round has no time for more
-            plane.connections.fair_queue._monotonic = itertools.count().__next__
+            plane.connections.fair_queue.monotonic = itertools.count().__next__
         loop = plane.connections.loop
         peers = [plane.connect() for _ in range(32)]
         for peer in peers:

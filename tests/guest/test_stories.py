@@ -467,7 +467,7 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "leave": lambda story, name: story.peer(name).abort(),
     "costly": lambda story: setattr(story.plane.connections, "monotonic", Slow()),
     "hang-up": lambda story, name: story.sockets[name].close(),
-    "charge-strangers": lambda story, seconds: story.plane.connections._strangers_of("").charge(
+    "charge-strangers": lambda story, seconds: story.plane.connections._of_strangers[""].charge(
         float(seconds), story.plane.clock.monotonic()
     ),
     "suspend": lambda story: story.plane.connections.suspend(),

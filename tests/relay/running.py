@@ -122,7 +122,7 @@ class Running:
 
 def made(own: HostRelaySettings, clock: SystemClock | None = None) -> Running:
     relay = HostRelay(
-        own,
+        settings=own,
         mint=lambda: "00000000-0000-4000-8000-a3c5e7091b2d",
         chance=lambda: 0.0,
         handed_over=HandedOver(),

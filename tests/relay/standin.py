@@ -28,8 +28,7 @@ Other = Callable[["Request"], Awaitable[Answer | None]]
 class Request:
     def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         self.method = method
-        self.path, _, query = target.partition("?")
-        self.query = dict(part.split("=", 1) for part in query.split("&") if part)
+        self.path, _, self.query = target.partition("?")
         self.headers = headers
         self.body = body
 
@@ -187,7 +186,7 @@ class StandIn:
         etag = request.headers.get("if-none-match", "").strip('"')
         self.etags.append(etag)
         while etag == self.etag:
-            if request.query.get(relay_feed.WAIT) == "0":
+            if request.query == relay_feed.AT_ONCE:
                 return 304, b""
             await self.changed.wait()
         return 200, relay_feed.encode(self.document())

@@ -139,13 +139,14 @@ def held(incarnation: int = 2) -> HostDocuments:
 def test_what_was_written_is_read_with_the_time_until_which_it_was_true(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state")
     assert file.read() is None
-    file.write(held())
+    file.write(held(), 2_000_000.0)
+    assert file.read() == (held(), 2_000_000.0)
     file.touch(1_000_000.0)
     assert file.read() == (held(), 1_000_000.0)
     assert (tmp_path / "state" / cache.FILE_NAME).stat().st_mode & 0o777 == 0o600
     (tmp_path / "state" / f"{cache.FILE_NAME}.new").write_bytes(b"half of it")  # a kill left that
     assert StateFile(tmp_path / "state").read() == file.read()
-    file.write(held(3))
+    file.write(held(3), 1_000_000.0)
     assert (file.read() or [None])[0] == held(3)
     assert [each.name for each in (tmp_path / "state").iterdir()] == [cache.FILE_NAME]
     file.remove()
@@ -163,7 +164,7 @@ def note(number):
 os.fsync = note
 file = StateFile(pathlib.Path(sys.argv[1]) / "state")
 file.lock()
-file.write(HostDocuments(host="h1", etag="e1"))
+file.write(HostDocuments(host="h1", etag="e1"), 0.0)
 file.remove()
 """
 
@@ -176,7 +177,7 @@ def test_what_was_written_or_removed_stays_so_after_a_power_cut(tmp_path: Path) 
 
 def test_a_file_that_is_not_whole_or_of_another_release_is_not_read(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
-    file.write(held())
+    file.write(held(), 1_000_000.0)
     path = tmp_path / cache.FILE_NAME
     whole = path.read_bytes()
     damaged = [whole[:at] for at in range(0, len(whole), 7)]
@@ -195,11 +196,11 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     file = StateFile(tmp_path / "file" / "below")
     (tmp_path / "file").write_text("no folder")
     with pytest.raises((NotADirectoryError, FileExistsError)):
-        file.write(held())
+        file.write(held(), 1_000_000.0)
     file = StateFile(tmp_path)
-    file.write(held())
+    file.write(held(), 1_000_000.0)
     os.mkfifo(tmp_path / f"{cache.FILE_NAME}.new") if hasattr(os, "mkfifo") else None
-    file.write(held(3))  # what another one left there is replaced
+    file.write(held(3), 1_000_000.0)  # what another one left there is replaced
     assert (file.read() or [None])[0] == held(3)
 
 
@@ -216,7 +217,7 @@ def test_a_file_that_can_no_longer_be_written_is_not_believed() -> None:
     # It would have been removed when a later change could not be saved, which guests have read.
     with tempfile.TemporaryDirectory() as made:  # pytest's own folders are for its user alone
         folder = Path(made)
-        StateFile(folder).write(held())
+        StateFile(folder).write(held(), 1_000_000.0)
         (folder / cache.FILE_NAME).chmod(0o444)
         folder.chmod(0o555)
         ran = forked.run(["-c", READ_BY_NOBODY, made])

@@ -25,7 +25,7 @@ from forewarn.control.replicas import SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol.message import Reply
 from forewarn.relay import cache, streams
-from forewarn.relay.cache import REVOKED_SECONDS, HostDocuments, StateFile, StateUnusable
+from forewarn.relay.cache import REVOKED_SECONDS, Freshness, HostDocuments, StateFile, StateUnusable
 from forewarn.relay.forwarding import Forwarding
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings, replica
 from forewarn.relay.streams import ReplicaConnection
@@ -51,13 +51,23 @@ def newer(standin: StandIn, incarnation: int) -> None:
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, hours: int) -> None:
     saved = StateFile(tmp_path / "state")
-    saved.write(HostDocuments(host="h1", etag="e1"))
-    saved.touch(SystemClock().now().timestamp() + hours * 3600)
+    then = SystemClock().now().timestamp() + hours * 3600
+    saved.write(HostDocuments(host="h1", etag="e1"), then)
     nobody = ("http://127.0.0.1:1",)
     relay = made(settings(tmp_path, urls=nobody, max_stale_seconds=60)).relay
     await relay._read_file()
-    assert relay._freshness.age(relay._clock.monotonic()) > 3500
+    assert relay._freshness.age(relay.clock.monotonic()) > 3500
     assert not relay._serves()
+
+
+async def test_documents_that_a_full_disk_took_late_are_no_younger_by_that(tmp_path: Path) -> None:
+    relay = made(settings(tmp_path, urls=("http://127.0.0.1:1",))).relay
+    relay._unsaved = HostDocuments(host="h1", etag="e1")
+    relay._reader.freshness = Freshness(true_until=relay.clock.monotonic() - 3600)
+    await relay._write()
+    relay._reader.freshness = Freshness(true_until=relay.clock.monotonic(), is_true=True)
+    await relay._read_file()
+    assert relay._freshness.age(relay.clock.monotonic()) > 3500
 
 
 class Watched(StateFile):
@@ -73,9 +83,9 @@ class Watched(StateFile):
         assert threading.get_ident() != self._loop  # a disk may hang
         self.done.append(done)
 
-    def write(self, known: HostDocuments) -> None:
+    def write(self, known: HostDocuments, at: float) -> None:
         self.may_write.wait(patience.SECONDS)
-        super().write(known)
+        super().write(known, at)
         self._note("write")
 
     def touch(self, at: float) -> None:
@@ -120,7 +130,7 @@ async def test_nothing_is_forgotten_while_news_after_a_refused_token_is_saved(
         newer(service, 3)
         running.token_file(tmp_path, service.token)
         await reached(lambda: inside._unsaved is not None)
-        inside._beat(inside._clock.monotonic() + 2 * REVOKED_SECONDS)
+        inside._beat(inside.clock.monotonic() + 2 * REVOKED_SECONDS)
         file.may_write.set()
         await reached(lambda: relay.heard)
         assert await relay.incarnation() == "3"
@@ -205,7 +215,7 @@ async def test_a_proxy_that_hangs_up_is_not_asked_as_fast_as_it_answers(tmp_path
         waits: list[bool] = []
 
         async def note(request: Request) -> None:
-            waits.append(relay_feed.WAIT not in request.query)
+            waits.append(request.query != relay_feed.AT_ONCE)
 
         service.other, service.hangs_up = note, True
         for number in range(1, 4):

@@ -132,8 +132,8 @@ class RelayExchanges(Exchanges):
         _, of_host, host = name.partition("/")
         if of_host and host not in self._tokens:
             self._tokens[host] = self.services[""].token(host)
-        token = self._tokens[host] if of_host else self.spelled(name.removeprefix("relay"))
-        kind = Client if name.startswith("looks") else RelayClient
+        kind, says = (Client, "looks") if name.startswith("looks") else (RelayClient, "relay")
+        token = self._tokens[host] if of_host else self.spelled(name.removeprefix(says))
         return self.clients.setdefault(who, kind(service.relays, token))
 
     def waits(self, replica: str = "") -> None:

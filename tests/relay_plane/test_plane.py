@@ -69,7 +69,6 @@ def play(story: RelayExchanges, name: str, rows: Rows) -> int:
         "too-many-ids": ["X"] * (relay_feed.MAX_EVENT_IDS + 1),
         "too-many-scopes": ["web"] * (relay_feed.MAX_SCOPES + 1),
         "too-many-sightings": [sighting] * (relay_feed.MAX_SIGHTINGS + 1),
-        "parameters": "&".join(["wait=1"] * 99),
         "immense": 1e300,
         "long": 1e11,
         "itself": '{"version":"1.2","machines":1}',

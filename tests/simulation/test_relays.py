@@ -30,6 +30,9 @@ class TownWithRelays(Town):
         self.away: dict[str, datetime] = {}
         """Since when the relays of hosts have been away."""
         super().__init__(*given, **named)
+        for host in self.hosts:
+            made = relays.new_token(host, f"of {host}", by="ann", at=self.now)
+            self.plane.order(relay_watch.create_token, made).result()
 
     def weighted(self) -> list[Callable[[], None]]:
         own = [self.relay_goes] * 5 + [self.relay_returns] * 5 + [self.relay_stalls]

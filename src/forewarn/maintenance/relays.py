@@ -28,9 +28,6 @@ HEARSAY: Final = timedelta(seconds=6)
 """The additional delay where another replica heard the relay last: that one writes it down within
 two seconds and this one reads it within two, if both have their turns."""
 
-MAX_TOKENS: Final = 2
-"""The most valid tokens of a host: the one that is used, and the one that replaces it."""
-
 
 class Relay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The latest report of a host's relay, from whichever replica heard it."""

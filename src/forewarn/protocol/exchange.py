@@ -91,9 +91,8 @@ def read_target(target: bytes) -> Target | None:
 
     Each segment is percent-decoded by itself, so an encoded slash never separates segments.
     """
-    if len(target) <= MAX_REMEMBERED_TARGET_BYTES:
-        return _remembered(target)
-    return _read_target(target)
+    is_short = len(target) <= MAX_REMEMBERED_TARGET_BYTES
+    return _remembered(target) if is_short else _read_target(target)
 
 
 def _read_target(target: bytes) -> Target | None:

@@ -7,11 +7,9 @@ The content of each version is in `versions`, and the order of the rules is the 
 in `exchange.judge`. The descriptions of events are in `maintenance.planner`.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 import msgspec
-
-Standing: TypeAlias = Literal["D", "C", "K", "O"]
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -20,7 +18,7 @@ class Refusal(msgspec.Struct, frozen=True):
     status: int
     text: str
     """The error's text, with the facts of the case in braces."""
-    standing: Standing = "O"
+    standing: Literal["D", "C", "K", "O"] = "O"
     code: str = ""
     """The code of an OAuth error (RFC 6749) that the text describes; `""` for other errors."""
     is_plain: bool = False

@@ -173,19 +173,13 @@ class StateUnusable(Exception):  # noqa: N818 - a state of the file, not a mista
     """The file or its folder cannot be used; the message is one line for the operator."""
 
 
-class SavedFormat(msgspec.Struct, frozen=True):
-    """The format of a file, whatever else is in it."""
+class SavedDocuments(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file."""
 
     format: int
-
-
-class SavedDocuments(SavedFormat, frozen=True, kw_only=True):
-    """A file of this format."""
-
     known: HostDocuments
 
 
-_read_format = relay_feed.reader(msgspec.json.Decoder(SavedFormat))
 _read_saved = relay_feed.reader(msgspec.json.Decoder(SavedDocuments))
 
 
@@ -232,14 +226,18 @@ class StateFile:
         except OSError as error:
             raise StateUnusable(f"{self._path} cannot be used: {error.strerror}") from error
         try:
-            if _read_format(data).format != FORMAT or len(data) > MAX_FILE_BYTES:
-                raise StateUnusable(f"{self._path} was not written by a relay of this release")
-            return _read_saved(data).known, at
+            saved = _read_saved(data)
         except Unreadable as error:
             raise StateUnusable(f"{self._path} is damaged: {error}") from error
+        if saved.format != FORMAT or len(data) > MAX_FILE_BYTES:
+            raise StateUnusable(f"{self._path} was not written by a relay of this release")
+        return saved.known, at
 
-    def write(self, known: HostDocuments) -> None:
-        """Replace the file, mode 0600, by one with these documents; OSError if that fails."""
+    def write(self, known: HostDocuments, at: float) -> None:
+        """Replace the file, mode 0600, by one with these documents; OSError if that fails.
+
+        They were true at that time, in seconds since 1970.
+        """
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._path.with_name(FILE_NAME + ".new")
         new.unlink(missing_ok=True)
@@ -248,6 +246,7 @@ class StateFile:
             with os.fdopen(handle, "wb") as file:
                 file.write(relay_feed.encode(SavedDocuments(format=FORMAT, known=known)))
                 file.flush()
+                os.utime(new, (at, at))
                 os.fsync(file.fileno())
             new.replace(self._path)
             self._sync()

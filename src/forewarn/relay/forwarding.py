@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -74,42 +74,34 @@ class _Arrival:
             self.known.set_result(None)
 
 
+@dataclass(eq=False, repr=False)
 class Forwarding:
-    """Asks the service for the guest plane; used on the event loop alone.
+    """Asks the service for the guest plane; used on the event loop alone."""
 
-    `age` returns the age of a time of the service, in real seconds, and `sighting` the latest
-    requests of a machine to the relay.
-    """
-
-    def __init__(
-        self,
-        asked: Upstream,
-        age: Callable[[datetime], float],
-        sighting: model.Sightings,
-        clock: Clock,
-    ) -> None:
-        self._upstream = asked
-        self._age = age
-        self._sighting = sighting
-        self._clock = clock
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._claims: dict[tuple[str, str], _Arrival] = {}
-        """By listener and address, the oldest first."""
-        self._claim_at = 0.0
-        self._found: dict[tuple[str, str], None] = {}
-        """Listeners and addresses of machines that were claimed: one replica knows of each."""
-        self.approvals: Counter[str] = Counter()
-        """The number of approvals with each outcome: `approved`, or an ErrorCode."""
+    upstream: Upstream
+    age: Callable[[datetime], float]
+    """Returns the age of a time of the service, in real seconds."""
+    sighting: model.Sightings
+    """Returns the latest requests of a machine to the relay."""
+    clock: Clock
+    approvals: Counter[str] = field(default_factory=Counter)
+    """The number of approvals with each outcome: `approved`, or an ErrorCode."""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _claims: dict[tuple[str, str], _Arrival] = field(default_factory=dict)
+    """By listener and address, the oldest first."""
+    _claim_at: float = 0.0
+    _found: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Listeners and addresses of machines that were claimed: one replica knows of each."""
 
     # What the guest plane asks.
 
     def approve(
         self, scope: str, event_ids: Sequence[str], *, by: str, address: str
     ) -> "Future[None]":
-        """Approve events for a machine at the service, as `GuestApprovals` says."""
+        """Approve events for a machine at the service, as `GuestBackend` says."""
         del scope  # the service knows it by the machine
         machine = model.key(by)
-        seen = self._sighting(machine)
+        seen = self.sighting(machine)
         approval = GuestApproval(
             machine=machine,
             address=address,
@@ -160,7 +152,7 @@ class Forwarding:
                 raise Refused(ErrorCode.NOT_FOUND, message, event_id=event_id)
 
         def aged() -> bytes:
-            age = 0.0 if seen is None else max(0.0, self._age(seen.asked_at))
+            age = 0.0 if seen is None else max(0.0, self.age(seen.asked_at))
             return relay_feed.encode(replace(approval, age_seconds=age))
 
         reply = await self._ask(relay_feed.APPROVALS_PATH, aged, APPROVAL_SECONDS)
@@ -177,7 +169,7 @@ class Forwarding:
 
     async def _ask(self, path: str, body: Body, seconds: float) -> Reply:
         try:
-            return await self._upstream.ask(path, body, seconds, each_seconds=REPLICA_SECONDS)
+            return await self.upstream.ask(path, body, seconds, each_seconds=REPLICA_SECONDS)
         except UpstreamFailed as error:
             if error.maybe_done:
                 raise OutcomeUnknown(str(error)) from error
@@ -193,7 +185,7 @@ class Forwarding:
         Where it knows of none, somebody else may have moved one here, as fleet sync sees a moment
         later: that is awaited as long.
         """
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         key = source.listener, source.address
         while self._claims and next(iter(self._claims.values())).until <= now:
             del self._claims[next(iter(self._claims))]
@@ -205,13 +197,9 @@ class Forwarding:
             claim = self._claims[key] = _Arrival(
                 now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS)
             )
-            self._start(self._settle_in_time(claim))
+            asyncio.get_running_loop().call_later(REPLICA_SECONDS, claim.settle)
             self._start(self._claim(key))
         return None if claim.known.done() else claim.known
-
-    async def _settle_in_time(self, claim: _Arrival) -> None:
-        await self._clock.wait(REPLICA_SECONDS, asyncio.Event())
-        claim.settle()
 
     async def claim_again(self) -> None:
         """Claim at another replica the addresses claimed here: claims die with their replica.
@@ -229,7 +217,7 @@ class Forwarding:
         """Claim a moving machine, at this listener and address, for this host at the service."""
         asked = UnknownCaller(listener=key[0], address=key[1])
         try:
-            reply = await self._upstream.ask(
+            reply = await self.upstream.ask(
                 relay_feed.UNKNOWN_PATH,
                 partial(relay_feed.encode, asked),
                 REPLICA_SECONDS,
@@ -279,7 +267,7 @@ class Forwarding:
             [
                 AgedSighting(
                     machine=machine,
-                    age_seconds=max(0.0, self._age(each.asked_at)),
+                    age_seconds=max(0.0, self.age(each.asked_at)),
                     version=each.version,
                     agent=each.agent,
                     reason=each.reason,
@@ -294,7 +282,7 @@ class Forwarding:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        self._upstream.close()
+        self.upstream.close()
 
 
 def _error(reply: Reply) -> Exception:

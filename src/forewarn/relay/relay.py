@@ -8,6 +8,7 @@ time.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -178,64 +179,64 @@ class GuestClock:
         return own if abs((time - own).total_seconds()) < CLOCKS_AGREE_SECONDS else time
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HostRelay:
     """The whole relay without the process around it; made and used on the event loop."""
 
-    def __init__(
-        self,
-        settings: HostRelaySettings,
-        *,
-        mint: Callable[[], str],
-        chance: Callable[[], float],
-        handed_over: HandedOver,
-        clock: SystemClock,
-    ) -> None:
-        self._settings = settings
-        self._mint = mint
-        self._handed_over = handed_over
-        self._clock = clock
+    settings: HostRelaySettings
+    mint: Callable[[], str]
+    chance: Callable[[], float]
+    handed_over: HandedOver
+    clock: SystemClock
+    on_beat: Callable[[float], None] = lambda _: None
+    """Called with each beat and the monotonic time: the process tells systemd of itself."""
+    _stalls: tuple[notice.Stall, ...] = notice.NO_STALLS
+    _stalled: float = 0.0
+    _unreported: float = 0.0
+    _held: HostDocuments | None = None
+    _guests: GuestPlane | None = None
+    _known: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_open: bool = False
+    _is_suspended: bool = False
+    _unsaved: HostDocuments | None = None
+    _taken_at: float = 0.0
+    """When the latest document came, in seconds since 1970."""
+    _saved: bool = True
+    _save_at: float = 0.0
+    _touch_at: float = 0.0
+    _saving: asyncio.Task[None] | None = None
+    _telling: asyncio.Task[None] | None = None
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _beats: int = 0
+
+    def __post_init__(self) -> None:
+        """Make the parts that depend on these."""
+        clock, settings = self.clock, self.settings.upstream
+        began = clock.now(), clock.monotonic()
         self._began = self._alive = clock.monotonic()
         self._started_at = clock.now().timestamp()
-        self._stalls = notice.NO_STALLS
-        self._stalled = self._unreported = 0.0
-        self._file = StateFile(Path(settings.state.folder))
-        asked = Upstream(
-            tuple(map(replica, settings.upstream.urls)),
-            Credentials(settings.upstream),
+        self._file = StateFile(Path(self.settings.state.folder))
+        self._upstream = Upstream(
+            tuple(map(replica, settings.urls)),
+            Credentials(settings),
             relay_feed.MAX_HOST_BYTES,
+            first=int(self.chance() * len(settings.urls)),
         )
-        asked.first = int(chance() * len(asked.replicas))
         self._wall = GuestClock(clock, lambda: self._reader.service_time)
-        began = clock.now(), clock.monotonic()
         # The time of requests: of what the service's clock is set to, their ages know nothing.
         self._steady = GuestClock(clock, lambda: began)
-        self._forwarding = Forwarding(asked, self._age, self._sighting, clock)
-        self._upstream = asked
+        self._forwarding = Forwarding(self._upstream, self._age, self._sighting, clock)
         self._reader = HostReader(
-            asked,
+            upstream=self._upstream,
             etag=lambda: self._held.etag if self._held is not None else "",
             state=self._state,
             take=self._take,
             told=self._reported,
             before=self._forwarding.claim_again,
-            chance=chance,
+            chance=self.chance,
             clock=clock,
         )
-        self._held: HostDocuments | None = None
-        self._guests: GuestPlane | None = None
         self._seen = SharedSightings(self._sighting, beats=SIGHTING_BEATS)
-        self._known = asyncio.Event()
-        self._is_open = False
-        self._is_suspended = False
-        self._unsaved: HostDocuments | None = None
-        self._saved = True
-        self._save_at = self._touch_at = 0.0
-        self._saving: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._beats = 0
-        self.on_beat: Callable[[float], None] = lambda _: None
-        """Is called with each beat and the monotonic time: the process tells systemd of itself."""
 
     # Start and stop.
 
@@ -325,17 +326,17 @@ class HostRelay:
 
     def _plane(self, rules: GuestRules) -> GuestPlane:
         return GuestPlane(
-            listeners=self._settings.guest.listener,
-            limits=self._settings.guest,
+            listeners=self.settings.guest.listener,
+            limits=self.settings.guest,
             rules=rules,
             backend=self._forwarding,
             time=self._wall,
             wall=self._wall,
             request_time=self._steady,
             on_turn=self._turn,
-            mint=self._mint,
-            handed_over=self._handed_over,
-            age=lambda: self._freshness.shown_age(self._clock.monotonic()),
+            mint=self.mint,
+            handed_over=self.handed_over,
+            age=lambda: self._freshness.shown_age(self.clock.monotonic()),
         )
 
     # What it knows.
@@ -394,10 +395,10 @@ class HostRelay:
 
     async def _beat_on(self) -> None:
         while True:
-            self._turn(self._clock.monotonic())
+            self._turn(self.clock.monotonic())
             self._beat(self._alive)
             self.on_beat(self._alive)
-            await self._clock.wait(BEAT_SECONDS, asyncio.Event())
+            await self.clock.wait(BEAT_SECONDS, asyncio.Event())
 
     def _beat(self, now: float) -> None:
         self._beats += 1
@@ -426,8 +427,8 @@ class HostRelay:
             self._telling = asyncio.create_task(self._forwarding.tell(self._seen))
 
     def _serves(self) -> bool:
-        now = self._clock.monotonic()
-        limit = self._settings.upstream.max_stale_seconds
+        now = self.clock.monotonic()
+        limit = self.settings.upstream.max_stale_seconds
         return self._held is not None and self._freshness.serves(now, limit)
 
     def _suspend_or_resume(self) -> None:
@@ -441,7 +442,7 @@ class HostRelay:
             return
         guests.suspend()
         if self._held is not None:
-            limit = self._settings.upstream.max_stale_seconds
+            limit = self.settings.upstream.max_stale_seconds
             _log.error("guests are not answered: no replica answered for too long", seconds=limit)
 
     def _forget(self) -> None:
@@ -476,15 +477,15 @@ class HostRelay:
             return
         self._held, at = found
         # A file of the future: the clock was set back, by so much at least.
-        age = abs(self._clock.now().timestamp() - at)
-        self._reader.freshness = Freshness(true_until=self._clock.monotonic() - age)
+        age = abs(self.clock.now().timestamp() - at)
+        self._reader.freshness = Freshness(true_until=self.clock.monotonic() - age)
         self._known.set()
 
     async def _save(self, known: HostDocuments) -> None:
         """Save the next documents of guests; guests get them even if that is not possible."""
         if self._saving is not None:
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
-        self._unsaved = known
+        self._unsaved, self._taken_at = known, self.clock.now().timestamp()
         if not _runs(self._saving):
             self._saving = asyncio.create_task(self._write())
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
@@ -496,7 +497,7 @@ class HostRelay:
         if known is None:
             return
         try:
-            await asyncio.to_thread(self._file.write, known)
+            await asyncio.to_thread(self._file.write, known, max(self._taken_at, self._true_at()))
         except OSError as error:
             self._cannot_save(error.strerror or str(error))
             # No start is to show guests something older than what they have read.
@@ -531,19 +532,21 @@ class HostRelay:
             _log.error("the documents on the disk are too old, and stay there", why=error.strerror)
 
     async def _touch(self) -> None:
-        age = self._freshness.age(self._clock.monotonic())
         if self._held is not None and self._unsaved is None:
-            await asyncio.to_thread(self._file.touch, self._clock.now().timestamp() - age)
+            await asyncio.to_thread(self._file.touch, self._true_at())
+
+    def _true_at(self) -> float:
+        """Return when the documents were the service's last, in seconds since 1970."""
+        return self.clock.now().timestamp() - self._freshness.age(self.clock.monotonic())
 
     # What it shows.
 
     def _state(self) -> RelayState:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         return RelayState(
             version=__version__,
             age_seconds=round(now - self._began, 1),
             machines=0 if self._held is None else len(self._held.machines),
-            stale_seconds=round(self._freshness.age(now), 1),
             stalled_seconds=round(self._unreported, 1),
         )
 
@@ -552,7 +555,7 @@ class HostRelay:
 
     def status(self, process: int) -> RelayStatus:
         """Return the relay's status."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         known = self._held
         return RelayStatus(
             version=__version__,

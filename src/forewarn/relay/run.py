@@ -104,7 +104,11 @@ async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:
     loop = asyncio.get_running_loop()
     notifier = systemd.Notifier(os.environ)
     relay = HostRelay(
-        own, mint=process.mint, chance=random.random, handed_over=handed_over, clock=SystemClock()
+        settings=own,
+        mint=process.mint,
+        chance=random.random,
+        handed_over=handed_over,
+        clock=SystemClock(),
     )
     if os.name == "posix" and not sys.stderr.isatty():
         loop.add_signal_handler(signal.SIGHUP, partial(_reload, relay))
@@ -201,9 +205,7 @@ def _pages(
 ) -> Callable[[str, bool], status_port.Page | None]:
     def page(path: str, own: bool) -> status_port.Page | None:  # noqa: FBT001 - a callback
         del own
-        if path not in {"/readyz", "/healthz", "/status", "/metrics"}:
-            return None
-        answer: Future[status_port.Page] = Future()
+        answer: Future[status_port.Page | None] = Future()
         try:
             loop.call_soon_threadsafe(lambda: answer.set_result(_page(path, relay)))
             return answer.result(PAGE_SECONDS)
@@ -213,7 +215,7 @@ def _pages(
     return page
 
 
-def _page(path: str, relay: HostRelay) -> status_port.Page:
+def _page(path: str, relay: HostRelay) -> status_port.Page | None:
     status = relay.status(os.getpid())
     match path:
         case "/metrics":
@@ -222,7 +224,9 @@ def _page(path: str, relay: HostRelay) -> status_port.Page:
             return 200, JSON, msgspec.json.encode(status)
         case "/healthz":
             return 200, TEXT, b"ok\n"
-    return (200 if status.serving else 503), TEXT, f"{status.line()}\n".encode()
+        case "/readyz":
+            return (200 if status.serving else 503), TEXT, f"{status.line()}\n".encode()
+    return None
 
 
 def check(own: HostRelaySettings) -> int:

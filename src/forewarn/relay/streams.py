@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from forewarn import clock
@@ -21,24 +22,17 @@ MAX_ADDRESSES: Final = 8
 _TCP: Final = socket.SOCK_STREAM
 
 
+@dataclass(eq=False, repr=False)
 class ReplicaConnection:
     """One connection to a replica; one request at a time, on the loop that made it."""
 
-    def __init__(
-        self,
-        replica: ReplicaAddress,
-        context: "ssl.SSLContext | None",
-        exchange: transport.HttpExchange,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self.replica = replica
-        self.context = context
-        """The context that encrypts it; None for plain HTTP."""
-        self.idle_since = 0.0
-        self._exchange = exchange
-        self._reader = reader
-        self._writer = writer
+    replica: ReplicaAddress
+    context: "ssl.SSLContext | None"
+    """The context that encrypts it; None for plain HTTP."""
+    _exchange: transport.HttpExchange
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    idle_since: float = 0.0
 
     @property
     def is_open(self) -> bool:

@@ -283,54 +283,45 @@ class TokenRefused(UpstreamFailed):
     """The replica does not accept this host's token."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HostReader:
-    """Asks for the host; lives on the event loop.
+    """Asks for the host; lives on the event loop."""
 
-    `etag` returns that of the relay's documents, `""` for none, and `take` takes a document over.
-    `told` is called with a state that the service has received. `before` is awaited before the
-    first request of each connection.
-    """
+    upstream: Upstream
+    etag: Callable[[], str]
+    """Returns that of the relay's documents, `""` for none."""
+    state: Callable[[], RelayState]
+    take: Callable[[str, HostDocument], Awaitable[None]]
+    """Takes a document over."""
+    told: Callable[[RelayState], None]
+    """Called with a state that the service has received."""
+    before: Callable[[], Awaitable[None]]
+    """Awaited before the first request of each connection."""
+    chance: Callable[[], float]
+    clock: Clock
+    freshness: Freshness = field(init=False)
+    service_time: tuple[datetime, float] | None = None
+    """The service's latest time of day, and when it came by the monotonic clock."""
+    trouble: str = ""
+    """The reason why no replica is connected, for people; `""` while one is."""
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a replica has answered, or none of them did."""
+    rounds_failed: int = 0
+    """The number of rounds in a row without an answer."""
+    failures: int = 0
+    answers: int = 0
+    _connection: ReplicaConnection | None = None
+    _asks_again: bool = False
+    _at_once: bool = True
+    """The next answer is to come at once: nobody has answered since something failed, so it shows
+    that the service knows us, and that it is there."""
+    _asked_at: float = 0.0
+    _log: LimitLog = field(default_factory=LimitLog)
+    _refusals: int = 0
 
-    def __init__(
-        self,
-        asked: Upstream,
-        *,
-        etag: Callable[[], str],
-        state: Callable[[], RelayState],
-        take: Callable[[str, HostDocument], Awaitable[None]],
-        told: Callable[[RelayState], None],
-        before: Callable[[], Awaitable[None]],
-        chance: Callable[[], float],
-        clock: Clock,
-    ) -> None:
-        self._upstream = asked
-        self._etag = etag
-        self._state = state
-        self._take = take
-        self._told = told
-        self._before = before
-        self._chance = chance
-        self._clock = clock
-        self._monotonic = clock.monotonic
-        self._connection: ReplicaConnection | None = None
-        self._asks_again = False
-        self._at_once = True
-        """The next answer is to come at once: nobody has answered since something failed, so it
-        shows that the service knows us, and that it is there."""
-        self._asked_at = 0.0
-        self._log = LimitLog()
-        self._refusals = 0
-        self.freshness = Freshness(true_until=clock.monotonic())
-        self.service_time: tuple[datetime, float] | None = None
-        """The service's latest time of day, and when it came by the monotonic clock."""
-        self.trouble = ""
-        """The reason why no replica is connected, for people; `""` while one is."""
-        self.tried = asyncio.Event()
-        """Set once a replica has answered, or none of them did."""
-        self.rounds_failed = 0
-        """The number of rounds in a row without an answer."""
-        self.failures = 0
-        self.answers = 0
+    def __post_init__(self) -> None:
+        """Begin without documents."""
+        self.freshness = Freshness(true_until=self.clock.monotonic())
 
     async def run(self) -> None:
         """Ask until it is cancelled."""
@@ -346,28 +337,28 @@ class HostReader:
                     continue
                 failed = 1 if self.answers > heard else failed + 1
                 self._fail(error)
-                self._upstream.pass_over()
-            if failed >= len(self._upstream.replicas):
+                self.upstream.pass_over()
+            if failed >= len(self.upstream.replicas):
                 failed = 0
                 await self._pause()
 
     async def _pause(self) -> None:
-        now = self._monotonic()
+        now = self.clock.monotonic()
         if self._refusals:
             self.freshness = self.freshness.refused(now)
         self._refusals = 0
         self.tried.set()
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.rounds_failed, 10))
         self.rounds_failed += 1
-        await self._clock.wait(longest * (1 + self._chance()) / 2, asyncio.Event())
+        await self.clock.wait(longest * (1 + self.chance()) / 2, asyncio.Event())
 
     def _fail(self, error: Exception) -> None:
-        now = self._monotonic()
+        now = self.clock.monotonic()
         self.failures += 1
         is_dark = not isinstance(error, TimeoutError)  # that is our own limit for the answer
         self.freshness = self.freshness.lost(now, self._asked_at, is_dark=is_dark)
         self._refusals += isinstance(error, TokenRefused)
-        where = str(self._upstream.now_first)
+        where = str(self.upstream.now_first)
         why = spoken(error)
         self.trouble = f"{where}: {why}"
         what = "cannot take" if isinstance(error, DocumentRefused) else "cannot read"
@@ -375,21 +366,21 @@ class HostReader:
 
     async def _read_on(self) -> None:
         """Ask the replica that is first until it fails."""
-        began = self._monotonic()
+        began = self.clock.monotonic()
         try:
-            connection = await self._upstream.connect(self._upstream.now_first)
+            connection = await self.upstream.connect(self.upstream.now_first)
         except UpstreamFailed:  # nothing was heard while it tried
-            self.freshness = self.freshness.lost(self._monotonic(), began, is_dark=False)
+            self.freshness = self.freshness.lost(self.clock.monotonic(), began, is_dark=False)
             raise
         self._connection = connection
         try:
-            await self._before()
+            await self.before()
             # At least once: one that has ended by now must fail, or nothing would pause.
             while True:
                 await self._ask(connection)
                 # Behind some proxies each connection has one answer: the next one waits all the
                 # same, or a thousand relays would ask as fast as they can.
-                self._at_once = not self._upstream.is_current(connection)
+                self._at_once = not self.upstream.is_current(connection)
                 if self._at_once or not connection.is_open:
                     break
         finally:
@@ -397,40 +388,40 @@ class HostReader:
             self._connection = None
 
     async def _ask(self, connection: ReplicaConnection) -> None:
-        etag, state = self._etag(), self._state()
-        asked = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if self._at_once else "")
+        etag, state = self.etag(), self.state()
+        asked = relay_feed.HOST_PATH + (f"?{relay_feed.AT_ONCE}" if self._at_once else "")
         has = ((b"If-None-Match", f'"{etag}"'.encode("ascii")),) if etag else ()
-        self._asked_at = self._monotonic()
+        self._asked_at = self.clock.monotonic()
         async with asyncio.timeout(FIRST_SECONDS if self._at_once else ANSWER_SECONDS):
             reply = await connection.ask(
                 b"GET",
                 asked,
                 (
-                    *self._upstream.credentials.headers,
+                    *self.upstream.credentials.headers,
                     *has,
                     (relay_feed.STATE_HEADER.encode(), relay_feed.encode(state)),
                 ),
             )
         found = document_of(reply)
         if (sent := session.server_time(reply, relay_feed.TIME_HEADER)) is not None:
-            self.service_time = sent, self._monotonic()
+            self.service_time = sent, self.clock.monotonic()
         if found is not None:
             # The token is taken, and nothing may be forgotten while what comes next is saved.
             self.freshness = self.freshness.accepted()
-            await self._take(*found)
+            await self.take(*found)
         self._heard(state)
 
     def _heard(self, state: RelayState) -> None:
-        now = self._monotonic()
+        now = self.clock.monotonic()
         was_true = self.freshness.is_true
         if not was_true:
             _log.info(
                 "the service answers",
-                replica=str(self._upstream.now_first),
+                replica=str(self.upstream.now_first),
                 after_seconds=round(self.freshness.age(now), 1),
             )
         self.freshness = self.freshness.heard(now)
-        self._told(state)
+        self.told(state)
         self.answers += 1
         self.trouble = ""
         self._refusals = self.rounds_failed = 0
@@ -441,7 +432,7 @@ class HostReader:
 
         The documents of then are certain until `true_until`.
         """
-        self.freshness = self.freshness.lost(self._monotonic(), true_until, is_dark=False)
+        self.freshness = self.freshness.lost(self.clock.monotonic(), true_until, is_dark=False)
         if self._connection is not None:
             self._asks_again = True
             self._connection.close()

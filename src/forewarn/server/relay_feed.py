@@ -31,9 +31,9 @@ SIGHTINGS_PATH: Final = "/v1/relay/sightings"
 REQUESTS_PATH: Final = "/v1/relay/requests"
 UNKNOWN_PATH: Final = "/v1/relay/unknown"
 
-WAIT: Final = "wait"
-"""The query parameter of HOST_PATH that is `0` where the answer is to come at once: a relay asks so
-first on each connection, to test it."""
+AT_ONCE: Final = "wait=0"
+"""The query of HOST_PATH where the answer is to come at once: a relay asks so first on each
+connection, to test it."""
 
 STATE_HEADER: Final = "forewarn-relay"
 """The request header of HOST_PATH with a RelayState, as JSON in one line. Without it somebody only
@@ -133,8 +133,6 @@ class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     age_seconds: Seconds = 0.0
     """The time since its start."""
     machines: Count = 0
-    stale_seconds: Seconds = 0.0
-    """The time for which it had not heard of the service before this request."""
     stalled_seconds: Seconds = 0.0
     """The time by which the notices of its host must move later: for so long its guests got no
     answer, by the service's own rule (`notice.end_gap`), since its last request."""

@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         polls = shared.polls
         poll = self._poll
-        if poll is None or poll.generation != polls.generation or poll.data != data:
+        if poll is None or poll.generation != polls.generation or poll.known.data != data:
             poll = self._poll = polls.find(self.source, data)
             if poll is None:
                 return False
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
             return False
         shared.event_answers[poll.status] += 1
         self._transport.write(answer)
-        if poll.is_last:
+        if poll.known.is_last:
             self._close(lingers=False)
         elif self._choked:
             self._settle_down(restarted=True)
@@ -382,7 +382,8 @@ class Connection(asyncio.Protocol):
         admitted = shared.endpoint.admit(head.request, self.source)
         if isinstance(admitted, DelayedAnswer):
             self._pending = admitted
-            admitted.add_done_callback(self._arrival_is_known)
+            loop = shared.loop
+            admitted.add_done_callback(lambda done: loop.call_soon(self._admit_again, done))
             return False
         if isinstance(admitted, Reply):
             # Nobody knows whether a body still comes, and a stranger is not to keep its place.
@@ -488,7 +489,8 @@ class Connection(asyncio.Protocol):
             self._approve(outcome)
         else:
             self._pending = outcome
-            outcome.add_done_callback(self._delayed_is_done)
+            loop = self._shared.loop
+            outcome.add_done_callback(lambda done: loop.call_soon(self._give_delayed, done))
 
     def _let_wait(self, poll: LongPoll) -> None:
         shared, limits = self._shared, self._shared.limits
@@ -592,18 +594,12 @@ class Connection(asyncio.Protocol):
         shared.fair_queue.submitted(account, request.entries, size)
         submitted.add_done_callback(come_back)
 
-    def _delayed_is_done(self, delayed: "Future[Any]") -> None:
-        self._shared.loop.call_soon(self._give_delayed, delayed)
-
     def _give_delayed(self, delayed: "Future[Any]") -> None:
         if self._pending is delayed:
             self._pending = None
             # Judged now: a change between that and the wait would not wake it.
             self._give(delayed.result(timeout=0)())
             self._carry_on()
-
-    def _arrival_is_known(self, delayed: "Future[Any]") -> None:
-        self._shared.loop.call_soon(self._admit_again, delayed)
 
     def _admit_again(self, delayed: "Future[Any] | TappedRequest") -> None:
         if self._pending is delayed:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final
@@ -165,13 +166,14 @@ class Connections:
     """Those of them that have no transport yet."""
     _strangers: int = 0
     _all_guests: Account = field(default_factory=lambda: Account(share=TOTAL_SHARE))
-    _of_strangers: dict[str, Account] = field(default_factory=dict)
-    _accounts: dict[Hashable, Account] = field(default_factory=dict)
     _emptied: asyncio.Future[None] | None = None
     _sweeping: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
         """Make the parts that depend on these."""
+        everybody = self._all_guests
+        self._accounts = defaultdict[Hashable, Account](lambda: Account(everybody))
+        self._of_strangers = defaultdict[str, Account](lambda: Account(everybody, STRANGERS_SHARE))
         self.event_answers = self.counters.answers[EVENTS]
         self.long_polls = LongPolls(self.endpoint, self.loop)
         self.fair_queue = FairQueue(self.loop.call_soon, self.monotonic)
@@ -236,16 +238,16 @@ class Connections:
         # Where many machines share an address, who asks is known by its requests alone, and then
         # counts: see `attribute`.
         network = self.endpoint.registry.network(source)
-        account = connection.account = self._account((source.listener, network))
+        account = connection.account = self._accounts[(source.listener, network)]
         if not source.is_shared:
             now = self.monotonic()
             self.on_turn(now)
             account.group = self._all_guests
             account.free_at = max(account.free_at, now) + ACCEPT_SECONDS / GUEST_SHARE
             self.count_connections(connection)
-            if self.endpoint.is_stranger(source):
+            if self.endpoint.registry.at(source) is None:
                 connection.is_stranger = True
-                account.group = self._strangers_of(source.listener)
+                account.group = self._of_strangers[source.listener]
                 account.group.charge(ACCEPT_SECONDS, now)
         reason = self._limit_reached(connection)
         if reason is None:
@@ -277,7 +279,7 @@ class Connections:
         if connection.is_stranger and (
             self._strangers >= limits.stranger_connections
             # Their share is used up: their requests are not parsed.
-            or self._strangers_of(connection.source.listener).is_greedy(self.monotonic())
+            or self._of_strangers[connection.source.listener].is_greedy(self.monotonic())
         ):
             return Reason.CONNECTIONS_OF_STRANGERS
         return None
@@ -303,7 +305,7 @@ class Connections:
 
     def attribute(self, connection: Connection, machine_key: str) -> bool:
         """Count a connection for its machine; return True if that may have so many."""
-        account = self._account(machine_key)
+        account = self._accounts[machine_key]
         if account is not connection.account:
             connection.account.connections -= 1
             account.connections += 1
@@ -312,18 +314,6 @@ class Connections:
             return True
         self.turn_away(connection, Reason.CONNECTIONS_OF_ADDRESS)
         return False
-
-    def _account(self, key: Hashable) -> Account:
-        account = self._accounts.get(key)
-        if account is None:
-            account = self._accounts[key] = Account(self._all_guests)
-        return account
-
-    def _strangers_of(self, listener: str) -> Account:
-        account = self._of_strangers.get(listener)
-        if account is None:
-            account = self._of_strangers[listener] = Account(self._all_guests, STRANGERS_SHARE)
-        return account
 
     def turn_away(self, connection: Connection, reason: Reason) -> None:
         """Count a guest that is refused, and log it once a minute."""

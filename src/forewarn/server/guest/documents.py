@@ -62,8 +62,8 @@ class RenderedDocument(msgspec.Struct):
 class _ScopeEvents(msgspec.Struct):
     """A scope's visible events, and its document in the versions that were asked for."""
 
-    events: dict[str, tuple[int, versions.ScheduledEvent]] = {}
-    """By id: the incarnation that first showed it, and the event for guests."""
+    events: dict[str, PublishedEvent] = {}
+    """By id."""
     rendered: dict[str, RenderedDocument] = {}
     """By version's name."""
 
@@ -96,7 +96,7 @@ class DocumentCache:
         for whole in documents:
             key = _key(whole.scope)
             self._scopes[key] = whole.scope
-            events = {one.event.event_id: (one.published, one.event) for one in whole.events}
+            events = {one.event.event_id: one for one in whole.events}
             if events:
                 self._live[key] = _ScopeEvents(events)
             else:
@@ -108,11 +108,7 @@ class DocumentCache:
     def whole(self, key: str) -> ScopeDocument:
         """Return a scope with its document, such as `replace` takes, or raise KeyError."""
         scope, live = self._scopes[key], self._live.get(key)
-        events = () if live is None else map(live.events.__getitem__, _order(live))
-        return ScopeDocument(
-            scope=scope,
-            events=tuple(PublishedEvent(published=first, event=event) for first, event in events),
-        )
+        return ScopeDocument(scope=scope, events=() if live is None else _in_order(live))
 
     def _put(self, operation: Operation) -> None:
         for event in (*operation.events, *operation.dropped):
@@ -122,7 +118,9 @@ class DocumentCache:
             if operation.status.visible and event not in operation.dropped:
                 if live is None:
                     live = self._live[event.scope] = _ScopeEvents()
-                live.events[event.id] = (event.published, shown(operation, event))
+                live.events[event.id] = PublishedEvent(
+                    published=event.published, event=shown(operation, event)
+                )
                 live.rendered.clear()
             elif live is not None:
                 live.events.pop(event.id, None)
@@ -162,15 +160,15 @@ def _key(scope: Scope) -> str:
 
 
 # By publication, then by EventId (protocol.md section 4): the same at each replica.
-def _order(live: _ScopeEvents) -> list[str]:
-    return sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
+def _in_order(live: _ScopeEvents) -> tuple[PublishedEvent, ...]:
+    return tuple(sorted(live.events.values(), key=lambda one: (one.published, one.event.event_id)))
 
 
 def _render(scope: Scope, live: _ScopeEvents, version: Version) -> RenderedDocument:
     body = codec.encode_document(
         versions.EventsDocument(
             incarnation=scope.incarnation,
-            events=tuple(live.events[event_id][1] for event_id in _order(live)),
+            events=tuple(one.event for one in _in_order(live)),
             cloud_service=scope.kind is ScopeKind.CLOUD_SERVICE,
         ),
         version,

@@ -129,8 +129,8 @@ class Counters:
         )
 
 
-class GuestApprovals(Protocol):
-    """The destination of approvals: `maintenance.commands.approve_events` judges the events."""
+class GuestBackend(Protocol):
+    """The backend of the guest plane: a service's control plane, or a relay's connection."""
 
     def approve(
         self, scope: str, event_ids: Sequence[str], *, by: str, address: str
@@ -141,6 +141,10 @@ class GuestApprovals(Protocol):
         (NOT_FOUND) with the `event_id` that the scope never published, Refused (NOT_ELIGIBLE) where
         the machine is not served here any more, or a StoreError.
         """
+        ...
+
+    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
+        """Record that machines of these scopes (keys) asked for their events; then it is done."""
         ...
 
 
@@ -190,7 +194,7 @@ class GuestEndpoint:
 
     registry: Registry
     documents: DocumentCache
-    approvals: GuestApprovals
+    backend: GuestBackend
     rules: Rules
     clock: Clock
     """Tells when a machine was last seen."""
@@ -203,10 +207,6 @@ class GuestEndpoint:
     arrival: Callable[[Source], DelayedAnswer | None] | None = None
     """Returns an answer that is done once it is known if an address has a machine that has just
     moved here, None where that is known. None where all machines are known before they ask."""
-
-    def is_stranger(self, source: Source) -> bool:
-        """Return True if an address is that of no registered machine."""
-        return self.registry.at(source) is None
 
     def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted | DelayedAnswer:
         """Judge a request by its head: path to version, caller, rate.
@@ -341,7 +341,7 @@ class GuestEndpoint:
             return gone
         machine, address = request.admitted.machine, request.admitted.source.address
         try:
-            submitted = self.approvals.approve(
+            submitted = self.backend.approve(
                 machine.scope, event_ids, by=machine.name, address=address
             )
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
@@ -389,17 +389,17 @@ SLICE: Final = 64
 """Waiting requests answered before other connections have their turn: about a millisecond."""
 
 
+@dataclass(eq=False, repr=False)
 class LongPolls:
     """All requests that wait; used on the event loop alone."""
 
-    def __init__(self, endpoint: GuestEndpoint, loop: asyncio.AbstractEventLoop) -> None:
-        self._endpoint = endpoint
-        self._loop = loop
-        self._of_scope: dict[str, set[LongPoll]] = {}
-        self._count = 0
-        self._woken: deque[LongPoll] = deque()
-        self.is_waking = False
-        """True if more are answered at the loop's next turn."""
+    endpoint: GuestEndpoint
+    loop: asyncio.AbstractEventLoop
+    is_waking: bool = False
+    """True if more are answered at the loop's next turn."""
+    _of_scope: dict[str, set[LongPoll]] = field(default_factory=dict)
+    _count: int = 0
+    _woken: deque[LongPoll] = field(default_factory=deque)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -430,7 +430,7 @@ class LongPolls:
             for poll in self._of_scope.get(key, ()):
                 self._queue(poll)
         if changes.machines or changes.removed_machines:
-            scope_of = self._endpoint.scope_of
+            scope_of = self.endpoint.scope_of
             for key, group in self._of_scope.items():
                 for poll in group:
                     if scope_of(poll.machine) != key:
@@ -470,15 +470,15 @@ class LongPolls:
     def _wake_soon(self) -> None:
         if self._woken and not self.is_waking:
             self.is_waking = True
-            self._loop.call_soon(self._wake_on)
+            self.loop.call_soon(self._wake_on)
 
     def _wake_one(self, poll: LongPoll) -> None:
         poll.is_queued = False
         group = self._of_scope.get(poll.scope)
         if group is None or poll not in group:
             return  # its client has gone
-        scope = self._endpoint.scope_of(poll.machine)
-        reply = self._endpoint.look(poll)
+        scope = self.endpoint.scope_of(poll.machine)
+        reply = self.endpoint.look(poll)
         if reply is not None:
             self.forget(poll)
             assert poll.connection is not None  # `add` gave it
@@ -504,8 +504,6 @@ class Poll(msgspec.Struct, eq=False):
     """The result of a connection's last request, as of a generation of the fleet."""
 
     known: KnownPoll
-    data: bytes
-    is_last: bool
     caller: Caller
     scope: str
     generation: int
@@ -588,8 +586,6 @@ class Polls:
             page.endings[is_held, known.is_last] = ending
         return Poll(
             known,
-            known.data,
-            known.is_last,
             caller,
             machine.scope,
             self.generation,

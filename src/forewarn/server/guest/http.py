@@ -354,47 +354,41 @@ def ending(reply: Reply, *, keep: bool, to_head: bool = False, is_http_1_0: bool
     return b"".join(parts)
 
 
+@dataclass(eq=False, repr=False)
 class AnswerWriter:
-    """Writes answers; one for all connections.
+    """Writes answers; one for all connections."""
 
-    Args:
-        guid: A new GUID. It begins each answer's `x-ms-request-id`, which its number ends: a new
-            GUID for each answer would cost more than all the rest of it.
-        scale: The clock's seconds in a real one.
-        age: Returns the age of the documents in seconds, for the header Age (RFC 9111 section
-            5.1) unless it is 0. None: they are never old.
-    """
+    clock: Clock
+    request_time: Clock
+    guid: str
+    """A new GUID. It begins each answer's `x-ms-request-id`, which its number ends: a new GUID for
+    each answer would cost more than all the rest of it."""
+    scale: float = 1.0
+    """The clock's seconds in a real one."""
+    age: Callable[[], int] | None = None
+    """Returns the age of the documents in seconds, for the header Age (RFC 9111 section 5.1) unless
+    it is 0. None: they are never old."""
+    until: float = -math.inf
+    """When to `tick`, in monotonic seconds, real ones."""
+    _block: int = 0
+    _number: int = 0
+    _beginnings: dict[int, bytes] = field(default_factory=dict)
+    """By status, for this block and second: all of an answer up to its number's last digits."""
+    _date: bytes = b""
 
-    def __init__(
-        self,
-        clock: Clock,
-        request_time: Clock,
-        guid: str,
-        scale: float = 1.0,
-        age: Callable[[], int] | None = None,
-    ) -> None:
-        self._clock = clock
-        self._request_time = request_time
-        self._scale = scale
-        self._age = age
-        self._prefix = b"\r\nx-ms-request-id: " + guid[:-_LAST_PART].encode()
-        self._block = 0
-        self._number = 0
-        self._beginnings: dict[int, bytes] = {}
-        """By status, for this block and second: all of an answer up to its number's last digits."""
-        self._date = b""
-        self.until = -math.inf
-        """When to `tick`, in monotonic seconds, real ones."""
-        self.second = request_time.now().replace(microsecond=0)
+    def __post_init__(self) -> None:
+        """Begin the first second."""
+        self._prefix = b"\r\nx-ms-request-id: " + self.guid[:-_LAST_PART].encode()
+        self.second = self.request_time.now().replace(microsecond=0)
         """By which requests are dated, as of the last `tick`: one object for a second."""
 
     def tick(self, now: float) -> None:
         """Begin a second; a clock that was set shows with the next."""
-        time = self._clock.now()
-        self.second = self._request_time.now().replace(microsecond=0)
-        self.until = now + (1 - time.microsecond / 1e6) / self._scale
+        time = self.clock.now()
+        self.second = self.request_time.now().replace(microsecond=0)
+        self.until = now + (1 - time.microsecond / 1e6) / self.scale
         self._date = codec.http_date(time)
-        if self._age is not None and (seconds := self._age()):
+        if self.age is not None and (seconds := self.age()):
             self._date += b"\r\nAge: %d" % seconds
         self._beginnings.clear()
 

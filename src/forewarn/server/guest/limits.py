@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -368,35 +368,33 @@ class Line:
         return account
 
 
+@dataclass(eq=False, repr=False)
 class FairQueue:
     """Gives guests their turns of the loop, and of the control plane; used on the loop alone.
 
     Waiting work is kept here by its account: there are as many as machines, and few have any.
     """
 
-    def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], monotonic: Callable[[], float]
-    ) -> None:
-        self._call_soon = call_soon
-        self._monotonic = monotonic
-        self._queued: dict[Account, dict[Connection, None]] = {}
-        """Connections that wait for a turn."""
-        self._modest = Line()
-        self._greedy = Line()
-        """Their accounts; those that are greedy have theirs last."""
-        self._at_turn: Account | None = None
-        self._is_turn_soon = False
-        self._bodies: dict[Account, dict[Connection, int]] = {}
-        """Connections that wait to read a body of so many bytes."""
-        self._in_flight = 0
-        """EventIds that the control plane has, but for those of a large body."""
-        self._has_large = False
-        self._approving: dict[Account, dict[Connection, int]] = {}
-        """Connections whose approval waits for a turn, and how many bytes each has."""
-        self._lines = Line(), Line()
-        """Their accounts that have no approval in flight; the second is of those whose first body
-        is large."""
-        self._is_approving_soon = False
+    call_soon: Callable[[Callable[[], None]], object]
+    monotonic: Callable[[], float]
+    _queued: dict[Account, dict["Connection", None]] = field(default_factory=dict)
+    """Connections that wait for a turn."""
+    _modest: Line = field(default_factory=Line)
+    _greedy: Line = field(default_factory=Line)
+    """Their accounts; those that are greedy have theirs last."""
+    _at_turn: Account | None = None
+    _is_turn_soon: bool = False
+    _bodies: dict[Account, dict["Connection", int]] = field(default_factory=dict)
+    """Connections that wait to read a body of so many bytes."""
+    _in_flight: int = 0
+    """EventIds that the control plane has, but for those of a large body."""
+    _has_large: bool = False
+    _approving: dict[Account, dict["Connection", int]] = field(default_factory=dict)
+    """Connections whose approval waits for a turn, and how many bytes each has."""
+    _lines: tuple[Line, Line] = field(default_factory=lambda: (Line(), Line()))
+    """Their accounts that have no approval in flight; the second is of those whose first body is
+    large."""
+    _is_approving_soon: bool = False
 
     @property
     def is_crowded(self) -> bool:
@@ -417,23 +415,23 @@ class FairQueue:
         self._turn_soon()
 
     def _line_up(self, account: Account, *, is_new: bool) -> None:
-        now = self._monotonic()
+        now = self.monotonic()
         lane = self._greedy if account.is_greedy(now) else self._modest
         lane.add(account, now, is_new=is_new)
 
     def _turn_soon(self) -> None:
         if self._queued and not self._is_turn_soon:
             self._is_turn_soon = True
-            self._call_soon(self._next)
+            self.call_soon(self._next)
 
     def _next(self) -> None:
         self._is_turn_soon = False
         self._few(self._have_turn)
 
     def _few(self, act: Callable[[], bool]) -> None:
-        until = self._monotonic() + ROUND_SECONDS
+        until = self.monotonic() + ROUND_SECONDS
         for _ in range(TURNS):
-            if not act() or self._monotonic() > until:
+            if not act() or self.monotonic() > until:
                 break
 
     def _have_turn(self) -> bool:
@@ -501,14 +499,14 @@ class FairQueue:
             if each is not line:
                 each.remove(account)
         if line is not None and account not in line:
-            now = self._monotonic()
+            now = self.monotonic()
             is_new = account.approved_until <= now
             line.add(account, max(account.approved_until, now), is_new=is_new)
 
     def submitted(self, account: Account, entries: int, size: int) -> None:
         """Note that the control plane has an approval of so many EventIds and bytes."""
         account.is_approving = True
-        now = self._monotonic()
+        now = self.monotonic()
         account.approved_until = max(account.approved_until, now) + entries * ENTRY_SECONDS
         if size >= LARGE_APPROVAL_BYTES:
             self._has_large = True
@@ -542,7 +540,7 @@ class FairQueue:
     def _approve_soon(self) -> None:
         if self._approving and not self._is_approving_soon:
             self._is_approving_soon = True
-            self._call_soon(self._approve_next)
+            self.call_soon(self._approve_next)
 
     def _approve_next(self) -> None:
         self._is_approving_soon = False

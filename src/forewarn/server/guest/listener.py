@@ -18,7 +18,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -73,9 +73,6 @@ MAX_NETWORKS: Final = 64
 MAX_SECRETS: Final = 4
 """Secrets of one listener: the new one and the old one while they are changed, for two kinds of
 proxies. A signature is tried with each of them."""
-
-MAX_PATH: Final = 4096
-"""The longest path of a file: the system's own limit."""
 
 _log = logging.getLogger(__name__)  # not structlog: see above
 
@@ -149,7 +146,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise FieldError("trusted_proxies", f"expected at most {MAX_NETWORKS} networks")
         if len(self.proxy_secret_files) > MAX_SECRETS:
             raise FieldError("proxy_secret_files", f"expected at most {MAX_SECRETS} files")
-        if any(not 0 < len(place) <= MAX_PATH for place in self.proxy_secret_files):
+        if "" in self.proxy_secret_files:
             raise FieldError("proxy_secret_files", "expected paths of files")
         if bool(self.trusted_proxies) != bool(self.proxy_secret_files):
             missing = "proxy_secret_files" if self.trusted_proxies else "trusted_proxies"
@@ -157,11 +154,6 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise FieldError(missing, message)
         if self.proxy_without_header and not self.trusted_proxies:
             raise FieldError("proxy_without_header", "needs trusted_proxies")
-
-
-def networks(listener: Listener) -> tuple[machines.Network, ...]:
-    """Return its trusted networks."""
-    return tuple(ipaddress.ip_network(text) for text in listener.trusted_proxies)
 
 
 class CannotListen(OSError):  # noqa: N818 - a state of the machine, not a mistake of ours
@@ -211,6 +203,7 @@ class OpenListener:
     """The reason, once it was logged."""
 
 
+@dataclass(eq=False, repr=False)
 class Listeners:
     """All sockets of the plane; open them once memory is filled, and close them once.
 
@@ -218,11 +211,10 @@ class Listeners:
     may come later, and be made again.
     """
 
-    def __init__(self, loop: "asyncio.AbstractEventLoop", connections: "Connections") -> None:
-        self._loop = loop
-        self._connections = connections
-        self._all: list[OpenListener] = []
-        self._following: asyncio.TimerHandle | None = None
+    loop: "asyncio.AbstractEventLoop"
+    connections: "Connections"
+    _all: list[OpenListener] = field(default_factory=list)
+    _following: "asyncio.TimerHandle | None" = None
 
     async def open(
         self,
@@ -249,7 +241,7 @@ class Listeners:
                 self._serve(each)
             undo.pop_all()
         if any("%" in each.address for each, _ in listeners):
-            self._following = self._loop.call_later(INTERFACE_SECONDS, self._follow_interfaces)
+            self._following = self.loop.call_later(INTERFACE_SECONDS, self._follow_interfaces)
         return tuple(each.listener for each in self._all)
 
     def _open(self, each: OpenListener, handed_over: sockets.HandedOver) -> None:
@@ -265,15 +257,15 @@ class Listeners:
         if each.opened is not None:
             with _refusal(each.listener):
                 self._accept_from(each, each.opened)
-            self._connections.filter.guard(each.listener.name, each.opened)
+            self.connections.filter.guard(each.listener.name, each.opened)
             port = each.opened.getsockname()[1]
             each.listener = msgspec.structs.replace(each.listener, port=port)
 
     def _follow_interfaces(self) -> None:
-        self._following = self._loop.call_later(INTERFACE_SECONDS, self._follow_interfaces)
+        self._following = self.loop.call_later(INTERFACE_SECONDS, self._follow_interfaces)
         for each in self._all:
             if each.opened is not None and status_port.is_lost(each.opened, each.listener.address):
-                self._connections.filter.forget(each.opened)
+                self.connections.filter.forget(each.opened)
                 self._close(each)
             if each.opened is None:
                 self._open_again(each)
@@ -299,17 +291,17 @@ class Listeners:
                     return
                 except OSError as error:
                     said = {"message": "cannot accept connections", "exception": error}
-                    self._loop.call_exception_handler(said)
-                    self._loop.remove_reader(listening)
-                    self._loop.call_later(PAUSE_SECONDS, go_on)
+                    self.loop.call_exception_handler(said)
+                    self.loop.remove_reader(listening)
+                    self.loop.call_later(PAUSE_SECONDS, go_on)
                     return
-                self._connections.accept(accepted, place.source_of(sockets.host_of(peer)))
+                self.connections.accept(accepted, place.source_of(sockets.host_of(peer)))
                 if clock.monotonic() > until:
                     return
 
         def go_on() -> None:
             if place.opened is listening:
-                self._loop.add_reader(listening, accept_some)
+                self.loop.add_reader(listening, accept_some)
 
         go_on()
 
@@ -328,7 +320,7 @@ class Listeners:
 
     def _close(self, each: OpenListener) -> None:
         if each.opened is not None:
-            self._loop.remove_reader(each.opened)
+            self.loop.remove_reader(each.opened)
             each.opened.close()
             each.opened = None
 
@@ -423,20 +415,20 @@ def filter_program(family: socket.AddressFamily, networks: Collection[str]) -> b
     return b"".join(_INSTRUCTION.pack(*each) for each in (*start, *wanted, _PASS))
 
 
+@dataclass(eq=False, repr=False)
 class ConnectionFilter:
     """The networks whose new connections are dropped, and the sockets that drop them.
 
     Used on the loop alone.
     """
 
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        self._loop = loop
-        self._sockets: list[tuple[str, socket.socket]] = []
-        self._programs: dict[socket.socket, bytes] = {}
-        self._dropped: set[tuple[str, str]] = set()
-        """Listeners and networks."""
-        self._is_soon = False
-        self.is_active = False
+    loop: "asyncio.AbstractEventLoop"
+    is_active: bool = False
+    _sockets: list[tuple[str, socket.socket]] = field(default_factory=list)
+    _programs: dict[socket.socket, bytes] = field(default_factory=dict)
+    _dropped: set[tuple[str, str]] = field(default_factory=set)
+    """Listeners and networks."""
+    _is_soon: bool = False
 
     def guard(self, listener: str, listening: socket.socket) -> None:
         """Drop connections to this socket, too."""
@@ -457,7 +449,7 @@ class ConnectionFilter:
         self._dropped.add(key)
         # One after another: of a crowd that was dropped at once, all are trying again by then.
         seconds = DROP_SECONDS + len(self._dropped) * APPLY_SECONDS
-        self._loop.call_later(seconds, self._let_in, key)
+        self.loop.call_later(seconds, self._let_in, key)
         self._apply_soon()
         return True
 
@@ -472,7 +464,7 @@ class ConnectionFilter:
     def _apply_soon(self) -> None:
         if not self._is_soon:
             self._is_soon = True
-            self._loop.call_later(APPLY_SECONDS, self._apply)
+            self.loop.call_later(APPLY_SECONDS, self._apply)
 
     def _apply(self) -> None:
         self._is_soon = False

@@ -2,8 +2,8 @@
 
 import ipaddress
 import socket
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -106,23 +106,19 @@ class Registry:
 
     def __init__(self, *, proxied: bool = False) -> None:
         self._proxied = proxied
-        self._machines: dict[str, Machine] = {}
+        self.machines: dict[str, Machine] = {}
+        """All machines by key, always as of the last change: the one copy in memory."""
         self._by_address: dict[str, dict[str, Machine]] = {}
         """By the listener's name, then by address: two bridges may hold equal ones."""
         self._by_vm_id: dict[str, Machine] = {}
         self._networks: Counter[tuple[str, str]] = Counter()
         """The number of machines in each listener's IPv6 networks."""
-        self._callers: dict[str, Caller] = {}
+        self._callers = defaultdict[str, Caller](Caller)
         self._last_request: LastRequest | None = None
         self.seen_count = 0
         """The number of machines that have asked for their events since the start."""
         self.on_news: Callable[[str], None] | None = None
         """Called with the key of a machine that asks first, or whose agent says something new."""
-
-    @property
-    def machines(self) -> Mapping[str, Machine]:
-        """Return all machines by key, always as of the last change: the one copy in memory."""
-        return self._machines
 
     def learn(self, changes: Changes) -> None:
         """Follow changes."""
@@ -137,7 +133,7 @@ class Registry:
             key = model.key(machine.name)
             if key == machine.name:
                 key = machine.name
-            before = self._machines.get(key)
+            before = self.machines.get(key)
             if before is not None:
                 self._forget_ways_to(before)
             # A machine that is a scope of its own has one key for both.
@@ -149,7 +145,7 @@ class Registry:
                 listener=names.setdefault(machine.listener, machine.listener),
                 profile=profiles.setdefault(machine.profile, machine.profile),
             )
-            self._machines[key] = machine
+            self.machines[key] = machine
             if machine.address:
                 self._by_address.setdefault(machine.listener, {})[machine.address] = machine
                 self._count_network(machine, 1)
@@ -157,7 +153,7 @@ class Registry:
                 self._by_vm_id[machine.vm_id] = machine
 
     def _remove(self, key: str) -> None:
-        machine = self._machines.pop(key, None)
+        machine = self.machines.pop(key, None)
         if machine is not None:
             self._forget_ways_to(machine)
         caller = self._callers.pop(key, None)
@@ -187,7 +183,7 @@ class Registry:
         if isinstance(told, Claim):
             return self._of_claim(source, told)
         if told is not None:
-            return self._machines.get(model.key(told)) or Reason.UNKNOWN_NAME
+            return self.machines.get(model.key(told)) or Reason.UNKNOWN_NAME
         return self.at(source) or Reason.UNKNOWN_ADDRESS
 
     def _of_claim(self, source: Source, claim: Claim) -> Machine | Reason:
@@ -195,7 +191,7 @@ class Registry:
         if not exchange.is_signed(claim, secrets):
             return Reason.WRONG_SIGNATURE
         key = model.key(claim.id.decode("utf-8", "replace"))
-        return self._by_vm_id.get(key) or self._machines.get(key) or Reason.UNKNOWN_INSTANCE
+        return self._by_vm_id.get(key) or self.machines.get(key) or Reason.UNKNOWN_INSTANCE
 
     def at(self, source: Source) -> Machine | None:
         """Return the machine of an address at a listener, else its default one, else None.
@@ -209,7 +205,7 @@ class Registry:
         if machine is None and "%" in address:
             machine = there.get(address.partition("%")[0])
         if machine is None and source.default_vm:
-            machine = self._machines.get(source.default_vm)
+            machine = self.machines.get(source.default_vm)
         return machine
 
     def network(self, source: Source) -> str:
@@ -223,11 +219,7 @@ class Registry:
 
     def caller(self, machine: Machine) -> Caller:
         """Return the record of a machine that asks; it lasts as long as it is in the fleet."""
-        key = machine.key
-        caller = self._callers.get(key)
-        if caller is None:
-            caller = self._callers[key] = Caller()
-        return caller
+        return self._callers[machine.key]
 
     def saw(
         self, machine: Machine, when: datetime, version: str, agent: AgentReport | None = None

@@ -1,12 +1,12 @@
 """The guest plane put together, as the service fills, opens, feeds and stops it."""
 
 import asyncio
+import ipaddress
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import structlog
 
@@ -15,12 +15,16 @@ from forewarn.maintenance import model
 from forewarn.protocol import exchange
 from forewarn.protocol.versions import Version
 from forewarn.server import secret_files
-from forewarn.server.guest import endpoint
-from forewarn.server.guest import listener as listening
 from forewarn.server.guest.connection import Connection, Tap
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.documents import DelayedAnswer, DocumentCache, Enabler
-from forewarn.server.guest.endpoint import Counters, Figures, GuestEndpoint, Polls
+from forewarn.server.guest.endpoint import (
+    Counters,
+    Figures,
+    GuestBackend,
+    GuestEndpoint,
+    Polls,
+)
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
@@ -32,14 +36,6 @@ FINISH_SECONDS: Final = 5.0
 """The time for requests under way to finish once the service stops."""
 
 _log = structlog.get_logger(__name__)
-
-
-class GuestBackend(endpoint.GuestApprovals, Protocol):
-    """The backend of the guest plane: a service's control plane, or a relay's connection."""
-
-    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
-        """Record that machines of these scopes (keys) asked for their events; then it is done."""
-        ...
 
 
 class GuestPlane:
@@ -290,5 +286,5 @@ class GuestPlane:
 def _proxies(listener: Listener) -> Proxies | None:
     if not listener.trusted_proxies:
         return None
-    networks = listening.networks(listener)
+    networks = map(ipaddress.ip_network, listener.trusted_proxies)
     return Proxies(networks, without_header=listener.proxy_without_header)

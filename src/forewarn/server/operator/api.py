@@ -633,7 +633,7 @@ async def shown_hosts(
 async def show_host(backend: Backend, name: str) -> schemas.HostDetail:
     """Show a host, the machines on it, and its latest drain."""
     survey = await backend.hosts.recent_survey()
-    relay = views.relay(name, backend.relays)
+    relay = views.relay(name, backend.relays, backend.now())
     if name not in survey.hosts and name not in backend.hosts.drains and relay is None:
         raise model.unknown("host", name)
     return await _host(backend, name, survey)

@@ -133,7 +133,7 @@ async def render(backend: Backend) -> bytes:
             found = await backend.read(backend.ask_for_alerts(backend.now()))
     except (StoreError, TimeoutError):
         found = None
-    state = await backend.readiness()
+    state, now = await backend.readiness(), backend.now()
     read: Figures = {
         "ready": not state.reasons,
         "store_up": state.store_up and found is not None,
@@ -143,9 +143,9 @@ async def render(backend: Backend) -> bytes:
         "tasks_running": backend.tasks(),
         "relay_waiters": backend.relay_waiters(),
         **backend.guests.figures(),
-        "relays": _relays_by_state(backend.relays),
+        "relays": _relays_by_state(backend.relays, now),
     }
-    now, policy = backend.now(), backend.settings.rules.policy
+    policy = backend.settings.rules.policy
     drains = tuple(backend.hosts.drains.values())
     opened = tuple(backend.maintenances.open.values())
     scopes = tuple(backend.inventory.scopes.values())
@@ -222,11 +222,11 @@ def _of_operations(
     }
 
 
-def _relays_by_state(watch: RelayWatch | None) -> _ByLabels:
+def _relays_by_state(watch: RelayWatch | None, now: datetime) -> _ByLabels:
     if watch is None:
         return {}
     hosts = {token.host for token in watch.tokens.values()}
-    return _by(RelayPresence, (views.presence(host, watch) for host in hosts))
+    return _by(RelayPresence, (views.presence(host, watch, now) for host in hosts))
 
 
 def _by(kinds: Iterable[StrEnum], found: Iterable[object]) -> _ByLabels:

@@ -333,11 +333,11 @@ def host(
         changed_at=drain.changed_at if drain else None,
         closed=drain is not None and drain.closed,
         running=sum(guest.running for guest in facts.guests),
-        relay=relay(name, watch),
+        relay=relay(name, watch, now),
     )
 
 
-def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
+def relay(host: str, watch: RelayWatch | None, now: datetime) -> schemas.RelayView | None:
     """Return the relay of a host; None where it has no token, or none is known here."""
     own = watch.tokens_of(host) if watch is not None else []
     if watch is None or not own:
@@ -345,7 +345,7 @@ def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
     used = [token for token in own if token.used_at is not None]
     heard = watch.relays.get(host)
     return schemas.RelayView(
-        state=presence(host, watch),
+        state=presence(host, watch, now),
         up_to_date=heard is not None and watch.has_all(heard),
         version=heard.version if heard else "",
         replica=heard.replica if heard else "",
@@ -357,12 +357,12 @@ def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
     )
 
 
-def presence(host: str, watch: RelayWatch) -> schemas.RelayPresence:
+def presence(host: str, watch: RelayWatch, now: datetime) -> schemas.RelayPresence:
     """Return the presence of the relay of a host that has a token for one."""
     heard = watch.relays.get(host)
     if heard is None:
         return schemas.RelayPresence.EXPECTED
-    away = watch.is_away(heard)
+    away = watch.is_away(heard, now)
     return schemas.RelayPresence.AWAY if away else schemas.RelayPresence.PRESENT
 
 

@@ -8,23 +8,24 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qs
 
-import msgspec
 import structlog
+from starlette.responses import Response
 from starlette.types import Message, Receive, Send
 
 from forewarn.client import transport
 from forewarn.clock import Clock
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.maintenance import model
+from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused, Sighting
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, secret_files, sockets
-from forewarn.server.guest.plane import GuestBackend
+from forewarn.server.guest.endpoint import GuestBackend
 from forewarn.server.operator import auth, connections
 from forewarn.server.operator.routing import Backend
 from forewarn.server.relay.hub import RelayHub, tag_of
@@ -37,8 +38,7 @@ from forewarn.vocabulary import ErrorCode
 MAX_BODY: Final = 1024 * 1024
 """The most bytes of a request's body: the sightings of `relay_feed.MAX_SIGHTINGS` machines."""
 
-MAX_PARAMETERS: Final = 10
-"""The most query parameters of a request: a relay sends one."""
+JSON: Final = "application/json"
 
 RETRY_SECONDS: Final = 5
 """The advice for the time to come back after 503."""
@@ -55,54 +55,34 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class _RelayAnswer(msgspec.Struct):
-    status: int
-    body: bytes = b""
-    etag: str = ""
-
-
 class _RelayRefused(Exception):  # noqa: N818 - an answer, not an error
-    def __init__(
-        self,
-        status: int,
-        code: ErrorCode,
-        message: str,
-        event_id: str = "",
-    ) -> None:
+    def __init__(self, status: int, code: ErrorCode, message: str = "", event_id: str = "") -> None:
         super().__init__(message)
-        self.status = status
-        self.body = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
+        told = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
+        self.response = Response(relay_feed.encode(told), status, media_type=JSON)
+        if status == 503:
+            self.response.headers["retry-after"] = str(RETRY_SECONDS)
+        if status == 401:
+            self.response.headers["www-authenticate"] = 'Bearer realm="forewarn relay"'
 
 
+@dataclass(eq=False, repr=False)
 class RelayApplication:
-    """The application; used on the event loop alone.
+    """The application; used on the event loop alone."""
 
-    `saw` is called with a machine's key and its latest requests to a relay. `on_stranger` is called
-    with a host whose relay got a request from an unknown address. `waits` are the real seconds that
-    a request for the host waits: while an operation of the host is Scheduled or a drain reboots it,
-    and otherwise.
-    """
+    hub: RelayHub
+    watch: RelayWatch
+    backend: GuestBackend
+    clock: Clock
+    saw: Callable[[str, Sighting], None]
+    """Called with a machine's key and its latest requests to a relay."""
+    on_stranger: Callable[[str], None]
+    """Called with a host whose relay got a request from an unknown address."""
+    unavailable: str = ""
+    """Why relays are sent to another replica; `""` while they are answered."""
 
-    def __init__(
-        self,
-        hub: RelayHub,
-        watch: RelayWatch,
-        backend: GuestBackend,
-        clock: Clock,
-        saw: Callable[[str, Sighting], None],
-        *,
-        on_stranger: Callable[[str], None],
-        waits: tuple[float, float] = (relay_feed.BUSY_WAIT_SECONDS, relay_feed.IDLE_WAIT_SECONDS),
-    ) -> None:
-        self._hub = hub
-        self._watch = watch
-        self._backend = backend
-        self._clock = clock
-        self._saw = saw
-        self._on_stranger = on_stranger
-        self._waits = waits
-        self.unavailable = ""
-        """Why relays are sent to another replica; `""` while they are answered."""
+    def __post_init__(self) -> None:
+        """List the answers to what relays post."""
         self._posts = {
             relay_feed.APPROVALS_PATH: self._approve,
             relay_feed.SIGHTINGS_PATH: self._see,
@@ -115,65 +95,53 @@ class RelayApplication:
         if scope["type"] != "http":
             return
         try:
-            answer = await self._answer(scope, receive)
+            response = await self._answer(scope, receive)
         except _RelayRefused as refused:
-            answer = _RelayAnswer(refused.status, relay_feed.encode(refused.body))
+            response = refused.response
         except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
             _log.exception("could not answer a relay", path=scope["path"][:100])
-            internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
-            answer = _RelayAnswer(500, relay_feed.encode(internal))
-        headers = [(relay_feed.TIME_HEADER, codec.http_date(self._clock.now()))]
-        if answer.status not in {204, 304}:
-            headers.append((b"content-length", str(len(answer.body)).encode("ascii")))
-        if answer.body:
-            headers.append((b"content-type", b"application/json"))
-        if answer.etag:
-            headers.append((b"etag", f'"{answer.etag}"'.encode("ascii")))
-        if answer.status == 503:
-            headers.append((b"retry-after", str(RETRY_SECONDS).encode("ascii")))
-        if answer.status == 401:
-            headers.append((b"www-authenticate", b'Bearer realm="forewarn relay"'))
-        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": answer.body})
+            response = _RelayRefused(500, ErrorCode.INTERNAL).response
+        response.raw_headers.append((relay_feed.TIME_HEADER, codec.http_date(self.clock.now())))
+        await response(scope, receive, send)
 
-    async def _answer(self, scope: Message, receive: Receive) -> _RelayAnswer:
+    async def _answer(self, scope: Message, receive: Receive) -> Response:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        host = self._host_of(scope, headers)
+        token = self._token_of(headers)
         scope[auth.ADMITTED] = True
         method, path = scope["method"], scope["path"]
         if method == "GET" and path == relay_feed.HOST_PATH:
-            return await self._document(host, scope, headers)
+            return await self._document(token, scope, headers)
         answer = self._posts.get(path)
         if method != "POST" or answer is None:
             raise _RelayRefused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
-        return await answer(host, await _body(receive))
+        return await answer(token.host, await _body(receive))
 
-    def _host_of(self, scope: Message, headers: dict[bytes, bytes]) -> str:
-        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+    def _token_of(self, headers: dict[bytes, bytes]) -> Token:
+        kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() == b"bearer":
-            host = self._watch.host_of(secret_files.digest(token.strip()))
-            if host is not None:
-                return host
+            token = self.watch.token_of(secret_files.digest(secret.strip()))
+            if token is not None:
+                return token
         message = "no valid token: make one with 'forewarn relay token HOST'"
         raise _RelayRefused(401, ErrorCode.UNAUTHORIZED, message)
 
     # The requests.
 
     async def _document(
-        self, host: str, scope: Message, headers: dict[bytes, bytes]
-    ) -> _RelayAnswer:
-        try:
-            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
-        except ValueError as error:
-            raise _RelayRefused(400, ErrorCode.INVALID, str(error)) from None
+        self, token: Token, scope: Message, headers: dict[bytes, bytes]
+    ) -> Response:
+        host, query = token.host, scope["query_string"]
+        if query not in {b"", relay_feed.AT_ONCE.encode()}:
+            message = f"unknown query: expected none, or {relay_feed.AT_ONCE}"
+            raise _RelayRefused(400, ErrorCode.INVALID, message)
         has = headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
         self._refuse_if_away()
         state = headers.get(relay_feed.STATE_HEADER.encode())
         if state is None:
             return self._current(host, has)
         told = _read(relay_feed.decode_state, state)
-        heard_at = self._watch.hear(
+        self.watch.use(token)
+        heard_at = self.watch.hear(
             host,
             version=told.version[:100],
             age_seconds=told.age_seconds,
@@ -181,51 +149,52 @@ class RelayApplication:
             etag=str(tag_of(has)),
         )
         if told.stalled_seconds:
-            self._watch.stalled(host, told.stalled_seconds)
+            self.watch.stalled(host, told.stalled_seconds)
         until = asyncio.get_running_loop().time()
-        busy, idle = self._waits
-        asked_for = self._hub.is_busy(host) or self._watch.is_coming_back(host)
-        until += busy if asked_for else idle
-        at_once = query.get(relay_feed.WAIT) == ["0"]
+        asked_for = self.hub.is_busy(host) or self.watch.is_coming_back(host)
+        until += relay_feed.BUSY_WAIT_SECONDS if asked_for else relay_feed.IDLE_WAIT_SECONDS
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
                 answer = self._current(host, has)
-                if answer.status == 200 or at_once:
+                if answer.status_code == 200 or query:
                     return answer
-                self._watch.expect(host, heard_at, left)
-                if not await self._hub.wait(host, left, scope["state"][auth.LOST]):
+                self.watch.expect(host, heard_at, left)
+                if not await self.hub.wait(host, left, scope["state"][auth.LOST]):
                     break
-                self._host_of(scope, headers)  # its token may have been revoked meanwhile
+                self._token_of(headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()
-            return _RelayAnswer(304)
+            return Response(status_code=304)
         finally:
-            self._watch.expect(host, heard_at, 0.0)
+            self.watch.expect(host, heard_at, 0.0)
 
-    def _current(self, host: str, has: str) -> _RelayAnswer:
-        etag, body = self._hub.changed(host, has) or ("", b"")
-        return _RelayAnswer(200 if etag else 304, body, etag)
+    def _current(self, host: str, has: str) -> Response:
+        changed = self.hub.changed(host, has)
+        if changed is None:
+            return Response(status_code=304)
+        etag, body = changed
+        return Response(body, 200, {"etag": f'"{etag}"'}, JSON)
 
-    async def _approve(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _approve(self, host: str, body: bytes) -> Response:
         asked = _read(relay_feed.decode_approval, body)
         self._refuse_if_away()
-        machine = self._hub.machine(host, asked.machine)
+        machine = self.hub.machine(host, asked.machine)
         if machine is None:
             message = f"machine {asked.machine[:80]!r} is not on host {host!r}"
             raise _RelayRefused(403, ErrorCode.NOT_ELIGIBLE, message)
         if asked.version:
-            asked_at = _asked_at(self._clock.now(), asked.age_seconds)
-            self._saw(machine.key, Sighting(asked_at=asked_at, version=asked.version[:40]))
-        approved = self._backend.approve(
+            asked_at = _asked_at(self.clock.now(), asked.age_seconds)
+            self.saw(machine.key, Sighting(asked_at=asked_at, version=asked.version[:40]))
+        approved = self.backend.approve(
             machine.scope, asked.event_ids, by=machine.name, address=asked.address[:100]
         )
         await _done(approved)
-        return _RelayAnswer(200)
+        return Response()
 
-    async def _see(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _see(self, host: str, body: bytes) -> Response:
         seen = _read(relay_feed.decode_sightings, body)
-        now = self._clock.now()
+        now = self.clock.now()
         for one in seen:
-            machine = self._hub.machine(host, one.machine)
+            machine = self.hub.machine(host, one.machine)
             if machine is None:
                 continue  # it has just moved away
             sighting = Sighting(
@@ -234,24 +203,24 @@ class RelayApplication:
                 agent=one.agent,
                 reason=one.reason[:200],
             )
-            self._saw(machine.key, sighting)
-        return _RelayAnswer(204)
+            self.saw(machine.key, sighting)
+        return Response(status_code=204)
 
-    async def _record(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _record(self, host: str, body: bytes) -> Response:
         asked = _read(relay_feed.decode_requests, body)
         self._refuse_if_away()
-        own = tuple(key for key in asked.scopes if self._hub.has_scope(host, key))
+        own = tuple(key for key in asked.scopes if self.hub.has_scope(host, key))
         if own:
-            await _done(self._backend.record_requests(own))
-        return _RelayAnswer(204)
+            await _done(self.backend.record_requests(own))
+        return Response(status_code=204)
 
-    async def _claim(self, host: str, body: bytes) -> _RelayAnswer:
+    async def _claim(self, host: str, body: bytes) -> Response:
         asked = _read(relay_feed.decode_unknown, body)
         self._refuse_if_away()
-        if not self._hub.claim(host, asked.listener, asked.address):
-            self._on_stranger(host)
+        if not self.hub.claim(host, asked.listener, asked.address):
+            self.on_stranger(host)
             raise _RelayRefused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
-        return _RelayAnswer(204)
+        return Response(status_code=204)
 
     def _refuse_if_away(self) -> None:
         if self.unavailable:
@@ -293,7 +262,7 @@ async def _done(job: "Future[Any]") -> None:
     except asyncio.CancelledError:
         if not job.cancelled():
             raise
-        raise _RelayRefused(503, ErrorCode.UNAVAILABLE, "") from None
+        raise _RelayRefused(503, ErrorCode.UNAVAILABLE) from None
     except Refused as refused:
         if refused.code is not ErrorCode.NOT_FOUND or "event_id" not in refused.facts:
             raise
@@ -336,7 +305,7 @@ class RelayPlane:
             has_all=self.hub.has_all,
             on_void=self.hub.wake,
         )
-        self.hub.on_change = self.watch.changed
+        self.hub.on_change, self.hub.on_lost = self.watch.changed, self.watch.settle
         saw = replicas.sightings.relay
         self._application = RelayApplication(
             self.hub, self.watch, backend.plane, clock, saw, on_stranger=on_stranger

@@ -20,7 +20,9 @@ alone.
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -38,6 +40,10 @@ DIGEST_BYTES: Final = 16
 MAX_WAITING: Final = 4
 """The most requests of one host that may wait: a relay has one, and one more while it changes over.
 """
+
+WOKEN_AT_ONCE: Final = 8
+"""The hosts whose relays are answered in one round of the loop, in some milliseconds: a change of a
+scope may concern a thousand hosts with 70 KiB each, and guests are answered meanwhile."""
 
 MAX_CLAIMED: Final = 10_000
 """The most machines with a relay that found them there before the fleet knew."""
@@ -80,50 +86,46 @@ class _Host(msgspec.Struct):
     """The digest of its current document; `""` until it is needed."""
 
 
+@dataclass(eq=False, repr=False)
 class RelayHub:
     """Answers relays; see the module.
 
     Machines and whole documents are those of other listeners, which learn of a change before it.
-    `epoch` returns a text that changes whenever the store may have lost changes. `alone` is True if
-    no other process writes to the store: then this one is never behind.
     """
 
-    def __init__(
-        self,
-        machines: Mapping[str, Machine],
-        whole: Callable[[str], ScopeDocument],
-        rules: GuestRules,
-        *,
-        epoch: Callable[[], str],
-        alone: bool,
-    ) -> None:
-        self._machines = machines
-        self._whole = whole
-        self._rules = rules
-        self._current_epoch = epoch
-        self._alone = alone
-        self._epoch = ""
-        self._sequence = 0
-        """The number up to which all changes are known here."""
-        self._hosts: dict[str, _Host] = {}
-        """Those that have machines, or a relay that asks."""
-        self._places: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """The scope and the hosts of each machine, as they are counted in `_hosts`."""
-        self._having = Index()
-        """The hosts that have machines of each scope."""
-        self._visible: dict[str, Operation] = {}
-        """The operations that guests see, by id."""
-        self._of_machine = Index()
-        """Their ids by the keys of their machines."""
-        self._moving: dict[str, Operation] = {}
-        """The operations that move machines to hosts that nobody knows yet, by id."""
-        self._claimed: dict[str, str] = {}
-        """The hosts whose relays have found a machine there that an operation moves."""
-        self._encoded: dict[str, msgspec.Raw] = {}
-        self.on_change: Callable[[Iterable[str]], None] = lambda _: None
-        """Called with the hosts of a change, before their relays are answered."""
-        self._concerned: dict[str, None] = {}
-        """The hosts with a change since the last number was reached."""
+    machines: Mapping[str, Machine]
+    whole: Callable[[str], ScopeDocument]
+    rules: GuestRules
+    epoch: Callable[[], str]
+    """Returns a text that changes whenever the store may have lost changes."""
+    alone: bool
+    """True if no other process writes to the store: then this one is never behind."""
+    on_change: Callable[[Iterable[str]], None] = lambda _: None
+    """Called with the hosts of a change, before their relays are answered."""
+    on_lost: Callable[[], None] = lambda: None
+    """Called once the store may have lost changes."""
+    _epoch: str = ""
+    _sequence: int = 0
+    """The number up to which all changes are known here."""
+    _hosts: dict[str, _Host] = field(default_factory=dict)
+    """Those that have machines, or a relay that asks."""
+    _places: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    """The scope and the hosts of each machine, as they are counted in `_hosts`."""
+    _having: Index = field(default_factory=Index)
+    """The hosts that have machines of each scope."""
+    _visible: dict[str, Operation] = field(default_factory=dict)
+    """The operations that guests see, by id."""
+    _of_machine: Index = field(default_factory=Index)
+    """Their ids by the keys of their machines."""
+    _moving: dict[str, Operation] = field(default_factory=dict)
+    """The operations that move machines to hosts that nobody knows yet, by id."""
+    _claimed: dict[str, str] = field(default_factory=dict)
+    """The hosts whose relays have found a machine there that an operation moves."""
+    _encoded: dict[str, msgspec.Raw] = field(default_factory=dict)
+    _concerned: dict[str, None] = field(default_factory=dict)
+    """The hosts with a change since the last number was reached."""
+    _woken: dict[str, None] = field(default_factory=dict)
+    """The hosts whose relays are to be answered, in turn."""
 
     # What is known.
 
@@ -144,8 +146,9 @@ class RelayHub:
 
     def reach(self, sequence: int) -> None:
         """Note that all changes up to this number are known, and answer the relays concerned."""
-        if self._current_epoch() != self._epoch:
+        if self.epoch() != self._epoch:
             self.begin(sequence)
+            self.on_lost()
             self._concerned.update(dict.fromkeys(self._hosts))
         self._sequence = max(sequence, self._sequence)
         concerned, self._concerned = self._concerned, {}
@@ -153,12 +156,12 @@ class RelayHub:
         for host in concerned:
             if (known := self._hosts.get(host)) is not None:
                 known.digest = ""
-                _wake(known)
                 self._forget_if_empty(host)
+        self._wake_in_turn(concerned)
 
     def begin(self, sequence: int) -> None:
         """Count from this number on, at the start and after the store has lost changes."""
-        self._epoch = self._current_epoch()
+        self._epoch = self.epoch()
         self._sequence = sequence
         self._concerned.clear()
 
@@ -200,7 +203,7 @@ class RelayHub:
 
     def _place(self, key: str) -> None:
         """Count a machine at its hosts, in place of its earlier ones."""
-        machine = self._machines.get(key)
+        machine = self.machines.get(key)
         scope, hosts = "", dict[str, None]()
         if machine is not None:
             scope = machine.scope
@@ -259,7 +262,7 @@ class RelayHub:
     def machine(self, host: str, key: str) -> Machine | None:
         """Return a machine of a host; None if it is not there."""
         known = self._hosts.get(host)
-        return self._machines.get(key) if known is not None and key in known.machines else None
+        return self.machines.get(key) if known is not None and key in known.machines else None
 
     def has_scope(self, host: str, key: str) -> bool:
         """Return True if a host has machines of a scope."""
@@ -279,7 +282,7 @@ class RelayHub:
         It waits if it has all of it, or knows of changes that this replica does not know yet.
         """
         has = tag_of(etag)
-        if has.epoch == self._epoch and has.number > self._sequence and not self._alone:
+        if has.epoch == self._epoch and has.number > self._sequence and not self.alone:
             return None
         known = self._hosts.get(host)
         if known is not None and known.digest and known.digest == has.digest:
@@ -296,9 +299,9 @@ class RelayHub:
         awaited = set[str]().union(*(_awaited_of(self._visible[name]) for name in concerning))
         document = EncodedHost(
             host=host,
-            machines=tuple(self._machines[key] for key in machines),
+            machines=tuple(self.machines[key] for key in machines),
             scopes=tuple(map(self._encode, sorted(known.scopes))),
-            rules=self._rules,
+            rules=self.rules,
             awaited=tuple(key for key in machines if key in awaited),
         )
         body = relay_feed.encode(document)
@@ -334,14 +337,35 @@ class RelayHub:
             self._forget_if_empty(host)
 
     def wake(self, host: str) -> None:
-        """End the waits of a host whose relay has a token that is no longer valid."""
-        if (known := self._hosts.get(host)) is not None:
-            _wake(known)
+        """End the waits of a host: something changed there, or a token is no longer valid."""
+        known = self._hosts.get(host)
+        if known is None:
+            return
+        for waiting in known.waiting:
+            if not waiting.done():
+                waiting.set_result(True)
+        known.waiting.clear()
+        self._forget_if_empty(host)
 
     def wake_all(self) -> None:
-        """End all waits."""
-        for known in self._hosts.values():
-            _wake(known)
+        """End all waits, in turn."""
+        self._wake_in_turn(self._hosts)
+
+    def _wake_in_turn(self, hosts: Iterable[str]) -> None:
+        is_under_way = bool(self._woken)
+        waiting = (host for host in hosts if host in self._hosts and self._hosts[host].waiting)
+        self._woken.update(dict.fromkeys(waiting))
+        if not is_under_way:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        hosts = [*itertools.islice(self._woken, WOKEN_AT_ONCE)]
+        for host in hosts:
+            del self._woken[host]
+        if self._woken:  # first, as a fault with one host must not be the end of the others' turns
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        for host in hosts:
+            self.wake(host)
 
     def claim(self, host: str, listener: str, address: str) -> bool:
         """Count a machine on its way to an unknown host as this host's; False if there is none.
@@ -352,21 +376,21 @@ class RelayHub:
             return False
         for operation in self._moving.values():
             for name in operation.machines:
-                machine = self._machines.get(model.key(name))
+                machine = self.machines.get(model.key(name))
                 if machine is None or (machine.listener, machine.address) != (listener, address):
                     continue
                 self._claimed[machine.key] = host
                 self._place(machine.key)
                 known = self._hosts[host]
                 known.digest = ""  # no row of the outbox tells it
-                _wake(known)
+                self.wake(host)
                 return True
         return False
 
     def _encode(self, key: str) -> msgspec.Raw:
         encoded = self._encoded.get(key)
         if encoded is None:
-            encoded = self._encoded[key] = msgspec.Raw(relay_feed.encode(self._whole(key)))
+            encoded = self._encoded[key] = msgspec.Raw(relay_feed.encode(self.whole(key)))
         return encoded
 
 
@@ -383,13 +407,6 @@ def _machines_of(operation: Operation | None) -> dict[str, None]:
 def _awaited_of(operation: Operation | None) -> set[str]:
     returns = operation is not None and operation.status is EventStatus.RETURNING
     return set(map(model.key, operation.awaited)) if operation and returns else set()
-
-
-def _wake(known: _Host) -> None:
-    for waiting in known.waiting:
-        if not waiting.done():
-            waiting.set_result(True)
-    known.waiting.clear()
 
 
 def _end(waiting: "asyncio.Future[bool]") -> None:
