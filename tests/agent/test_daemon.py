@@ -316,11 +316,12 @@ def test_no_action_is_charged_for_the_disk(tmp_path: Path) -> None:
     assert daemon._decider.delay(run.number, 3000) == run.deadline, "the notice is not longer"
 
 
-def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can() -> None:
+@pytest.mark.parametrize("fault", [SettingsError("agent.toml"), TypeError("agent.toml")])
+def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can(fault: Exception) -> None:
     daemon = workplace.daemon(None)
 
     def spoilt() -> tuple[Rule, ...]:
-        raise SettingsError("agent.toml: invalid TOML")
+        raise fault
 
     daemon._reload = spoilt
     daemon._read_rules()

@@ -443,6 +443,9 @@ class Daemon:
             for line in str(error).splitlines():
                 self._kept = f"kept the old rules: {line}"
                 LOGGER.error("%s", self._kept)  # noqa: TRY400 - told whole
+        except Exception as error:  # no file ends an agent that runs
+            self._kept = f"kept the old rules: internal error: {error}"
+            LOGGER.exception("internal error while reading the rules; the agent keeps the old ones")
         else:
             self._kept = ""
             LOGGER.info("reloaded the rules", extra={"facts": {"rules": len(rules)}})
