@@ -27,7 +27,7 @@ from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn import clock
 from forewarn.agent import decider
-from forewarn.agent.actions.action import ActionRunner
+from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.daemon import Daemon, Poller
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction

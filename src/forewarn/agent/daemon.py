@@ -21,7 +21,7 @@ import msgspec
 
 from forewarn import clock, settings, status_port, systemd
 from forewarn.agent import activity, decider, state, status
-from forewarn.agent.actions.action import ActionRunner
+from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
