@@ -26,7 +26,7 @@ from agent.bench import Bench, begin, command, event, rule
 from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn import clock
-from forewarn.agent import decider
+from forewarn.agent import approvals, decider
 from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.daemon import Daemon, Poller
 from forewarn.agent.journal import NAME, Journal, JournalError
@@ -475,15 +475,17 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
         ended.set()
 
     with Scripted(drip) as peer:
-        Peers([peer.url], told).ask(decider.AskPeers(1, "E1", ("web-1",)))
-        assert told.first() == decider.PeersAnswered(1, frozenset())
+        Peers([peer.url], told).ask(approvals.AskPeers(1, "E1", ("web-1",)))
+        assert told.first() == approvals.PeersAnswered(1, frozenset())
         assert ended.wait(patience.SECONDS)
 
 
 def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
     told = Told()
-    Peers("http://{machine}:8171", told).ask(decider.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100)))
-    assert told.first() == decider.PeersAnswered(1, frozenset())
+    Peers("http://{machine}:8171", told).ask(
+        approvals.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100))
+    )
+    assert told.first() == approvals.PeersAnswered(1, frozenset())
 
 
 @contextlib.contextmanager
@@ -507,13 +509,15 @@ WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {
     ),
     "an approval may have been taken": (
         lambda told: Poller("http://127.0.0.1:9", "web-0", told).approve(
-            decider.ApproveEvent(1, event())
+            approvals.ApproveEvent(1, event())
         ),
-        decider.ApprovalAnswered(1, None),
+        approvals.ApprovalAnswered(1, None),
     ),
     "peers are not prepared": (
-        lambda told: Peers(["http://127.0.0.1:9"], told).ask(decider.AskPeers(1, "E1", ("web-1",))),
-        decider.PeersAnswered(1, frozenset()),
+        lambda told: Peers(["http://127.0.0.1:9"], told).ask(
+            approvals.AskPeers(1, "E1", ("web-1",))
+        ),
+        approvals.PeersAnswered(1, frozenset()),
     ),
 }
 

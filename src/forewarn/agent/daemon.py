@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from forewarn import clock, settings, status_port, systemd
-from forewarn.agent import activity, decider, state, status
+from forewarn.agent import activity, approvals, decider, state, status
 from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import Journal, JournalError
@@ -110,10 +110,10 @@ class Poller:
         """Begin to look."""
         self._thread.start()
 
-    def approve(self, output: decider.ApproveEvent) -> None:
+    def approve(self, output: approvals.ApproveEvent) -> None:
         """Approve an event in a thread of its own; the answer becomes an input."""
         if status.start_thread(self._approve, output) is None:
-            self._tell(decider.ApprovalAnswered(output.request, None))
+            self._tell(approvals.ApprovalAnswered(output.request, None))
 
     def report(self, word: tuple[str, str]) -> None:
         """Report the machine's state to Forewarn, in a thread of its own; the latest one counts."""
@@ -165,7 +165,7 @@ class Poller:
         else:
             self._told = "" if trouble.over else trouble.message
 
-    def _approve(self, output: decider.ApproveEvent) -> None:
+    def _approve(self, output: approvals.ApproveEvent) -> None:
         taken: bool | None = None
         try:
             self._client.approve(output.event, within_seconds=APPROVAL_SECONDS)
@@ -176,7 +176,7 @@ class Poller:
         except (ClientError, OSError) as error:  # OSError: the process has no files left
             LOGGER.warning("approving %s: %s", output.event.event_id, error)
         finally:
-            self._tell(decider.ApprovalAnswered(output.request, taken))
+            self._tell(approvals.ApprovalAnswered(output.request, taken))
 
 
 JSON: Final = "application/json; charset=utf-8"
@@ -211,6 +211,10 @@ def boot_id() -> str:
         return ""
 
 
+class _ReadRules(msgspec.Struct, frozen=True):
+    """Read the rules again: only the daemon handles it."""
+
+
 class Daemon:
     """One agent.
 
@@ -234,7 +238,7 @@ class Daemon:
         self._once = once
         # A signal's handler puts into both queues: only SimpleQueue may be used in one while the
         # same thread waits on it. An Event's lock would hang the agent.
-        self._inputs: queue.SimpleQueue[decider.Input] = queue.SimpleQueue()
+        self._inputs: queue.SimpleQueue[decider.Input | _ReadRules] = queue.SimpleQueue()
         self._end_told: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._decider = Decider(
             own.rule, own.margin_seconds, journal.records if journal else (), own.stop_seconds
@@ -393,20 +397,20 @@ class Daemon:
             return self._inputs.empty()
         return self._endings == 1 and not self._decider.busy
 
-    def _next(self) -> decider.Input:
+    def _next(self) -> decider.Input | _ReadRules:
         """Return the next input, or `TimePassed` if none comes in time."""
         self._heard_at = now = clock.monotonic()
         seconds = min(self._notifier.every or IDLE_SECONDS, IDLE_SECONDS)
         if self._decider.wake_at is not None:
             seconds = min(seconds, max(0.0, self._decider.wake_at - now))
-        told: decider.Input
+        told: decider.Input | _ReadRules
         try:
             told = self._inputs.get(timeout=seconds)
         except queue.Empty:
             told = decider.TimePassed()
         return told
 
-    def _handle(self, told: decider.Input) -> None:
+    def _handle(self, told: decider.Input | _ReadRules) -> None:
         if isinstance(told, _ReadRules):
             self._read_rules()
             return
@@ -468,12 +472,12 @@ class Daemon:
                 self._runner.proceed(output.run)
             case decider.StopAction():
                 self._runner.stop(output.run)
-            case decider.ApproveEvent() if self._dry:
+            case approvals.ApproveEvent() if self._dry:
                 LOGGER.info("would approve %s", output.event.event_id)
-                self._inputs.put(decider.ApprovalAnswered(output.request, taken=True))
-            case decider.ApproveEvent():
+                self._inputs.put(approvals.ApprovalAnswered(output.request, taken=True))
+            case approvals.ApproveEvent():
                 self._poller.approve(output)
-            case decider.AskPeers():
+            case approvals.AskPeers():
                 self._peers.ask(output)
 
     def _append(self, journal: Journal, records: Sequence[state.AnyRecord]) -> None:
@@ -522,7 +526,3 @@ class Daemon:
 
     def _publish_ready(self) -> None:
         self._ready = self._dry or status.is_ready(self._decider)
-
-
-class _ReadRules(decider.Input, frozen=True):
-    """Read the rules again: only the daemon handles it."""

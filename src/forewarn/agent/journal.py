@@ -201,8 +201,8 @@ class Journal:
             raise self._damaged(verdict)
         if rows and not isinstance(rows[-1][0], int):  # the table itself was changed
             raise self._damaged("the table")
-        if shutil.disk_usage(self._path.parent).free >= LEAST_FREE_BYTES:
-            with contextlib.suppress(sqlite3.Error):  # a quota; an append says so
+        with contextlib.suppress(OSError, sqlite3.Error):  # an append says what is wrong
+            if shutil.disk_usage(self._path.parent).free >= LEAST_FREE_BYTES:
                 for statement in TAKE_ROOM:
                     self._database.execute(statement)
         self._last = rows[-1][0] if rows else 0
