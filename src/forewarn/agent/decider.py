@@ -327,9 +327,10 @@ class Decider:
             for index, result in enumerate(case.results)
             if result is not None
             and result.good
-            and (terms := case.rule.prepare[index].settings).looks_again
-            and terms.repeatable
-            and now - self._done_at.setdefault(terms.effect, now) > LOOK_AGAIN_SECONDS
+            and (effect := self.state.effects.get(case.effect(index)))  # else a boot has undone it
+            and effect.action.settings.looks_again
+            and effect.action.settings.repeatable
+            and now - self._done_at.setdefault(effect.key, now) > LOOK_AGAIN_SECONDS
         ]
 
     def _is_over(self, case: Case) -> bool:
