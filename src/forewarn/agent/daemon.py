@@ -66,7 +66,7 @@ class Poller:
         self._client = Client(endpoint, name=machine)
         self._tell = tell
         self._known = tuple(known)
-        self._documents = self._client.documents(known=self._known, on_trouble=self._note)
+        self.documents = self._client.documents(known=self._known, on_trouble=self._note)
         self._word: tuple[str, str] = ("", "")
         self._said = self._word
         self._saying = threading.Lock()
@@ -92,19 +92,9 @@ class Poller:
         return bool(self._client.name) and not self.misnamed
 
     @property
-    def answered_at(self) -> float | None:
-        """Time of the last good answer, by the monotonic clock; None before the first."""
-        return self._documents.answered_at
-
-    @property
-    def looks(self) -> int:
-        """The number of good answers."""
-        return self._documents.looks
-
-    @property
     def is_answered(self) -> bool:
         """True if the last look was answered."""
-        return self.answered_at is not None and not self.trouble
+        return self.documents.answered_at is not None and not self.trouble
 
     def start(self) -> None:
         """Begin to look."""
@@ -138,11 +128,11 @@ class Poller:
         while not self._closed.is_set():
             try:
                 if has_ended:  # it may fail as well, where the process has no files left
-                    self._documents = self._client.documents(
+                    self.documents = self._client.documents(
                         known=self._known, on_trouble=self._note
                     )
                     self._told, has_ended = "", False
-                for document in self._documents:
+                for document in self.documents:
                     self._fault, self._known = "", document.events
                     self._tell(decider.DocumentSeen(document.events, self._client.name))
             except Exception as error:
@@ -152,7 +142,7 @@ class Poller:
                     "internal error while watching the endpoint; the agent tries again"
                 )
                 self._fault, has_ended = f"internal error: {error}", True
-                self._documents.close()
+                self.documents.close()
                 self._closed.wait(FAULT_SECONDS)
 
     def _note(self, trouble: Trouble) -> None:
@@ -363,7 +353,7 @@ class Daemon:
         now, poller = clock.monotonic(), self._poller
         silent = now - self._heard_at
         ailment = self._trouble or (f"silent for {silent:.0f} s" if silent > ALIVE_SECONDS else "")
-        at = poller.answered_at
+        at = poller.documents.answered_at
         match path:
             case "/readyz":
                 return (200, TEXT, b"ready\n") if self._ready else (503, TEXT, b"draining\n")
@@ -385,7 +375,7 @@ class Daemon:
                     endpoint_up=poller.is_answered,
                     name_known=poller.is_named,
                     last_look=None if at is None else wall - (now - at),
-                    looks=poller.looks,
+                    looks=poller.documents.looks,
                 )
                 return 200, status_port.METRICS, self._counted + live
         return None

@@ -8,7 +8,6 @@ import codecs
 import contextlib
 import logging
 import socket
-import string
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from forewarn import settings
-from forewarn.agent import decider
+from forewarn.agent import decider, rules
 from forewarn.agent.rules import ActionSettings, LogSettings, ReadySettings
 from forewarn.client import event
 
@@ -136,10 +135,6 @@ class ActionRun:
         told["seconds_left"] = round(self.seconds_left)
         return msgspec.json.encode(told)
 
-    def filled(self, template: str) -> str:
-        """Return a template with the event's values in it."""
-        return string.Template(template).substitute(self.variables())
-
 
 class Action(abc.ABC, Generic[S]):
     """Does one action, once; the methods return a word for the log.
@@ -188,8 +183,9 @@ class LogAction(Action[LogSettings]):
         return self._write(self.settings.undo_message)
 
     def _write(self, template: str) -> str:
-        facts = {"facts": self.run.variables()}
-        EVENT_LOGGER.log(LEVELS[self.settings.level], "%s", self.run.filled(template), extra=facts)
+        values = self.run.variables()
+        line = rules.filled(template, values)
+        EVENT_LOGGER.log(LEVELS[self.settings.level], "%s", line, extra={"facts": values})
         return ""
 
 
