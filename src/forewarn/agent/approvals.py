@@ -54,6 +54,11 @@ REFUSED_SECONDS: Final = 60.0
 missing registration, may be mended by then."""
 
 
+REPEAT_SECONDS: Final = 300.0
+"""The pause before an approval that was taken is sent again while its event has not started. It
+counts once; but a database that lost its last changes, or that was restored, lacks it."""
+
+
 class _Pending(msgspec.Struct):
     """The approval of one event, in this process."""
 
@@ -121,6 +126,7 @@ class Approvals:
                 continue
             each.request = None
             if answered.taken:
+                each.approve_at = now + REPEAT_SECONDS
                 return event_id
             pause = APPROVAL_SECONDS if answered.taken is None else REFUSED_SECONDS
             each.agreed, each.approve_at = False, now + pause
@@ -132,7 +138,7 @@ class Approvals:
         """Return the next step of an event's approval, and the time to look again."""
         rule = case.rule
         if (
-            case.phase is not Phase.PREPARED
+            case.phase not in {Phase.PREPARED, Phase.APPROVED}
             or rule.approve == "never"
             or event.status != EventStatus.SCHEDULED
         ):
@@ -142,6 +148,8 @@ class Approvals:
         others = frozenset(names) - {me}
         pending = self._pending.setdefault(case.event_id, _Pending())
         pending.others = others  # the own name may be known since
+        if case.phase is Phase.APPROVED and not pending.approve_at:  # by an earlier process
+            pending.approve_at = now + REPEAT_SECONDS
         if pending.request is not None:
             return None, None
         if pending.approve_at > now:

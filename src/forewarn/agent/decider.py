@@ -322,6 +322,8 @@ class Decider:
 
     def _doubted(self, case: Case, now: float) -> list[int]:
         """Return the actions that were done too long ago for an approval, by index."""
+        if case.phase is Phase.APPROVED:
+            return []
         return [
             index
             for index, result in enumerate(case.results)
