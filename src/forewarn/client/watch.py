@@ -24,8 +24,9 @@ from forewarn.protocol.codec import Listed, Listing
 from forewarn.protocol.message import Reply, ascii_lower, ascii_upper, shown
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
-LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
-"""Between two questions, however often the document changes: twenty documents a second."""
+LEAST_GAP_SECONDS: Final = 0.05
+"""Between two questions, however often the document changes: twenty documents a second. Also before
+the document that confirms an end."""
 
 SECOND_LOOK_SECONDS: Final = 2.0
 """For the answer that confirms an end: the rest of the document before waits for it."""
@@ -325,7 +326,7 @@ class Watcher:
             if isinstance(found, session.FailedAnswer):
                 self._failed(question, found, attempt)
             else:
-                self._session.accepted(question, outcome, found)
+                self._session.accepted(question, outcome)
                 self._document(found, outcome, attempt)
                 if self._session.version != question.version:
                     self._tag = None  # the next one is by another version, which may show more
@@ -462,11 +463,8 @@ class Watcher:
         the server waits is followed at once too; one that has only a new number is not: its server
         may number each answer.
         """
-        if self._looks_again:
-            gap = LEAST_GAP_SECONDS
-        else:
-            soon = bool(changes) and self._waits is True
-            gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
+        soon = self._looks_again or (changes and self._waits is True)
+        gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
         self._next_at = max(attempt.at.monotonic, self._asked_at + gap)
 
     def _read(self, documents: Sequence[ReadDocument]) -> list[PendingChange]:
