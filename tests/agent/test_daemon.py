@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +23,7 @@ import patience
 import web
 from agent import workplace
 from agent.bench import Bench, begin, command, event, rule
-from client.scripted import Asked, Scripted, Talk, document, message, serving
+from client.scripted import Asked, Scripted, Talk, document, message, serving, without_threads
 from client.world import EVENT_ID, listed
 from forewarn import clock
 from forewarn.agent import approvals, decider
@@ -486,18 +486,6 @@ def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
         approvals.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100))
     )
     assert told.first() == approvals.PeersAnswered(1, frozenset())
-
-
-@contextlib.contextmanager
-def without_threads() -> Iterator[None]:
-    """Let no thread begin: each asks for more memory than there is."""
-    before = threading.stack_size(1 << 46)
-    try:
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            threading.Thread(target=int).start()
-        yield
-    finally:
-        threading.stack_size(before)
 
 
 WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {
