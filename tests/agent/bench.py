@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from forewarn.agent import decider
+from forewarn.agent import approvals, decider
 from forewarn.agent.rules import ActionOutcome, Rule, RuleAction
 from forewarn.agent.state import AnyRecord, Record
 from forewarn.client.event import Event
@@ -87,8 +87,8 @@ class Bench:
         """The last one of each action."""
         self.under_way: dict[int, decider.BeginAction] = {}
         self.most_at_once = 0
-        self.approvals: list[decider.ApproveEvent] = []
-        self.asked: list[decider.AskPeers] = []
+        self.approvals: list[approvals.ApproveEvent] = []
+        self.asked: list[approvals.AskPeers] = []
         self.document: tuple[Event, ...] = ()
         self.start(boot)
 
@@ -119,10 +119,10 @@ class Bench:
                 return [word]
             case decider.StopAction():
                 return [f"stop {name(self.under_way[told.run].action)}"]
-            case decider.ApproveEvent():
+            case approvals.ApproveEvent():
                 self.approvals.append(told)
                 return [f"approve {told.event.event_id}"]
-            case decider.AskPeers():
+            case approvals.AskPeers():
                 self.asked.append(told)
                 return [f"ask {' '.join(told.machines)}"]
             case _:
@@ -148,10 +148,10 @@ class Bench:
         return said + self.tell(decider.TimePassed())
 
     def answer(self, *, taken: bool | None) -> list[str]:
-        return self.tell(decider.ApprovalAnswered(self.approvals[-1].request, taken))
+        return self.tell(approvals.ApprovalAnswered(self.approvals[-1].request, taken))
 
     def hear(self, *prepared: str) -> list[str]:
-        return self.tell(decider.PeersAnswered(self.asked[-1].round, frozenset(prepared)))
+        return self.tell(approvals.PeersAnswered(self.asked[-1].round, frozenset(prepared)))
 
     def reload(self, *rules: Rule) -> list[str]:
         self.rules = rules

@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import os
+import pkgutil
 import random
 import ssl
 import subprocess
@@ -23,7 +24,7 @@ from agent.bench import event, rule
 from agent.workplace import Begun, Done, Units
 from authority import Authority
 from client.scripted import Keeping, serving
-from forewarn import clock
+from forewarn import agent, clock
 from forewarn.agent.actions import http
 from forewarn.agent.actions.action import ActionFailed, ActionStopped
 from forewarn.agent.decider import DocumentSeen
@@ -330,6 +331,14 @@ def test_no_signal_is_sent_to_a_group_whose_number_may_be_anothers() -> None:
         cwd=tree.ROOT / "tests",
     )
     assert ran.stdout == "[True, True]\n"
+
+
+def test_an_agent_has_loaded_all_of_itself_before_it_runs() -> None:
+    """Its files may be another release's by the time that it first needs them."""
+    code = "import sys, forewarn.agent.__main__; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own = {each.name for each in pkgutil.walk_packages(agent.__path__, f"{agent.__name__}.")}
+    assert own <= set(ran.stdout.split())
 
 
 def test_a_stop_while_the_program_ends_by_itself_reaches_nobody_else() -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.bench import MARGIN, ME, START, event, read_again, service
 from agent.bench import command as program
 from agent.bench import rule as made
-from forewarn.agent import decider
+from forewarn.agent import approvals, decider
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import (
     ActionBegun,
@@ -97,8 +97,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.stale: list[decider.BeginAction] = []
         self.runs: dict[int, decider.BeginAction] = {}
         self.stopped: dict[int, float] = {}
-        self.asked: dict[int, decider.AskPeers] = {}
-        self.requests: dict[int, decider.ApproveEvent] = {}
+        self.asked: dict[int, approvals.AskPeers] = {}
+        self.requests: dict[int, approvals.ApproveEvent] = {}
         self.agreed: set[str] = set()
         self.refused: dict[str, float] = {}
         self.cut_after: int | None = None
@@ -148,10 +148,10 @@ class AnyOrder(RuleBasedStateMachine):
             case decider.BeginAction():
                 self.judge_begin(told)
                 self.runs[told.run] = told
-            case decider.ApproveEvent():
+            case approvals.ApproveEvent():
                 self.judge_approval(told)
                 self.requests[told.request] = told
-            case decider.AskPeers():
+            case approvals.AskPeers():
                 self.asked[told.round] = told
             case decider.StopAction():
                 assert told.run in self.runs
@@ -197,13 +197,13 @@ class AnyOrder(RuleBasedStateMachine):
             assert shown.starts_by is not None
             assert self.now < shown.starts_by - MARGIN, "nothing is begun too late"
 
-    def judge_approval(self, told: decider.ApproveEvent) -> None:
+    def judge_approval(self, told: approvals.ApproveEvent) -> None:
         shown = self.shown[told.event.event_id]
         governing = BY_TYPE[shown.event_type]
         assert shown.status == "Scheduled"
         assert shown.concerns_me, "never another machine's"
         assert governing.approve != "never"
-        assert self.now >= self.refused.get(shown.event_id, 0.0) + decider.REFUSED_SECONDS
+        assert self.now >= self.refused.get(shown.event_id, 0.0) + approvals.REFUSED_SECONDS
         assert all(shown.event_id != r.event.event_id for r in self.requests.values())
         if governing.approve == "at-once":
             return
@@ -345,7 +345,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.refused[told.event.event_id] = self.now
         if not taken:
             self.agreed.discard(told.event.event_id)
-        self.tell(decider.ApprovalAnswered(request, taken))
+        self.tell(approvals.ApprovalAnswered(request, taken))
 
     @rule(which=SEVEN, every=strategies.booleans())
     @precondition(lambda self: self.asked)
@@ -357,7 +357,7 @@ class AnyOrder(RuleBasedStateMachine):
         )
         if every and number == latest:
             self.agreed.add(ask.event_id)
-        self.tell(decider.PeersAnswered(number, frozenset(ask.machines if every else ())))
+        self.tell(approvals.PeersAnswered(number, frozenset(ask.machines if every else ())))
 
     @rule(seconds=strategies.sampled_from([1, 5, 20, 61, 400]))
     def time_passes(self, seconds: int) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,11 +23,11 @@ import patience
 import web
 from agent import workplace
 from agent.bench import Bench, begin, command, event, rule
-from client.scripted import Asked, Scripted, Talk, document, message, serving
+from client.scripted import Asked, Scripted, Talk, document, message, serving, without_threads
 from client.world import EVENT_ID, listed
 from forewarn import clock
-from forewarn.agent import decider
-from forewarn.agent.actions.action import ActionRunner
+from forewarn.agent import approvals, decider
+from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.daemon import Daemon, Poller
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
@@ -316,11 +316,12 @@ def test_no_action_is_charged_for_the_disk(tmp_path: Path) -> None:
     assert daemon._decider.delay(run.number, 3000) == run.deadline, "the notice is not longer"
 
 
-def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can() -> None:
+@pytest.mark.parametrize("fault", [SettingsError("agent.toml"), TypeError("agent.toml")])
+def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can(fault: Exception) -> None:
     daemon = workplace.daemon(None)
 
     def spoilt() -> tuple[Rule, ...]:
-        raise SettingsError("agent.toml: invalid TOML")
+        raise fault
 
     daemon._reload = spoilt
     daemon._read_rules()
@@ -474,27 +475,17 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
         ended.set()
 
     with Scripted(drip) as peer:
-        Peers([peer.url], told).ask(decider.AskPeers(1, "E1", ("web-1",)))
-        assert told.first() == decider.PeersAnswered(1, frozenset())
+        Peers([peer.url], told).ask(approvals.AskPeers(1, "E1", ("web-1",)))
+        assert told.first() == approvals.PeersAnswered(1, frozenset())
         assert ended.wait(patience.SECONDS)
 
 
 def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
     told = Told()
-    Peers("http://{machine}:8171", told).ask(decider.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100)))
-    assert told.first() == decider.PeersAnswered(1, frozenset())
-
-
-@contextlib.contextmanager
-def without_threads() -> Iterator[None]:
-    """Let no thread begin: each asks for more memory than there is."""
-    before = threading.stack_size(1 << 46)
-    try:
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            threading.Thread(target=int).start()
-        yield
-    finally:
-        threading.stack_size(before)
+    Peers("http://{machine}:8171", told).ask(
+        approvals.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100))
+    )
+    assert told.first() == approvals.PeersAnswered(1, frozenset())
 
 
 WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {
@@ -506,13 +497,15 @@ WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {
     ),
     "an approval may have been taken": (
         lambda told: Poller("http://127.0.0.1:9", "web-0", told).approve(
-            decider.ApproveEvent(1, event())
+            approvals.ApproveEvent(1, event())
         ),
-        decider.ApprovalAnswered(1, None),
+        approvals.ApprovalAnswered(1, None),
     ),
     "peers are not prepared": (
-        lambda told: Peers(["http://127.0.0.1:9"], told).ask(decider.AskPeers(1, "E1", ("web-1",))),
-        decider.PeersAnswered(1, frozenset()),
+        lambda told: Peers(["http://127.0.0.1:9"], told).ask(
+            approvals.AskPeers(1, "E1", ("web-1",))
+        ),
+        approvals.PeersAnswered(1, frozenset()),
     ),
 }
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -86,7 +87,7 @@ def test_a_log_that_was_cut_anywhere_is_read_up_to_a_whole_record(tmp_path: Path
     for record in records:
         journal.append(record)
     log = (tmp_path / "whole" / f"{NAME}-wal").read_bytes()
-    for length in range(0, len(log), 509):
+    for length in range(0, 1024 * len(records), 509):  # then comes free room
         copy = tmp_path / "copy"
         copy.mkdir()
         shutil.copy(tmp_path / "whole" / NAME, copy)
@@ -102,6 +103,7 @@ def test_a_log_that_was_cut_anywhere_is_read_up_to_a_whole_record(tmp_path: Path
 def test_damage_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     records = lived()
     write(tmp_path, records)
+    change(tmp_path, "VACUUM")  # without the pages that are free
     whole = (tmp_path / NAME).read_bytes()
     refused = 0
     for place in range(100, len(whole), 61):
@@ -201,21 +203,35 @@ def test_what_cannot_be_opened_is_refused_and_a_file_only_for_now(tmp_path: Path
     assert refused.value.for_now
 
 
+@contextlib.contextmanager
+def files_of(most: int) -> Iterator[None]:
+    """Limit the size of files, with EFBIG for ENOSPC."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_events_have_room_on_a_disk_that_is_full_meanwhile(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    with files_of(max(each.stat().st_size for each in tmp_path.iterdir())):
+        for _ in range(100):
+            journal.append(*lived())
+            journal.append(Checkpoint(boot="b", cases=[], effects=[]))
+    journal.close()
+
+
 def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.append(MachineBooted(boot="a"))
-    size = (tmp_path / f"{NAME}-wal").stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for write_ in (
         lambda: journal.append(MachineBooted(boot="b")),
         lambda: journal.append(Checkpoint(boot="b", cases=[], effects=[])),
     ):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-        try:
-            with pytest.raises(JournalError, match="cannot write"):
-                write_()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with files_of(512), pytest.raises(JournalError, match="cannot write"):
+            write_()
     assert journal.length == 1
     journal.append(MachineBooted(boot="c"))
     journal.close()

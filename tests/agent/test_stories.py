@@ -19,7 +19,7 @@ import pytest
 import stories
 from agent import bench
 from agent.bench import ME, START, Bench
-from forewarn.agent import decider, status
+from forewarn.agent import approvals, decider, status
 from forewarn.agent.activity import Activity
 from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.state import Case, EventRetried
@@ -95,7 +95,7 @@ class Expected:
         assert tuple(str(each or "-") for each in case(self.of, event_id).results) == results
 
     def agrees(self, event_id: str, told: str) -> None:
-        assert decider.agrees(case(self.of, event_id)) == (told == "yes")
+        assert approvals.agrees(case(self.of, event_id)) == (told == "yes")
 
     def standing(self, *names: str) -> None:
         assert tuple(self.of.standing) == names
@@ -225,12 +225,12 @@ class Story:
     def hear_of(self, event_id: str, *prepared: str) -> list[str]:
         """Hear the answer to the last question for an event."""
         asked = [each.round for each in self.bench.asked if each.event_id == event_id]
-        return self.bench.tell(decider.PeersAnswered(asked[-1], frozenset(prepared)))
+        return self.bench.tell(approvals.PeersAnswered(asked[-1], frozenset(prepared)))
 
     def answer_of(self, event_id: str, how: str) -> list[str]:
         """Answer the approval of an event."""
         sent = [each.request for each in self.bench.approvals if each.event.event_id == event_id]
-        return self.bench.tell(decider.ApprovalAnswered(sent[-1], ANSWERS[how]))
+        return self.bench.tell(approvals.ApprovalAnswered(sent[-1], ANSWERS[how]))
 
     def end(
         self, which: str, outcome: str = "done", text: str = "said so", *, final: bool = False

@@ -12,7 +12,7 @@ import msgspec
 
 import patience
 from agent.bench import begin, event
-from forewarn.agent.actions import action
+from forewarn.agent.actions import runner
 from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
 from forewarn.agent.daemon import Daemon
 from forewarn.agent.decider import FactsFound, Input
@@ -82,7 +82,7 @@ class Done:
         self.noted = threading.Event()
         self._durable = durable
         self.run = self._run_of(undo=False)
-        self.action = action.load(self.run)
+        self.action = runner.action_of(self.run)
 
     def _run_of(self, *, undo: bool) -> ActionRun:
         begun = begin(self.rule_action, self.event, undo=undo, until=30.0, facts=self.facts)
@@ -110,7 +110,7 @@ class Done:
     def turn(self) -> None:
         """Go on with a run that undoes it, with what was noted."""
         self.run = self._run_of(undo=True)
-        self.action = action.load(self.run)
+        self.action = runner.action_of(self.run)
 
 
 class Begun:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import msgspec
+import pytest
 
 import patience
 from forewarn.client.session import Pace
@@ -251,3 +252,15 @@ def losing() -> Iterator[tuple[str, int]]:
             with contextlib.suppress(BlockingIOError):
                 waiting.connect(full.getsockname())
         yield full.getsockname()
+
+
+@contextlib.contextmanager
+def without_threads() -> Iterator[None]:
+    """Let no thread begin: each asks for more memory than there is."""
+    before = threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threading.Thread(target=int).start()
+        yield
+    finally:
+        threading.stack_size(before)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import patience
-from client.scripted import QUICK, Silent, document, losing, message, serving
+from client.scripted import QUICK, Silent, document, losing, message, serving, without_threads
 from client.world import EVENT_ID, listed
 from forewarn.client.aio import AsyncClient, AsyncWatch
-from forewarn.client.event import Change, Misuse, RequestRefused, Trouble
+from forewarn.client.event import Change, Misuse, RequestRefused, Trouble, Unreachable
 from forewarn.client.sync import SocketConnection
 from forewarn.testing import Emulator
 
@@ -51,6 +51,20 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
     for each in running:
         await asyncio.to_thread(each.join, patience.SECONDS)
         assert not each.is_alive()
+
+
+def test_a_watch_goes_on_once_the_system_has_threads_again() -> None:
+    async def play(url: str) -> None:
+        async with AsyncClient(url, pace=QUICK) as client:
+            with without_threads():
+                task = asyncio.create_task(first(client.watch()))
+                with pytest.raises(Unreachable, match="thread"):
+                    await client.document()
+                assert not task.done()
+            assert (await task).appeared
+
+    with serving(lambda *_: message(200, document(listed()))) as made:
+        asyncio.run(play(made.url))
 
 
 @pytest.fixture
@@ -270,17 +284,3 @@ def test_a_client_serves_one_loop_after_another() -> None:
         assert [asyncio.run(ask(client)) for _ in range(3)] == [1, 2, 3]
         assert server.connections == 1
         asyncio.run(client.close())
-
-
-async def test_a_watch_goes_on_after_the_system_gave_it_no_thread(cloud: Emulator) -> None:
-    async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
-        watch = client.watch()
-        before = threading.stack_size(2**47)  # more than there are addresses
-        try:
-            with pytest.raises(RuntimeError, match="thread"):
-                await anext(watch)
-        finally:
-            threading.stack_size(before)
-        cloud.schedule("Reboot", "web-0")
-        change = await asyncio.wait_for(anext(watch), patience.SECONDS)
-        assert change.appeared

@@ -1,6 +1,7 @@
 """HTTP without the socket: any bytes, in any pieces, are an answer or none; and one request."""
 
 import itertools
+import queue
 import socket
 import threading
 from pathlib import Path
@@ -231,20 +232,30 @@ def test_an_address_that_loses_packets_leaves_time_for_the_next_one() -> None:
     assert (tried[0].gettimeout() or 1) <= 0.5
 
 
-def test_a_resolver_that_does_not_answer_is_left_behind() -> None:
-    silent = threading.Event()
+def test_a_resolver_that_does_not_answer_is_left_behind_once_and_its_answer_counts() -> None:
+    answers, asked = threading.Event(), []
 
-    def resolve(host: str, _port: int, *, type: int, flags: int = 0) -> list[Any]:  # noqa: A002
+    def resolve(host: str, port: int, *, type: int, flags: int = 0) -> list[Any]:  # noqa: A002
         if flags:
             raise socket.gaierror(socket.EAI_NONAME, "not an address")
-        silent.wait()
-        return []
+        asked.append(host)
+        answers.wait()
+        return [(socket.AF_INET, type, 0, "", (host, port))]
 
+    found: transport.Places = queue.SimpleQueue()
     try:
-        with pytest.raises(TimeoutError, match=r"chat\.example"):
-            transport.look_up(("chat.example", 443), 0.01, resolve)
+        for _ in range(3):
+            with pytest.raises(TimeoutError, match=r"chat\.example"):
+                transport.look_up(("chat.example", 443), 0.01, resolve)
+        threading.Thread(
+            target=lambda: found.put(transport.look_up(("chat.example", 443), 60, resolve))
+        ).start()
+        patience.until(lambda: any(transport._look_ups._waiting.values()))
     finally:
-        silent.set()
+        answers.set()
+    assert found.get(timeout=patience.SECONDS) == [(socket.AF_INET, ("chat.example", 443))]
+    assert asked == ["chat.example"]
+    assert not transport._look_ups._waiting
 
 
 @pytest.mark.parametrize("error", [socket.gaierror(socket.EAI_NONAME, "unknown"), UnicodeError()])

@@ -62,7 +62,7 @@ TESTS = {
 }
 # What is mutated where nothing is named.
 DECIDERS = [
-    "agent.decider", "agent.rules", "agent.state",
+    "agent.approvals", "agent.decider", "agent.rules", "agent.state",
     "client.watch", "connectors.libvirt.decide", "maintenance.*", "protocol.*",
 ]  # fmt: skip
 # What a mutant's tests may take of the processor: so many times what they took unbroken, and more.

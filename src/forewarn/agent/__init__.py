@@ -3,7 +3,8 @@
     settings  agent.toml and its drop-ins
     rules     the choice of a rule for an event, and the settings of its actions. Pure
     decider   the times at which an action begins, ends or is undone, also after a restart in the
-              middle of one; and the approval of events. Pure
+              middle of one. Pure
+    approvals the machine that approves an event, and the time of it. Pure
     state     the durable state, and the transitions by which it changes. Pure
     journal   keeps that on the disk, across crashes and reboots
     actions   run the actions of a rule, within their time limits

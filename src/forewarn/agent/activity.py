@@ -12,17 +12,8 @@ from typing import Final
 
 from forewarn import status_port
 from forewarn.agent import rules, state, status
-from forewarn.agent.decider import (
-    ApprovalAnswered,
-    AskPeers,
-    BeginAction,
-    Decider,
-    Input,
-    Output,
-    PeersAnswered,
-    Reloaded,
-    name_of,
-)
+from forewarn.agent.approvals import ApprovalAnswered, AskPeers, PeersAnswered, name_of
+from forewarn.agent.decider import BeginAction, Decider, Input, Output, Reloaded
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import Phase
 from forewarn.status_port import Labels

@@ -20,8 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from forewarn import clock, settings, status_port, systemd
-from forewarn.agent import activity, decider, state, status
-from forewarn.agent.actions.action import ActionRunner
+from forewarn.agent import activity, approvals, decider, state, status
+from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
@@ -66,7 +66,7 @@ class Poller:
         self._client = Client(endpoint, name=machine)
         self._tell = tell
         self._known = tuple(known)
-        self._documents = self._client.documents(known=self._known, on_trouble=self._note)
+        self.documents = self._client.documents(known=self._known, on_trouble=self._note)
         self._word: tuple[str, str] = ("", "")
         self._said = self._word
         self._saying = threading.Lock()
@@ -92,28 +92,18 @@ class Poller:
         return bool(self._client.name) and not self.misnamed
 
     @property
-    def answered_at(self) -> float | None:
-        """Time of the last good answer, by the monotonic clock; None before the first."""
-        return self._documents.answered_at
-
-    @property
-    def looks(self) -> int:
-        """The number of good answers."""
-        return self._documents.looks
-
-    @property
     def is_answered(self) -> bool:
         """True if the last look was answered."""
-        return self.answered_at is not None and not self.trouble
+        return self.documents.answered_at is not None and not self.trouble
 
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()
 
-    def approve(self, output: decider.ApproveEvent) -> None:
+    def approve(self, output: approvals.ApproveEvent) -> None:
         """Approve an event in a thread of its own; the answer becomes an input."""
         if status.start_thread(self._approve, output) is None:
-            self._tell(decider.ApprovalAnswered(output.request, None))
+            self._tell(approvals.ApprovalAnswered(output.request, None))
 
     def report(self, word: tuple[str, str]) -> None:
         """Report the machine's state to Forewarn, in a thread of its own; the latest one counts."""
@@ -138,11 +128,11 @@ class Poller:
         while not self._closed.is_set():
             try:
                 if has_ended:  # it may fail as well, where the process has no files left
-                    self._documents = self._client.documents(
+                    self.documents = self._client.documents(
                         known=self._known, on_trouble=self._note
                     )
                     self._told, has_ended = "", False
-                for document in self._documents:
+                for document in self.documents:
                     self._fault, self._known = "", document.events
                     self._tell(decider.DocumentSeen(document.events, self._client.name))
             except Exception as error:
@@ -152,7 +142,7 @@ class Poller:
                     "internal error while watching the endpoint; the agent tries again"
                 )
                 self._fault, has_ended = f"internal error: {error}", True
-                self._documents.close()
+                self.documents.close()
                 self._closed.wait(FAULT_SECONDS)
 
     def _note(self, trouble: Trouble) -> None:
@@ -165,7 +155,7 @@ class Poller:
         else:
             self._told = "" if trouble.over else trouble.message
 
-    def _approve(self, output: decider.ApproveEvent) -> None:
+    def _approve(self, output: approvals.ApproveEvent) -> None:
         taken: bool | None = None
         try:
             self._client.approve(output.event, within_seconds=APPROVAL_SECONDS)
@@ -176,7 +166,7 @@ class Poller:
         except (ClientError, OSError) as error:  # OSError: the process has no files left
             LOGGER.warning("approving %s: %s", output.event.event_id, error)
         finally:
-            self._tell(decider.ApprovalAnswered(output.request, taken))
+            self._tell(approvals.ApprovalAnswered(output.request, taken))
 
 
 JSON: Final = "application/json; charset=utf-8"
@@ -211,6 +201,10 @@ def boot_id() -> str:
         return ""
 
 
+class _ReadRules(msgspec.Struct, frozen=True):
+    """Read the rules again: only the daemon handles it."""
+
+
 class Daemon:
     """One agent.
 
@@ -234,7 +228,7 @@ class Daemon:
         self._once = once
         # A signal's handler puts into both queues: only SimpleQueue may be used in one while the
         # same thread waits on it. An Event's lock would hang the agent.
-        self._inputs: queue.SimpleQueue[decider.Input] = queue.SimpleQueue()
+        self._inputs: queue.SimpleQueue[decider.Input | _ReadRules] = queue.SimpleQueue()
         self._end_told: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._decider = Decider(
             own.rule, own.margin_seconds, journal.records if journal else (), own.stop_seconds
@@ -359,7 +353,7 @@ class Daemon:
         now, poller = clock.monotonic(), self._poller
         silent = now - self._heard_at
         ailment = self._trouble or (f"silent for {silent:.0f} s" if silent > ALIVE_SECONDS else "")
-        at = poller.answered_at
+        at = poller.documents.answered_at
         match path:
             case "/readyz":
                 return (200, TEXT, b"ready\n") if self._ready else (503, TEXT, b"draining\n")
@@ -381,7 +375,7 @@ class Daemon:
                     endpoint_up=poller.is_answered,
                     name_known=poller.is_named,
                     last_look=None if at is None else wall - (now - at),
-                    looks=poller.looks,
+                    looks=poller.documents.looks,
                 )
                 return 200, status_port.METRICS, self._counted + live
         return None
@@ -393,20 +387,20 @@ class Daemon:
             return self._inputs.empty()
         return self._endings == 1 and not self._decider.busy
 
-    def _next(self) -> decider.Input:
+    def _next(self) -> decider.Input | _ReadRules:
         """Return the next input, or `TimePassed` if none comes in time."""
         self._heard_at = now = clock.monotonic()
         seconds = min(self._notifier.every or IDLE_SECONDS, IDLE_SECONDS)
         if self._decider.wake_at is not None:
             seconds = min(seconds, max(0.0, self._decider.wake_at - now))
-        told: decider.Input
+        told: decider.Input | _ReadRules
         try:
             told = self._inputs.get(timeout=seconds)
         except queue.Empty:
             told = decider.TimePassed()
         return told
 
-    def _handle(self, told: decider.Input) -> None:
+    def _handle(self, told: decider.Input | _ReadRules) -> None:
         if isinstance(told, _ReadRules):
             self._read_rules()
             return
@@ -443,6 +437,9 @@ class Daemon:
             for line in str(error).splitlines():
                 self._kept = f"kept the old rules: {line}"
                 LOGGER.error("%s", self._kept)  # noqa: TRY400 - told whole
+        except Exception as error:  # no file ends an agent that runs
+            self._kept = f"kept the old rules: internal error: {error}"
+            LOGGER.exception("internal error while reading the rules; the agent keeps the old ones")
         else:
             self._kept = ""
             LOGGER.info("reloaded the rules", extra={"facts": {"rules": len(rules)}})
@@ -465,12 +462,12 @@ class Daemon:
                 self._runner.proceed(output.run)
             case decider.StopAction():
                 self._runner.stop(output.run)
-            case decider.ApproveEvent() if self._dry:
+            case approvals.ApproveEvent() if self._dry:
                 LOGGER.info("would approve %s", output.event.event_id)
-                self._inputs.put(decider.ApprovalAnswered(output.request, taken=True))
-            case decider.ApproveEvent():
+                self._inputs.put(approvals.ApprovalAnswered(output.request, taken=True))
+            case approvals.ApproveEvent():
                 self._poller.approve(output)
-            case decider.AskPeers():
+            case approvals.AskPeers():
                 self._peers.ask(output)
 
     def _append(self, journal: Journal, records: Sequence[state.AnyRecord]) -> None:
@@ -519,7 +516,3 @@ class Daemon:
 
     def _publish_ready(self) -> None:
         self._ready = self._dry or status.is_ready(self._decider)
-
-
-class _ReadRules(decider.Input, frozen=True):
-    """Read the rules again: only the daemon handles it."""

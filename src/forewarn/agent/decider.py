@@ -16,6 +16,13 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from forewarn.agent import rules, state
+from forewarn.agent.approvals import (
+    ApprovalAnswered,
+    Approvals,
+    ApproveEvent,
+    AskPeers,
+    PeersAnswered,
+)
 from forewarn.agent.rules import ActionOutcome, Rule, RuleAction
 from forewarn.agent.state import AnyRecord, Case, Phase
 from forewarn.client.event import Event
@@ -24,17 +31,13 @@ from forewarn.vocabulary import EventStatus
 # Inputs and outputs: values between the decider and the shell.
 
 
-class Input(msgspec.Struct, frozen=True):
-    """An input of the decider."""
-
-
-class AgentStarted(Input, frozen=True):
+class AgentStarted(msgspec.Struct, frozen=True):
     """The first input; `boot` names the boot, `""` where the platform does not tell."""
 
     boot: str
 
 
-class DocumentSeen(Input, frozen=True):
+class DocumentSeen(msgspec.Struct, frozen=True):
     """The endpoint's whole document, the first or a changed one; ends are confirmed."""
 
     events: tuple[Event, ...]
@@ -42,14 +45,14 @@ class DocumentSeen(Input, frozen=True):
     """This machine's name; None while it is not known."""
 
 
-class FactsFound(Input, frozen=True):
+class FactsFound(msgspec.Struct, frozen=True):
     """An action has noted the state of things, and waits to change them."""
 
     run: int
     facts: dict[str, Any]
 
 
-class ActionFinished(Input, frozen=True):
+class ActionFinished(msgspec.Struct, frozen=True):
     """An action has ended: DONE, FAILED or CUT."""
 
     run: int
@@ -59,23 +62,7 @@ class ActionFinished(Input, frozen=True):
     """True if a retry may do something twice that must be done once."""
 
 
-class ApprovalAnswered(Input, frozen=True):
-    """The answer to an approval."""
-
-    request: int
-    taken: bool | None
-    """True after a 200; False if the endpoint refused it; None if its answer was lost."""
-
-
-class PeersAnswered(Input, frozen=True):
-    """The peers' answers in one round."""
-
-    round: int
-    prepared: frozenset[str]
-    """The names of those that are prepared for this very event, as `name_of` gives them."""
-
-
-class Reloaded(Input, frozen=True):
+class Reloaded(msgspec.Struct, frozen=True):
     """An operator has reloaded the agent: held and stuck work is tried again.
 
     A held event is prepared for by the rule that took it, as that is now.
@@ -85,12 +72,25 @@ class Reloaded(Input, frozen=True):
     """The rules for other events; None to keep the earlier ones."""
 
 
-class ShutdownRequested(Input, frozen=True):
+class ShutdownRequested(msgspec.Struct, frozen=True):
     """The agent is to end: actions have `stop_seconds` to finish, and nothing more begins."""
 
 
-class TimePassed(Input, frozen=True):
+class TimePassed(msgspec.Struct, frozen=True):
     """Time has passed."""
+
+
+Input: TypeAlias = (
+    AgentStarted
+    | DocumentSeen
+    | FactsFound
+    | ActionFinished
+    | ApprovalAnswered
+    | PeersAnswered
+    | Reloaded
+    | ShutdownRequested
+    | TimePassed
+)
 
 
 class BeginAction(msgspec.Struct, frozen=True):
@@ -121,141 +121,8 @@ class StopAction(msgspec.Struct, frozen=True):
     run: int
 
 
-class ApproveEvent(msgspec.Struct, frozen=True):
-    """Approve an event."""
-
-    request: int
-    event: Event
-
-
-class AskPeers(msgspec.Struct, frozen=True):
-    """Ask the peers if they are prepared for an event."""
-
-    round: int
-    event_id: str
-    machines: tuple[str, ...]
-
-
 Output: TypeAlias = AnyRecord | BeginAction | ProceedAction | StopAction | ApproveEvent | AskPeers
 """A task for the shell. A record must be durable before any output after it."""
-
-PEERS_SECONDS: Final = 1.0
-"""The pause between two rounds of questions to peers: as long as a client's between polls."""
-
-PEERS_LIMIT_SECONDS: Final = 10.0
-"""The time after which a round of questions counts as lost, and another begins."""
-
-APPROVAL_SECONDS: Final = 5.0
-"""The pause before an approval is sent again whose answer was lost."""
-
-REFUSED_SECONDS: Final = 60.0
-"""The pause before an approval that the endpoint refused is sent again: the cause, such as a
-missing registration, may be mended by then."""
-
-
-class _Pending(msgspec.Struct):
-    """The approval of one event, in this process."""
-
-    others: frozenset[str] = frozenset()
-    """The machines that have to be prepared too."""
-    round: int | None = None
-    """The round that peers have not answered yet."""
-    ask_at: float = 0.0
-    agreed: bool = False
-    """True if all of the others were prepared in one round."""
-    request: int | None = None
-    """The approval whose answer is awaited."""
-    approve_at: float = 0.0
-    """The earliest time of the next approval. Peers are asked then, and not before."""
-
-
-def name_of(machine: str) -> str:
-    """Return a machine's name as names are compared: without case and the preview's `_`."""
-    return machine.removeprefix("_").casefold()
-
-
-def agrees(case: Case) -> bool:
-    """Return True if this machine agrees to an event's start; peers read this."""
-    return case.rule.approve != "never" and case.phase in {Phase.PREPARED, Phase.APPROVED}
-
-
-class Approvals:
-    """Decides who approves an event, and when; its knowledge beside the cases is this process's.
-
-    An approval counts for every machine of the event. So only the first machine of an event
-    approves, and only when all the others say in one round that they are prepared for this very
-    event. A peer that does not answer is not prepared; then nobody approves, and the notice ends.
-    """
-
-    def __init__(self) -> None:
-        self._pending: dict[str, _Pending] = {}
-        self._number = 0
-
-    @property
-    def busy(self) -> bool:
-        """True if it waits for an answer."""
-        pending = self._pending.values()
-        return any(each.round is not None or each.request is not None for each in pending)
-
-    def drop(self, event_id: str) -> None:
-        """Forget an event that is over."""
-        self._pending.pop(event_id, None)
-
-    def heard(self, heard: PeersAnswered, now: float) -> None:
-        """Take the peers' answers of one round; those of an older round are ignored."""
-        for each in self._pending.values():
-            if each.round == heard.round:
-                each.round, each.ask_at = None, now + PEERS_SECONDS
-                each.agreed = each.others <= heard.prepared
-
-    def answered(self, answered: ApprovalAnswered, now: float) -> str | None:
-        """Take the endpoint's answer; return the event that it approves, None for none."""
-        for event_id, each in self._pending.items():
-            if each.request != answered.request:
-                continue
-            each.request = None
-            if answered.taken:
-                return event_id
-            pause = APPROVAL_SECONDS if answered.taken is None else REFUSED_SECONDS
-            each.agreed, each.approve_at = False, now + pause
-        return None
-
-    def decide(
-        self, case: Case, event: Event, own: str | None, now: float
-    ) -> tuple[Output | None, float | None]:
-        """Return the next step of an event's approval, and the time to look again."""
-        rule = case.rule
-        if (
-            case.phase is not Phase.PREPARED
-            or rule.approve == "never"
-            or event.status != EventStatus.SCHEDULED
-        ):
-            return None, None
-        names = [name_of(name) for name in event.resources]
-        me = None if own is None else name_of(own)
-        others = frozenset(names) - {me}
-        pending = self._pending.setdefault(case.event_id, _Pending())
-        pending.others = others  # the own name may be known since
-        if pending.request is not None:
-            return None, None
-        if pending.approve_at > now:
-            return None, pending.approve_at
-        if rule.approve != "at-once" and others and not pending.agreed:
-            return self._ask(case.event_id, pending, now) if names[0] == me else (None, None)
-        self._number += 1
-        pending.request = self._number
-        return ApproveEvent(request=self._number, event=event), None
-
-    def _ask(self, event_id: str, pending: _Pending, now: float) -> tuple[Output | None, float]:
-        if pending.ask_at > now:
-            return None, pending.ask_at
-        self._number += 1
-        pending.round, pending.ask_at = self._number, now + PEERS_LIMIT_SECONDS
-        ask = AskPeers(
-            round=self._number, event_id=event_id, machines=tuple(sorted(pending.others))
-        )
-        return ask, pending.ask_at
-
 
 NAME_SECONDS: Final = 10.0
 """The wait of the rules for this machine's name: a third of the shortest notice, 30 s."""
@@ -270,6 +137,10 @@ the system, such as a read from a file server that is away, is left behind, and 
 AT_ONCE: Final = 50
 """The most actions that run at once for events with no more notice than the one that waits: a
 process has a limit of files. Twice as many run in all, so no Preempt waits for fifty reboots."""
+
+LOOK_AGAIN_SECONDS: Final = 30.0
+"""The age from which a drain is looked at again right before the approval: HAProxy may have been
+reloaded, or the unit started by another tool, while later actions ran or peers were waited for."""
 
 OTHERS_AT_ONCE: Final = 20
 """The most events of other machines, which are only logged, that begin at once: each costs durable
@@ -335,6 +206,8 @@ class Decider:
         self._runs: dict[str, _Run] = {}
         self._failed: dict[tuple[str, bool], float] = {}
         """When an action, or its undo, failed that is to be tried again, by its effect's key."""
+        self._done_at: dict[str, float] = {}
+        """When each effect was done, or first met by this process."""
         self._deadlines: dict[str, float] = {}
         self._unidentified: dict[str, float] = {}
         self._waits: dict[str, float] = {}
@@ -437,10 +310,30 @@ class Decider:
             command, again = self._approvals.decide(
                 case, self.events[case.event_id], self.name, now
             )
+            if isinstance(command, ApproveEvent) and (old := self._doubted(case, now)):
+                self._approvals.withdraw(case.event_id)
+                self._write(state.ActionsDoubted(event_id=case.event_id, indexes=old))
+                self._advance(case, now)
+                continue
             self._out += [] if command is None else [command]
             self._wakes += [] if again is None else [again]
         if not self._waits:  # one of them may need an effect that stands
             self._undo(now)
+
+    def _doubted(self, case: Case, now: float) -> list[int]:
+        """Return the actions that were done too long ago for an approval, by index."""
+        if case.phase is Phase.APPROVED:
+            return []
+        return [
+            index
+            for index, result in enumerate(case.results)
+            if result is not None
+            and result.good
+            and (effect := self.state.effects.get(case.effect(index)))  # else a boot has undone it
+            and effect.action.settings.looks_again
+            and effect.action.settings.repeatable
+            and now - self._done_at.setdefault(effect.key, now) > LOOK_AGAIN_SECONDS
+        ]
 
     def _is_over(self, case: Case) -> bool:
         """Return True if an event has left the document, or this machine has left the event.
@@ -754,6 +647,8 @@ class Decider:
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = told.final or over or effect.attempt > terms.retries
         is_done = outcome is ActionOutcome.DONE
+        if terms.looks_again:
+            self._done_at[run.effect] = now
         if not is_done and (run.undo or not final):
             self._failed[effect.key, run.undo] = now
         once = told.final or (run.stopped is not None and not terms.repeatable)

@@ -6,7 +6,9 @@ EXCLUSIVE`). A record's checksum covers its number, so a page that was changed, 
 noticed. Damage is never repaired by guessing: the agent refuses to start, and says what to do.
 """
 
+import contextlib
 import os
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
@@ -39,6 +41,20 @@ PAGE_BYTES: Final = 1024
 LOG_PAGES: Final = 50
 """The length of the write-ahead log, in pages: syncing is faster while the file keeps its length.
 """
+
+ROOM_BYTES: Final = 1024 * 1024
+"""The room on the disk that each of its files takes when it is opened: with a full disk the agent
+goes on, for hundreds of records at once, and for any number in events one after another."""
+
+LEAST_FREE_BYTES: Final = 16 * ROOM_BYTES
+"""With less than this free it takes none: the rest is for all others."""
+
+TAKE_ROOM: Final = (
+    "DROP TABLE IF EXISTS room",
+    f"CREATE TABLE room AS VALUES (zeroblob({ROOM_BYTES}))",
+    "PRAGMA wal_checkpoint(RESTART)",  # writes it into the database's own file
+    "DROP TABLE room",  # the next records get its pages; no file gets shorter while it is open
+)
 
 SET_UP: Final = (
     f"PRAGMA page_size = {PAGE_BYTES}",
@@ -185,6 +201,10 @@ class Journal:
             raise self._damaged(verdict)
         if rows and not isinstance(rows[-1][0], int):  # the table itself was changed
             raise self._damaged("the table")
+        with contextlib.suppress(OSError, sqlite3.Error):  # an append says what is wrong
+            if shutil.disk_usage(self._path.parent).free >= LEAST_FREE_BYTES:
+                for statement in TAKE_ROOM:
+                    self._database.execute(statement)
         self._last = rows[-1][0] if rows else 0
         self._bytes = sum(len(body) for _, _, body in rows if isinstance(body, bytes))
         return tuple(self._decoded(rows))

@@ -63,6 +63,8 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tells: ClassVar[bool] = False
     """True if it only tells somebody: it changes nothing of the machine, and is done for each event
     by itself."""
+    looks_again: ClassVar[bool] = False
+    """True if another tool may undo it unnoticed, and doing it again is a mere look otherwise."""
     templates: ClassVar[tuple[str, ...]] = ()
     """Its fields that are templates, each a text."""
     undo_field: ClassVar[str] = ""
@@ -156,6 +158,8 @@ class CommandSettings(ActionSettings, frozen=True, kw_only=True):
 
 class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
     """Stops or starts a systemd unit; afterwards the unit is as it was before."""
+
+    looks_again: ClassVar[bool] = True
 
     stop: str = ""
     """The unit to stop; it is started again if it was running."""
@@ -256,6 +260,8 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
 
 class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
     """Drains a server by HAProxy's runtime API; afterwards the server is as it was before."""
+
+    looks_again: ClassVar[bool] = True
 
     socket: Name
     """The runtime API: the path of a unix socket, or an address such as `10.0.0.5:9999`."""

@@ -200,10 +200,10 @@ def _joined(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, A
     """Return the rules of two files: the later's first, or in the place of their namesakes."""
     if not isinstance(later.get("rule"), list):
         return {}
-    by_name = {_name(rule): rule for rule in _rules(later)}
+    by_name = {name: rule for rule in _rules(later) if (name := _name(rule))}
     known = set(map(_name, _rules(earlier))) - {None}
     new = [rule for rule in _rules(later) if _name(rule) not in known]
-    kept = [by_name.get(_name(rule) or rule, rule) for rule in _rules(earlier)]
+    kept = [by_name[name] if (name := _name(rule)) in by_name else rule for rule in _rules(earlier)]
     return {"rule": new + kept}
 
 

@@ -46,6 +46,7 @@ class PhaseTrigger(StrEnum):
     HOLD = "hold"
     RETRY = "retry"
     APPROVE = "approve"
+    DOUBT = "doubt"
     BOOT = "boot"
     VANISH = "vanish"
 
@@ -62,6 +63,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase | None, PhaseTrigger], Phase]] = MappingP
         (Phase.PREPARING, PhaseTrigger.BOOT): Phase.PREPARING,
         (Phase.PREPARING, PhaseTrigger.VANISH): Phase.OVER,
         (Phase.PREPARED, PhaseTrigger.APPROVE): Phase.APPROVED,
+        (Phase.PREPARED, PhaseTrigger.DOUBT): Phase.PREPARING,
         (Phase.PREPARED, PhaseTrigger.BOOT): Phase.PREPARING,
         (Phase.PREPARED, PhaseTrigger.VANISH): Phase.OVER,
         (Phase.HELD, PhaseTrigger.RETRY): Phase.PREPARING,
@@ -153,6 +155,13 @@ class ActionSkipped(Record, frozen=True, kw_only=True):
     outcome: ActionOutcome
     text: str = ""
     """The message for people, where `outcome` does not say it."""
+
+
+class ActionsDoubted(Record, frozen=True, kw_only=True):
+    """Actions are done again before the approval: another tool may have undone them."""
+
+    event_id: str
+    indexes: list[int]
 
 
 class EventApproved(Record, frozen=True, kw_only=True):
@@ -319,6 +328,7 @@ AnyRecord = (
     | FactsNoted
     | ActionEnded
     | ActionSkipped
+    | ActionsDoubted
     | EventApproved
     | EventGone
     | MachineBooted
@@ -396,15 +406,9 @@ class AgentState:
             case ActionEnded():
                 self._done(record)
             case ActionSkipped():
-                case_ = self.cases[record.event_id]
-                case_.results[record.index] = record.outcome
-                served = self.effects.get(case_.effect(record.index))
-                told = record.text or (served.text if served and _is_of(served, case_) else "")
-                if told:
-                    case_.reasons[record.index] = told
-                if served is not None and case_.event_id not in served.served:
-                    served.served.append(case_.event_id)
-                _settle(case_)
+                self._skip(record)
+            case ActionsDoubted():
+                self._doubt(record)
             case EventApproved():
                 _move(self.cases[record.event_id], PhaseTrigger.APPROVE)
             case EventGone():
@@ -497,6 +501,23 @@ class AgentState:
         else:
             effect.stuck = record.outcome
             effect.interrupted |= record.outcome is ActionOutcome.INTERRUPTED
+
+    def _skip(self, record: ActionSkipped) -> None:
+        case = self.cases[record.event_id]
+        case.results[record.index] = record.outcome
+        served = self.effects.get(case.effect(record.index))
+        told = record.text or (served.text if served and _is_of(served, case) else "")
+        if told:
+            case.reasons[record.index] = told
+        if served is not None and case.event_id not in served.served:
+            served.served.append(case.event_id)
+        _settle(case)
+
+    def _doubt(self, record: ActionsDoubted) -> None:
+        case = self.cases[record.event_id]
+        _move(case, PhaseTrigger.DOUBT)
+        for index in record.indexes:
+            case.results[index] = self.effects[case.effect(index)].outcome = None
 
     def _retry(self, record: EventRetried) -> None:
         """Repeat every action that did not end well, or begin again by another rule."""

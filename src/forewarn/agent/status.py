@@ -15,14 +15,8 @@ import msgspec
 
 from forewarn import clock
 from forewarn.agent import rules, state
-from forewarn.agent.decider import (
-    AskPeers,
-    Decider,
-    Input,
-    PeersAnswered,
-    agrees,
-    name_of,
-)
+from forewarn.agent.approvals import AskPeers, PeersAnswered, agrees, name_of
+from forewarn.agent.decider import Decider, Input
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.settings import MACHINE_PLACE
 from forewarn.agent.state import Case, Effect

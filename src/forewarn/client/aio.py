@@ -10,12 +10,15 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from forewarn.client import event, session, sync
-from forewarn.client.event import Misuse, Trouble
+from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.sync import OnTrouble
 from forewarn.client.watch_file import SavePath
+
+NO_THREAD_SECONDS: Final = 1.0
+"""The pause of a watch before the next try where the system gives no thread."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,7 +110,11 @@ class AsyncClient:
 
     async def _run(self, ask: session.Ask[T]) -> T:
         with self._client._lent() as connection:
-            return await _Call(lambda: connection.run(ask)).result(connection.close)
+            try:
+                call = _Call(lambda: connection.run(ask))
+            except RuntimeError as error:
+                raise Unreachable(f"no thread to ask in: {error}") from error
+            return await call.result(connection.close)
 
 
 class _AsyncAnswers(AsyncIterator[T]):
@@ -136,7 +143,12 @@ class _AsyncAnswers(AsyncIterator[T]):
             self._interrupted = False
         self._waits = True
         try:
-            self._call = call = _Call(do, self._call)
+            call: _Call[R] | None = None
+            while call is None:
+                try:
+                    self._call = call = _Call(do, self._call)
+                except RuntimeError:  # the system gives no thread for now
+                    await asyncio.sleep(NO_THREAD_SECONDS)
             return await call.result(self._interrupt)
         finally:
             self._waits = False

@@ -66,9 +66,6 @@ LEAST_ANSWER_SECONDS: Final = 0.1
 FOREWARN: Final = b"Forewarn/"
 """The mark of Forewarn in the Server header (protocol.md section 9)."""
 
-SECOND_LOOK_GAP_SECONDS: Final = 0.05
-"""The pause between a document that no longer lists an event and the one that confirms its end."""
-
 NOT_AN_ENDPOINT: Final = frozenset(
     {"no-connection", "no-answer", "cut", "no-http", "no-document", "encoded", "too-large"}
     | {"status-302", "status-303", "status-307", "status-308", "status-404"}
@@ -390,9 +387,6 @@ class Session:
         self._tried = self._candidates[0]
         self._proven: EndpointAddress | None = None
         self._refusals = 0
-        self._incarnation: int | None = None
-        self._is_older = False
-        """True if the last document is older than the one before: another replica is behind."""
         self._instance = INSTANCE_VERSIONS[0]
         self._name_at = self._learnt_at = float("-inf")
         self.is_given = name is not None
@@ -439,11 +433,8 @@ class Session:
             answer_seconds=self.pace.answer_seconds,
         )
 
-    def accepted(self, question: Question, reply: Reply, listing: Listing) -> None:
+    def accepted(self, question: Question, reply: Reply) -> None:
         """Record that the server has given a document for this question."""
-        before, now = self._incarnation, listing.incarnation
-        self._is_older = before is not None and now is not None and now < before
-        self._incarnation = now
         self.takes_reports = FOREWARN in (header(reply, b"server") or b"")
         self._proven, self.version, self.settled = question.endpoint, question.version, True
         self._taken, self._refusals = question.version, 0
@@ -452,13 +443,6 @@ class Session:
         elif self._newest_tries and not self._is_named:
             self._newest_tries -= 1
             self.version, self.settled = NEWEST_VERSION.name, False
-
-    def second_look_seconds(self, chance: float) -> float:
-        """Return the pause before the document that confirms an end, for a chance from 0 to 1.
-
-        A replica that is behind may not list what another one has listed: it has time to catch up.
-        """
-        return self.pace.poll(chance) if self._is_older else SECOND_LOOK_GAP_SECONDS
 
     def asks_again(self, failure: FailedAnswer, question: Question) -> bool:
         """Record a failure; return True to ask again at once, elsewhere or by another version."""
@@ -565,7 +549,7 @@ def _read_document(
         session, do, at, session.question, listing_of, seconds=seconds
     )
     if isinstance(found, Listing) and isinstance(attempt.outcome, Reply):
-        session.accepted(question, attempt.outcome, found)
+        session.accepted(question, attempt.outcome)
     return found, attempt
 
 
@@ -699,7 +683,7 @@ def approve(
             return
         if isinstance(found, Listing):
             assert isinstance(attempt.outcome, Reply)  # the listing was read from it
-            session.accepted(question, attempt.outcome, found)
+            session.accepted(question, attempt.outcome)
             listed = {each.key for each in found.events}
             unsure = last is None or bool(found.nameless)
             absent = {each for each in ids if not unsure and ascii_upper(each) not in listed}
@@ -708,8 +692,8 @@ def approve(
             if last is not None and not ids:
                 raise last.error("the event ended before its approval was confirmed: ")
             missing = set() if posting else absent
-            if missing:
-                at = do(Pause(session.second_look_seconds(attempt.chance))).at
+            if missing:  # another replica may be behind: it has time to catch up
+                at = do(Pause(session.pace.poll(attempt.chance))).at
             continue
         blames_version = not posting or bool(found.newest_versions)
         posting = False

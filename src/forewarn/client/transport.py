@@ -440,33 +440,85 @@ def look_up(
 ) -> list[Place]:
     """Return the places of a host and a port; OSError or UnicodeError without any in time.
 
-    The system's resolver cannot be interrupted: the thread of one that is late is left behind. An
-    exception that any thread puts into `found` ends the wait for it.
+    The system's resolver cannot be interrupted: the thread of one that is late is left behind, and
+    its answer counts for those who ask for the same meanwhile. An exception that any thread puts
+    into `found` ends the wait for it.
     """
     answers: Places = found or queue.SimpleQueue()
-
-    def ask(flags: int = 0) -> list[Place]:
-        answer = resolve(*address, type=socket.SOCK_STREAM, flags=flags)
-        return [(family, place) for family, _, _, _, place in answer]
-
-    def ask_apart() -> None:
-        try:
-            answers.put(ask())
-        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
-            answers.put(error)
-
+    wanted = (address, resolve)
     with contextlib.suppress(socket.gaierror):  # it is a name
-        return ask(socket.AI_NUMERICHOST)
+        return _resolved(wanted, socket.AI_NUMERICHOST)
     try:
-        threading.Thread(target=ask_apart, name="resolver", daemon=True).start()
+        _look_ups.join(wanted, answers)
         answer = answers.get(timeout=max(0.0, seconds))
     except RuntimeError as error:  # the system gives no more threads
         raise OSError(str(error)) from error
     except queue.Empty:
         raise TimeoutError(f"the name {address[0]} was not looked up in {seconds:.3g} s") from None
+    finally:
+        _look_ups.leave(wanted, answers)
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+_Wanted: TypeAlias = tuple[tuple[str, int], Callable[..., list[Any]]]
+"""A host and a port, and the resolver that looks them up."""
+
+
+def _resolved(wanted: _Wanted, flags: int = 0) -> list[Place]:
+    address, resolve = wanted
+    answer = resolve(*address, type=socket.SOCK_STREAM, flags=flags)
+    return [(family, place) for family, _, _, _, place in answer]
+
+
+class _LookUps:
+    """Look-ups under way, one of each name at most.
+
+    An agent asks a hundred peers each second: while no name server answers, thousands of threads
+    would wait, and the system would give none for an action.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.begin)
+
+    def begin(self) -> None:
+        """Begin without any: a forked process lacks its parent's threads."""
+        self._guard = threading.RLock()
+        self._waiting: dict[_Wanted, list[Places]] = {}
+
+    def join(self, wanted: _Wanted, answers: Places) -> None:
+        """Put the answer of a look-up into a queue; RuntimeError without a thread for it."""
+        with self._guard:
+            if wanted in self._waiting:
+                self._waiting[wanted].append(answers)
+                return
+            threading.Thread(
+                target=self._look_up, args=(wanted,), name="resolver", daemon=True
+            ).start()
+            self._waiting[wanted] = [answers]
+
+    def leave(self, wanted: _Wanted, answers: Places) -> None:
+        """Wait no longer for an answer."""
+        with self._guard:
+            if answers in (waiting := self._waiting.get(wanted, [])):
+                waiting.remove(answers)
+
+    def _look_up(self, wanted: _Wanted) -> None:
+        answer: list[Place] | Exception
+        try:
+            answer = _resolved(wanted)
+        except Exception as error:  # noqa: BLE001 - raised in the threads that asked
+            answer = error
+        with self._guard:
+            waiting = self._waiting.pop(wanted)
+        for each in waiting:
+            each.put(answer)
+
+
+_look_ups: Final = _LookUps()
 
 
 def shares(places: Sequence[T], until: float) -> Iterator[tuple[T, float]]:

@@ -1,10 +1,10 @@
 """The watch's decider: answers, failures and time in; changes and the next question out.
 
 For any sequence of answers and failures it promises: an event that was seen appears, starts at most
-once, and is gone after two documents in a row did not list it; if it is listed again after that, it
-appears again. In a watch of this machine's own events it is gone, too, once it names this machine
-no longer. A watch that is cut anywhere and resumed from its state repeats the change that the
-caller had in hand, and goes on with the current events.
+once, and is gone after two documents in a row did not list it, neither of a replica that is behind;
+if it is listed again after that, it appears again. In a watch of this machine's own events it is
+gone, too, once it names this machine no longer. A watch that is cut anywhere and resumed from its
+state repeats the change that the caller had in hand, and goes on with the current events.
 """
 
 import operator
@@ -24,8 +24,9 @@ from forewarn.protocol.codec import Listed, Listing
 from forewarn.protocol.message import Reply, ascii_lower, ascii_upper, shown
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
-LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
-"""Between two questions, however often the document changes: twenty documents a second."""
+LEAST_GAP_SECONDS: Final = 0.05
+"""Between two questions, however often the document changes: twenty documents a second. Also before
+the document that confirms an end."""
 
 SECOND_LOOK_SECONDS: Final = 2.0
 """For the answer that confirms an end: the rest of the document before waits for it."""
@@ -33,6 +34,11 @@ SECOND_LOOK_SECONDS: Final = 2.0
 TRY_WAITING_SECONDS: Final = 60.0
 """The time to poll a server that did not wait before asking it to wait again: it may have had too
 many waiting clients."""
+
+BEHIND_SECONDS: Final = 15.0
+"""The longest time for which the documents of a replica that is behind, with lower incarnations,
+end no event: one that is cut off from its database says so after five seconds, and a balancer
+notices. After that the server has lost its memory."""
 
 UNREADABLE: Final = "unreadable"
 """The reason of the trouble that one event of an answer, of several, is unreadable."""
@@ -97,12 +103,18 @@ class ReadDocument(msgspec.Struct, frozen=True):
     """The server's Date."""
     nameless: tuple[tuple[str, ...], ...] = ()
     """The names in the Resources of each entry without an EventId."""
+    is_behind: bool = False
+    """True if it is older than one before: an event that it does not list may be newer."""
 
     def lacks(self, key: str, resources: Iterable[str]) -> bool:
         """Return True if it lists neither an event, nor an entry without an id that may be it."""
-        return key not in self.events and not any(
-            not names or any(codec.concerns(names, name) for name in resources)
-            for names in self.nameless
+        return (
+            not self.is_behind
+            and key not in self.events
+            and not any(
+                not names or any(codec.concerns(names, name) for name in resources)
+                for names in self.nameless
+            )
         )
 
 
@@ -180,6 +192,9 @@ class Watcher:
         """True if the next question is to confirm an end."""
         self._has_document = False
         self._incarnation: int | None = None
+        self._newest: int | None = None
+        self._behind_since: float | None = None
+        """When the first of the documents came that are older than `_newest`; None for none."""
         self._shown: tuple[event.Event, ...] | None = None
         self._told_no_name = False
         self._misnamed = ""
@@ -311,7 +326,7 @@ class Watcher:
             if isinstance(found, session.FailedAnswer):
                 self._failed(question, found, attempt)
             else:
-                self._session.accepted(question, outcome, found)
+                self._session.accepted(question, outcome)
                 self._document(found, outcome, attempt)
                 if self._session.version != question.version:
                     self._tag = None  # the next one is by another version, which may show more
@@ -362,7 +377,10 @@ class Watcher:
             self._found_waiting(attempt, waits=False)
         self._tag = tag
         events = {each.key: each for each in listing.events}
-        read = ReadDocument(events, attempt.at, session.server_time(reply), listing.nameless)
+        sent, is_behind = session.server_time(reply), self._is_behind(attempt.at)
+        read = ReadDocument(events, attempt.at, sent, listing.nameless, is_behind)
+        if is_behind:
+            self._tag = None  # not to wait for its next one
         before, self._held_back = self._held_back, None
         is_second, self._looks_again = self._looks_again, False
         changes: list[PendingChange] = []
@@ -389,6 +407,16 @@ class Watcher:
             self._session.doubt_name()  # it may be this machine's, under another name
             if self._session.wants_name(attempt.at):
                 self._next_at = attempt.at.monotonic
+
+    def _is_behind(self, at: session.ClockReading) -> bool:
+        """Return True if the last document is older than one before, lately."""
+        number, newest, since = self._incarnation, self._newest, self._behind_since
+        is_older = number is not None and newest is not None and number < newest
+        if not is_older or (since is not None and at.monotonic >= since + BEHIND_SECONDS):
+            self._newest, self._behind_since = number, None
+            return False
+        self._behind_since = at.monotonic if since is None else since
+        return True
 
     def _found_waiting(self, attempt: session.Attempt, *, waits: bool) -> None:
         self._waits = waits
@@ -435,11 +463,8 @@ class Watcher:
         the server waits is followed at once too; one that has only a new number is not: its server
         may number each answer.
         """
-        if self._looks_again:
-            gap = self._session.second_look_seconds(attempt.chance)
-        else:
-            soon = bool(changes) and self._waits is True
-            gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
+        soon = self._looks_again or (changes and self._waits is True)
+        gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
         self._next_at = max(attempt.at.monotonic, self._asked_at + gap)
 
     def _read(self, documents: Sequence[ReadDocument]) -> list[PendingChange]:

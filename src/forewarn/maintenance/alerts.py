@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from forewarn.maintenance import model, notice, standing
+from forewarn.maintenance import model, notice, planner, standing
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import EventStatus
 
@@ -169,7 +169,10 @@ def items(
     for maintenance in maintenances:
         found += _of_maintenance(maintenance, now)
     down = AlertKind.STORE_DOWN  # nothing else can be ended before it
-    return sorted([*found, *observed], key=lambda a: (a.kind is not down, a.since, a.kind, a.about))
+    return sorted(
+        [*found, *observed],
+        key=lambda a: (a.kind is not down, a.since, a.kind, planner.numbered(a.about)),
+    )
 
 
 def store_down(why: object, since: datetime) -> Alert:

@@ -368,8 +368,13 @@ def start_order(operation: model.Operation) -> tuple[datetime, int, str]:
 
 
 def natural(machine: model.Machine) -> list[Any]:
-    """Sort key: the name, with its numbers as numbers."""
-    parts: list[Any] = _NUMBERS.split(machine.key)  # text and numbers in turns, text first
+    """Sort key: the machine's name, with its numbers as numbers."""
+    return numbered(machine.key)
+
+
+def numbered(name: str) -> list[Any]:
+    """Sort key: a name, with its numbers as numbers."""
+    parts: list[Any] = _NUMBERS.split(name)  # text and numbers in turns, text first
     parts[1::2] = map(int, parts[1::2])
     return parts
 

@@ -33,7 +33,7 @@ def items(bench: Bench, **sights: Audience) -> list[alerts.Alert]:
     )
 
 
-def test_that_the_store_is_down_comes_first() -> None:
+def test_that_the_store_is_down_comes_first_then_the_oldest() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.finish("1.1", succeeded=False)
@@ -43,6 +43,9 @@ def test_that_the_store_is_down_comes_first() -> None:
     )
     assert [item.kind for item in found] == [AlertKind.STORE_DOWN, AlertKind.FAILED]
     assert "the disk is full" in down.message
+    failed = [alerts.Alert(AlertKind.FAILED, about, "", NOW) for about in ("1.10", "1.2")]
+    found = alerts.items((), (), (), {}, bench.now, up_since=NOW, observed=failed)
+    assert [item.about for item in found] == ["1.2", "1.10"]
     assert alerts.remedy(down) == ""
 
 

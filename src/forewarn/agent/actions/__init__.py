@@ -1,7 +1,7 @@
 """The actions of a rule: one small class for each kind, with `prepare` and `recover`.
 
-`action` runs them, each in a thread of its own, and has `ready` and `log`; `program` has `command`,
-`service` and `signal`, `haproxy` has its own, `http` has `http` and `notify`; these are loaded when
-such an action first runs. An action ends soon after a request to stop, and raises `ActionFailed` if
-it could not do its work. Nothing here needs POSIX to be imported.
+`action` has `ready` and `log`, `program` has `command`, `service` and `signal`, `haproxy` has its
+own, `http` has `http` and `notify`; `runner` runs them, each in a thread of its own. An action ends
+soon after a request to stop, and raises `ActionFailed` if it could not do its work. Nothing here
+needs POSIX to be imported.
 """

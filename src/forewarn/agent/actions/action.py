@@ -1,4 +1,4 @@
-"""Runs actions, each in a thread of its own: the input of one, its end, and a stop before that.
+"""One run of an action: its input, its end, and a stop before that.
 
 The two kinds that only concern the agent itself are here too: `ready` and `log`.
 """
@@ -6,10 +6,8 @@ The two kinds that only concern the agent itself are here too: `ready` and `log`
 import abc
 import codecs
 import contextlib
-import importlib
 import logging
 import socket
-import string
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +17,7 @@ import msgspec
 
 from forewarn import settings
 from forewarn.agent import decider, rules
-from forewarn.agent.rules import ActionOutcome, ActionSettings, LogSettings, ReadySettings
+from forewarn.agent.rules import ActionSettings, LogSettings, ReadySettings
 from forewarn.client import event
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
@@ -137,10 +135,6 @@ class ActionRun:
         told["seconds_left"] = round(self.seconds_left)
         return msgspec.json.encode(told)
 
-    def filled(self, template: str) -> str:
-        """Return a template with the event's values in it."""
-        return string.Template(template).substitute(self.variables())
-
 
 class Action(abc.ABC, Generic[S]):
     """Does one action, once; the methods return a word for the log.
@@ -189,27 +183,10 @@ class LogAction(Action[LogSettings]):
         return self._write(self.settings.undo_message)
 
     def _write(self, template: str) -> str:
-        facts = {"facts": self.run.variables()}
-        EVENT_LOGGER.log(LEVELS[self.settings.level], "%s", self.run.filled(template), extra=facts)
+        values = self.run.variables()
+        line = rules.filled(template, values)
+        EVENT_LOGGER.log(LEVELS[self.settings.level], "%s", line, extra={"facts": values})
         return ""
-
-
-MODULES: Final = {
-    **dict.fromkeys(("command", "service", "signal"), "program"),
-    **dict.fromkeys(("ready", "log"), "action"),
-    "notify": "http",
-}
-"""The module of a kind that is not in the module of its own name."""
-
-
-def load(run: ActionRun) -> Action[Any]:
-    """Return the implementation of a run's action."""
-    kind = run.begun.action.kind
-    module = importlib.import_module(f"forewarn.agent.actions.{MODULES.get(kind, kind)}")
-    made: Action[Any] = getattr(module, f"{kind.capitalize()}Action")(
-        run, run.begun.action.settings
-    )
-    return made
 
 
 def contents(file: str) -> bytes:
@@ -229,62 +206,3 @@ def hang_up(connection: socket.socket | None) -> None:
     if connection is not None:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-
-
-class ActionRunner:
-    """Runs actions, and always reports their end; in a dry run it only logs them.
-
-    The deciding thread owns an entry of `_runs` until that run's thread starts, which removes it at
-    its end. `stop` and `proceed` may come too late, and then find nothing.
-    """
-
-    def __init__(self, tell: Callable[[decider.Input], None], *, dry: bool = False) -> None:
-        self._tell = tell
-        self._dry = dry
-        self._runs: dict[int, ActionRun] = {}
-
-    def begin(self, told: decider.BeginAction, machine: str, now: float) -> None:
-        """Begin an action; the arguments are those of `ActionRun`."""
-        if self._dry:
-            verb = "undo" if told.undo else "do"
-            name = rules.action_name(told.action)  # the key of its effect may hold secrets
-            facts = {"event_id": told.event.event_id, "rule": told.rule, "action": name}
-            LOGGER.info("would %s %s", verb, told.action.kind, extra={"facts": facts})
-            self._tell(decider.ActionFinished(told.run, ActionOutcome.DONE, "dry run"))
-            return
-        run = self._runs[told.run] = ActionRun(told, machine, now, self._tell)
-        try:
-            threading.Thread(target=self._run, args=(run,), daemon=True).start()
-        except RuntimeError as error:  # the system gives no more threads
-            self._end(run, ActionOutcome.FAILED, str(error))
-
-    def proceed(self, number: int) -> None:
-        """Continue an action whose facts are in the journal."""
-        if (run := self._runs.get(number)) is not None:
-            run.proceed()
-
-    def stop(self, number: int) -> None:
-        """Ask an action to end now."""
-        if (run := self._runs.get(number)) is not None:
-            run.stop()
-
-    def _run(self, run: ActionRun) -> None:
-        outcome, final = ActionOutcome.FAILED, False
-        try:
-            text = load(run).act()
-            outcome = ActionOutcome.DONE
-        except ActionFailed as failed:
-            text, final = str(failed), failed.final
-        except ActionStopped as stopped:
-            outcome, final = ActionOutcome.CUT, stopped.final
-            text = str(stopped) or "the agent told it to stop"
-        except Exception as error:
-            LOGGER.exception("internal error in action %s", run.begun.action.kind)
-            text = f"{type(error).__name__}: {error}"
-        self._end(run, outcome, text, final=final)
-
-    def _end(
-        self, run: ActionRun, outcome: ActionOutcome, text: str, *, final: bool = False
-    ) -> None:
-        del self._runs[run.begun.run]
-        self._tell(decider.ActionFinished(run.begun.run, outcome, text, final))

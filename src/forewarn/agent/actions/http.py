@@ -147,8 +147,9 @@ class NotifyAction(Action[NotifySettings]):
         return self._send(self.settings.undo_body)
 
     def _send(self, template: str) -> str:
-        settings = self.settings
-        text = f"{self.run.filled(settings.title)}\n{self.run.filled(template)}"
+        settings, values = self.settings, self.run.variables()
+        title, body = rules.filled(settings.title, values), rules.filled(template, values)
+        text = f"{title}\n{body}"
         if settings.slack:
             return self._post(settings.slack, _slack(text))
         if settings.teams:
@@ -156,7 +157,7 @@ class NotifyAction(Action[NotifySettings]):
         if settings.webhook:
             told = msgspec.json.decode(self.run.document())
             return self._post(settings.webhook, msgspec.json.encode({"text": text, **told}))
-        return self._tell_by_apprise(template)
+        return self._tell_by_apprise(title, body)
 
     def _post(self, place: str, body: bytes) -> str:
         """Send a body to a URL, or to the URL in a file. It holds a secret, so nothing shows it."""
@@ -168,7 +169,7 @@ class NotifyAction(Action[NotifySettings]):
         shown = urllib.parse.urlsplit(url).hostname or ""
         return send(self.run, "POST", url, headers=headers, body=body, shown=shown)
 
-    def _tell_by_apprise(self, template: str) -> str:
+    def _tell_by_apprise(self, title: str, body: str) -> str:
         if not installed():
             raise ActionFailed(MISSING)
         lines = contents(self.settings.urls_file).decode("utf-8", "replace").splitlines()
@@ -177,11 +178,7 @@ class NotifyAction(Action[NotifySettings]):
             for number, address in enumerate(map(str.strip, lines), 1)
             if address and not address.startswith("#")
         }
-        content = {
-            "addresses": addresses,
-            "title": self.run.filled(self.settings.title),
-            "body": self.run.filled(template),
-        }
+        content = {"addresses": addresses, "title": title, "body": body}
         status, said = program.execute(
             [sys.executable, "-m", MODULE], self.run, stdin=msgspec.json.encode(content)
         )
