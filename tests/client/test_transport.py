@@ -250,12 +250,33 @@ def test_a_resolver_that_does_not_answer_is_left_behind_once_and_its_answer_coun
         threading.Thread(
             target=lambda: found.put(transport.look_up(("chat.example", 443), 60, resolve))
         ).start()
-        patience.until(lambda: any(transport._look_ups._waiting.values()))
+        patience.until(lambda: any(each for _, each in transport._look_ups._latest.values()))
     finally:
         answers.set()
     assert found.get(timeout=patience.SECONDS) == [(socket.AF_INET, ("chat.example", 443))]
     assert asked == ["chat.example"]
-    assert not transport._look_ups._waiting
+    assert not transport._look_ups._latest
+
+
+def test_a_resolver_that_never_ends_holds_up_no_later_look_up() -> None:
+    ends, asked = threading.Event(), []
+
+    def resolve(host: str, port: int, **_: object) -> list[Any]:
+        asked.append(host)
+        if len(asked) == 1:
+            ends.wait()
+        return [(socket.AF_INET, 0, 0, "", (host, port))]
+
+    look_ups, wanted = transport._LookUps(0.0), (("chat.example", 443), resolve)
+    answers: list[transport.Places] = [queue.SimpleQueue(), queue.SimpleQueue()]
+    try:
+        look_ups.join(wanted, answers[0])
+        patience.until(lambda: asked)
+        look_ups.join(wanted, answers[1])
+        found = answers[1].get(timeout=patience.SECONDS)
+    finally:
+        ends.set()
+    assert found == [(socket.AF_INET, ("chat.example", 443))]
 
 
 @pytest.mark.parametrize("error", [socket.gaierror(socket.EAI_NONAME, "unknown"), UnicodeError()])

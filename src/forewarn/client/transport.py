@@ -7,6 +7,7 @@ asyncio.
 
 import contextlib
 import functools
+import math
 import os
 import queue
 import socket
@@ -473,13 +474,14 @@ def _resolved(wanted: _Wanted, flags: int = 0) -> list[Place]:
 
 
 class _LookUps:
-    """Look-ups under way, one of each name at most.
+    """Look-ups under way, one of each name in so many seconds.
 
     An agent asks a hundred peers each second: while no name server answers, thousands of threads
-    would wait, and the system would give none for an action.
+    would wait, and the system would give none for an action. One that never ends holds up nobody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 30.0) -> None:
+        self._seconds = seconds
         self.begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.begin)
@@ -487,33 +489,40 @@ class _LookUps:
     def begin(self) -> None:
         """Begin without any: a forked process lacks its parent's threads."""
         self._guard = threading.RLock()
-        self._waiting: dict[_Wanted, list[Places]] = {}
+        self._latest: dict[_Wanted, tuple[float, list[Places]]] = {}
+        """When the latest began, and the queues for its answer."""
 
     def join(self, wanted: _Wanted, answers: Places) -> None:
         """Put the answer of a look-up into a queue; RuntimeError without a thread for it."""
+        now = clock.monotonic()
         with self._guard:
-            if wanted in self._waiting:
-                self._waiting[wanted].append(answers)
+            began, waiting = self._latest.get(wanted, (-math.inf, []))
+            if now - began < self._seconds:
+                waiting.append(answers)
                 return
+            waiting = [answers]
             threading.Thread(
-                target=self._look_up, args=(wanted,), name="resolver", daemon=True
+                target=self._look_up, args=(wanted, waiting), name="resolver", daemon=True
             ).start()
-            self._waiting[wanted] = [answers]
+            self._latest[wanted] = now, waiting
 
     def leave(self, wanted: _Wanted, answers: Places) -> None:
         """Wait no longer for an answer."""
         with self._guard:
-            if answers in (waiting := self._waiting.get(wanted, [])):
+            _, waiting = self._latest.get(wanted, (0.0, []))
+            if answers in waiting:
                 waiting.remove(answers)
 
-    def _look_up(self, wanted: _Wanted) -> None:
+    def _look_up(self, wanted: _Wanted, waiting: list[Places]) -> None:
         answer: list[Place] | Exception
         try:
             answer = _resolved(wanted)
         except Exception as error:  # noqa: BLE001 - raised in the threads that asked
             answer = error
         with self._guard:
-            waiting = self._waiting.pop(wanted)
+            _, latest = self._latest.get(wanted, (0.0, []))
+            if latest is waiting:
+                del self._latest[wanted]
         for each in waiting:
             each.put(answer)
 
