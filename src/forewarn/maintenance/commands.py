@@ -39,6 +39,7 @@ from forewarn.maintenance.transitions import (
     Decision,
     Transitions,
     Trigger,
+    asked_again,
     is_back,
 )
 from forewarn.maintenance.turn_orders import MaintenanceOrder
@@ -406,7 +407,7 @@ def _require_heard(working: Transitions, operation: Operation) -> None:
     unheard = [
         name
         for name in operation.awaited
-        if key(name) in working.machines and working.asked_again(operation, name) is None
+        if key(name) in working.machines and not asked_again(operation, name, working.sighting)
     ]
     if not unheard:
         return
@@ -443,11 +444,7 @@ def extend_notices(working: Transitions, length: timedelta) -> list[str]:
         if operation.status.over:
             continue
         # A machine that comes back cannot ask meanwhile, and an executor cannot renew its lease.
-        back_by, lease_until = operation.back_by, operation.lease_until
-        back_by = None if back_by is None else back_by + length
-        lease_until = None if lease_until is None else lease_until + length
-        if (back_by, lease_until) != (operation.back_by, operation.lease_until):
-            working.put(replace(operation, back_by=back_by, lease_until=lease_until))
+        working.put(earlier(operation, -length, "back_by", "lease_until"))
     for name, scope in working.scopes.items():
         if scope.asked_at is not None:
             asked_at = max(scope.asked_at, min(now, scope.asked_at + length))
@@ -463,22 +460,10 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
     is younger than now: who asks from now on asks later than it was made, and than a host changed
     that is drained.
     """
-    now, changed = working.now, []
+    now = working.now
     for operation in working.operations.values():
-        carried_out_at, up_at = operation.carried_out_at, operation.up_at
-        ended_at = operation.ended_at
-        back_by, lease_until = operation.back_by, operation.lease_until
-        dated = replace(
-            operation,
-            carried_out_at=None if carried_out_at is None else min(carried_out_at, now),
-            ended_at=None if ended_at is None else min(ended_at, now),
-            back_by=None if back_by is None else max(back_by - length, now),
-            up_at=None if up_at is None else max(up_at - length, now),
-            lease_until=None if lease_until is None else max(lease_until - length, now),
-        )
-        if dated != operation:
-            working.put(dated)
-            changed.append(operation.id)
+        dated = earlier(operation, length, "back_by", "up_at", "lease_until")
+        working.put(_no_later(dated, now, "carried_out_at", "ended_at"))
     for number, maintenance in working.maintenances.items():
         check = earlier(maintenance.check, length, "began_at", "lease_until", "passed_at")
         its = tuple(earlier(u, length, "retry_at", "refused_at") for u in maintenance.units)
@@ -487,21 +472,26 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
         )
     for host, drain in working.world.drains.items():
         dated_drain = earlier(drain, length, "reboot_asked_at", "silent_since")
-        changed_at = min(drain.changed_at, now)
-        working.world.drains[host] = replace(dated_drain, changed_at=changed_at)
+        working.world.drains[host] = _no_later(dated_drain, now, "changed_at")
     for name, token in working.world.tokens.items():
-        used_at = None if token.used_at is None else min(token.used_at, now)
         if token.host:
-            made_at = min(token.created_at, now)
-            working.world.tokens[name] = replace(token, created_at=made_at, used_at=used_at)
-    return changed
+            working.world.tokens[name] = _no_later(token, now, "created_at", "used_at")
+    return []
 
 
 def earlier(value: S, length: timedelta, *fields: str) -> S:
     """Return a value whose times in these fields are so much earlier."""
-    times = {name: at for name in fields if (at := getattr(value, name)) is not None}
-    moved: S = replace(value, **{name: at - length for name, at in times.items()})
+    moved: S = replace(value, **{name: at - length for name, at in _times(value, fields)})
     return moved
+
+
+def _no_later(value: S, now: datetime, *fields: str) -> S:
+    capped: S = replace(value, **{name: min(at, now) for name, at in _times(value, fields)})
+    return capped
+
+
+def _times(value: msgspec.Struct, fields: Iterable[str]) -> list[tuple[str, datetime]]:
+    return [(name, at) for name in fields if (at := getattr(value, name)) is not None]
 
 
 def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
