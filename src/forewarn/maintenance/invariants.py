@@ -144,9 +144,7 @@ def check_succession(world: World, before: Mapping[Name, Any], changes: Changes)
         if ("operations", new.id) not in before:
             continue
         old = before["operations", new.id]
-        if (old and old.shown) != new.shown:
-            seen = (*new.events, *(old.events if old is not None else ()))
-            moved |= {event.scope for event in seen if not event.silent}
+        moved.update(new.moved_from(old))
         if new.started_at is not None and (old is None or old.started_at is None):
             held = new.start_cause is not StartCause.NO_NOTICE and [
                 hold for hold in world.holds.values() if hold.covers(new)

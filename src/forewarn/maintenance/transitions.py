@@ -681,13 +681,9 @@ class Transitions:
             if kind != "operations":
                 continue
             after = self.operations[name]
-            shown = before and before.shown
-            if shown == after.shown:
-                continue
-            for event in (*after.events, *(before.events if before is not None else ())):
-                if not event.silent and event.scope not in incarnations:
-                    incarnations[event.scope] = self.scopes[event.scope].incarnation + 1
-            if shown is None:
+            for scope in after.moved_from(before):
+                incarnations[scope] = self.scopes[scope].incarnation + 1
+            if after.shown and not (before and before.shown):
                 events = tuple(
                     event if event.silent else replace(event, published=incarnations[event.scope])
                     for event in after.events
