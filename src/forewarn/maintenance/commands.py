@@ -230,6 +230,7 @@ def cancel_operations(
     operations: Collection[str],
     reason: str,
     maintenances: Collection[int] = (),
+    by: str = "",
 ) -> Collection[str]:
     """An operator cancels operations that have not started, all or none.
 
@@ -243,7 +244,7 @@ def cancel_operations(
             nothing_left.pop(number, None)
             stop = MaintenanceOrder.STOP
             working.maintenances[number] = turn_orders.order(
-                maintenance, stop, "", "", working.now, reason=reason
+                maintenance, stop, "", by, working.now, reason=reason
             )
     for operation_id in operations:
         operation = working.named(operation_id)

@@ -42,7 +42,7 @@ def order(
     reason: str = "",
     drains: Mapping[str, Drain] = NO_DRAINS,
 ) -> Maintenance:
-    """Return the maintenance after an operator's order; `reason` is added to the operator's name.
+    """Return the maintenance after an operator's order; `reason` is why it stops, if given.
 
     `drains` are those of the hosts among its units.
 
@@ -61,8 +61,7 @@ def order(
     new = maintenance
     match kind:
         case MaintenanceOrder.PAUSE:
-            told = reason or f"paused by {by}"
-            paused = turns.entered(maintenance, MaintenanceTrigger.PAUSE, now, told)
+            paused = turns.entered(maintenance, MaintenanceTrigger.PAUSE, now, f"paused by {by}")
             new = turns.resting(paused)
         case MaintenanceOrder.RESUME:
             new = _resumed(maintenance, now)
