@@ -32,6 +32,7 @@ from forewarn.maintenance.model import (
     Verdict,
     key,
     listed,
+    no_maintenance,
     unseen,
 )
 from forewarn.maintenance.transitions import (
@@ -169,10 +170,10 @@ def order_maintenance(
     working: Transitions, number: int, kind: MaintenanceOrder, unit: str, by: str
 ) -> list[str]:
     """An operator says how a maintenance goes on; `unit` is for those orders that name one."""
-    drains = working.world.drains
-    maintenance = turn_orders.order(
-        working.known(number), kind, unit, by, working.now, drains=drains
-    )
+    drains, known = working.world.drains, working.maintenances.get(number)
+    if known is None:
+        raise no_maintenance(number)
+    maintenance = turn_orders.order(known, kind, unit, by, working.now, drains=drains)
     if kind is MaintenanceOrder.PAUSE:  # what is Queued is not announced yet
         queued = (
             working.operations[name]
@@ -310,11 +311,8 @@ def record_returns(working: Transitions, operations: Collection[str]) -> Collect
 def place_hold(working: Transitions, hold: Hold) -> list[str]:
     """An operator places a hold."""
     if hold.until is not None and hold.expired(working.now):
-        message = (
-            f"at until: {notice.spoken(hold.until)} has passed: "
-            f"expected a time after {notice.spoken(working.now)}"
-        )
-        raise Refused(ErrorCode.INVALID, message, where="until")
+        message = f"expected a time after {notice.spoken(working.now)}"
+        raise planner.wrong("until", f"{notice.spoken(hold.until)} has passed: {message}")
     if (other := working.holds.get((hold.kind, hold.name))) is not None:
         message = (
             f"{hold} is already on hold, by {other.by or 'somebody'} since "

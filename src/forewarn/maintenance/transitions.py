@@ -177,13 +177,6 @@ class Transitions:
             raise model.Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
         return operation
 
-    def known(self, number: int) -> model.Maintenance:
-        """Return a maintenance; one that is unknown, or over and not recalled, is NOT_FOUND."""
-        maintenance = self.maintenances.get(number)
-        if maintenance is None:
-            raise model.no_maintenance(number)
-        return maintenance
-
     def is_claimed(self, operation_id: str, attempt: int) -> bool:
         """Tell whether an operation is Started, and this its latest claim."""
         operation = self.operations.get(operation_id)
@@ -488,7 +481,7 @@ class Transitions:
         following = UnitsInWorld(following, world, queues).grown(following)
         while True:
             its = UnitsInWorld(following, world, queues)
-            following, step = turns.step(following, its.footprint, its.occupied, self.now)
+            following, step = turns.step(following, its, self.now)
             if following != self.maintenances[number]:
                 self.maintenances[number] = following
             if following.state in _RECALLED:

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from functools import partialmethod
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +29,7 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turns import MAX_DRAINED, Ask, Check, Done, Obstacle, Stop, Wait
+from forewarn.maintenance.turns import MAX_DRAINED, Ask, Check, Obstacle, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,
@@ -73,11 +74,11 @@ class TurnStory(Told):
             places=frozenset(self.places.get(unit.name, ())),
         )
 
-    def step(self) -> turns.Step:
-        in_the_way = self.other.get
-        self.of, step = turns.step(
-            self.of, self.footprint, lambda unit, _: in_the_way(unit.name, ""), self.now
-        )
+    def occupied(self, unit: Unit, _: Footprint) -> str:
+        return self.other.get(unit.name, "")
+
+    def step(self) -> turns.Step | None:
+        self.of, step = turns.step(self.of, self, self.now)
         return step
 
     def units(self, *names: str, waves: str = "", blackout: str = "", **policy: str) -> None:
@@ -151,13 +152,13 @@ class TurnStory(Told):
         assert not step.why or self.of.reason == step.why
 
     def halts(self, because: str = "") -> None:
-        step = self.step()
-        assert isinstance(step, Stop), step
-        assert because in step.reason
+        assert self.step() is None
+        assert self.of.state is MaintenanceState.HALTED
+        assert because in self.of.reason
 
     def finishes(self) -> None:
-        step = self.step()
-        assert isinstance(step, Done), step
+        assert self.step() is None
+        assert self.of.state.over
 
     def recalls(self, *operations: str) -> None:
         assert turns.to_recall(self.of) == [*operations]
@@ -258,12 +259,19 @@ def test_a_unit_that_is_retried_or_asked_for_has_nothing_of_before() -> None:
     assert asked.units == (replace(new, state=RUNNING, operation=7),)
 
 
+class Alone(SimpleNamespace):
+    """Units that have nothing in their way, and one footprint."""
+
+    def __init__(self, footprint: Footprint) -> None:
+        super().__init__(footprint=lambda _: footprint, occupied=lambda *_: "")
+
+
 def test_units_without_machines_are_left_out_with_a_reason_and_the_next_step_follows_at_once() -> (
     None
 ):
     def step(unit: Unit) -> Unit:
         nothing = Footprint(machines=(), domains={})
-        of, step = turns.step(of_units(unit), lambda _: nothing, lambda *_: "", NOW)
+        of, step = turns.step(of_units(unit), Alone(nothing), NOW)
         assert step == Wait(obstacle=Obstacle.UNITS, until=NOW)
         return of.units[0]
 
@@ -355,7 +363,7 @@ def test_the_writer_begins_a_limited_number_of_drains_in_one_transaction() -> No
     of, places = of_units(*hosts, at_once="100%"), []
     free = Footprint(machines=(), domains={})
     for _ in range(4):
-        of, step = turns.step(of, lambda _: free, lambda *_: "", NOW)
+        of, step = turns.step(of, Alone(free), NOW)
         if isinstance(step, Ask):
             assert len(step.units) == MAX_DRAINED
             places += step.units
