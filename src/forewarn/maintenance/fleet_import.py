@@ -35,7 +35,6 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class NetworkInterface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One network interface of a domain."""
 
-    mac: str = ""
     ip: str = ""
     """The parameter IP of its filter."""
     enforced: bool = False

@@ -111,8 +111,7 @@ def check_operation(operation: Operation) -> None:
             "it started as silent although guests see it",
         ),
     ):
-        if not holds:
-            raise _broken(operation, message)
+        _hold(holds, operation, message)
 
 
 def _check_hosts(operation: Operation, world: World) -> None:
@@ -214,7 +213,7 @@ def _check_machines(operation: Operation, world: World) -> None:
                 raise _broken(operation, f"{name} is also in operation {other.id}")
 
 
-def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion
+def _hold(truth: object, operation: Operation, message: str) -> None:
     if not truth:
         raise _broken(operation, message)
 
