@@ -469,15 +469,7 @@ class Transitions:
             return None
         queues, world = self.policy.queues, self.world
         its = UnitsInWorld(maintenance, world, queues)
-        following = turns.follow(
-            maintenance,
-            self.operations,
-            world.drains,
-            lambda unit: bool(its.machines(unit)),
-            self.now,
-            concerned=concerned,
-            lost=lost,
-        )
+        following = turns.follow(maintenance, its, self.now, concerned=concerned, lost=lost)
         following = UnitsInWorld(following, world, queues).grown(following)
         while True:
             its = UnitsInWorld(following, world, queues)

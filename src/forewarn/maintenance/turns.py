@@ -150,9 +150,7 @@ def check_policy(policy: units.TurnPolicy) -> None:
 
 def follow(
     maintenance: Maintenance,
-    operations: Mapping[str, Operation],
-    drains: Mapping[str, Drain],
-    has_machines: Callable[[Unit], bool],
+    its: UnitsInWorld,
     now: datetime,
     *,
     concerned: Iterable[int] | None = None,
@@ -160,9 +158,8 @@ def follow(
 ) -> Maintenance:
     """Return the maintenance with the results of its units that are under way.
 
-    `operations` are those that are known; `lost` names those that are missing from history.
-    `has_machines` tells if a unit has machines that are not done. `concerned` are the places of the
-    units to look at: of thousands, one has ended; None for all.
+    `its` are its units in the World; `lost` names operations that are missing from history.
+    `concerned` are the places of the units to look at: of thousands, one has ended; None for all.
 
     A drain that was stuck may go on, as an operator retries it: then so does its unit.
     """
@@ -171,19 +168,19 @@ def follow(
     running, failed = UnitState.RUNNING, UnitState.FAILED
     for index in range(len(after)) if concerned is None else concerned:
         unit = after[index]
-        drain = drains.get(unit.name) if unit.drain else None
+        drain = its.world.drains.get(unit.name) if unit.drain else None
         if unit.state is not running and not (unit.state is failed and drain is not None):
             continue
         name = f"{maintenance.number}.{unit.operation}"
         if unit.drain:
             followed = _follow_drain(maintenance, unit, drain)
-        elif (operation := operations.get(name)) is not None:
+        elif (operation := its.world.operations.get(name)) is not None:
             followed = _follow(unit, operation)
         elif name in lost:
             followed = _failed(unit, f"{name} is not in the history any more")
         else:
             continue
-        if followed.state is UnitState.DONE and not unit.drain and has_machines(followed):
+        if followed.state is UnitState.DONE and not unit.drain and its.machines(followed):
             followed = replace(followed, state=UnitState.WAITING)
         if followed.state is UnitState.WAITING and maintenance.state is MaintenanceState.STOPPED:
             followed = replace(followed, state=UnitState.SKIPPED, reason=maintenance.reason)

@@ -1,6 +1,7 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from functools import partialmethod
 from random import Random
 from types import SimpleNamespace
@@ -40,7 +41,7 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
-from forewarn.maintenance.world import LiveState, World
+from forewarn.maintenance.world import NOTHING, LiveState, World
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 from store.values import drain
 from stories import Told, elapsed, elapsed_at, stories_beside
@@ -215,7 +216,7 @@ class TurnStory(Told):
         )
         of = replace(self.of, units=(unit,))
         lost = {"1.1"} if told.get("operation") == "lost" else ()
-        self.of = turns.follow(of, {}, drains, lambda _: False, self.now, lost=lost)
+        self.of = followed(of, self.now, drains, lost=lost)
 
     def progress(self, **told: str) -> None:
         self.compare(self.of.check, told)
@@ -233,6 +234,16 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
 # What became of units.
 
 
+def followed(
+    of: model.Maintenance,
+    now: datetime = NOW,
+    drains: Mapping[str, model.Drain] = NOTHING,
+    **about: Any,
+) -> model.Maintenance:
+    its = UnitsInWorld(of, World(LiveState(drains=drains)), lambda _: True)
+    return turns.follow(of, its, now, **about)
+
+
 def of_units(*units: Unit, **policy: Any) -> model.Maintenance:
     return replace(maintenance(**policy), units=units)
 
@@ -244,9 +255,9 @@ def under_way(name: str, **more: Any) -> Unit:
 def test_only_the_units_that_are_concerned_are_followed() -> None:
     drained = [under_way(name, drain=True) for name in ("h0", "h1", "h2")]
     of = of_units(replace(drained[0], state=WAITING), *drained[1:])
-    following = turns.follow(of, {}, {}, lambda _: False, NOW, concerned=[0, 2])
+    following = followed(of, concerned=[0, 2])
     assert [unit.state for unit in following.units] == [WAITING, RUNNING, FAILED]
-    assert turns.follow(following, {}, {}, lambda _: False, NOW, concerned=[0, 2]) is following
+    assert followed(following, concerned=[0, 2]) is following
 
 
 def test_a_unit_that_is_retried_or_asked_for_has_nothing_of_before() -> None:
