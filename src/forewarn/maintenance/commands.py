@@ -13,8 +13,7 @@ executor's claim is a lease with a fencing number: a report under an older numbe
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from datetime import datetime, timedelta
 from functools import partial
-from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -46,7 +45,7 @@ from forewarn.maintenance.transitions import (
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turns import left_host
 from forewarn.maintenance.units import MaintenanceState
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import NOTHING, World
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 ALWAYS_ON = Policy()
@@ -58,8 +57,6 @@ lies ahead, and it does not change too often."""
 
 NO_REASON = "nobody knows whether it was carried out"
 """The text of `Operation.outcome_unknown`, which must not be empty, where no reason was given."""
-
-NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 Command = Callable[[Transitions], Iterable[str]]
 """A request or report: it decides by the transitions, and returns the ids of the operations that it
@@ -632,7 +629,7 @@ def finish_task(
     *,
     succeeded: bool,
     message: str,
-    hosts: Mapping[str, str] = NO_HOSTS,
+    hosts: Mapping[str, str] = NOTHING,
 ) -> list[str]:
     """An executor reports how an operation ended.
 
@@ -682,7 +679,7 @@ def resolve_outcomes(
             working.put(replace(operation, outcome_unknown="", **again))
         else:
             outcome = f"{verdict}, says {by or 'an operator'}; before that: {unknown}"
-            _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
+            _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NOTHING)
     return operations
 
 
