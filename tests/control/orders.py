@@ -82,9 +82,9 @@ class PlaneStory(Told):
     def operator_approve(self, *references: str, by: str = "operator") -> None:
         self.do(lambda plane: plane.approve_for_guests(references, by=by))
 
-    def cancel(self, *references: str, reason: str = "") -> None:
+    def cancel(self, *references: str, reason: str = "", by: str = "") -> None:
         assert references
-        self.do(lambda plane: plane.cancel(references, reason=reason))
+        self.do(lambda plane: plane.cancel(references, reason=reason, by=by))
 
     def hold(
         self, kind: str, name: str = "", reason: str = "", by: str = "operator", until: str = ""

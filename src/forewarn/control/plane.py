@@ -237,7 +237,9 @@ class Plane:
         return self._approve(unit, ids, approval, None)
 
     @_job
-    def cancel(self, unit: UnitOfWork, references: Sequence[str], *, reason: str) -> Operations:
+    def cancel(
+        self, unit: UnitOfWork, references: Sequence[str], *, reason: str, by: str = ""
+    ) -> Operations:
         """Cancel operations that have not started, and the unstarted part of maintenances."""
         whole = [int(one) for one in references if lookup.MAINTENANCE.fullmatch(one)]
         # One whose units all wait has no operations yet.
@@ -245,7 +247,7 @@ class Plane:
         named = lookup.resolve(unit, *(one for one in references if one not in waiting))
         for number in waiting:
             named |= unit.operations_of_maintenance(int(number))
-        return self._decide(unit, commands.cancel_operations, named, reason, whole).operations
+        return self._decide(unit, commands.cancel_operations, named, reason, whole, by).operations
 
     @_job
     def hold(

@@ -13,8 +13,7 @@ executor's claim is a lease with a fencing number: a report under an older numbe
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from datetime import datetime, timedelta
 from functools import partial
-from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -32,6 +31,7 @@ from forewarn.maintenance.model import (
     Verdict,
     key,
     listed,
+    no_maintenance,
     unseen,
 )
 from forewarn.maintenance.transitions import (
@@ -39,12 +39,13 @@ from forewarn.maintenance.transitions import (
     Decision,
     Transitions,
     Trigger,
+    asked_again,
     is_back,
 )
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turns import left_host
 from forewarn.maintenance.units import MaintenanceState
-from forewarn.maintenance.world import World
+from forewarn.maintenance.world import NOTHING, World
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 ALWAYS_ON = Policy()
@@ -56,8 +57,6 @@ lies ahead, and it does not change too often."""
 
 NO_REASON = "nobody knows whether it was carried out"
 """The text of `Operation.outcome_unknown`, which must not be empty, where no reason was given."""
-
-NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 Command = Callable[[Transitions], Iterable[str]]
 """A request or report: it decides by the transitions, and returns the ids of the operations that it
@@ -168,10 +167,10 @@ def order_maintenance(
     working: Transitions, number: int, kind: MaintenanceOrder, unit: str, by: str
 ) -> list[str]:
     """An operator says how a maintenance goes on; `unit` is for those orders that name one."""
-    drains = working.world.drains
-    maintenance = turn_orders.order(
-        working.known(number), kind, unit, by, working.now, drains=drains
-    )
+    drains, known = working.world.drains, working.maintenances.get(number)
+    if known is None:
+        raise no_maintenance(number)
+    maintenance = turn_orders.order(known, kind, unit, by, working.now, drains=drains)
     if kind is MaintenanceOrder.PAUSE:  # what is Queued is not announced yet
         queued = (
             working.operations[name]
@@ -229,6 +228,7 @@ def cancel_operations(
     operations: Collection[str],
     reason: str,
     maintenances: Collection[int] = (),
+    by: str = "",
 ) -> Collection[str]:
     """An operator cancels operations that have not started, all or none.
 
@@ -242,7 +242,7 @@ def cancel_operations(
             nothing_left.pop(number, None)
             stop = MaintenanceOrder.STOP
             working.maintenances[number] = turn_orders.order(
-                maintenance, stop, "", "", working.now, reason=reason
+                maintenance, stop, "", by, working.now, reason=reason
             )
     for operation_id in operations:
         operation = working.named(operation_id)
@@ -308,11 +308,8 @@ def record_returns(working: Transitions, operations: Collection[str]) -> Collect
 def place_hold(working: Transitions, hold: Hold) -> list[str]:
     """An operator places a hold."""
     if hold.until is not None and hold.expired(working.now):
-        message = (
-            f"at until: {notice.spoken(hold.until)} has passed: "
-            f"expected a time after {notice.spoken(working.now)}"
-        )
-        raise Refused(ErrorCode.INVALID, message, where="until")
+        message = f"expected a time after {notice.spoken(working.now)}"
+        raise planner.wrong("until", f"{notice.spoken(hold.until)} has passed: {message}")
     if (other := working.holds.get((hold.kind, hold.name))) is not None:
         message = (
             f"{hold} is already on hold, by {other.by or 'somebody'} since "
@@ -406,7 +403,7 @@ def _require_heard(working: Transitions, operation: Operation) -> None:
     unheard = [
         name
         for name in operation.awaited
-        if key(name) in working.machines and working.asked_again(operation, name) is None
+        if key(name) in working.machines and not asked_again(operation, name, working.sighting)
     ]
     if not unheard:
         return
@@ -443,11 +440,7 @@ def extend_notices(working: Transitions, length: timedelta) -> list[str]:
         if operation.status.over:
             continue
         # A machine that comes back cannot ask meanwhile, and an executor cannot renew its lease.
-        back_by, lease_until = operation.back_by, operation.lease_until
-        back_by = None if back_by is None else back_by + length
-        lease_until = None if lease_until is None else lease_until + length
-        if (back_by, lease_until) != (operation.back_by, operation.lease_until):
-            working.put(replace(operation, back_by=back_by, lease_until=lease_until))
+        working.put(earlier(operation, -length, "back_by", "lease_until"))
     for name, scope in working.scopes.items():
         if scope.asked_at is not None:
             asked_at = max(scope.asked_at, min(now, scope.asked_at + length))
@@ -463,22 +456,10 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
     is younger than now: who asks from now on asks later than it was made, and than a host changed
     that is drained.
     """
-    now, changed = working.now, []
+    now = working.now
     for operation in working.operations.values():
-        carried_out_at, up_at = operation.carried_out_at, operation.up_at
-        ended_at = operation.ended_at
-        back_by, lease_until = operation.back_by, operation.lease_until
-        dated = replace(
-            operation,
-            carried_out_at=None if carried_out_at is None else min(carried_out_at, now),
-            ended_at=None if ended_at is None else min(ended_at, now),
-            back_by=None if back_by is None else max(back_by - length, now),
-            up_at=None if up_at is None else max(up_at - length, now),
-            lease_until=None if lease_until is None else max(lease_until - length, now),
-        )
-        if dated != operation:
-            working.put(dated)
-            changed.append(operation.id)
+        dated = earlier(operation, length, "back_by", "up_at", "lease_until")
+        working.put(_no_later(dated, now, "carried_out_at", "ended_at"))
     for number, maintenance in working.maintenances.items():
         check = earlier(maintenance.check, length, "began_at", "lease_until", "passed_at")
         its = tuple(earlier(u, length, "retry_at", "refused_at") for u in maintenance.units)
@@ -487,21 +468,26 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
         )
     for host, drain in working.world.drains.items():
         dated_drain = earlier(drain, length, "reboot_asked_at", "silent_since")
-        changed_at = min(drain.changed_at, now)
-        working.world.drains[host] = replace(dated_drain, changed_at=changed_at)
+        working.world.drains[host] = _no_later(dated_drain, now, "changed_at")
     for name, token in working.world.tokens.items():
-        used_at = None if token.used_at is None else min(token.used_at, now)
         if token.host:
-            made_at = min(token.created_at, now)
-            working.world.tokens[name] = replace(token, created_at=made_at, used_at=used_at)
-    return changed
+            working.world.tokens[name] = _no_later(token, now, "created_at", "used_at")
+    return []
 
 
 def earlier(value: S, length: timedelta, *fields: str) -> S:
     """Return a value whose times in these fields are so much earlier."""
-    times = {name: at for name in fields if (at := getattr(value, name)) is not None}
-    moved: S = replace(value, **{name: at - length for name, at in times.items()})
+    moved: S = replace(value, **{name: at - length for name, at in _times(value, fields)})
     return moved
+
+
+def _no_later(value: S, now: datetime, *fields: str) -> S:
+    capped: S = replace(value, **{name: min(at, now) for name, at in _times(value, fields)})
+    return capped
+
+
+def _times(value: msgspec.Struct, fields: Iterable[str]) -> list[tuple[str, datetime]]:
+    return [(name, at) for name in fields if (at := getattr(value, name)) is not None]
 
 
 def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
@@ -643,7 +629,7 @@ def finish_task(
     *,
     succeeded: bool,
     message: str,
-    hosts: Mapping[str, str] = NO_HOSTS,
+    hosts: Mapping[str, str] = NOTHING,
 ) -> list[str]:
     """An executor reports how an operation ended.
 
@@ -693,7 +679,7 @@ def resolve_outcomes(
             working.put(replace(operation, outcome_unknown="", **again))
         else:
             outcome = f"{verdict}, says {by or 'an operator'}; before that: {unknown}"
-            _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
+            _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NOTHING)
     return operations
 
 

@@ -35,7 +35,6 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class NetworkInterface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One network interface of a domain."""
 
-    mac: str = ""
     ip: str = ""
     """The parameter IP of its filter."""
     enforced: bool = False
@@ -133,9 +132,8 @@ class _Import:
             self._names.setdefault(domain.uuid, domain.uuid)
             if domain.tag and domain.tag.scope:
                 self._kinds.setdefault(key(domain.tag.scope), ScopeKind.AVAILABILITY_SET)
-        self._addresses: dict[str, str] = {}
-        self._alone: list[fleet_file.StandaloneMachine] = []
-        self._sets: dict[str, tuple[str, list[fleet_file.NamedMachine]]] = {}
+        self._added: list[tuple[str, fleet_file.NamedMachine, Domain]] = []
+        """Machines without their addresses, each with its set; `""` for a standalone one."""
 
     def add(self, host: str, domain: Domain) -> None:
         """Add a domain's machine, or warn why it is left out."""
@@ -170,20 +168,31 @@ class _Import:
         entry = fleet_file.replace(
             entry,
             host=host,
-            address=self._address(name, domain, entry.address),
             update_domain=domain_number,
         )
-        if alone:
-            own = self._scope(entry.name, ScopeKind.MACHINE)
-            fields = msgspec.structs.asdict(entry)
-            self._alone.append(fleet_file.entry_of(fleet_file.StandaloneMachine, own, **fields))
-        else:
-            self._sets.setdefault(key(scope), (scope, []))[1].append(entry)
+        self._added.append(("" if alone else scope, entry, domain))
 
     def imported(self) -> Imported:
-        """Return the fleet file and the warnings."""
+        """Return the fleet file and the warnings.
+
+        A machine that is not in the file keeps its address: the file would be refused.
+        """
+        added = {entry.vm_id for _, entry, _ in self._added}
+        stay = [member for vm_id, (_, member) in self._known.items() if vm_id not in added]
+        addresses = {(member.listener, member.entry.address): member.name for member in stay}
+        alone: list[fleet_file.StandaloneMachine] = []
+        members: dict[str, tuple[str, list[fleet_file.NamedMachine]]] = {}
+        for scope, entry, domain in self._added:
+            address = self._address(entry, domain, addresses)
+            machine = fleet_file.replace(entry, address=address)
+            if scope:
+                members.setdefault(key(scope), (scope, []))[1].append(machine)
+                continue
+            own = self._scope(entry.name, ScopeKind.MACHINE)
+            fields = msgspec.structs.asdict(machine)
+            alone.append(fleet_file.entry_of(fleet_file.StandaloneMachine, own, **fields))
         sets = []
-        for scope, machines in self._sets.values():
+        for scope, machines in members.values():
             own = self._scope(scope, ScopeKind.AVAILABILITY_SET)
             highest = max((machine.update_domain or 0) for machine in machines)
             sets.append(
@@ -195,7 +204,7 @@ class _Import:
                 )
             )
         return Imported(
-            fleet=fleet_file.Fleet(availability_set=tuple(sets), machine=tuple(self._alone)),
+            fleet=fleet_file.Fleet(availability_set=tuple(sets), machine=tuple(alone)),
             warnings=tuple(self.warnings),
         )
 
@@ -242,15 +251,23 @@ class _Import:
             return None
         return int(text)
 
-    def _address(self, name: str, domain: Domain, known: str) -> str:
-        """Return a machine's address, from the most trustworthy source that has one."""
-        interfaces = domain.interfaces
+    def _address(
+        self,
+        entry: fleet_file.NamedMachine,
+        domain: Domain,
+        addresses: dict[tuple[str, str], str],
+    ) -> str:
+        """Return a machine's address, from the most trustworthy source that has one.
+
+        `addresses` are those that machines have, by listener; its own is added.
+        """
+        name, interfaces = entry.name, domain.interfaces
         sources = [
             *((each.ip, each.enforced, "its filter's") for each in interfaces if each.enforced),
             *((each.reserved, False, "its network's") for each in interfaces),
             *((each.ip, False, "its filter's") for each in interfaces if not each.enforced),
             (domain.tag.address if domain.tag else "", False, "its tag's"),
-            (known, True, "the fleet's"),
+            (entry.address, True, "the fleet's"),
         ]
         warned = len(self.warnings)
         for text, enforced, whose in sources:
@@ -261,7 +278,7 @@ class _Import:
             except Refused:
                 self._warn(name, f"has no address from {whose} {text[:80]!r}, which is not one")
                 continue
-            other = self._addresses.setdefault(address, name)
+            other = addresses.setdefault((entry.listener or "", address), name)
             if other != name:
                 self._warn(name, f"does not get {whose} {address}, which is that of {other}")
                 continue

@@ -111,8 +111,7 @@ def check_operation(operation: Operation) -> None:
             "it started as silent although guests see it",
         ),
     ):
-        if not holds:
-            raise _broken(operation, message)
+        _hold(holds, operation, message)
 
 
 def _check_hosts(operation: Operation, world: World) -> None:
@@ -144,9 +143,7 @@ def check_succession(world: World, before: Mapping[Name, Any], changes: Changes)
         if ("operations", new.id) not in before:
             continue
         old = before["operations", new.id]
-        if (old and old.shown) != new.shown:
-            seen = (*new.events, *(old.events if old is not None else ()))
-            moved |= {event.scope for event in seen if not event.silent}
+        moved.update(new.moved_from(old))
         if new.started_at is not None and (old is None or old.started_at is None):
             held = new.start_cause is not StartCause.NO_NOTICE and [
                 hold for hold in world.holds.values() if hold.covers(new)
@@ -216,7 +213,7 @@ def _check_machines(operation: Operation, world: World) -> None:
                 raise _broken(operation, f"{name} is also in operation {other.id}")
 
 
-def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion
+def _hold(truth: object, operation: Operation, message: str) -> None:
     if not truth:
         raise _broken(operation, message)
 

@@ -245,15 +245,10 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         The hosts are those below the machines, and those that they move to.
         """
-        match self.kind:
-            case HoldKind.EVERYTHING:
-                return True
-            case HoldKind.SCOPE:
-                return self.name in scopes
-            case HoldKind.HOST:
-                return self.name in hosts
-            case HoldKind.MACHINE:
-                return self.name in machines
+        if self.kind is HoldKind.EVERYTHING:
+            return True
+        named = {HoldKind.SCOPE: scopes, HoldKind.HOST: hosts, HoldKind.MACHINE: machines}
+        return self.name in named[self.kind]
 
 
 HOLD_ORDER: Final = attrgetter("at", "kind", "name")
@@ -439,13 +434,18 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
         return not self.status.over or self.down
 
     @property
-    def shown(self) -> tuple[vocabulary.EventStatus, datetime | None, int] | None:
-        """The part of it that guests can see change: status, NotBefore, number of machines."""
+    def shown(self) -> dict[str, tuple[str, datetime | None, tuple[str, ...]]]:
+        """What guests see of its events, by id: the scope, NotBefore until it starts, machines."""
         if not self.status.visible:
-            return None
-        if self.pending:
-            return vocabulary.EventStatus.SCHEDULED, self.not_before, len(self.machines)
-        return vocabulary.EventStatus.STARTED, None, len(self.machines)
+            return {}
+        at = self.not_before if self.pending else None
+        return {e.id: (e.scope, at, e.machines) for e in self.events if not e.silent}
+
+    def moved_from(self, before: "Operation | None") -> list[str]:
+        """Return the scopes (keys) whose guests see another value than before; None for none."""
+        was, now = {} if before is None else before.shown, self.shown
+        both = {**was, **now}
+        return [one[0] for event, one in both.items() if was.get(event) != now.get(event)]
 
     @property
     def gives_way(self) -> bool:

@@ -55,14 +55,17 @@ def _unstarted(
         return f"does not start while {listed(operation.arrived)} is on {operation.on_host}"
     if operation.status is EventStatus.QUEUED:
         return f"is announced at {times.brief(operation.announced_at, now)}"
-    at = times.brief(operation.not_before, now)
-    opens = operation.opens_at
+    end = f"starts at {times.brief(operation.not_before, now)}"
+    opens, closes = operation.opens_at, operation.closes_at
+    if closes is not None and closes <= operation.not_before:  # its notice was extended since
+        end = f"is cancelled at {times.brief(closes, now)}"
     opening = "" if opens is None or opens <= now else times.brief(opens, now)
     if operation.approved:
         return f"approved, starts at {opening}" if opening else "approved"
     if operation.silent:
-        return f"starts at {at}"
-    return f"starts when approved{f' from {opening} on' if opening else ''}, or at {at}"
+        return end
+    from_then = f" from {opening} on" if opening else ""
+    return f"starts when approved{from_then}, or {end.removeprefix('starts ')}"
 
 
 def _asked(operation: Operation, now: datetime) -> str:

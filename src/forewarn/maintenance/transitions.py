@@ -103,12 +103,25 @@ def is_back(operation: model.Operation, name: str, sighting: model.Sightings) ->
     It asked after its operation was carried out; of one that is Completed, its agent says `back`.
     Nothing but an operator's word ends a failure.
     """
-    seen = sighting(model.key(name))
-    if seen is None or operation.status is EventStatus.FAILED:
+    if operation.status is EventStatus.FAILED:
         return False
     if operation.status.over:
-        return seen.agent is AgentStatus.BACK
-    return operation.carried_out_at is not None and seen.asked_at > operation.carried_out_at
+        seen = sighting(model.key(name))
+        return seen is not None and seen.agent is AgentStatus.BACK
+    return asked_again(operation, name, sighting) is not None
+
+
+def asked_again(
+    operation: model.Operation, name: str, sighting: model.Sightings
+) -> model.Sighting | None:
+    """Return a machine's request since an operation was carried out, or failed; or None.
+
+    A request after the start proves nothing: a client that waits for news asks again at once,
+    before the machine goes down.
+    """
+    since = operation.carried_out_at or operation.ended_at
+    seen = sighting(model.key(name))
+    return seen if since and seen and seen.asked_at > since else None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,13 +176,6 @@ class Transitions:
             message = f"no operation {operation_id!r}: see 'forewarn history'"
             raise model.Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
         return operation
-
-    def known(self, number: int) -> model.Maintenance:
-        """Return a maintenance; one that is unknown, or over and not recalled, is NOT_FOUND."""
-        maintenance = self.maintenances.get(number)
-        if maintenance is None:
-            raise model.no_maintenance(number)
-        return maintenance
 
     def is_claimed(self, operation_id: str, attempt: int) -> bool:
         """Tell whether an operation is Started, and this its latest claim."""
@@ -264,8 +270,7 @@ class Transitions:
         later NotBefore is asked for; otherwise it is Scheduled. An event whose scope has turned off
         since it was queued has its notice all the same.
         """
-        known = self.operations.get(operation.id)
-        before = None if known is None else known.status
+        before = self._status(operation)
         scopes = {event.scope: self.scopes[event.scope] for event in operation.events}
         silent = self.off(event.scope for event in operation.events if event.silent)
         automatic = {
@@ -464,19 +469,11 @@ class Transitions:
             return None
         queues, world = self.policy.queues, self.world
         its = UnitsInWorld(maintenance, world, queues)
-        following = turns.follow(
-            maintenance,
-            self.operations,
-            world.drains,
-            lambda unit: bool(its.machines(unit)),
-            self.now,
-            concerned=concerned,
-            lost=lost,
-        )
+        following = turns.follow(maintenance, its, self.now, concerned=concerned, lost=lost)
         following = UnitsInWorld(following, world, queues).grown(following)
         while True:
             its = UnitsInWorld(following, world, queues)
-            following, step = turns.step(following, its.footprint, its.occupied, self.now)
+            following, step = turns.step(following, its, self.now)
             if following != self.maintenances[number]:
                 self.maintenances[number] = following
             if following.state in _RECALLED:
@@ -487,15 +484,8 @@ class Transitions:
             if not isinstance(step, turns.Ask):
                 return step
             drained = tuple(i for i in step.units if following.units[i].drain)
-            self._ask_for(
-                number,
-                {
-                    index: its.machines(following.units[index])
-                    for index in step.units
-                    if index not in drained
-                },
-                step.window,
-            )
+            machines = {i: its.machines(following.units[i]) for i in step.units if i not in drained}
+            self._ask_for(number, machines, step.window)
             following = self.maintenances[number]
             if drained:
                 return replace(step, units=drained)
@@ -553,7 +543,8 @@ class Transitions:
             raise planner.is_off(self.scopes[min(off)].name)
         limit = self.policy.user_initiated_limit
         if limit and maintenance.source is EventSource.USER:
-            self.check_limit(limit, len(planner.by_scope(step.machines)))
+            events = {(machine.scope, machine.update_domain) for machine in step.machines}
+            self.check_limit(limit, len(events))
 
     def check_limit(self, limit: int, more: int) -> None:
         """Refuse (LIMIT) so many more pending events of user-initiated maintenance."""
@@ -578,7 +569,7 @@ class Transitions:
         talking = {
             name
             for name in operation.awaited
-            if (sight := self.asked_again(operation, name)) is not None and sight.agent
+            if (seen := asked_again(operation, name, self.sighting)) is not None and seen.agent
         }.union(operation.reporting)
         reporting = tuple(name for name in operation.machines if name in talking)
         returning = replace(operation, awaited=left, reporting=reporting)
@@ -586,17 +577,6 @@ class Transitions:
             self.put(returning)
         else:
             self.end(returning, Trigger.SUCCEED, operation.outcome)
-
-    def asked_again(self, operation: model.Operation, name: str) -> model.Sighting | None:
-        """Return a machine's request since an operation was carried out, or failed; or None.
-
-        A request after the start proves nothing: a client that waits for news asks again at once,
-        before the machine goes down.
-        """
-        since = operation.carried_out_at or operation.ended_at
-        assert since is not None
-        sight = self.sighting(model.key(name))
-        return sight if sight and sight.asked_at > since else None
 
     def _not_back(self, operation: model.Operation, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(
@@ -611,12 +591,12 @@ class Transitions:
         A Scheduled one keeps the remainder of its notice, which began no earlier than its
         announcement. A Queued one gives its place to others.
         """
+        since = min(since or self.now, self.now)
         if not operation.pending:
-            held_at = operation.held_at or min(since or self.now, self.now)
-            operation = replace(operation, held_at=held_at, waits_for="")
+            operation = replace(operation, held_at=operation.held_at or since, waits_for="")
             self.made_room.append(operation.id)
         elif operation.held_at is None:
-            since = max(operation.announced_at, min(since or self.now, self.now))
+            since = max(operation.announced_at, since)
             left = max(timedelta(0), operation.not_before - since)
             seconds = -(-left // timedelta(seconds=1))
             operation = replace(operation, held_at=since, notice_left_seconds=seconds, waits_for="")
@@ -686,13 +666,9 @@ class Transitions:
             if kind != "operations":
                 continue
             after = self.operations[name]
-            shown = before and before.shown
-            if shown == after.shown:
-                continue
-            for event in (*after.events, *(before.events if before is not None else ())):
-                if not event.silent and event.scope not in incarnations:
-                    incarnations[event.scope] = self.scopes[event.scope].incarnation + 1
-            if shown is None:
+            for scope in after.moved_from(before):
+                incarnations[scope] = self.scopes[scope].incarnation + 1
+            if after.shown and not (before and before.shown):
                 events = tuple(
                     event if event.silent else replace(event, published=incarnations[event.scope])
                     for event in after.events
@@ -702,25 +678,25 @@ class Transitions:
             earlier.setdefault(("scopes", scope), self.scopes[scope])
             self.scopes[scope] = replace(self.scopes[scope], incarnation=incarnation)
 
+    def _status(self, operation: model.Operation) -> EventStatus | None:
+        known = self.operations.get(operation.id)
+        return None if known is None else known.status
+
     def _start_if_free(self, operation: model.Operation) -> None:
         obstacle = self._obstacle(operation)
         if obstacle is not None:
             self.put(replace(operation, waits_for=obstacle.id))
-        elif operation.closed(self.now):
-            self.put(operation)  # the next `advance_time` cancels it
-        elif not self.policy.starts:
-            self.put(operation)  # the next `advance_time` starts it
+        elif operation.closed(self.now) or not self.policy.starts:
+            self.put(operation)  # the next `advance_time` cancels or starts it
         elif operation.silent:
             self._start(operation, model.StartCause.SILENT)
+        elif operation.approved:
+            self._start(operation, model.StartCause.APPROVED)
         else:
-            approved = operation.approved
-            self._start(
-                operation, model.StartCause.APPROVED if approved else model.StartCause.NOTICE_OVER
-            )
+            self._start(operation, model.StartCause.NOTICE_OVER)
 
     def _start(self, operation: model.Operation, cause: model.StartCause) -> None:
-        known = self.operations.get(operation.id)
-        before = None if known is None else known.status
+        before = self._status(operation)
         trigger = Trigger.START if before is EventStatus.SCHEDULED else Trigger.STRIKE
         seen = {
             name: sight

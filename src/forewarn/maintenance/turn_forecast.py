@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance import commands, host_drain, time_windows, turn_check, turn_plan
+from forewarn.maintenance.footprints import Footprint
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Approval,
@@ -30,8 +31,8 @@ from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns, PlannedWave
-from forewarn.maintenance.turns import Ask, Check, Footprints, Obstacle, Wait
-from forewarn.maintenance.units import MaintenanceState, UnitState
+from forewarn.maintenance.turns import Ask, Check, Obstacle, Wait
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import AgentStatus, ApproverKind, EventStatus
 
@@ -107,7 +108,7 @@ def play(
 
 def planned(
     maintenance: Maintenance,
-    footprints: Footprints,
+    footprints: Callable[[Unit], Footprint],
     worlds: Callable[[], World],
     rules: Policy,
     now: datetime,

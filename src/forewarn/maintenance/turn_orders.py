@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
 
 import msgspec
 
 from forewarn.maintenance import turn_check, turns
 from forewarn.maintenance.model import Drain, Maintenance, Refused, key
 from forewarn.maintenance.units import MaintenanceState, MaintenanceTrigger, Unit, UnitState
+from forewarn.maintenance.world import NOTHING
 from forewarn.vocabulary import ErrorCode
-
-NO_DRAINS: Final[Mapping[str, Drain]] = MappingProxyType({})
 
 replace = msgspec.structs.replace
 
@@ -40,9 +37,9 @@ def order(
     now: datetime,
     *,
     reason: str = "",
-    drains: Mapping[str, Drain] = NO_DRAINS,
+    drains: Mapping[str, Drain] = NOTHING,
 ) -> Maintenance:
-    """Return the maintenance after an operator's order; `reason` is added to the operator's name.
+    """Return the maintenance after an operator's order; `reason` is why it stops, if given.
 
     `drains` are those of the hosts among its units.
 
@@ -61,8 +58,7 @@ def order(
     new = maintenance
     match kind:
         case MaintenanceOrder.PAUSE:
-            told = reason or f"paused by {by}"
-            paused = turns.entered(maintenance, MaintenanceTrigger.PAUSE, now, told)
+            paused = turns.entered(maintenance, MaintenanceTrigger.PAUSE, now, f"paused by {by}")
             new = turns.resting(paused)
         case MaintenanceOrder.RESUME:
             new = _resumed(maintenance, now)

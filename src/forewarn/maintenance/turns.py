@@ -1,4 +1,4 @@
-"""The next step of a maintenance: `step(maintenance, footprints, occupied, now)`.
+"""The next step of a maintenance: `step(maintenance, its, now)`.
 
 A maintenance has units, which take their turns under a policy; a unit becomes an operation, or the
 drain of a host. `follow` updates the units that are under way from their operations; `step` then
@@ -22,8 +22,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from forewarn.maintenance import notice, time_windows, turn_check, units
-from forewarn.maintenance.footprints import SEVERAL, Footprint
+from forewarn.maintenance import notice, planner, time_windows, turn_check, units
+from forewarn.maintenance.footprints import SEVERAL, Footprint, UnitsInWorld
 from forewarn.maintenance.model import (
     Drain,
     HostState,
@@ -59,13 +59,6 @@ NOT_REFUSED: Final[Mapping[str, None]] = MappingProxyType({"retry_at": None, "re
 """The fields of a unit that the rules no longer refuse."""
 
 replace = msgspec.structs.replace
-
-
-Footprints: TypeAlias = Callable[[Unit], Footprint]
-"""From a unit to its footprint, in the fleet as it is now."""
-
-Occupied: TypeAlias = Callable[[Unit, Footprint], str]
-"""From a unit to the other maintenance that is in its way, in words; `""` for none."""
 
 
 class Obstacle(StrEnum):
@@ -129,17 +122,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """Too many units failed, or the check did."""
-
-    reason: str
-
-
-class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing follows any more."""
-
-
-Step: TypeAlias = Ask | Check | Wait | Stop | Done
+Step: TypeAlias = Ask | Check | Wait
 
 
 def check_policy(policy: units.TurnPolicy) -> None:
@@ -149,8 +132,7 @@ def check_policy(policy: units.TurnPolicy) -> None:
         try:
             check(*texts)
         except ValueError as error:
-            message = f"at policy.{where}: {error}"
-            raise Refused(ErrorCode.INVALID, message, where=f"policy.{where}") from error
+            raise planner.wrong(f"policy.{where}", str(error)) from error
 
     judge("zone", time_windows.check, (), policy.zone)
     judge("windows", time_windows.check, policy.windows, policy.zone)
@@ -159,8 +141,8 @@ def check_policy(policy: units.TurnPolicy) -> None:
     judge("spread", units.read_spread, policy.spread)
     for blackout in policy.blackouts:
         if blackout.opens >= blackout.closes:
-            message = f"the blackout from {notice.spoken(blackout.opens)} ends before it begins"
-            raise Refused(ErrorCode.INVALID, message, where="policy.blackouts")
+            message = f"the one from {notice.spoken(blackout.opens)} ends before it begins"
+            raise planner.wrong("policy.blackouts", message)
 
 
 # What became of the units that are under way.
@@ -168,9 +150,7 @@ def check_policy(policy: units.TurnPolicy) -> None:
 
 def follow(
     maintenance: Maintenance,
-    operations: Mapping[str, Operation],
-    drains: Mapping[str, Drain],
-    has_machines: Callable[[Unit], bool],
+    its: UnitsInWorld,
     now: datetime,
     *,
     concerned: Iterable[int] | None = None,
@@ -178,9 +158,8 @@ def follow(
 ) -> Maintenance:
     """Return the maintenance with the results of its units that are under way.
 
-    `operations` are those that are known; `lost` names those that are missing from history.
-    `has_machines` tells if a unit has machines that are not done. `concerned` are the places of the
-    units to look at: of thousands, one has ended; None for all.
+    `its` are its units in the World; `lost` names operations that are missing from history.
+    `concerned` are the places of the units to look at: of thousands, one has ended; None for all.
 
     A drain that was stuck may go on, as an operator retries it: then so does its unit.
     """
@@ -189,19 +168,19 @@ def follow(
     running, failed = UnitState.RUNNING, UnitState.FAILED
     for index in range(len(after)) if concerned is None else concerned:
         unit = after[index]
-        drain = drains.get(unit.name) if unit.drain else None
+        drain = its.world.drains.get(unit.name) if unit.drain else None
         if unit.state is not running and not (unit.state is failed and drain is not None):
             continue
         name = f"{maintenance.number}.{unit.operation}"
         if unit.drain:
             followed = _follow_drain(maintenance, unit, drain)
-        elif (operation := operations.get(name)) is not None:
+        elif (operation := its.world.operations.get(name)) is not None:
             followed = _follow(unit, operation)
         elif name in lost:
             followed = _failed(unit, f"{name} is not in the history any more")
         else:
             continue
-        if followed.state is UnitState.DONE and not unit.drain and has_machines(followed):
+        if followed.state is UnitState.DONE and not unit.drain and its.machines(followed):
             followed = replace(followed, state=UnitState.WAITING)
         if followed.state is UnitState.WAITING and maintenance.state is MaintenanceState.STOPPED:
             followed = replace(followed, state=UnitState.SKIPPED, reason=maintenance.reason)
@@ -287,37 +266,33 @@ def _with_waiting(maintenance: Maintenance, **fields: object) -> Maintenance:
 
 
 def step(
-    maintenance: Maintenance, footprints: Footprints, occupied: Occupied, now: datetime
-) -> tuple[Maintenance, Step]:
+    maintenance: Maintenance, its: UnitsInWorld, now: datetime
+) -> tuple[Maintenance, Step | None]:
     """Return a maintenance, as `follow` returned it, with its reasons; and its next step.
 
-    `footprints` are those of the units, `occupied` tells which other maintenance is in the way.
+    `its` are its units in the fleet as it is now. None where nothing follows: it is over or halted.
     """
     if maintenance.state.over:
-        return maintenance, Done()
-    census = _census(maintenance.units)
-    failed = [unit for unit in census.failed if not unit.accepted]
-    if (
-        maintenance.state is MaintenanceState.RUNNING
-        and len(failed) >= maintenance.policy.stop_after
-    ):
-        names = listed([unit.name for unit in failed])
-        reason = f"{names} failed: {failed[0].reason}"[:MAX_REASON]
-        return _halted(maintenance, reason, now), Stop(reason=reason)
+        return maintenance, None
     if maintenance.state is not MaintenanceState.RUNNING:
         return maintenance, Wait(obstacle=Obstacle.OPERATOR, why=maintenance.reason)
+    every = maintenance.units
+    failed = [unit for unit in every if unit.state is UnitState.FAILED and not unit.accepted]
+    if len(failed) >= maintenance.policy.stop_after:
+        names = listed([unit.name for unit in failed])
+        reason = f"{names} failed: {failed[0].reason}"
+        return _halted(maintenance, reason, now), None
     try:  # it could be read when it began, but this machine may have other time zones
         time_windows.check(maintenance.policy.windows, maintenance.policy.zone)
     except ValueError as error:
-        why = f"the windows cannot be read any more: {error}"[:MAX_REASON]
-        return _halted(maintenance, why, now), Stop(reason=why)
-    checks = turn_check.blocks(maintenance)
-    if not census.running and not census.waiting and not checks:
-        return _over(maintenance, now), Done()
-    if checks:
+        return _halted(maintenance, f"the windows cannot be read any more: {error}", now), None
+    step: Step | None
+    if turn_check.blocks(maintenance):
         maintenance, step = _check(maintenance, now)
+    elif all(unit.state.over for unit in every):
+        return _over(maintenance, now), None
     else:
-        maintenance, step = _step(maintenance, census, footprints, occupied, now=now)
+        maintenance, step = _step(maintenance, its, now)
     closes = maintenance.closes_at
     if isinstance(step, Wait) and closes is not None and closes > now:
         step = replace(step, until=min(step.until or closes, closes))
@@ -337,44 +312,16 @@ def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
     return entered(maintenance, MaintenanceTrigger.END, now)
 
 
-class _Census(msgspec.Struct, frozen=True):
-    """The units by state."""
-
-    waiting: list[int]
-    """Their places in `Maintenance.units`."""
-    running: list[Unit]
-    failed: list[Unit]
-
-
-def _census(every: Sequence[Unit]) -> _Census:
-    """Look at each unit once: a maintenance has thousands, and asks after each change."""
-    waiting, running, failed = UnitState.WAITING, UnitState.RUNNING, UnitState.FAILED
-    found = _Census([], [], [])
-    for index, unit in enumerate(every):
-        state = unit.state
-        if state is waiting:
-            found.waiting.append(index)
-        elif state is running:
-            found.running.append(unit)
-        elif state is failed:
-            found.failed.append(unit)
-    return found
-
-
 def _step(
-    maintenance: Maintenance,
-    census: _Census,
-    footprints: Footprints,
-    occupied: Occupied,
-    *,
-    now: datetime,
-) -> tuple[Maintenance, Step]:
+    maintenance: Maintenance, its: UnitsInWorld, now: datetime
+) -> tuple[Maintenance, Step | None]:
     policy, every = maintenance.policy, maintenance.units
+    running = [unit for unit in every if unit.state is UnitState.RUNNING]
+    waiting = [index for index, unit in enumerate(every) if unit.state is UnitState.WAITING]
     closes = maintenance.closes_at
-    if closes is not None and closes <= now and census.waiting:
-        return _closed(maintenance, now), Wait(obstacle=Obstacle.WINDOW, until=now)
-    waves = {unit.wave for unit in census.running}
-    wave = min(waves | {every[index].wave for index in census.waiting})
+    if closes is not None and closes <= now and waiting:
+        return _closed(maintenance, now)
+    wave = min(unit.wave for unit in (*running, *(every[index] for index in waiting)))
     if wave != maintenance.wave:
         # One that was begun before, as a unit of it is tried again, has had its pause.
         began_at = now if wave > maintenance.wave else None
@@ -384,36 +331,27 @@ def _step(
     maintenance = turn_check.needed_after_pause(maintenance)
     if turn_check.blocks(maintenance):
         return _check(maintenance, now)
-    room = units.amount(policy.at_once, len(every)) - len(census.running)
+    room = units.amount(policy.at_once, len(every)) - len(running)
     if room <= 0:
         return maintenance, Wait(obstacle=Obstacle.AT_ONCE)
-    waiting = [index for index in census.waiting if every[index].wave == wave]
+    waiting = [index for index in waiting if every[index].wave == wave]
     if not waiting:
         return maintenance, Wait(obstacle=Obstacle.UNITS)
     by_drain = all(every[index].drain for index in waiting)
     window = _window(maintenance, now, by_drain=by_drain)
     if window is None:
-        return _closed(maintenance, now), Wait(obstacle=Obstacle.WINDOW, until=now)
+        return _closed(maintenance, now)
     if isinstance(window, Wait):
         return maintenance, window
-    return _ask(
-        maintenance,
-        waiting,
-        census.running,
-        now,
-        room=room,
-        window=window,
-        footprints=footprints,
-        occupied=occupied,
-    )
+    return _ask(maintenance, waiting, its, now, room=room, window=window)
 
 
-def _check(maintenance: Maintenance, now: datetime) -> tuple[Maintenance, Step]:
+def _check(maintenance: Maintenance, now: datetime) -> tuple[Maintenance, Step | None]:
     policy, progress = maintenance.policy, maintenance.check
     tried = f"check {policy.check} failed {progress.failed} of {policy.check_tries} times"
     why = f"{tried}: {progress.reason}"[:MAX_REASON].removesuffix(": ")
     if progress.failed >= policy.check_tries:
-        return _halted(maintenance, why, now), Stop(reason=why)
+        return _halted(maintenance, why, now), None
     if (until := turn_check.waits_until(maintenance, now)) is not None:
         told = why if progress.failed else f"check {policy.check} has not passed yet"
         return maintenance, Wait(obstacle=Obstacle.CHECK, until=until, why=told)
@@ -481,9 +419,10 @@ def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span 
     return Wait(obstacle=Obstacle.WINDOW, until=now + timedelta(days=1), why=NO_WINDOW)
 
 
-def _closed(maintenance: Maintenance, now: datetime) -> Maintenance:
+def _closed(maintenance: Maintenance, now: datetime) -> tuple[Maintenance, Wait]:
     assert maintenance.closes_at is not None
-    return left_out(maintenance, notice.window_closes(maintenance.closes_at), now)
+    without = left_out(maintenance, notice.window_closes(maintenance.closes_at), now)
+    return without, Wait(obstacle=Obstacle.WINDOW, until=now)
 
 
 def left_out(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
@@ -523,19 +462,18 @@ class Occupancy:
 def _ask(
     maintenance: Maintenance,
     waiting: Sequence[int],
-    running: Sequence[Unit],
+    its: UnitsInWorld,
     now: datetime,
     *,
     room: int,
     window: Span,
-    footprints: Footprints,
-    occupied: Occupied,
 ) -> tuple[Maintenance, Step]:
     """Choose the units that can go now; the others say why they cannot."""
     every = list(maintenance.units)
+    running = [unit for unit in every if unit.state is UnitState.RUNNING]
     taken = Occupancy()
     for unit in running:
-        taken.add(unit, footprints(unit))
+        taken.add(unit, its.footprint(unit))
     chosen: list[int] = []
     obstacles: list[Obstacle] = []
     until: list[datetime] = []
@@ -549,7 +487,7 @@ def _ask(
             obstacles.append(Obstacle.WINDOW)
             until.append(window.opens)
             continue
-        takes = footprints(unit)
+        takes = its.footprint(unit)
         if not takes.machines and not unit.drain:
             state, reason = UnitState.SKIPPED, units.NO_MACHINES
             if unit.done:
@@ -557,7 +495,7 @@ def _ask(
             every[index] = replace(unit, state=state, reason=reason, changed_at=now)
             continue
         found = taken.in_the_way(takes)
-        if found is None and (other := occupied(unit, takes)):
+        if found is None and (other := its.occupied(unit, takes)):
             found = Obstacle.MAINTENANCE, other
             until.append(now + LOOK_AGAIN_AFTER)
         if found is not None:
@@ -652,7 +590,7 @@ def resting(maintenance: Maintenance) -> Maintenance:
 
 
 def _halted(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
-    return recalled(entered(maintenance, MaintenanceTrigger.HALT, now, reason))
+    return recalled(entered(maintenance, MaintenanceTrigger.HALT, now, reason[:MAX_REASON]))
 
 
 def entered(

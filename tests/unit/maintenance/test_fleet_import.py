@@ -53,7 +53,7 @@ class ImportStory(Told):
         names = {"scope": "scope", "domain": "update_domain", "called": "name"}
         tag = Tag(**{names.get(each, each): told[each] for each in told.keys() - INTERFACES})
         interfaces = tuple(
-            NetworkInterface(mac="52:54:00:00:00:01", ip=address, enforced=True)
+            NetworkInterface(ip=address, enforced=True)
             if kind == "enforced"
             else NetworkInterface(**{kind: address})
             for kind, address in told.items()

@@ -1,8 +1,10 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from functools import partialmethod
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +30,7 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
-from forewarn.maintenance.turns import MAX_DRAINED, Ask, Check, Done, Obstacle, Stop, Wait
+from forewarn.maintenance.turns import MAX_DRAINED, Ask, Check, Obstacle, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,
@@ -39,7 +41,7 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
-from forewarn.maintenance.world import LiveState, World
+from forewarn.maintenance.world import NOTHING, LiveState, World
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 from store.values import drain
 from stories import Told, elapsed, elapsed_at, stories_beside
@@ -73,11 +75,11 @@ class TurnStory(Told):
             places=frozenset(self.places.get(unit.name, ())),
         )
 
-    def step(self) -> turns.Step:
-        in_the_way = self.other.get
-        self.of, step = turns.step(
-            self.of, self.footprint, lambda unit, _: in_the_way(unit.name, ""), self.now
-        )
+    def occupied(self, unit: Unit, _: Footprint) -> str:
+        return self.other.get(unit.name, "")
+
+    def step(self) -> turns.Step | None:
+        self.of, step = turns.step(self.of, self, self.now)
         return step
 
     def units(self, *names: str, waves: str = "", blackout: str = "", **policy: str) -> None:
@@ -151,13 +153,13 @@ class TurnStory(Told):
         assert not step.why or self.of.reason == step.why
 
     def halts(self, because: str = "") -> None:
-        step = self.step()
-        assert isinstance(step, Stop), step
-        assert because in step.reason
+        assert self.step() is None
+        assert self.of.state is MaintenanceState.HALTED
+        assert because in self.of.reason
 
     def finishes(self) -> None:
-        step = self.step()
-        assert isinstance(step, Done), step
+        assert self.step() is None
+        assert self.of.state.over
 
     def recalls(self, *operations: str) -> None:
         assert turns.to_recall(self.of) == [*operations]
@@ -214,7 +216,7 @@ class TurnStory(Told):
         )
         of = replace(self.of, units=(unit,))
         lost = {"1.1"} if told.get("operation") == "lost" else ()
-        self.of = turns.follow(of, {}, drains, lambda _: False, self.now, lost=lost)
+        self.of = followed(of, self.now, drains, lost=lost)
 
     def progress(self, **told: str) -> None:
         self.compare(self.of.check, told)
@@ -232,6 +234,16 @@ def test_the_story_holds(rows: list[tuple[int, str]]) -> None:
 # What became of units.
 
 
+def followed(
+    of: model.Maintenance,
+    now: datetime = NOW,
+    drains: Mapping[str, model.Drain] = NOTHING,
+    **about: Any,
+) -> model.Maintenance:
+    its = UnitsInWorld(of, World(LiveState(drains=drains)), lambda _: True)
+    return turns.follow(of, its, now, **about)
+
+
 def of_units(*units: Unit, **policy: Any) -> model.Maintenance:
     return replace(maintenance(**policy), units=units)
 
@@ -243,9 +255,9 @@ def under_way(name: str, **more: Any) -> Unit:
 def test_only_the_units_that_are_concerned_are_followed() -> None:
     drained = [under_way(name, drain=True) for name in ("h0", "h1", "h2")]
     of = of_units(replace(drained[0], state=WAITING), *drained[1:])
-    following = turns.follow(of, {}, {}, lambda _: False, NOW, concerned=[0, 2])
+    following = followed(of, concerned=[0, 2])
     assert [unit.state for unit in following.units] == [WAITING, RUNNING, FAILED]
-    assert turns.follow(following, {}, {}, lambda _: False, NOW, concerned=[0, 2]) is following
+    assert followed(following, concerned=[0, 2]) is following
 
 
 def test_a_unit_that_is_retried_or_asked_for_has_nothing_of_before() -> None:
@@ -258,12 +270,19 @@ def test_a_unit_that_is_retried_or_asked_for_has_nothing_of_before() -> None:
     assert asked.units == (replace(new, state=RUNNING, operation=7),)
 
 
+class Alone(SimpleNamespace):
+    """Units that have nothing in their way, and one footprint."""
+
+    def __init__(self, footprint: Footprint) -> None:
+        super().__init__(footprint=lambda _: footprint, occupied=lambda *_: "")
+
+
 def test_units_without_machines_are_left_out_with_a_reason_and_the_next_step_follows_at_once() -> (
     None
 ):
     def step(unit: Unit) -> Unit:
         nothing = Footprint(machines=(), domains={})
-        of, step = turns.step(of_units(unit), lambda _: nothing, lambda *_: "", NOW)
+        of, step = turns.step(of_units(unit), Alone(nothing), NOW)
         assert step == Wait(obstacle=Obstacle.UNITS, until=NOW)
         return of.units[0]
 
@@ -355,7 +374,7 @@ def test_the_writer_begins_a_limited_number_of_drains_in_one_transaction() -> No
     of, places = of_units(*hosts, at_once="100%"), []
     free = Footprint(machines=(), domains={})
     for _ in range(4):
-        of, step = turns.step(of, lambda _: free, lambda *_: "", NOW)
+        of, step = turns.step(of, Alone(free), NOW)
         if isinstance(step, Ask):
             assert len(step.units) == MAX_DRAINED
             places += step.units

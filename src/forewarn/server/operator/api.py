@@ -492,7 +492,7 @@ async def cancel(call: OperatorCall, data: schemas.CancellationRequest) -> schem
     why = one_line(data.reason, "reason")
     reason = f"cancelled by {call.by}" + (f": {why}" if why else "")
     plane = call.changing(Deed.CANCEL, data.references, more=f": {why}" if why else "")
-    return await _listed(call, plane.cancel(data.references, reason=reason))
+    return await _listed(call, plane.cancel(data.references, reason=reason, by=call.by))
 
 
 @API.route("POST", "/v1/postponements", AccessRole.OPERATOR)

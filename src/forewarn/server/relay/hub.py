@@ -195,11 +195,8 @@ class RelayHub:
             self._place(key)
         for key in _awaited_of(before) ^ _awaited_of(after):
             self._concern(key)
-        if (None if before is None else before.shown) == operation.shown:
-            return  # a claim was made or renewed: guests see nothing of that
-        for event in (*operation.events, *operation.dropped):
-            if not event.silent:
-                self._change_scope(event.scope)
+        for scope in operation.moved_from(before):
+            self._change_scope(scope)
 
     def _place(self, key: str) -> None:
         """Count a machine at its hosts, in place of its earlier ones."""
