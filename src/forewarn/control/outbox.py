@@ -31,6 +31,7 @@ from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.unit_of_work import Job, UnitOfWork
 from forewarn.maintenance import host_drain, news, turns
+from forewarn.maintenance.commands import NOBODY
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -104,9 +105,6 @@ know items of news by these, so none may come again with another item behind it.
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
 """The reason for halting a maintenance, or a drain."""
-
-NOBODY: Final = "?"
-"""The name of an unknown replica that may have begun a task that the store lost."""
 
 _encode = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(list[Changes]).decode
@@ -277,7 +275,7 @@ def recover(
     is_first = latest_loss(unit.store) == before
     for name, one in [*world.operations.items()]:
         if (is_first and one.status is EventStatus.STARTED) or _is_behind(one, begun.get(name)):
-            world.operations[name] = _doubted(one)
+            world.operations[name] = doubted(one)
     # A maintenance that had begun with an operation that is gone is halted.
     gone = begun.keys() - unit.operations(begun.keys()).keys()
     for number in {int(name.partition(".")[0]) for name in gone}:
@@ -324,7 +322,8 @@ def _is_behind(stored: Operation, attempt: int | None) -> bool:
     return attempt is not None and (stored.unstarted or attempt > stored.attempt)
 
 
-def _doubted(operation: Operation) -> Operation:
+def doubted(operation: Operation) -> Operation:
+    """Return an operation as begun elsewhere: only its connector's check leads further."""
     return replace(
         operation,
         attempt=operation.attempt + SKIPPED_ATTEMPTS,
