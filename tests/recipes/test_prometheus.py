@@ -72,6 +72,13 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are() -> None:
             assert any(re.fullmatch(pattern, reason) for reason in Reason), query
 
 
+def test_each_alert_of_the_service_has_a_rule_but_what_operators_hold() -> None:
+    found = " ".join(rule["expr"] for rule in RULES)
+    named = {each for kinds in re.findall(r'kind=~?"([^"]+)"', found) for each in kinds.split("|")}
+    by_other_metrics = {AlertKind.HALTED, AlertKind.STORE_DOWN}
+    assert {*AlertKind} - named == by_other_metrics | {AlertKind.HELD}
+
+
 def test_panels_and_alerts_have_names_of_their_own() -> None:
     panels = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(panels)) == len(panels) > 20
