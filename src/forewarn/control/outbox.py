@@ -43,7 +43,6 @@ from forewarn.maintenance.world import IndexBroken, LiveState, World
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
-    OutcomeUnknown,
     Position,
     StoreError,
     StoreUnavailable,
@@ -645,7 +644,7 @@ class FollowerThread:
                 self._membership = self._join()
             self._follower.look()
             self._membership.wait(POLL_SECONDS)
-        except (StoreUnavailable, OutcomeUnknown) as error:
+        except StoreError as error:  # a password or a right may be changed right now
             if not self._follower.cut_off:
                 _log.warning("what other replicas commit cannot be read", why=str(error))
             if self._membership is not None:
@@ -654,12 +653,16 @@ class FollowerThread:
             self._stop.wait(AFTER_TROUBLE_SECONDS)
 
     def _join(self) -> Membership:
-        """Take the name again. The database may think for a while that the lost session lives."""
+        """Take the name again. The database may think for a while that the lost session lives.
+
+        Raises:
+            RuntimeError: Another process has the name.
+        """
         try:
             return self._store.join(self._follower.replica)
         except StoreUnusable as error:
             with self._store.read() as reading:
                 row = reading.replicas().get(self._follower.replica)
             if row is not None and row.process != self._process:
-                raise
+                raise RuntimeError(str(error)) from error
             raise StoreUnavailable(str(error)) from error
