@@ -353,12 +353,14 @@ class Service:
 
     def reload(self) -> None:
         """Read the files again that may change at run time: secrets, and the certificate."""
-        for what, read in (
-            ("the proxies' secrets", self._guests.reload),
-            ("the operators' token", self._operators.read_token),
-            ("the certificate", self._operators.read_certificate),
-            *((("the relays' certificate", relays.reload),) if (relays := self._relays) else ()),
-        ):
+        files = {
+            "the proxies' secrets": self._guests.reload,
+            "the operators' token": self._operators.read_token,
+            "the certificate": self._operators.certificate.read,
+        }
+        if self._relays is not None:
+            files["the relays' certificate"] = self._relays.certificate.read
+        for what, read in files.items():
             try:
                 read()
             except SecretUnusable as error:
