@@ -348,7 +348,7 @@ def test_a_transaction_whose_time_has_jumped_decides_nothing() -> None:
 @pytest.mark.parametrize("scale", [1.0, 60.0])
 def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float) -> None:
     real = ManualClock(NOW)
-    watch = ServiceClock(real, pace=ClockScale(scale=scale, origin=NOW, real_origin=NOW))
+    watch = ServiceClock(real, pace=ClockScale(scale=scale, origin=NOW))
     watch.open()
 
     def passes(seconds: float) -> None:

@@ -114,10 +114,9 @@ def _told() -> Iterator[None]:
 
     try:
         yield
-    except ChangesBeside as error:
-        raise Failed(ExitStatus.UNAVAILABLE, _what_to_do(error)) from error
     except StoreError as error:
-        raise Failed(ExitStatus.UNAVAILABLE, str(error)) from error
+        told = _what_to_do(error) if isinstance(error, ChangesBeside) else str(error)
+        raise Failed(ExitStatus.UNAVAILABLE, told) from error
 
 
 @contextmanager

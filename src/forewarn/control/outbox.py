@@ -490,22 +490,15 @@ class Follower:
         self.looked_at = began
 
     def _has_lost(self, reading: Reading) -> bool:
-        """Catch up; return True if the store has lost its last changes. The lock is held."""
-        try:
-            self._catch_up(reading)
-        except LostTail:
-            return True
-        return False
-
-    def _catch_up(self, reading: Reading) -> None:
         """Take over the commits that are not in the World yet; the lock is held.
 
-        Raises:
-            LostTail: The last one that is there is no longer in the store.
+        It returns True if the last one that is in the World is no longer in the store.
         """
         try:
             while reading.position() != self.applied:
-                for row in self._after(reading):
+                if (rows := self._after(reading)) is None:
+                    return True
+                for row in rows:
                     if row.sequence != self.applied.sequence + 1 or row.format != JSON:
                         # Rows were trimmed while this process stood still, or one is of a later
                         # release.
@@ -528,27 +521,22 @@ class Follower:
         except Exception as error:
             self.feed.fail(error)
             raise
+        return False
 
-    def _after(self, reading: Reading) -> list[ChangeRecord]:
+    def _after(self, reading: Reading) -> list[ChangeRecord] | None:
         """Return the rows after the last one that is known, as many as are read at once.
 
-        Raises:
-            LostTail: That one is no longer in the store, and was not trimmed.
+        None if that one is no longer in the store, and was not trimmed.
         """
         applied = self.applied
         rows = reading.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
         if applied.sequence == 0:
             return rows
-        if not rows:  # the last row is never trimmed
-            raise LostTail
-        if rows[0].sequence == applied.sequence:
-            if rows[0].token != applied.token:
-                raise LostTail
-            return rows[1:]
-        # It was trimmed, or another replica has noticed the loss first and left out its number.
-        if latest_loss(reading) != self.lost:
-            raise LostTail
-        return rows
+        if rows and rows[0].sequence == applied.sequence:
+            return rows[1:] if rows[0].token == applied.token else None
+        # The last row is never trimmed. This one was, or another replica has noticed the loss first
+        # and left out its number.
+        return rows if rows and latest_loss(reading) == self.lost else None
 
     def _take(
         self, position: Position | None, saved: Sequence[Changes], news: bytes | None = None

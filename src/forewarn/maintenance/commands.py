@@ -629,7 +629,7 @@ def release_leases(
 ) -> Collection[str]:
     """The executors of these operations are known to be gone: anyone may claim them at once.
 
-    An heir has what they left: their claims count as its own, except for NOBODY's.
+    An heir has what they left: their claims count as its own, except for those of NOBODY.
     """
     for operation_id in operations:
         operation = replace(working.named(operation_id), lease_until=None)

@@ -570,8 +570,7 @@ def clock_of(store: Store, scale: float, real: Clock) -> ServiceClock:
             at = transaction.now()
             kept = transaction.setting(CLOCK_SETTING)  # replicas may start at once
             if kept is None:
-                now = at or real.now()
-                made = ClockScale(scale=scale, origin=now, real_origin=now)
+                made = ClockScale(scale=scale, origin=at or real.now())
                 kept = msgspec.json.encode(made).decode()
                 transaction.put_setting(CLOCK_SETTING, kept)
     pace = msgspec.json.decode(kept, type=ClockScale)
