@@ -39,7 +39,7 @@ CALM: Final = {
     f"forewarn_build_info{SERVICE}": "1",
     f"forewarn_ready{SERVICE}": "1",
     f"forewarn_machines{SERVICE}": "100",
-    f"forewarn_machines_seen{SERVICE}": "100",
+    f"forewarn_machines_listening{SERVICE}": "100",
     f"forewarn_replicas{SERVICE}": "1",
     f"forewarn_replica_behind_seconds{SERVICE}": "1",
     f"forewarn_guest_connections{SERVICE}": "100",
