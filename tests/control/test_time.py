@@ -261,6 +261,7 @@ class ReplicaStory(ProcessStory):
         self.stored.on_beat = unanswered
 
     def stop(self) -> None:
+        self.at.heartbeat.leaving = True
         self.at.heartbeat.stop()
         on_a_loop(self.at.heartbeat.run())
 

@@ -75,7 +75,7 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are() -> None:
 def test_each_alert_of_the_service_has_a_rule_but_what_operators_hold() -> None:
     found = " ".join(rule["expr"] for rule in RULES)
     named = {each for kinds in re.findall(r'kind=~?"([^"]+)"', found) for each in kinds.split("|")}
-    by_other_metrics = {AlertKind.HALTED, AlertKind.STORE_DOWN}
+    by_other_metrics = {AlertKind.HALTED, AlertKind.STORE_DOWN, AlertKind.REPLICA_LOST}
     assert {*AlertKind} - named == by_other_metrics | {AlertKind.HELD}
 
 

@@ -306,6 +306,7 @@ class Service:
             if isinstance(cause, ClockJumped):
                 raise cause
             raise Crashed(f"{task.get_name()} has ended by itself") from cause
+        self._control.heartbeat.leaving = True
 
     async def drain(self) -> None:
         """Ask clients to leave the connections that they keep, while all are still served.
