@@ -322,20 +322,17 @@ def open_store(
     """
     access = Access(url, password_file, patience)
     deciding = _Deciding(patience.idle / 3)
-    pool = Pool(lambda: PostgresqlConnection(access, deciding), patience.lock, access.place)
-    try:
-        with pool.taken() as connection:
-            new = _create(connection, access)
-    except BaseException as error:
-        pool.close()
-        deciding.close()
-        explained = explain(error, access.place)
-        if explained is None:
-            raise
-        raise explained from error
+    pool = Pool(
+        lambda: PostgresqlConnection(access, deciding),
+        patience.lock,
+        access.place,
+        release=deciding.close,
+    )
+    with pool.opening(explain), pool.taken() as connection:
+        new = _create(connection, access)
     if new:
         made()
-    return PostgresqlStore(pool, access, deciding)
+    return PostgresqlStore(pool, access)
 
 
 class PostgresqlConnection(DatabaseConnection):
@@ -552,10 +549,8 @@ class _Deciding:
 class PostgresqlStore(SqlStore[PostgresqlConnection]):
     """A store in a database that several replicas share."""
 
-    def __init__(
-        self, pool: Pool[PostgresqlConnection], access: Access, deciding: _Deciding
-    ) -> None:
-        super().__init__(pool, place=access.place, release=deciding.close)
+    def __init__(self, pool: Pool[PostgresqlConnection], access: Access) -> None:
+        super().__init__(pool)
         self._access = access
 
     @property
