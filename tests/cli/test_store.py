@@ -6,6 +6,7 @@ After a restore no guest meets an incarnation again with other content.
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -94,6 +95,16 @@ class Databases(Exchanges):
         with self.plane() as plane:
             asked = Request(event_type=EventType.REBOOT, machines=machines)
             assert plane.request(asked).result().operations[0].id == first
+
+    def claimed(self, attempt: str, *elsewhere: str) -> None:
+        """A service that starts takes up what is under way, which may have begun elsewhere."""
+        with self.plane() as plane:
+            if attempt == "1":
+                asked = Request(event_type=EventType.REBOOT, machines=("web-1",), no_notice=True)
+                plane.request(asked).result()
+            plane.release_claims("host").result()
+            (task,) = plane.claim("host", timedelta(minutes=1), 10).result()
+            assert (task.attempt, task.claimed_elsewhere) == (int(attempt), elsewhere)
 
     def units(self, number: str, scope: str, later: str = "0") -> None:
         """Ask for a scope's units, or find those that were asked for, so much later."""

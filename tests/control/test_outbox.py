@@ -32,7 +32,7 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import new_token
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.world import LiveState, World
-from forewarn.store.port import ChangeRecord, OutcomeUnknown, StoreUnavailable
+from forewarn.store.port import ChangeRecord, OutcomeUnknown, StoreUnavailable, StoreUnusable
 from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, EventType
@@ -399,9 +399,9 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: SharedSt
         each.writer.close()
 
 
-def test_a_replica_hears_of_changes_though_the_store_was_away_or_lost_its_answers() -> None:
+def test_a_replica_hears_of_changes_though_the_store_was_away_or_did_not_let_it_in() -> None:
     store = Counting(SharedStore())
-    errors = [StoreUnavailable("away"), OutcomeUnknown("no answer")]
+    errors = [StoreUnavailable("away"), OutcomeUnknown("no answer"), StoreUnusable("new password")]
 
     def lose_an_answer() -> None:
         if errors:

@@ -183,7 +183,7 @@ class Stress:
         self.waited: set[str] = set()
         """Operations whose machines were to ask again."""
         real = SystemClock()
-        pace = ClockScale(scale=SCALE, origin=real.now(), real_origin=real.now())
+        pace = ClockScale(scale=SCALE, origin=real.now())
         self.clock = self.watch = ServiceClock(real, pace=pace)
         self.store = Stalling(sqlite.open_store(path), Chance(seed, "store"))
         numbers = itertools.count(1)

@@ -261,6 +261,7 @@ class ReplicaStory(ProcessStory):
         self.stored.on_beat = unanswered
 
     def stop(self) -> None:
+        self.at.heartbeat.leaving = True
         self.at.heartbeat.stop()
         on_a_loop(self.at.heartbeat.run())
 
@@ -348,7 +349,7 @@ def test_a_transaction_whose_time_has_jumped_decides_nothing() -> None:
 @pytest.mark.parametrize("scale", [1.0, 60.0])
 def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float) -> None:
     real = ManualClock(NOW)
-    watch = ServiceClock(real, pace=ClockScale(scale=scale, origin=NOW, real_origin=NOW))
+    watch = ServiceClock(real, pace=ClockScale(scale=scale, origin=NOW))
     watch.open()
 
     def passes(seconds: float) -> None:

@@ -52,8 +52,10 @@ def test_a_signal_stops_it_and_leaves_everything_clean_for_the_next_start(
         systemd.bind(str(service.folder / "notify.sock"))
         systemd.settimeout(SECONDS)
         monkeypatch.setenv("NOTIFY_SOCKET", str(service.folder / "notify.sock"))
+        monkeypatch.setenv("WATCHDOG_USEC", "600000000")
         service.start(awaits=False)
         assert systemd.recv(100) == b"READY=1"
+        assert systemd.recv(100) == b"WATCHDOG=1"
         assert service.operator.get("/readyz")["ready"]
         (ready,) = service.said("ready")
         assert (ready["operators"], ready["pid"]) == ([f"unix:{service.socket}"], service.pid)

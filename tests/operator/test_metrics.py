@@ -2,12 +2,15 @@
 
 import re
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
 from forewarn.clock import ManualClock
+from forewarn.control.replicas import SharedSightings
 from forewarn.maintenance import alerts
+from forewarn.maintenance.model import Sighting
 from forewarn.server import settings
 from forewarn.server.guest.endpoint import RESOURCES, Figures
 from forewarn.server.guest.limits import Reason
@@ -25,7 +28,6 @@ COUNTED: Figures = {
     "guest_refusals": {
         (reason.value,): 3 * (reason is Reason.UNKNOWN_ADDRESS) for reason in Reason
     },
-    "machines_seen": 2,
 }
 
 
@@ -67,9 +69,20 @@ def test_what_the_guest_plane_counted_is_told(service: Running, client: Client) 
         "guest_connections": 4,
         "guest_connections_accepted_total": 9,
         "guest_waiters": 6,
-        "machines_seen": 2,
     }.items():
         assert told[f"forewarn_{name}"] == count, name
+
+
+def test_machines_that_ask_this_process_or_a_relay_are_counted_as_long_as_they_do(
+    service: Running, clock: ManualClock, client: Client
+) -> None:
+    shared = service.plane.sighting
+    assert isinstance(shared, SharedSightings)
+    service.guests.saw("web-0")
+    shared.relay("web-1", Sighting(asked_at=NOON + timedelta(minutes=1), version=""))
+    assert scraped(client)["forewarn_machines_listening"] == 2
+    clock.advance(timedelta(minutes=5, seconds=30))
+    assert scraped(client)["forewarn_machines_listening"] == 1
 
 
 def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:

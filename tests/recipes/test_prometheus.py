@@ -39,7 +39,7 @@ CALM: Final = {
     f"forewarn_build_info{SERVICE}": "1",
     f"forewarn_ready{SERVICE}": "1",
     f"forewarn_machines{SERVICE}": "100",
-    f"forewarn_machines_seen{SERVICE}": "100",
+    f"forewarn_machines_listening{SERVICE}": "100",
     f"forewarn_replicas{SERVICE}": "1",
     f"forewarn_replica_behind_seconds{SERVICE}": "1",
     f"forewarn_guest_connections{SERVICE}": "100",
@@ -70,6 +70,13 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are() -> None:
             assert set(pattern.split("|")) <= {*AlertKind}, query
         for pattern in re.findall(r'reason=~?"([^"]+)"', query):
             assert any(re.fullmatch(pattern, reason) for reason in Reason), query
+
+
+def test_each_alert_of_the_service_has_a_rule_but_what_operators_hold() -> None:
+    found = " ".join(rule["expr"] for rule in RULES)
+    named = {each for kinds in re.findall(r'kind=~?"([^"]+)"', found) for each in kinds.split("|")}
+    by_other_metrics = {AlertKind.HALTED, AlertKind.STORE_DOWN, AlertKind.REPLICA_LOST}
+    assert {*AlertKind} - named == by_other_metrics | {AlertKind.HELD}
 
 
 def test_panels_and_alerts_have_names_of_their_own() -> None:

@@ -69,7 +69,6 @@ class Sightings:
             "guest_waiters": 0,
             "guest_requests": {},
             "guest_refusals": {},
-            "machines_seen": 0,
         }
 
     def learn(self, changes: Changes) -> None:

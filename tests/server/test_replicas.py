@@ -16,6 +16,7 @@ from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.plane import PROBE
 from forewarn.control.service_clock import ClockJumped
 from forewarn.server import settings
+from forewarn.server.process import Crashed
 from forewarn.server.service import connector_of
 from forewarn.store.port import StoreUnusable
 from patience import eventually
@@ -49,6 +50,27 @@ def test_a_replica_tells_its_operators_what_another_one_did(tmp_path: Path) -> N
         ]
         with pytest.raises(StoreUnusable), Running(replica(tmp_path / "c", "a"), store):
             pass  # its name is taken
+
+
+def test_a_replica_that_crashed_counts_as_lost_and_one_that_was_asked_to_stop_does_not(
+    tmp_path: Path,
+) -> None:
+    store, wanted = SharedStore(), replica(tmp_path / "a", "a")
+
+    def crash() -> None:
+        with Running(wanted, store, real=Hurried()) as running:
+            running.end_a_part("the ticker")
+
+    def stopped() -> bool:
+        with store.read() as reading:
+            return reading.replicas()["a"].stopped
+
+    with pytest.raises(Crashed):
+        crash()
+    assert not stopped()
+    with Running(wanted, store, real=Hurried()):
+        assert not stopped()
+    assert stopped()
 
 
 def test_a_replica_does_not_take_over_the_folder_of_another_ones_runs(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def noting(path: Path, seen: Seen) -> sql.SqlStore[Any]:
         made.seen = seen
         return made
 
-    return sql.SqlStore(Pool(connect, patience.SECONDS, "it"), place="it")
+    return sql.SqlStore(Pool(connect, patience.SECONDS, "it"))
 
 
 def noting_server(url: str, seen: Seen) -> sql.SqlStore[Any]:
@@ -79,7 +79,8 @@ def noting_server(url: str, seen: Seen) -> sql.SqlStore[Any]:
         made.seen = seen
         return made
 
-    return postgresql.PostgresqlStore(Pool(connect, patience.SECONDS, "it"), access, deciding)
+    pool = Pool(connect, patience.SECONDS, "it", release=deciding.close)
+    return postgresql.PostgresqlStore(pool, access)
 
 
 class Noted:

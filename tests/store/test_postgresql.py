@@ -16,6 +16,7 @@ import forked
 import patience
 from forewarn.maintenance.model import Changes
 from forewarn.store import postgresql
+from forewarn.store.connections import ROWS_AT_ONCE
 from forewarn.store.port import (
     OutcomeUnknown,
     Position,
@@ -72,6 +73,22 @@ def through(proxy: TcpProxy, url: str, has: Patience) -> "contextlib.closing[Pos
 def store(url: str, proxy: TcpProxy) -> Iterator[PostgresqlStore]:
     with through(proxy, url, SHORT) as opened:
         yield opened
+
+
+def test_a_start_gives_up_on_a_server_that_does_not_answer(url: str) -> None:
+    with psycopg.connect(url) as locking:
+        locking.execute(postgresql._TAKE_LOCK)
+        with pytest.raises(StoreUnavailable):
+            postgresql.open_store(
+                f"{url}?options=-c%20lock_timeout%3D0", patience=Patience(reading=0.2)
+            )
+
+
+def test_rows_that_are_copied_do_not_gather_in_memory(store: PostgresqlStore) -> None:
+    rows = iter([(1, 0, "[]")] * 2 * ROWS_AT_ONCE)
+    with pytest.raises(psycopg.errors.UniqueViolation), store.write() as transaction:
+        transaction._connection.write("INSERT INTO news {rows}", rows)
+    assert len([*rows]) == ROWS_AT_ONCE
 
 
 @pytest.fixture

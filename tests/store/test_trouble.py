@@ -172,7 +172,7 @@ def test_a_transaction_that_fails_as_it_begins_is_in_nobodys_way(
     store: sql.SqlStore, tmp_path: Path, *, writing: bool
 ) -> None:
     pool = connections.Pool(lambda: FailingOnce(tmp_path / "it.db"), patience.SECONDS, "it")
-    failing = sql.SqlStore(pool, place="it")
+    failing = sql.SqlStore(pool)
     begin = failing.write if writing else failing.read
     with pytest.raises(StoreUnavailable, match="SQLITE_IOERR"), begin():
         pass
@@ -184,7 +184,7 @@ def test_a_transaction_that_fails_as_it_begins_is_in_nobodys_way(
 
 def test_a_connection_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "it.db"
-    store = sql.SqlStore(sqlite.connections(path), place=str(path))
+    store = sql.SqlStore(sqlite.connections(path))
     with pytest.raises(StoreUnavailable, match="open files"), store.read():
         pass
 
@@ -214,7 +214,7 @@ def test_a_commit_that_fails_is_told_and_changes_nothing(
     store: sql.SqlStore, tmp_path: Path
 ) -> None:
     pool = connections.Pool(lambda: Failing(tmp_path / "it.db"), patience.SECONDS, "it")
-    failing = sql.SqlStore(pool, place="it")
+    failing = sql.SqlStore(pool)
     with pytest.raises(StoreUnavailable, match="SQLITE_FULL"):
         save(failing, FLEET)
     failing.close()

@@ -114,10 +114,9 @@ def _told() -> Iterator[None]:
 
     try:
         yield
-    except ChangesBeside as error:
-        raise Failed(ExitStatus.UNAVAILABLE, _what_to_do(error)) from error
     except StoreError as error:
-        raise Failed(ExitStatus.UNAVAILABLE, str(error)) from error
+        told = _what_to_do(error) if isinstance(error, ChangesBeside) else str(error)
+        raise Failed(ExitStatus.UNAVAILABLE, told) from error
 
 
 @contextmanager
@@ -166,7 +165,8 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
 
     The events of a scope keep the incarnation that first showed them: that only orders them. The
     numbers that maintenances and operations may have had since the backup are not given again:
-    programs, and what is left of their runs, go by them.
+    programs, and what is left of their runs, go by them. What was under way may be over since: its
+    connector has to say that it was not done.
     """
     from forewarn.clock import SystemClock
     from forewarn.control import outbox, tombstones
@@ -188,6 +188,8 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
             raise Failed(ExitStatus.REFUSED, message)
         for number, maintenance in [*world.maintenances.items()]:
             world.maintenances[number] = outbox.skipped(maintenance)
+        for name in [*world.started]:
+            world.operations[name] = outbox.doubted(world.operations[name])
         unit.save()
         highest = max((scope.incarnation for scope in world.scopes.values()), default=by)
         # The next start counts the outbox from here on as another one: relays read all again.

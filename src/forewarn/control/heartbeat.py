@@ -58,6 +58,8 @@ class Heartbeat:
     serves: Callable[[], bool] = lambda: True
     store_down: Alert | None = None
     """The alert that nothing can be saved; None once something was."""
+    leaving: bool = False
+    """True once the process was asked to stop: after a crash somebody has to look for it."""
     _stopping: bool = False
     _saving: asyncio.Task[None] | None = None
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -139,7 +141,7 @@ class Heartbeat:
             await asyncio.wrap_future(self.plane.put_setting(SETTING, served))
 
     async def _beat(self) -> None:
-        await self.replicas.beat(serving=self.serves(), stopped=self._stopping)
+        await self.replicas.beat(serving=self.serves(), stopped=self._stopping and self.leaving)
 
     def _of_all(self, reading: Reading, now: datetime, length: timedelta) -> timedelta:
         """Return the part of this replica's outage that was one of all, and did not count yet."""

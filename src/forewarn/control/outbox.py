@@ -31,6 +31,7 @@ from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.unit_of_work import Job, UnitOfWork
 from forewarn.maintenance import host_drain, news, turns
+from forewarn.maintenance.commands import NOBODY
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -42,7 +43,6 @@ from forewarn.maintenance.world import IndexBroken, LiveState, World
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
-    OutcomeUnknown,
     Position,
     StoreError,
     StoreUnavailable,
@@ -104,9 +104,6 @@ know items of news by these, so none may come again with another item behind it.
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
 """The reason for halting a maintenance, or a drain."""
-
-NOBODY: Final = "?"
-"""The name of an unknown replica that may have begun a task that the store lost."""
 
 _encode = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(list[Changes]).decode
@@ -277,7 +274,7 @@ def recover(
     is_first = latest_loss(unit.store) == before
     for name, one in [*world.operations.items()]:
         if (is_first and one.status is EventStatus.STARTED) or _is_behind(one, begun.get(name)):
-            world.operations[name] = _doubted(one)
+            world.operations[name] = doubted(one)
     # A maintenance that had begun with an operation that is gone is halted.
     gone = begun.keys() - unit.operations(begun.keys()).keys()
     for number in {int(name.partition(".")[0]) for name in gone}:
@@ -324,7 +321,8 @@ def _is_behind(stored: Operation, attempt: int | None) -> bool:
     return attempt is not None and (stored.unstarted or attempt > stored.attempt)
 
 
-def _doubted(operation: Operation) -> Operation:
+def doubted(operation: Operation) -> Operation:
+    """Return an operation as begun elsewhere: only its connector's check leads further."""
     return replace(
         operation,
         attempt=operation.attempt + SKIPPED_ATTEMPTS,
@@ -492,22 +490,15 @@ class Follower:
         self.looked_at = began
 
     def _has_lost(self, reading: Reading) -> bool:
-        """Catch up; return True if the store has lost its last changes. The lock is held."""
-        try:
-            self._catch_up(reading)
-        except LostTail:
-            return True
-        return False
-
-    def _catch_up(self, reading: Reading) -> None:
         """Take over the commits that are not in the World yet; the lock is held.
 
-        Raises:
-            LostTail: The last one that is there is no longer in the store.
+        It returns True if the last one that is in the World is no longer in the store.
         """
         try:
             while reading.position() != self.applied:
-                for row in self._after(reading):
+                if (rows := self._after(reading)) is None:
+                    return True
+                for row in rows:
                     if row.sequence != self.applied.sequence + 1 or row.format != JSON:
                         # Rows were trimmed while this process stood still, or one is of a later
                         # release.
@@ -530,27 +521,22 @@ class Follower:
         except Exception as error:
             self.feed.fail(error)
             raise
+        return False
 
-    def _after(self, reading: Reading) -> list[ChangeRecord]:
+    def _after(self, reading: Reading) -> list[ChangeRecord] | None:
         """Return the rows after the last one that is known, as many as are read at once.
 
-        Raises:
-            LostTail: That one is no longer in the store, and was not trimmed.
+        None if that one is no longer in the store, and was not trimmed.
         """
         applied = self.applied
         rows = reading.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
         if applied.sequence == 0:
             return rows
-        if not rows:  # the last row is never trimmed
-            raise LostTail
-        if rows[0].sequence == applied.sequence:
-            if rows[0].token != applied.token:
-                raise LostTail
-            return rows[1:]
-        # It was trimmed, or another replica has noticed the loss first and left out its number.
-        if latest_loss(reading) != self.lost:
-            raise LostTail
-        return rows
+        if rows and rows[0].sequence == applied.sequence:
+            return rows[1:] if rows[0].token == applied.token else None
+        # The last row is never trimmed. This one was, or another replica has noticed the loss first
+        # and left out its number.
+        return rows if rows and latest_loss(reading) == self.lost else None
 
     def _take(
         self, position: Position | None, saved: Sequence[Changes], news: bytes | None = None
@@ -646,7 +632,7 @@ class FollowerThread:
                 self._membership = self._join()
             self._follower.look()
             self._membership.wait(POLL_SECONDS)
-        except (StoreUnavailable, OutcomeUnknown) as error:
+        except StoreError as error:  # a password or a right may be changed right now
             if not self._follower.cut_off:
                 _log.warning("what other replicas commit cannot be read", why=str(error))
             if self._membership is not None:
@@ -655,12 +641,16 @@ class FollowerThread:
             self._stop.wait(AFTER_TROUBLE_SECONDS)
 
     def _join(self) -> Membership:
-        """Take the name again. The database may think for a while that the lost session lives."""
+        """Take the name again. The database may think for a while that the lost session lives.
+
+        Raises:
+            RuntimeError: Another process has the name.
+        """
         try:
             return self._store.join(self._follower.replica)
         except StoreUnusable as error:
             with self._store.read() as reading:
                 row = reading.replicas().get(self._follower.replica)
             if row is not None and row.process != self._process:
-                raise
+                raise RuntimeError(str(error)) from error
             raise StoreUnavailable(str(error)) from error

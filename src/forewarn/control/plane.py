@@ -447,14 +447,10 @@ class Plane:
         named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
         return self._decide(unit, commands.resolve_outcomes, named, verdict, by).operations
 
-    def started(self) -> "Future[frozenset[str]]":
+    @_job
+    def started(self, unit: UnitOfWork) -> frozenset[str]:
         """Return the ids of the operations that are Started."""
-
-        def question(reading: Reading) -> frozenset[str]:
-            live = reading.live_operations().values()
-            return frozenset(o.id for o in live if o.status is EventStatus.STARTED)
-
-        return self.writer.read(question)
+        return frozenset(unit.world.started)
 
     @_job
     def unknown_tasks(self, unit: UnitOfWork, executor: str) -> tuple[Task, ...]:

@@ -47,13 +47,11 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 class ClockScale(msgspec.Struct, frozen=True, kw_only=True):
     """The speed of the service's clock: `scale` seconds in a real one.
 
-    It showed `origin` when the wall clock showed `real_origin`; a scale of 1 shows the wall clock's
-    time.
+    Both showed `origin` once; a scale of 1 shows the wall clock's time.
     """
 
     scale: float = 1.0
     origin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
-    real_origin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ServiceClock:
@@ -108,7 +106,7 @@ class ServiceClock:
     def shown(self, at: datetime) -> datetime:
         """Return this clock's time at a time of the wall clock."""
         pace = self._pace
-        return at if pace.scale == 1.0 else pace.origin + (at - pace.real_origin) * pace.scale
+        return at if pace.scale == 1.0 else pace.origin + (at - pace.origin) * pace.scale
 
     def monotonic(self) -> float:
         """Return the machine's monotonic seconds, in this clock's."""

@@ -58,6 +58,9 @@ lies ahead, and it does not change too often."""
 NO_REASON = "nobody knows whether it was carried out"
 """The text of `Operation.outcome_unknown`, which must not be empty, where no reason was given."""
 
+NOBODY: Final = "?"
+"""The name of an unknown replica that may have begun a task that the store has lost."""
+
 Command = Callable[[Transitions], Iterable[str]]
 """A request or report: it decides by the transitions, and returns the ids of the operations that it
 was about."""
@@ -612,12 +615,13 @@ def release_leases(
 ) -> Collection[str]:
     """The executors of these operations are known to be gone: anyone may claim them at once.
 
-    An heir has what they left: their claims count as its own.
+    An heir has what they left: their claims count as its own, except for those of NOBODY.
     """
     for operation_id in operations:
         operation = replace(working.named(operation_id), lease_until=None)
         if heir:
-            operation = replace(operation, executor=heir, claimed_by=(heir,))
+            lost = (name for name in operation.claimed_by if name == NOBODY)
+            operation = replace(operation, executor=heir, claimed_by=(heir, *lost))
         working.put(operation)
     return operations
 

@@ -61,14 +61,9 @@ def serve(settings: Settings) -> int:
     prepare_types()
     try:
         handed_over = process.handed_over(addresses(settings), "forewarn.socket")
-    except SocketUnusable as error:
-        _log.error(str(error))
-        return BAD_SOCKET
-    try:  # before there is a database
-        check_programs(settings, os.environ)
-    except CommandUnusable as error:
-        _log.error(f"at [connector]: {error}")
-        return BAD_SETTINGS
+        check_programs(settings, os.environ)  # before there is a database
+    except (SocketUnusable, CommandUnusable) as error:
+        return _status_of(error)
     settings = _within_files(settings)
     path = Path(settings.store.path)
     # What is wrong with the folder, opening the store says.
@@ -85,9 +80,7 @@ def serve(settings: Settings) -> int:
     try:
         store = _open_store(settings.store)
     except StoreError as error:
-        _log.error(str(error))
-        # PostgreSQL comes back, and a disk has room again: systemd starts the service again.
-        return CRASHED if isinstance(error, StoreUnavailable) else BAD_STORE
+        return _status_of(error)
     with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
         status = runner.run(_run(settings, store, handed_over))
         process.end_soon(status)
@@ -106,6 +99,8 @@ def addresses(settings: Settings) -> list[str]:
 def _open_store(settings: StoreSettings) -> Store:
     if not settings.url:
         path = Path(settings.path)
+        with contextlib.suppress(OSError):  # there may be none yet
+            _log.info("checking the database", megabytes=path.stat().st_size // 2**20)
         return sqlite.open_store(path, made=functools.partial(_tell_of_new, settings.path))
     from forewarn.store import postgresql  # noqa: PLC0415 - psycopg is an extra
 
@@ -136,10 +131,28 @@ def _within_files(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, guest=guest, relay=relay)
 
 
+def _status_of(error: Exception) -> int:
+    """Log the reason why the service cannot run, and return the process's exit status."""
+    if isinstance(error, CommandUnusable):
+        _log.error(f"at [connector]: {error}")
+        return BAD_SETTINGS
+    _log.error(str(error), exc_info=error.__cause__ if isinstance(error, Crashed) else None)
+    if isinstance(error, (Crashed, StoreUnavailable)):  # PostgreSQL comes back, a disk gets room
+        return CRASHED
+    return BAD_STORE if isinstance(error, StoreError) else BAD_SOCKET
+
+
+def _keep_alive(notifier: systemd.Notifier) -> None:
+    """Tell systemd, now and later, that the event loop runs, which answers everybody."""
+    if notifier.every:
+        notifier.alive()
+        asyncio.get_running_loop().call_later(notifier.every, _keep_alive, notifier)
+
+
 async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver) -> int:
     stop = asyncio.Event()
     process.follow_signals(stop)
-    status, tell_systemd = STOPPED, systemd.Notifier(os.environ).tell
+    status, notifier = STOPPED, systemd.Notifier(os.environ)
     try:
         real = SystemClock()
         watch = clock_of(store, settings.clock.scale, real)
@@ -166,11 +179,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
         )
     except (StoreError, CommandUnusable) as error:
         store.close()
-        if isinstance(error, StoreError):
-            _log.error(str(error))
-            return CRASHED if isinstance(error, StoreUnavailable) else BAD_STORE
-        _log.error(f"at [connector]: {error}")
-        return BAD_SETTINGS
+        return _status_of(error)
     if os.name == "posix" and not sys.stderr.isatty():
         # At a terminal SIGHUP says that the terminal is gone: it ends the service, as others.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
@@ -184,21 +193,15 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
             version=__version__,
             pid=os.getpid(),
         )
-        tell_systemd("READY=1")
+        notifier.tell("READY=1")
+        _keep_alive(notifier)
         await service.wait(stop)
-        tell_systemd("STOPPING=1")
+        notifier.tell("STOPPING=1")
         await service.drain()
-    except StoreError as error:
-        _log.error(str(error))
-        status = CRASHED if isinstance(error, StoreUnavailable) else BAD_STORE
-    except (SocketUnusable, SecretUnusable) as error:
-        _log.error(str(error))
-        status = BAD_SOCKET
-    except Crashed as error:
-        _log.error(str(error), exc_info=error.__cause__)
-        status = CRASHED
+    except (StoreError, SocketUnusable, SecretUnusable, Crashed) as error:
+        status = _status_of(error)
     if status != STOPPED:
-        tell_systemd("STOPPING=1")
+        notifier.tell("STOPPING=1")
     try:
         await service.close()
     except TimeoutError:

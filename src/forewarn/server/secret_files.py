@@ -84,17 +84,6 @@ def tls_context(
     SecretUnusable if the files cannot be read, or do not fit each other.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_certificate(context, certificate, key, setting)
-    return context
-
-
-def load_certificate(
-    context: ssl.SSLContext, certificate: Path, key: Path | None, setting: str
-) -> None:
-    """Use a certificate for connections; `key` is None where it is in the certificate's file.
-
-    SecretUnusable if the files cannot be read, or do not fit each other.
-    """
     named = f"the certificate {certificate}" + (f" and its key {key}" if key else "")
 
     def no_password() -> str:
@@ -105,6 +94,38 @@ def load_certificate(
     except OSError as error:  # TLS's own errors are of this kind, too
         why = error.strerror or error
         raise SecretUnusable(f"cannot use {named} ({setting}): {why}") from error
+    return context
+
+
+class Certificate:
+    """The certificate of a socket, as its files were when they were last read.
+
+    `key` is `""` for one in the certificate's file; without either there is no encryption.
+    """
+
+    def __init__(self, certificate: str, key: str, setting: str) -> None:
+        self._certificate, self._key, self._setting = certificate, key, setting
+        self._context: ssl.SSLContext | None = None
+
+    def read(self) -> None:
+        """Read the files again; if they are of no use, what was read before counts.
+
+        Raises:
+            SecretUnusable: They cannot be read, or do not fit each other.
+        """
+        if self._certificate:
+            key = Path(self._key) if self._key else None
+            self._context = tls_context(Path(self._certificate), key, self._setting)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of URLs of the socket."""
+        return "https" if self._certificate else "http"
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of the next connection."""
+        assert self._context is not None
+        return self._context
 
 
 def shared_secret(path: Path) -> bytes:

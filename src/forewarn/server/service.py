@@ -306,6 +306,7 @@ class Service:
             if isinstance(cause, ClockJumped):
                 raise cause
             raise Crashed(f"{task.get_name()} has ended by itself") from cause
+        self._control.heartbeat.leaving = True
 
     async def drain(self) -> None:
         """Ask clients to leave the connections that they keep, while all are still served.
@@ -353,12 +354,14 @@ class Service:
 
     def reload(self) -> None:
         """Read the files again that may change at run time: secrets, and the certificate."""
-        for what, read in (
-            ("the proxies' secrets", self._guests.reload),
-            ("the operators' token", self._operators.read_token),
-            ("the certificate", self._operators.read_certificate),
-            *((("the relays' certificate", relays.reload),) if (relays := self._relays) else ()),
-        ):
+        files = {
+            "the proxies' secrets": self._guests.reload,
+            "the operators' token": self._operators.read_token,
+            "the certificate": self._operators.certificate.read,
+        }
+        if self._relays is not None:
+            files["the relays' certificate"] = self._relays.certificate.read
+        for what, read in files.items():
             try:
                 read()
             except SecretUnusable as error:
@@ -568,8 +571,7 @@ def clock_of(store: Store, scale: float, real: Clock) -> ServiceClock:
             at = transaction.now()
             kept = transaction.setting(CLOCK_SETTING)  # replicas may start at once
             if kept is None:
-                now = at or real.now()
-                made = ClockScale(scale=scale, origin=now, real_origin=now)
+                made = ClockScale(scale=scale, origin=at or real.now())
                 kept = msgspec.json.encode(made).decode()
                 transaction.put_setting(CLOCK_SETTING, kept)
     pace = msgspec.json.decode(kept, type=ClockScale)

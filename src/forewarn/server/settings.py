@@ -194,26 +194,14 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def __post_init__(self) -> None:
         """Refuse an invalid address, and a plane that is out of reach."""
-        if self.listen:
-            settings.check_address("listen", self.listen)
-        elif self.socket == OFF:
+        if not self.listen and self.socket == OFF:
             raise FieldError("listen", 'required, as socket is "off"')
         for host in self.hosts:
             if not (ORIGIN if "://" in host else NAME).fullmatch(host):
                 expected = "'https://ops.example', or 'ops.example' without a port"
                 raise FieldError("hosts", f"invalid {host!r}: expected one such as {expected}")
-        if self.tls_certificate and not self.listen:
-            raise FieldError("tls_certificate", "needs listen: the socket does not use TLS")
-        if self.listen and not self.tls_certificate and not self.insecure:
-            address, _ = settings.split_address(self.listen)
-            if not ipaddress.ip_address(address).is_loopback:
-                message = (
-                    "needs tls_certificate: plain HTTP is for loopback addresses alone, or set "
-                    "insecure where something else encrypts it"
-                )
-                raise FieldError("listen", message)
-        if self.tls_key and not self.tls_certificate:
-            raise FieldError("tls_key", "needs tls_certificate")
+        or_else = ", or set insecure where something else encrypts it"
+        _check_listener(self, ": the socket does not use TLS", or_else, plain=self.insecure)
         if self.socket_group and self.socket == OFF:
             raise FieldError("socket_group", 'needs the socket, which is "off"')
 
@@ -238,18 +226,26 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         """Refuse an invalid address, and to send tokens over a network that others may read."""
-        if self.listen:
-            try:
-                address, _ = settings.split_address(self.listen)
-            except ValueError as error:
-                raise FieldError("listen", str(error)) from None
-            if not self.tls_certificate and not ipaddress.ip_address(address).is_loopback:
-                message = "needs tls_certificate: plain HTTP is for loopback addresses alone"
-                raise FieldError("listen", message)
-        elif self.tls_certificate:
-            raise FieldError("tls_certificate", "needs listen")
-        if self.tls_key and not self.tls_certificate:
-            raise FieldError("tls_key", "needs tls_certificate")
+        _check_listener(self)
+
+
+def _check_listener(
+    its: OperatorSettings | RelaySettings, why: str = "", or_else: str = "", *, plain: bool = False
+) -> None:
+    """Refuse an invalid address, a certificate without a use, and tokens in clear unless `plain`.
+
+    `why` an address is needed, and what else might be done, end the messages.
+    """
+    if its.listen:
+        settings.check_address("listen", its.listen)
+        address, _ = settings.split_address(its.listen)
+        if not (its.tls_certificate or plain or ipaddress.ip_address(address).is_loopback):
+            message = f"plain HTTP is for loopback addresses alone{or_else}"
+            raise FieldError("listen", f"needs tls_certificate: {message}")
+    elif its.tls_certificate:
+        raise FieldError("tls_certificate", f"needs listen{why}")
+    if its.tls_key and not its.tls_certificate:
+        raise FieldError("tls_key", "needs tls_certificate")
 
 
 class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -166,14 +166,22 @@ class Pool(Generic[C]):
         seconds: The wait for a free one, where all are in use.
         place: The database's name in messages.
         most: The most connections at once.
+        release: Called once it is closed.
     """
 
     def __init__(
-        self, connect: Callable[[], C], seconds: float, place: str, most: int = MAX_CONNECTIONS
+        self,
+        connect: Callable[[], C],
+        seconds: float,
+        place: str,
+        *,
+        most: int = MAX_CONNECTIONS,
+        release: Callable[[], None] = lambda: None,
     ) -> None:
         self._connect = connect
         self._seconds = seconds
-        self._place = place
+        self._release = release
+        self.place = place
         self._idle: list[C] = []
         self._free = threading.Semaphore(most)
         self._lock = threading.Lock()
@@ -195,7 +203,7 @@ class Pool(Generic[C]):
         """
         if not self._free.acquire(timeout=self._seconds):
             raise StoreUnavailable(
-                f"cannot use {self._place} now: all its connections are in use; nothing was "
+                f"cannot use {self.place} now: all its connections are in use; nothing was "
                 "changed; try again"
             )
         try:
@@ -218,9 +226,22 @@ class Pool(Generic[C]):
         finally:
             self._free.release()
 
+    @contextmanager
+    def opening(self, explain: Explain) -> Iterator[None]:
+        """Close it, and tell the meaning of the error, where the block cannot open the database."""
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            explained = explain(error, self.place)
+            if explained is None:
+                raise
+            raise explained from error
+
     def close(self) -> None:
         """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+        self._release()

@@ -26,7 +26,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from forewarn.clock import SystemClock
 from forewarn.store import schema
-from forewarn.store.connections import IDLE_CONNECTIONS, Begin, DatabaseConnection, Pool, Row
+from forewarn.store.connections import (
+    IDLE_CONNECTIONS,
+    ROWS_AT_ONCE,
+    Begin,
+    DatabaseConnection,
+    Pool,
+    Row,
+)
 from forewarn.store.port import (
     JUMP,
     Membership,
@@ -315,20 +322,17 @@ def open_store(
     """
     access = Access(url, password_file, patience)
     deciding = _Deciding(patience.idle / 3)
-    pool = Pool(lambda: PostgresqlConnection(access, deciding), patience.lock, access.place)
-    try:
-        with pool.taken() as connection:
-            new = _create(connection, access.place)
-    except BaseException as error:
-        pool.close()
-        deciding.close()
-        explained = explain(error, access.place)
-        if explained is None:
-            raise
-        raise explained from error
+    pool = Pool(
+        lambda: PostgresqlConnection(access, deciding),
+        patience.lock,
+        access.place,
+        release=deciding.close,
+    )
+    with pool.opening(explain), pool.taken() as connection:
+        new = _create(connection, access)
     if new:
         made()
-    return PostgresqlStore(pool, access, deciding)
+    return PostgresqlStore(pool, access)
 
 
 class PostgresqlConnection(DatabaseConnection):
@@ -406,6 +410,8 @@ class PostgresqlConnection(DatabaseConnection):
         columns = [*map(list, zip(*rows, strict=True))]
         arrays = ", ".join(f"%b::{_type_of(column)}[]" for column in columns)
         self._send(sql.format(rows=f"SELECT * FROM unnest({arrays})"), columns)
+        if len(rows) == ROWS_AT_ONCE:  # the rest of a history may follow: it does not fit in memory
+            self._send_all()
 
     def say_alive(self) -> None:
         """Send the server a sign of life amid a transaction; any thread may."""
@@ -463,10 +469,10 @@ def _last_row(cursor: psycopg.Cursor[Any]) -> tuple[Any, ...]:
     return found
 
 
-def _create(connection: PostgresqlConnection, place: str) -> bool:
+def _create(connection: PostgresqlConnection, access: Access) -> bool:
     """Make the schema that this release needs, in one transaction; return True if it was new."""
-    driver = connection.driver
-    driver.patience = None  # another replica may be at it
+    driver, place = connection.driver, access.place
+    driver.patience = access.patience.reading  # another replica may be at it
     with driver.transaction():
         driver.execute(_TAKE_LOCK)
         _check_server(driver, place)
@@ -543,10 +549,8 @@ class _Deciding:
 class PostgresqlStore(SqlStore[PostgresqlConnection]):
     """A store in a database that several replicas share."""
 
-    def __init__(
-        self, pool: Pool[PostgresqlConnection], access: Access, deciding: _Deciding
-    ) -> None:
-        super().__init__(pool, place=access.place, release=deciding.close)
+    def __init__(self, pool: Pool[PostgresqlConnection], access: Access) -> None:
+        super().__init__(pool)
         self._access = access
 
     @property

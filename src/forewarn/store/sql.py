@@ -395,18 +395,13 @@ def _row_of_relay(one: Relay) -> Row:
 class SqlStore(Generic[C]):
     """The place of everything that must survive a crash: a database with this release's schema.
 
-    Messages call it by its place; `release` is called once it is closed.
-
     StoreUnavailable: it cannot be used now, and nothing was changed. StoreUnusable: it was damaged
     or taken away since it was opened.
     """
 
-    def __init__(
-        self, pool: Pool[C], *, place: str, release: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, pool: Pool[C]) -> None:
         self._pool = pool
-        self._place = place
-        self._release = release
+        self._place = pool.place
         self._turn = threading.Lock()
         self._writing: int | None = None
         """The thread that has its turn to write."""
@@ -507,7 +502,6 @@ class SqlStore(Generic[C]):
     def close(self) -> None:
         """Leave the store clean; nothing may be under way."""
         self._pool.close()
-        self._release()
 
     @contextmanager
     def _opened(self, kind: Callable[[C], R], begin: Begin) -> Iterator[R]:

@@ -111,9 +111,8 @@ def open_store(
     """
     path = path.resolve()
     _check_place(path)
-    release = _lock(path)
-    pool = connections(path)
-    try:
+    pool = connections(path, _lock(path))
+    with pool.opening(explain):
         if whole:
             _check_whole(path)
         if path.exists():
@@ -123,14 +122,7 @@ def open_store(
             made()
         with pool.taken() as connection:
             prepare(connection)
-    except BaseException as error:
-        pool.close()
-        release()
-        explained = explain(error, str(path))
-        if explained is None:
-            raise
-        raise explained from error
-    return SqlStore(pool, place=str(path), release=release)
+    return SqlStore(pool)
 
 
 class DatabaseFile:
@@ -240,8 +232,7 @@ class InMemoryStore(SqlStore[SqliteConnection]):
                 TURN_SECONDS,
                 place,
                 most=1,
-            ),
-            place=place,
+            )
         )
 
     def close(self) -> None:
@@ -256,10 +247,10 @@ def _empty_database() -> bytes:
         return connection.driver.serialize()
 
 
-def connections(path: Path) -> Pool[SqliteConnection]:
+def connections(path: Path, release: Callable[[], None] = lambda: None) -> Pool[SqliteConnection]:
     """Return connections to a file; nothing is opened yet."""
     file = DatabaseFile(path)
-    return Pool(lambda: SqliteConnection(path, file=file), BUSY_SECONDS, str(path))
+    return Pool(lambda: SqliteConnection(path, file=file), BUSY_SECONDS, str(path), release=release)
 
 
 def explain(error: BaseException, place: str) -> StoreError | None:

@@ -55,7 +55,7 @@ FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "guest_waiters", (), "Requests that wait for their document."),
     (CounterMetricFamily, "guest_requests", ("resource", "code"), "Answers to guests."),
     (CounterMetricFamily, "guest_refusals", ("reason",), "Guests' refused requests, connections."),
-    (GaugeMetricFamily, "machines_seen", (), "Machines that asked for events since the start."),
+    (GaugeMetricFamily, "machines_listening", (), "Machines that asked in the last 5 minutes."),
     (GaugeMetricFamily, "machines", (), "Registered machines."),
     (GaugeMetricFamily, "tasks_running", (), "Tasks that the connector carries out."),
     (GaugeMetricFamily, "scopes", ("state",), "Scopes, by whether their guests get events."),
@@ -150,13 +150,19 @@ async def render(backend: Backend) -> bytes:
     opened = tuple(backend.maintenances.open.values())
     scopes = tuple(backend.inventory.scopes.values())
     operations = tuple(backend.inventory.operations.values())
+    machines, since = tuple(backend.inventory.machines), now - model.LISTENING
+    sighting = backend.inventory.sighting
 
     def written() -> bytes:
         registry = CollectorRegistry()
         counted = {
             **read,
+            # By whichever replica or relay: a machine asks one of them.
+            "machines_listening": sum(
+                seen is not None and seen.asked_at >= since for seen in map(sighting, machines)
+            ),
             "scopes": _scopes_by_state(scopes, policy, now),
-            **_of_operations(operations, backend.inventory.sighting, now),
+            **_of_operations(operations, sighting, now),
             "alerts": {} if found is None else _by(AlertKind, (each.kind for each in found)),
             "hosts": _by(DRAINED, (drain.state for drain in drains)),
             "maintenances": _by(GOING, (each.state for each in opened)),

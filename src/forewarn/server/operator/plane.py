@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import socket
-import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -55,7 +54,9 @@ class OperatorPlane:
         self._handed_over = handed_over
         self._reached = connections.ReachedLimits()
         self._servers: list[connections.Server] = []
-        self._tls: ssl.SSLContext | None = None
+        self.certificate = secret_files.Certificate(
+            self._settings.tls_certificate, self._settings.tls_key, "operator.tls_certificate"
+        )
         self._unix: Path | None = None
         """The unix socket that this process made, and so removes."""
         own = self.counted.collectors, (self._reached.counter,), self._auth_context.collectors
@@ -75,11 +76,11 @@ class OperatorPlane:
             yield self._serve(f"unix:{wanted.socket}", unix, None)
         if wanted.listen:
             self.read_token()
-            self.read_certificate()
+            self.certificate.read()
             host, port = split_address(wanted.listen)
             tcp = self._handed_over.take(sockets.tcp_address(host, port))
             tcp = tcp or sockets.open_tcp(host, port)
-            scheme = "http" if self._tls is None else "https"
+            scheme = self.certificate.scheme
             shown = sockets.shown(host, tcp.getsockname()[1])
             if self.page is not None:
                 url = sockets.url_for_browsers(scheme, host, tcp, wanted.hosts)
@@ -90,7 +91,7 @@ class OperatorPlane:
         gate = auth.AuthMiddleware(
             self._application, self._auth_context, hosts, anyone=self._anyone
         )
-        tls = self._context if address.startswith("https:") else None
+        tls = self.certificate.context if address.startswith("https:") else None
         server = connections.Server(gate, self._reached, tls=tls)
         self._servers.append(server)
         return address, server.serve([opened])
@@ -105,17 +106,6 @@ class OperatorPlane:
             path = Path(self._settings.token_file)
             credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
             self._auth_context.accounts.let_in_by_file(secret_files.token(path, credentials))
-
-    def read_certificate(self) -> None:
-        """Show the certificate as its file is now; if it is of no use, the old (SecretUnusable)."""
-        wanted = self._settings
-        if wanted.tls_certificate:
-            key = Path(wanted.tls_key) if wanted.tls_key else None
-            self._tls = secret_files.tls_context(Path(wanted.tls_certificate), key)
-
-    def _context(self) -> ssl.SSLContext:
-        assert self._tls is not None
-        return self._tls
 
     def end_streams(self) -> None:
         """End the answers that have no end."""

@@ -5,12 +5,10 @@ host; a request is about that host's machines alone, as the hub knows them now.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -312,8 +310,9 @@ class RelayPlane:
         )
         self._reached = reached
         self._server: connections.Server | None = None
-        self._tls: ssl.SSLContext | None = None
-        """The encryption of new connections; None for plain HTTP."""
+        self.certificate = secret_files.Certificate(
+            self._settings.tls_certificate, self._settings.tls_key, "relay.tls_certificate"
+        )
         backend.relays, backend.relay_waiters = self.watch, lambda: self.hub.waiting
 
     def learn(self, changes: model.Changes) -> None:
@@ -331,30 +330,17 @@ class RelayPlane:
 
         SocketUnusable, or SecretUnusable for the certificate, if that is not possible.
         """
-        self.reload()
+        self.certificate.read()
         address, port = split_address(self._settings.listen)
         tcp = self._handed_over.take(sockets.tcp_address(address, port))
         tcp = tcp or sockets.open_tcp(address, port, "relay.listen")
         transport.probe(tcp, PROBES)
-        tls = self._context if self._tls is not None else None
+        scheme = self.certificate.scheme
+        tls = self.certificate.context if scheme == "https" else None
         most = self._settings.connections
         server = connections.Server(self._application, self._reached, most=most, tls=tls)
         self._server = server
-        scheme = "http" if tls is None else "https"
         yield f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
-
-    def reload(self) -> None:
-        """Read the certificate again; if it cannot be used, the old one stays (SecretUnusable)."""
-        wanted = self._settings
-        if not wanted.tls_certificate:
-            return
-        key = Path(wanted.tls_key) if wanted.tls_key else None
-        certificate = Path(wanted.tls_certificate)
-        self._tls = secret_files.tls_context(certificate, key, "relay.tls_certificate")
-
-    def _context(self) -> ssl.SSLContext:
-        assert self._tls is not None
-        return self._tls
 
     def cut_off(self, *, cut_off: bool) -> None:
         """Send relays to another replica while this one does not reach the database."""
