@@ -712,7 +712,7 @@ def _said(out: bytes) -> tuple[_Said, str]:
         return _Said(), ""
     try:
         said = msgspec.json.decode(line, type=_Said)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _Said(), f"the last line of the output is invalid: {error}"
     for machine, host in said.hosts.items():
         if len(host) > MAX_HOST or not host.isprintable():

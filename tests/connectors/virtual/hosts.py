@@ -55,6 +55,7 @@ class Copy:
     pauses: int = 0
     presses_ignored: int = 0
     restarts_on_poweroff: bool = False
+    saved: bool = False
     disks: bool = True
 
 
@@ -259,6 +260,7 @@ def _sight(host: Host) -> HostSight:
             live=copy.live if copy.state is not DomainState.OFF else None,
             config=copy.config if copy.defined else None,
             restarts_on_poweroff=copy.restarts_on_poweroff,
+            saved=copy.saved and copy.state is DomainState.OFF,
         ),
     )
 

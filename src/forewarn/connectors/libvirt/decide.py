@@ -537,6 +537,13 @@ def _target(
     preferred: str,
 ) -> tuple[str, str]:
     """Return the host to move to; or "", and why there is none."""
+    if domain.saved:
+        # libvirt would leave the file behind, and restore that memory over newer disks when the
+        # machine is back one day.
+        return (
+            "",
+            "no host to move to: its saved state would stay behind (virsh managedsave-remove)",
+        )
     if order.to_host:
         known = next((host for host in hosts if host.name == order.to_host), None)
         why = "is not in the settings" if known is None else obstacle(order, known, source, domain)

@@ -143,6 +143,9 @@ class DomainSight:
     """The marker of the definition, which the next boot makes the live one."""
     restarts_on_poweroff: bool = False
     """`on_poweroff` is `restart`: it never goes off by its button."""
+    saved: bool = False
+    """It is off, and its memory is in a file of this host, from which its next start here goes
+    on."""
 
     @property
     def active(self) -> bool:

@@ -403,6 +403,9 @@ def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSig
             config=_read(domain, config) if persistent else None,
             restarts_on_poweroff=order.act is facts.Act.REBOOT
             and facts.parse(domain.XMLDesc(0)).findtext("on_poweroff") == "restart",
+            saved=order.act is facts.Act.MOVE
+            and not active
+            and bool(domain.hasManagedSaveImage(0)),
         )
     return None
 
