@@ -64,6 +64,8 @@ class Host:
     name: str
     copy: Copy | None = None
     answers: bool = True
+    hangs: int = 0
+    """The seconds that a look takes while it does not answer."""
     target: bool = True
     free_memory_mib: int = 1000
     host_id: str = ""
@@ -136,11 +138,15 @@ class Hosts:
     def defined(self) -> list[str]:
         return [name for name, copy in self.copies if copy.defined]
 
-    def look(self, asked: Order) -> tuple[HostSight, ...]:
+    def look(self, asked: Order, only: str = "") -> tuple[HostSight, ...]:
         while self.when_off and not self.running:
             self.when_off.pop()()
         self.looks += 1
-        return tuple(_sight(host) for host in self.hosts)
+        asked_for = [host for host in self.hosts if only in {"", host.name}]
+        for host in asked_for:
+            if host.hangs and not host.answers:
+                self.timer.wait(host.hangs)
+        return tuple(_sight(host) for host in asked_for)
 
     def do(self, asked: Order, step: Step) -> tuple[int, str] | None:
         self.around.get(("before", step.do), nothing)()

@@ -128,6 +128,8 @@ class Past:
     stopping: bool = False
     """Its time is over: leave the machine running and end."""
     paused_at: float | None = None
+    paused_on: str = ""
+    """The host on which this run has paused the machine, until it has resumed it."""
     time_set: bool = False
     disks_deleted: bool = False
     moved: bool = False
@@ -208,7 +210,9 @@ def after(past: Past, step: Step, order: Order) -> Past:
         case Do.MARK:
             return replace(past, marked_on=step.host)
         case Do.SUSPEND:
-            return replace(past, paused_at=past.now)
+            return replace(past, paused_at=past.now, paused_on=step.host)
+        case Do.RESUME:
+            return replace(past, paused_on="")
         case Do.SYNC_TIME:
             return replace(past, time_set=True)
         case Do.DELETE_DISKS:

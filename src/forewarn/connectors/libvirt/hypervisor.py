@@ -133,8 +133,9 @@ class Hypervisors:
         question: Callable[[facts.HostAddress, Connection], T],
         dark: Callable[[facts.HostAddress, str], T],
         seconds: float = LOOK_SECONDS,
+        only: str = "",
     ) -> list[T]:
-        """Ask all hosts at once, and return the answers in the settings' order.
+        """Ask all hosts at once, or `only` one, and return the answers in the settings' order.
 
         `question` is called with a host and its connection, on the host's own thread. `dark` makes
         the answer of a host that does not answer within `seconds`, from the reason.
@@ -143,12 +144,13 @@ class Hypervisors:
         until = now() + seconds
         waits = [
             link.start(_guarded(link, question, dark), dark(link.address, late))
-            for link in self._links.values()
+            for name, link in self._links.items()
+            if only in {"", name}
         ]
         return [wait(until) for wait in waits]
 
-    def look(self, order: facts.Order) -> tuple[facts.HostSight, ...]:
-        """Return each host's copy of the order's machine."""
+    def look(self, order: facts.Order, only: str = "") -> tuple[facts.HostSight, ...]:
+        """Return each host's copy of the order's machine, or that of `only` one."""
 
         def question(host: facts.HostAddress, connection: Connection) -> facts.HostSight:
             return _sight(order, host, connection, self._name or order.machine)
@@ -156,7 +158,7 @@ class Hypervisors:
         def dark(host: facts.HostAddress, why: str) -> facts.HostSight:
             return facts.HostSight(name=host.name, answers=False, why=why, target=host.targets)
 
-        sights = tuple(self.ask(question, dark))
+        sights = tuple(self.ask(question, dark, only=only))
         names = [sight.domain.name for sight in sights if sight.domain is not None]
         self._name = names[0] if names else self._name
         return sights
