@@ -56,6 +56,7 @@ class Copy:
     presses_ignored: int = 0
     restarts_on_poweroff: bool = False
     saved: bool = False
+    autostart: bool = False
     disks: bool = True
 
 
@@ -135,6 +136,10 @@ class Hosts:
         return [name for name, copy in self.copies if copy.state is not DomainState.OFF]
 
     @property
+    def autostarting(self) -> list[str]:
+        return [name for name, copy in self.copies if copy.autostart]
+
+    @property
     def defined(self) -> list[str]:
         return [name for name, copy in self.copies if copy.defined]
 
@@ -176,7 +181,7 @@ class Hosts:
         """Leave what a direct migration leaves whose caller died before its last step."""
         copy = self[step.host].copy
         if step.do is Do.MIGRATE and copy is not None:
-            self[step.target].copy = replace(copy, handed_over=False)
+            self[step.target].copy = replace(copy, handed_over=False, autostart=False)
             copy.state, copy.handed_over = DomainState.PAUSED, True
 
     def _do(self, asked: Order, step: Step) -> tuple[int, str] | None:
@@ -214,6 +219,8 @@ class Hosts:
             case Do.START if not active:
                 copy.state, copy.live = DomainState.RUNNING, copy.config
                 copy.boots += 1
+            case Do.AUTOSTART:
+                copy.autostart = True
             case Do.DEFINE:
                 copy.defined, copy.config = True, copy.live
             case Do.ABORT:
@@ -238,7 +245,7 @@ class Hosts:
         if target.copy is not None:
             return 9, "domain already exists with uuid"
         assert source.copy is not None
-        target.copy = replace(source.copy)
+        target.copy = replace(source.copy, autostart=False)
         source.copy = None
         return None
 
@@ -267,6 +274,7 @@ def _sight(host: Host) -> HostSight:
             config=copy.config if copy.defined else None,
             restarts_on_poweroff=copy.restarts_on_poweroff,
             saved=copy.saved and copy.state is DomainState.OFF,
+            autostart=copy.autostart,
         ),
     )
 

@@ -62,6 +62,8 @@ class Do(StrEnum):
     MIGRATE = "migrate"
     MOVE_DEFINITION = "move definition"
     """Move the definition of a machine that is off to the target."""
+    AUTOSTART = "autostart"
+    """Have a machine that has moved start with its host again."""
     ABORT = "abort"
     DEFINE = "define"
     """Give a transient machine a definition: it names the disks once the machine is off."""
@@ -574,11 +576,24 @@ def _move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     if len(active) > 1:
         return _handed_over(order, active, source, past)
     if not active:
-        return _move_off(order, hosts, source, past)
-    host, domain = active[0]
-    if host.name != source:
-        return _arrived(order, hosts, (host, domain), source, past)
-    return _at_source(order, hosts, (host, domain), past)
+        step = _move_off(order, hosts, source, past)
+    elif active[0][0].name != source:
+        step = _arrived(order, hosts, active[0], source, past)
+    else:
+        step = _at_source(order, hosts, active[0], past)
+    return _autostarting(step, *marked[0], past) if len(marked) == 1 else step
+
+
+def _autostarting(step: Step, host: HostSight, marker: Marker, past: Past) -> Step:
+    """Have the only copy start with its host before the end, if it did so before the move."""
+    domain = host.domain
+    assert domain is not None
+    lost = marker.autostart and domain.persistent and not domain.autostart
+    if step.do not in {Do.DONE, Do.FAIL} or not lost:
+        return step
+    if why := _given_up(past, Do.AUTOSTART, host.name):
+        return replace(step, message=f"{step.message}; {why}")
+    return Step(do=Do.AUTOSTART, host=host.name)
 
 
 def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
@@ -603,7 +618,8 @@ def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     phase = MarkerPhase.BEGUN if domain.active else MarkerPhase.OFFLINE
     if domain.active and order.way is MoveBy.COLD:
         phase = MarkerPhase.COLD
-    return _mark(order, host, order.marker(phase, host.name, target))
+    marker = order.marker(phase, host.name, target, autostart=domain.autostart)
+    return _mark(order, host, marker)
 
 
 def _handed_over(order: Order, active: Found, source: str, past: Past) -> Step:
@@ -661,7 +677,8 @@ def _at_source(
             return Step(do=Do.UNDEFINE, host=other.name)  # of a cold move whose answer was lost
     if why := _stays(order, domain, marker, past) or why:
         return Step(do=Do.FAIL, message=f"{why}; it runs on {host.name}")
-    wanted = order.marker(MarkerPhase.COLD if cold else MarkerPhase.BEGUN, host.name, target)
+    phase = MarkerPhase.COLD if cold else MarkerPhase.BEGUN
+    wanted = order.marker(phase, host.name, target, autostart=marker.autostart)
     if marker != wanted:
         return _mark(order, host, wanted)
     if cold:

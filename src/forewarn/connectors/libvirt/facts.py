@@ -95,6 +95,8 @@ class Marker:
     phase: MarkerPhase
     source: str = ""
     target: str = ""
+    autostart: bool = False
+    """Before a move, the machine started with its host: libvirt moves all of it but that."""
 
     def xml(self) -> str:
         """Return it as an element for libvirt, which adds the namespace."""
@@ -105,6 +107,7 @@ class Marker:
             "phase": self.phase.value,
             "source": self.source,
             "target": self.target,
+            "autostart": "yes" if self.autostart else "no",
         }
         return ET.tostring(ET.Element("task", values), encoding="unicode")
 
@@ -120,6 +123,7 @@ def marker_of(xml: str) -> Marker | None:
             phase=MarkerPhase(element.attrib["phase"]),
             source=element.get("source", ""),
             target=element.get("target", ""),
+            autostart=element.get("autostart") == "yes",
         )
     except (ET.ParseError, KeyError, ValueError):
         return None
@@ -146,6 +150,8 @@ class DomainSight:
     saved: bool = False
     """It is off, and its memory is in a file of this host, from which its next start here goes
     on."""
+    autostart: bool = False
+    """It starts with its host. Read for a move only, as `saved` is."""
 
     @property
     def active(self) -> bool:
@@ -232,7 +238,14 @@ class Order:
     migration: Migration = field(default_factory=Migration)
     hosts: tuple[HostAddress, ...] = ()
 
-    def marker(self, phase: MarkerPhase, source: str = "", target: str = "") -> Marker:
+    def marker(
+        self,
+        phase: MarkerPhase,
+        source: str = "",
+        target: str = "",
+        *,
+        autostart: bool = False,
+    ) -> Marker:
         """Return this attempt's marker."""
         return Marker(
             operation=self.operation,
@@ -241,6 +254,7 @@ class Order:
             phase=phase,
             source=source,
             target=target,
+            autostart=autostart,
         )
 
     def owns(self, marker: Marker | None) -> bool:

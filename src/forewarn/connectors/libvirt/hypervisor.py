@@ -49,6 +49,9 @@ UNDEFINE_ALL: Final = (
     | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
 )
 
+CALLS: Final = {Do.SUSPEND: "suspend", Do.RESUME: "resume", Do.ABORT: "abortJob"}
+"""The steps that are one call."""
+
 T = TypeVar("T")
 
 
@@ -195,10 +198,8 @@ class Hypervisors:
         match step.do:
             case Do.MARK:
                 _mark(step, domain)
-            case Do.SUSPEND:
-                domain.suspend()
-            case Do.RESUME:
-                domain.resume()
+            case Do.SUSPEND | Do.RESUME | Do.ABORT:
+                getattr(domain, CALLS[step.do])()
             case Do.SYNC_TIME:
                 domain.setTime({"seconds": 0, "nseconds": 0}, libvirt.VIR_DOMAIN_TIME_SYNC)
             case Do.PRESS:
@@ -209,8 +210,8 @@ class Hypervisors:
                 _start(domain)
             case Do.MIGRATE | Do.MOVE_DEFINITION:
                 self._migrate(order, step, domain)
-            case Do.ABORT:
-                domain.abortJob()
+            case Do.AUTOSTART:
+                domain.setAutostart(1)
             case Do.DEFINE:
                 kept = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
                 self._links[step.host].connection().defineXML(domain.XMLDesc(kept))
@@ -394,6 +395,7 @@ def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSig
         persistent = bool(domain.isPersistent())
         active = state is not facts.DomainState.OFF
         config = libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        moves = order.act is facts.Act.MOVE
         return facts.DomainSight(
             name=domain.name(),
             state=state,
@@ -405,9 +407,8 @@ def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSig
             config=_read(domain, config) if persistent else None,
             restarts_on_poweroff=order.act is facts.Act.REBOOT
             and facts.parse(domain.XMLDesc(0)).findtext("on_poweroff") == "restart",
-            saved=order.act is facts.Act.MOVE
-            and not active
-            and bool(domain.hasManagedSaveImage(0)),
+            saved=moves and not active and bool(domain.hasManagedSaveImage(0)),
+            autostart=moves and persistent and bool(domain.autostart()),
         )
     return None
 
