@@ -29,7 +29,6 @@ from forewarn.connectors.libvirt.facts import (
     MarkerPhase,
     MoveBy,
     Order,
-    renewed,
 )
 
 LOOK_AGAIN_SECONDS = 0.5
@@ -424,7 +423,7 @@ def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) ->
             return Step(do=Do.FAIL, message=unmarked)
         do = back
     elif do is not Do.MARK and marker is not None and marker.attempt != order.attempt:
-        return _mark(order, host, renewed(marker, order))
+        return _mark(order, host, replace(marker, attempt=order.attempt))
     return _timed(order, host, do, phase, past)
 
 
@@ -752,7 +751,7 @@ def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Pas
     tried = refused_move is not None or past.failed(Do.START) is not None
     if target and not (why or tried or past.stopping):
         if marker.attempt != order.attempt:
-            return _mark(order, host, renewed(marker, order))
+            return _mark(order, host, replace(marker, attempt=order.attempt))
         return Step(do=Do.MOVE_DEFINITION, host=host.name, target=target)
     if starts:
         return Step(do=Do.START, host=host.name)

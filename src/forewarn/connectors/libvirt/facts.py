@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -321,11 +321,6 @@ def _instant(text: str) -> str:
 def hosts_of(given: dict[str, Any]) -> tuple[HostAddress, ...]:
     """Return the hosts in the settings that the connector writes."""
     return tuple(HostAddress(**each) for each in given["hosts"])
-
-
-def renewed(marker: Marker, order: Order) -> Marker:
-    """Return an earlier attempt's marker under this attempt's number."""
-    return replace(marker, attempt=order.attempt)
 
 
 # The XML of domains, networks and filters: what a fleet is made of.
