@@ -20,15 +20,19 @@ task() {
 
 wait_for() {
     while :; do
-        status=$(pvesh get "/nodes/$node/tasks/$1/status" --output-format json)
-        [ "$(echo "$status" | jq -r .status)" = running ] || break
+        result=$(pvesh get "/nodes/$node/tasks/$1/status" --output-format json |
+            jq -r 'if .status == "running" then "running" else .exitstatus end')
+        [ "$result" = running ] || break
         sleep 2
     done
-    result=$(echo "$status" | jq -r .exitstatus)
     if [ "$result" != OK ]; then
         echo "task $1: $result" >&2
         exit 1
     fi
+}
+
+running() {
+    pvesh get "/nodes/$node/qemu/$vmid/status/current" --output-format json | jq -e '.status == "running"' >&2
 }
 
 if [ "$FOREWARN_LIVE_MIGRATION" = true ]; then # a Freeze that moves
@@ -37,15 +41,24 @@ fi
 
 case "$FOREWARN_EVENT_TYPE" in
 Freeze)
+    # Whatever fails or ends this program, the machine is not left paused.
+    trap 'pvesh create "/nodes/$node/qemu/$vmid/status/resume" >&2' EXIT
+    trap 'exit 143' TERM
     task "/nodes/$node/qemu/$vmid/status/suspend"
     sleep 5
     task "/nodes/$node/qemu/$vmid/status/resume"
+    trap - EXIT
     ;;
 Reboot)
+    if [ "$FOREWARN_UNFORESEEN" = true ]; then # it has failed: start it, unless it is up again
+        running || task "/nodes/$node/qemu/$vmid/status/start"
+        exit
+    fi
     task "/nodes/$node/qemu/$vmid/status/reboot" --timeout 600
     ;;
 Redeploy)
-    target=$(choose-node --not "$node") # your own rule: prints one node's name
+    target=$FOREWARN_TO_HOST
+    [ -n "$target" ] || target=$(choose-node --not "$node") # your own rule: prints one node's name
     task "/nodes/$node/qemu/$vmid/migrate" --target "$target" --online 1
     echo "{\"hosts\": {\"$machine\": \"$target\"}}"
     ;;

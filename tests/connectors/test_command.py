@@ -5,12 +5,14 @@ import os
 import re
 import resource
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 import patience
+from client.scripted import without_threads
 from connectors.workshop import Workshop, play, task, tell, told
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings, CommandUnusable
 from forewarn.connectors.port import Outcome
@@ -57,6 +59,24 @@ async def test_an_end_that_cannot_be_looked_at_for_want_of_files_is_no_failure(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         os.close(writing)
+    assert await performing == GO_ON
+
+
+async def test_an_end_that_cannot_be_looked_at_for_want_of_a_thread_is_no_failure(
+    shop: Workshop,
+) -> None:
+    begun, go = shop.pipe("begun"), shop.pipe("go")
+    performing = asyncio.create_task(
+        shop.connector(f"echo > {begun}; read _ < {go}").perform(task())
+    )
+    await told(begun)
+    writing = os.open(go, os.O_RDWR)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+    with without_threads(), capture_logs() as logs:
+        os.write(writing, b"go\n")
+        await patience.reached(lambda: logs or performing.done())
+        assert not performing.done()
+    os.close(writing)
     assert await performing == GO_ON
 
 

@@ -380,9 +380,10 @@ class HostStory(Told):
         on = self.lab.hosts[host]
         os.kill(on.qemu(guest) if program == "qemu" else on.daemon(), signal.SIGKILL)
 
-    def stop(self, host: str) -> None:
-        """Freeze a host's libvirtd."""
-        os.kill(self.lab.hosts[host].daemon(), signal.SIGSTOP)
+    def stop(self, host: str, guest: str = "") -> None:
+        """Freeze a host's libvirtd, or the qemu of a guest."""
+        on = self.lab.hosts[host]
+        os.kill(on.qemu(guest) if guest else on.daemon(), signal.SIGSTOP)
 
     def go_on(self, host: str) -> None:
         with contextlib.suppress(ProcessLookupError):

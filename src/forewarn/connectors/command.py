@@ -21,14 +21,15 @@ runner does. The methods of `TaskRuns` but `end` block: they belong on a thread.
 
 import asyncio
 import contextlib
-import errno
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -52,8 +53,9 @@ CHECKS = "check"
 """The prefix of the names of the check command's runs, in the place of the attempt."""
 
 LOOK_AGAIN_SECONDS = 1.0
-"""The pause before another try for file descriptors. Without them nobody can tell if a program
-still runs; if it were called failed, another would begin beside it."""
+"""The pause before another look at runs that could not be looked at: the system gives no file
+descriptor or thread, or a folder cannot be read. Nobody can tell then if a program still runs; if
+it were called failed, another would begin beside it."""
 
 MAX_TROUBLE = 1000
 """The most bytes that are quoted of a runner's own messages: their last lines."""
@@ -62,6 +64,9 @@ MAX_HEAD = 100
 """More than the five numbers of a result's first line ever take."""
 
 _log = structlog.get_logger(__name__)
+
+L = TypeVar("L")
+T = TypeVar("T")
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,18 +218,9 @@ class TaskRuns:
 
     async def end(self, run: TaskRun) -> RunResult | RunTrace:
         """Wait for a run to end, and return its result or its trace."""
-        while True:
-            try:
-                pipe = await asyncio.to_thread(_living, run.folder / "alive")
-                if pipe is None:
-                    return await asyncio.to_thread(self._left, run)
-            except OSError as error:
-                if error.errno not in {errno.EMFILE, errno.ENFILE}:
-                    raise
-                _log.warning("cannot look at a run: out of file descriptors", run=str(run.folder))
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
-            else:
-                await _closing(pipe)
+        while (pipe := await _looked_at(_living, run.folder / "alive")) is not None:
+            await _closing(pipe)
+        return await _looked_at(self._left, run)
 
     def adopt(self, task: RunOwner, subject: str, run: TaskRun | None, check: TaskRun) -> None:
         """Take the check command's result for that of a lost run; None: of one elsewhere."""
@@ -330,6 +326,16 @@ def _read(result: Path) -> RunResult | None:
     return RunResult(kind=words[0], number=number, stage=stage, out=tails[:out], err=tails[out:])
 
 
+async def _looked_at(look: Callable[[L], T], what: L) -> T:
+    """Look on a thread, until it succeeds."""
+    while True:
+        try:
+            return await asyncio.to_thread(look, what)
+        except (OSError, RuntimeError) as error:
+            _log.warning("cannot look at the runs of a program", reason=str(error))
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+
 def _living(alive: Path) -> int | None:
     try:
         pipe = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
@@ -410,8 +416,6 @@ MAX_NAMED: Final = 10
 MAX_HOST: Final = 256
 """The most characters of a host's name, as in the fleet file."""
 
-T = TypeVar("T")
-
 
 class CommandUnusable(Exception):  # noqa: N818 - a state of the settings, as StoreUnusable is
     """The connector cannot be used; the message is one line for the operator."""
@@ -446,6 +450,10 @@ class CommandConnector(Connector):
         self._limits = RunLimits(settings.time_limit_seconds, settings.grace_seconds)
         self._environment = passed_on(environment)
         self._slots = asyncio.Semaphore(settings.at_once)
+        # With its only thread there already. Where the system gives a pool no further thread, the
+        # caller gets an error, and another thread does the work all the same, after a while.
+        self._beginning = ThreadPoolExecutor(max_workers=1)
+        self._beginning.submit(int)
         try:
             self._runs = TaskRuns(state.absolute())
         except OSError as error:
@@ -507,7 +515,7 @@ class CommandConnector(Connector):
         A task that was begun once a machine or once an operation is finished so, whatever `per`
         says now.
         """
-        begun = await asyncio.to_thread(self._runs.of, task)
+        begun = await _looked_at(self._runs.of, task)
         whole = {run.subject == WHOLE for run in begun} or {self._settings.per == "operation"}
         earlier: dict[str, list[TaskRun]] = {WHOLE: []} if True in whole else {}
         if not earlier:
@@ -617,7 +625,7 @@ class CommandConnector(Connector):
         argv = self._found(argv)
         order = _order(task, subject)
         told = order | await self._more(task, earlier)
-        return await asyncio.to_thread(
+        begin = functools.partial(
             self._runs.begin,
             task,
             subject,
@@ -627,6 +635,7 @@ class CommandConnector(Connector):
             limits=check or self._limits,
             check=check is not None,
         )
+        return await asyncio.get_running_loop().run_in_executor(self._beginning, begin)
 
     def planned(self, task: Task) -> PlannedRun:
         """Return the run for a task of one machine, and run nothing.
@@ -703,7 +712,7 @@ def _said(out: bytes) -> tuple[_Said, str]:
         return _Said(), ""
     try:
         said = msgspec.json.decode(line, type=_Said)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _Said(), f"the last line of the output is invalid: {error}"
     for machine, host in said.hosts.items():
         if len(host) > MAX_HOST or not host.isprintable():

@@ -13,7 +13,7 @@ executor's claim is a lease with a fencing number: a report under an older numbe
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 

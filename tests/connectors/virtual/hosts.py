@@ -55,6 +55,8 @@ class Copy:
     pauses: int = 0
     presses_ignored: int = 0
     restarts_on_poweroff: bool = False
+    saved: bool = False
+    autostart: bool = False
     disks: bool = True
 
 
@@ -63,6 +65,8 @@ class Host:
     name: str
     copy: Copy | None = None
     answers: bool = True
+    hangs: int = 0
+    """The seconds that a look takes while it does not answer."""
     target: bool = True
     free_memory_mib: int = 1000
     host_id: str = ""
@@ -132,14 +136,22 @@ class Hosts:
         return [name for name, copy in self.copies if copy.state is not DomainState.OFF]
 
     @property
+    def autostarting(self) -> list[str]:
+        return [name for name, copy in self.copies if copy.autostart]
+
+    @property
     def defined(self) -> list[str]:
         return [name for name, copy in self.copies if copy.defined]
 
-    def look(self, asked: Order) -> tuple[HostSight, ...]:
+    def look(self, asked: Order, only: str = "") -> tuple[HostSight, ...]:
         while self.when_off and not self.running:
             self.when_off.pop()()
         self.looks += 1
-        return tuple(_sight(host) for host in self.hosts)
+        asked_for = [host for host in self.hosts if only in {"", host.name}]
+        for host in asked_for:
+            if host.hangs and not host.answers:
+                self.timer.wait(host.hangs)
+        return tuple(_sight(host) for host in asked_for)
 
     def do(self, asked: Order, step: Step) -> tuple[int, str] | None:
         self.around.get(("before", step.do), nothing)()
@@ -169,7 +181,7 @@ class Hosts:
         """Leave what a direct migration leaves whose caller died before its last step."""
         copy = self[step.host].copy
         if step.do is Do.MIGRATE and copy is not None:
-            self[step.target].copy = replace(copy, handed_over=False)
+            self[step.target].copy = replace(copy, handed_over=False, autostart=False)
             copy.state, copy.handed_over = DomainState.PAUSED, True
 
     def _do(self, asked: Order, step: Step) -> tuple[int, str] | None:
@@ -207,6 +219,8 @@ class Hosts:
             case Do.START if not active:
                 copy.state, copy.live = DomainState.RUNNING, copy.config
                 copy.boots += 1
+            case Do.AUTOSTART:
+                copy.autostart = True
             case Do.DEFINE:
                 copy.defined, copy.config = True, copy.live
             case Do.ABORT:
@@ -231,7 +245,7 @@ class Hosts:
         if target.copy is not None:
             return 9, "domain already exists with uuid"
         assert source.copy is not None
-        target.copy = replace(source.copy)
+        target.copy = replace(source.copy, autostart=False)
         source.copy = None
         return None
 
@@ -259,6 +273,8 @@ def _sight(host: Host) -> HostSight:
             live=copy.live if copy.state is not DomainState.OFF else None,
             config=copy.config if copy.defined else None,
             restarts_on_poweroff=copy.restarts_on_poweroff,
+            saved=copy.saved and copy.state is DomainState.OFF,
+            autostart=copy.autostart,
         ),
     )
 

@@ -7,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
@@ -108,18 +109,33 @@ def test_a_reboot_command_that_ends_at_once_has_succeeded(shop: Workshop) -> Non
         assert all(outcome.succeeded for outcome in runner.run(story()))
 
 
+@pytest.mark.parametrize("then", ["", "&"])
 async def test_a_reboot_command_that_is_given_up_ends_with_all_that_it_began(
-    shop: Workshop,
+    shop: Workshop, then: str
 ) -> None:
     """It must not reboot the host later, when machines run there again."""
     begun = shop.pipe("begun")
-    slow = shop.program("sh -c 'echo begun > begun; sleep 600; true'; true")
+    slow = shop.program(f"sh -c 'exec 3> begun; echo begun >&3; sleep 600; true' {then}\ntrue")
     hosts = connector(shop, LibvirtHost(name="h1", uri="test:///1", reboot=(slow,)))
     rebooting = asyncio.create_task(hosts.reboot_host("h1"))
-    assert await asyncio.to_thread(begun.read_text) == "begun\n"
+    holding = await asyncio.to_thread(begun.open)
+    assert await asyncio.to_thread(holding.readline) == "begun\n"
     await patience.settled()  # asyncio's own loop goes on for some turns after the fork
     rebooting.cancel()
-    await asyncio.wait({rebooting})  # it waits until nobody holds the command's output
+    await asyncio.wait({rebooting})
+    assert await asyncio.to_thread(holding.read) == ""  # once nobody holds it any more
+    holding.close()
+
+
+async def test_a_flood_of_a_reboot_command_is_read_in_bounded_memory(shop: Workshop) -> None:
+    flood = "yes | head -c 50000000; yes | head -c 50000000 >&2; echo no way >&2; exit 3"
+    hosts = connector(shop, LibvirtHost(name="h1", uri="test:///1", reboot=("sh", "-c", flood)))
+    tracemalloc.start()
+    outcome = await hosts.reboot_host("h1")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert outcome.message == "exit status 3: no way"
+    assert peak < 5_000_000
 
 
 def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:

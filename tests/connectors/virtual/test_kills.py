@@ -165,12 +165,12 @@ class HalfMoved(Hosts):
     dark: tuple[str, ...] = ()
     is_told: bool = True
 
-    def look(self, asked: Order) -> tuple[HostSight, ...]:
+    def look(self, asked: Order, only: str = "") -> tuple[HostSight, ...]:
         if self.defined == ["h1", "h2"] or any(each.do is Do.START for each in self.done):
             now, self.dark = self.dark[0], self.dark[1:] or self.dark
             for host in self.hosts:
                 host.answers = host.name != now
-        return super().look(asked)
+        return super().look(asked, only)
 
     def do(self, asked: Order, step: Step) -> tuple[int, str] | None:
         is_first = all(each.do is not Do.MOVE_DEFINITION for each in self.done)

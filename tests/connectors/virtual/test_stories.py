@@ -254,8 +254,8 @@ def test_no_end_is_decided_on_one_look() -> None:
     class Moving(Hosts):
         """The machine has moved between the first look at the one host and at the other."""
 
-        def look(self, asked: Order) -> tuple[HostSight, ...]:
-            sights = super().look(asked)
+        def look(self, asked: Order, only: str = "") -> tuple[HostSight, ...]:
+            sights = super().look(asked, only)
             return sights if self.looks > 1 else tuple(replace(s, domain=None) for s in sights)
 
     hosts = Moving(pair().hosts)

@@ -44,6 +44,14 @@ SSH_FAILED: Final = 255
 PROBE_SECONDS: Final = 60.0
 """The time for a Python to import libvirt: a tenth of a second, and more on a busy machine."""
 
+READ_BYTES: Final = 64 * 1024
+
+MAX_SURVEY: Final = 64 * 1024 * 1024
+"""The bytes kept of a survey: a thousand hosts with 300 guests each."""
+
+MAX_KEPT: Final = 4 * 1024
+"""The bytes kept of other output: more than is quoted of it."""
+
 MAX_SAID: Final = 300
 """The most characters that are quoted of a command's last words."""
 
@@ -82,7 +90,8 @@ class LibvirtConnector(CommandConnector):
     async def survey(self) -> dict[str, HostFacts]:
         """Ask all hosts for their state; all say why where the program itself fails."""
         order = msgspec.json.encode(self._told)
-        status, out, err = await self._call((*self._python, "survey"), SURVEY_SECONDS, order)
+        survey = (*self._python, "survey")
+        status, out, err = await self._call(survey, SURVEY_SECONDS, order, MAX_SURVEY)
         if status == 0:
             return msgspec.json.decode(out, type=dict[str, HostFacts])
         why = f"the survey failed: {_last_words(err) or f'exit status {status}'}"
@@ -107,9 +116,11 @@ class LibvirtConnector(CommandConnector):
         return Outcome(succeeded=True, message=said)
 
     async def _call(
-        self, argv: tuple[str, ...], seconds: float | None, stdin: bytes = b""
+        self, argv: tuple[str, ...], seconds: float | None, stdin: bytes = b"", kept: int = MAX_KEPT
     ) -> tuple[int, bytes, bytes]:
         """Run a command; return its exit status, -1 if it could not be run or took too long.
+
+        The output and the errors are the last bytes; of the output so many are `kept`.
 
         It reads a file and no pipe: uvloop fails where a command ends before its pipe is written.
         """
@@ -127,13 +138,19 @@ class LibvirtConnector(CommandConnector):
                 )
         except OSError as error:
             return -1, b"", str(error).encode()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ended = False
         try:
             async with asyncio.timeout(seconds):
-                out, err = await process.communicate()
+                ends = (_end(process.stdout, kept), _end(process.stderr, MAX_KEPT))
+                out, err = await asyncio.gather(*ends)
+                await process.wait()
+                ended = True
         except TimeoutError:
             return -1, b"", f"no answer in {seconds:g} s".encode()
         finally:
-            if process.returncode is None:
+            if not ended:
                 # With all that it began, which could reboot the host later or hold a pipe open.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -212,6 +229,15 @@ def require_libvirt(settings: LibvirtSettings, environment: Mapping[str, str]) -
         raise CommandUnusable(
             f"{where} has no module libvirt ({_last_words(probed.stderr)}): {hint}"
         )
+
+
+async def _end(stream: asyncio.StreamReader, size: int) -> bytes:
+    """Read a stream to its end; return its last bytes."""
+    kept = bytearray()
+    while data := await stream.read(READ_BYTES):
+        kept += data
+        del kept[:-size]
+    return bytes(kept)
 
 
 def _last_words(err: bytes) -> str:

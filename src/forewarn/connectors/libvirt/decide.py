@@ -29,7 +29,6 @@ from forewarn.connectors.libvirt.facts import (
     MarkerPhase,
     MoveBy,
     Order,
-    renewed,
 )
 
 LOOK_AGAIN_SECONDS = 0.5
@@ -62,6 +61,8 @@ class Do(StrEnum):
     MIGRATE = "migrate"
     MOVE_DEFINITION = "move definition"
     """Move the definition of a machine that is off to the target."""
+    AUTOSTART = "autostart"
+    """Have a machine that has moved start with its host again."""
     ABORT = "abort"
     DEFINE = "define"
     """Give a transient machine a definition: it names the disks once the machine is off."""
@@ -128,6 +129,8 @@ class Past:
     stopping: bool = False
     """Its time is over: leave the machine running and end."""
     paused_at: float | None = None
+    paused_on: str = ""
+    """The host on which this run has paused the machine, until it has resumed it."""
     time_set: bool = False
     disks_deleted: bool = False
     moved: bool = False
@@ -208,7 +211,9 @@ def after(past: Past, step: Step, order: Order) -> Past:
         case Do.MARK:
             return replace(past, marked_on=step.host)
         case Do.SUSPEND:
-            return replace(past, paused_at=past.now)
+            return replace(past, paused_at=past.now, paused_on=step.host)
+        case Do.RESUME:
+            return replace(past, paused_on="")
         case Do.SYNC_TIME:
             return replace(past, time_set=True)
         case Do.DELETE_DISKS:
@@ -418,7 +423,7 @@ def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) ->
             return Step(do=Do.FAIL, message=unmarked)
         do = back
     elif do is not Do.MARK and marker is not None and marker.attempt != order.attempt:
-        return _mark(order, host, renewed(marker, order))
+        return _mark(order, host, replace(marker, attempt=order.attempt))
     return _timed(order, host, do, phase, past)
 
 
@@ -537,6 +542,13 @@ def _target(
     preferred: str,
 ) -> tuple[str, str]:
     """Return the host to move to; or "", and why there is none."""
+    if domain.saved:
+        # libvirt would leave the file behind, and restore that memory over newer disks when the
+        # machine is back one day.
+        return (
+            "",
+            "no host to move to: its saved state would stay behind (virsh managedsave-remove)",
+        )
     if order.to_host:
         known = next((host for host in hosts if host.name == order.to_host), None)
         why = "is not in the settings" if known is None else obstacle(order, known, source, domain)
@@ -563,11 +575,24 @@ def _move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     if len(active) > 1:
         return _handed_over(order, active, source, past)
     if not active:
-        return _move_off(order, hosts, source, past)
-    host, domain = active[0]
-    if host.name != source:
-        return _arrived(order, hosts, (host, domain), source, past)
-    return _at_source(order, hosts, (host, domain), past)
+        step = _move_off(order, hosts, source, past)
+    elif active[0][0].name != source:
+        step = _arrived(order, hosts, active[0], source, past)
+    else:
+        step = _at_source(order, hosts, active[0], past)
+    return _autostarting(step, *marked[0], past) if len(marked) == 1 else step
+
+
+def _autostarting(step: Step, host: HostSight, marker: Marker, past: Past) -> Step:
+    """Have the only copy start with its host before the end, if it did so before the move."""
+    domain = host.domain
+    assert domain is not None
+    lost = marker.autostart and domain.persistent and not domain.autostart
+    if step.do not in {Do.DONE, Do.FAIL} or not lost:
+        return step
+    if why := _given_up(past, Do.AUTOSTART, host.name):
+        return replace(step, message=f"{step.message}; {why}")
+    return Step(do=Do.AUTOSTART, host=host.name)
 
 
 def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
@@ -592,7 +617,8 @@ def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     phase = MarkerPhase.BEGUN if domain.active else MarkerPhase.OFFLINE
     if domain.active and order.way is MoveBy.COLD:
         phase = MarkerPhase.COLD
-    return _mark(order, host, order.marker(phase, host.name, target))
+    marker = order.marker(phase, host.name, target, autostart=domain.autostart)
+    return _mark(order, host, marker)
 
 
 def _handed_over(order: Order, active: Found, source: str, past: Past) -> Step:
@@ -650,7 +676,8 @@ def _at_source(
             return Step(do=Do.UNDEFINE, host=other.name)  # of a cold move whose answer was lost
     if why := _stays(order, domain, marker, past) or why:
         return Step(do=Do.FAIL, message=f"{why}; it runs on {host.name}")
-    wanted = order.marker(MarkerPhase.COLD if cold else MarkerPhase.BEGUN, host.name, target)
+    phase = MarkerPhase.COLD if cold else MarkerPhase.BEGUN
+    wanted = order.marker(phase, host.name, target, autostart=marker.autostart)
     if marker != wanted:
         return _mark(order, host, wanted)
     if cold:
@@ -724,7 +751,7 @@ def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Pas
     tried = refused_move is not None or past.failed(Do.START) is not None
     if target and not (why or tried or past.stopping):
         if marker.attempt != order.attempt:
-            return _mark(order, host, renewed(marker, order))
+            return _mark(order, host, replace(marker, attempt=order.attempt))
         return Step(do=Do.MOVE_DEFINITION, host=host.name, target=target)
     if starts:
         return Step(do=Do.START, host=host.name)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -95,6 +95,8 @@ class Marker:
     phase: MarkerPhase
     source: str = ""
     target: str = ""
+    autostart: bool = False
+    """Before a move, the machine started with its host: libvirt moves all of it but that."""
 
     def xml(self) -> str:
         """Return it as an element for libvirt, which adds the namespace."""
@@ -105,6 +107,7 @@ class Marker:
             "phase": self.phase.value,
             "source": self.source,
             "target": self.target,
+            "autostart": "yes" if self.autostart else "no",
         }
         return ET.tostring(ET.Element("task", values), encoding="unicode")
 
@@ -120,6 +123,7 @@ def marker_of(xml: str) -> Marker | None:
             phase=MarkerPhase(element.attrib["phase"]),
             source=element.get("source", ""),
             target=element.get("target", ""),
+            autostart=element.get("autostart") == "yes",
         )
     except (ET.ParseError, KeyError, ValueError):
         return None
@@ -143,6 +147,11 @@ class DomainSight:
     """The marker of the definition, which the next boot makes the live one."""
     restarts_on_poweroff: bool = False
     """`on_poweroff` is `restart`: it never goes off by its button."""
+    saved: bool = False
+    """It is off, and its memory is in a file of this host, from which its next start here goes
+    on."""
+    autostart: bool = False
+    """It starts with its host. Read for a move only, as `saved` is."""
 
     @property
     def active(self) -> bool:
@@ -229,7 +238,14 @@ class Order:
     migration: Migration = field(default_factory=Migration)
     hosts: tuple[HostAddress, ...] = ()
 
-    def marker(self, phase: MarkerPhase, source: str = "", target: str = "") -> Marker:
+    def marker(
+        self,
+        phase: MarkerPhase,
+        source: str = "",
+        target: str = "",
+        *,
+        autostart: bool = False,
+    ) -> Marker:
         """Return this attempt's marker."""
         return Marker(
             operation=self.operation,
@@ -238,6 +254,7 @@ class Order:
             phase=phase,
             source=source,
             target=target,
+            autostart=autostart,
         )
 
     def owns(self, marker: Marker | None) -> bool:
@@ -304,11 +321,6 @@ def _instant(text: str) -> str:
 def hosts_of(given: dict[str, Any]) -> tuple[HostAddress, ...]:
     """Return the hosts in the settings that the connector writes."""
     return tuple(HostAddress(**each) for each in given["hosts"])
-
-
-def renewed(marker: Marker, order: Order) -> Marker:
-    """Return an earlier attempt's marker under this attempt's number."""
-    return replace(marker, attempt=order.attempt)
 
 
 # The XML of domains, networks and filters: what a fleet is made of.

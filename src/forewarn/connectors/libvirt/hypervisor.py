@@ -29,6 +29,17 @@ SURVEY_SECONDS: Final = 10.0
 """The time limit of a host's answer to a survey: the report of the others is in time all the same.
 """
 
+PRESS_SECONDS: Final = 10.0
+"""The time limit of a press of the power button: more than libvirt gives the guest's agent."""
+
+UNPRESSED: Final[tuple[int, str] | None] = (
+    0,
+    f"no answer to the power button in {PRESS_SECONDS:g} s",
+)
+
+HANGS_AFTER: Final = 1000
+"""The milliseconds after which a QEMU that does not answer hangs; usually it takes one or two."""
+
 KEEPALIVE: Final = (5, 3)
 """Seconds between two probes of a connection, and how many may stay unanswered."""
 
@@ -48,6 +59,9 @@ UNDEFINE_ALL: Final = (
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
     | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
 )
+
+CALLS: Final = {Do.SUSPEND: "suspend", Do.RESUME: "resume", Do.ABORT: "abortJob"}
+"""The steps that are one call."""
 
 T = TypeVar("T")
 
@@ -85,18 +99,11 @@ def connected(uri: str, connection: Connection = None) -> Connection:
     return connection
 
 
-class _Link:
-    """One host: its connection, and the thread that may be stuck in it."""
+class _Worker:
+    """A thread that may be stuck in a call of libvirt; then it takes no other work."""
 
-    def __init__(self, address: facts.HostAddress) -> None:
-        self.address = address
-        self._connection: Connection = None
+    def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-
-    def connection(self) -> Connection:
-        """Return a connection that is alive as far as libvirt knows; may block."""
-        self._connection = connected(self.address.uri, self._connection)
-        return self._connection
 
     def start(self, work: Callable[[], T], empty: T) -> Callable[[float], T]:
         """Begin work on a thread; return a function that waits until a time for the result.
@@ -117,12 +124,27 @@ class _Link:
         return result
 
 
+class _Link(_Worker):
+    """One host: its connection, and the thread that may be stuck in it."""
+
+    def __init__(self, address: facts.HostAddress) -> None:
+        super().__init__()
+        self.address = address
+        self._connection: Connection = None
+
+    def connection(self) -> Connection:
+        """Return a connection that is alive as far as libvirt knows; may block."""
+        self._connection = connected(self.address.uri, self._connection)
+        return self._connection
+
+
 class Hypervisors:
     """All hosts of the settings."""
 
     def __init__(self, hosts: Iterable[facts.HostAddress]) -> None:
         prepare()
         self._links = {host.name: _Link(host) for host in hosts}
+        self._pressing = _Worker()
         self._migrating = ""
         """The source of the migration that is waited for."""
         self._name = ""
@@ -133,8 +155,9 @@ class Hypervisors:
         question: Callable[[facts.HostAddress, Connection], T],
         dark: Callable[[facts.HostAddress, str], T],
         seconds: float = LOOK_SECONDS,
+        only: str = "",
     ) -> list[T]:
-        """Ask all hosts at once, and return the answers in the settings' order.
+        """Ask all hosts at once, or `only` one, and return the answers in the settings' order.
 
         `question` is called with a host and its connection, on the host's own thread. `dark` makes
         the answer of a host that does not answer within `seconds`, from the reason.
@@ -143,12 +166,13 @@ class Hypervisors:
         until = now() + seconds
         waits = [
             link.start(_guarded(link, question, dark), dark(link.address, late))
-            for link in self._links.values()
+            for name, link in self._links.items()
+            if only in {"", name}
         ]
         return [wait(until) for wait in waits]
 
-    def look(self, order: facts.Order) -> tuple[facts.HostSight, ...]:
-        """Return each host's copy of the order's machine."""
+    def look(self, order: facts.Order, only: str = "") -> tuple[facts.HostSight, ...]:
+        """Return each host's copy of the order's machine, or that of `only` one."""
 
         def question(host: facts.HostAddress, connection: Connection) -> facts.HostSight:
             return _sight(order, host, connection, self._name or order.machine)
@@ -156,7 +180,7 @@ class Hypervisors:
         def dark(host: facts.HostAddress, why: str) -> facts.HostSight:
             return facts.HostSight(name=host.name, answers=False, why=why, target=host.targets)
 
-        sights = tuple(self.ask(question, dark))
+        sights = tuple(self.ask(question, dark, only=only))
         names = [sight.domain.name for sight in sights if sight.domain is not None]
         self._name = names[0] if names else self._name
         return sights
@@ -166,6 +190,12 @@ class Hypervisors:
 
         It may block for as long as a migration takes; `abort` ends that from another thread.
         """
+        if step.do is Do.PRESS:  # a QEMU that hangs never answers; then it is powered off in time
+            wait = self._pressing.start(lambda: self._refusal(order, step), UNPRESSED)
+            return wait(now() + PRESS_SECONDS)
+        return self._refusal(order, step)
+
+    def _refusal(self, order: facts.Order, step: Step) -> tuple[int, str] | None:
         self._migrating = step.host if step.do is Do.MIGRATE else ""
         try:
             self._do(order, step, self._domain(order, step.host))
@@ -193,10 +223,8 @@ class Hypervisors:
         match step.do:
             case Do.MARK:
                 _mark(step, domain)
-            case Do.SUSPEND:
-                domain.suspend()
-            case Do.RESUME:
-                domain.resume()
+            case Do.SUSPEND | Do.RESUME | Do.ABORT:
+                getattr(domain, CALLS[step.do])()
             case Do.SYNC_TIME:
                 domain.setTime({"seconds": 0, "nseconds": 0}, libvirt.VIR_DOMAIN_TIME_SYNC)
             case Do.PRESS:
@@ -207,8 +235,8 @@ class Hypervisors:
                 _start(domain)
             case Do.MIGRATE | Do.MOVE_DEFINITION:
                 self._migrate(order, step, domain)
-            case Do.ABORT:
-                domain.abortJob()
+            case Do.AUTOSTART:
+                domain.setAutostart(1)
             case Do.DEFINE:
                 kept = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
                 self._links[step.host].connection().defineXML(domain.XMLDesc(kept))
@@ -340,6 +368,14 @@ def state_of(domain: Domain) -> tuple[facts.DomainState, bool]:
     return facts.state_of(*(domain.state() if active else (facts.OFF, 0)), active=active)
 
 
+def hangs(domain: Domain) -> bool:
+    """Return True if its QEMU has not answered for a while: questions about jobs would wait too."""
+    with Suppressed(*UNSUPPORTED):
+        state, _, milliseconds = domain.controlInfo()
+        return bool(state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED and milliseconds > HANGS_AFTER)
+    return False
+
+
 def has_job(domain: Domain) -> bool:
     """Return True if a job is under way that excludes other work."""
     try:
@@ -392,17 +428,20 @@ def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSig
         persistent = bool(domain.isPersistent())
         active = state is not facts.DomainState.OFF
         config = libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        moves = order.act is facts.Act.MOVE
         return facts.DomainSight(
             name=domain.name(),
             state=state,
             memory_mib=domain.maxMemory() // 1024,
             persistent=persistent,
-            job=active and has_job(domain),
+            job=active and not hangs(domain) and has_job(domain),
             handed_over=handed_over,
             live=_read(domain, libvirt.VIR_DOMAIN_AFFECT_LIVE) if active else None,
             config=_read(domain, config) if persistent else None,
             restarts_on_poweroff=order.act is facts.Act.REBOOT
             and facts.parse(domain.XMLDesc(0)).findtext("on_poweroff") == "restart",
+            saved=moves and not active and bool(domain.hasManagedSaveImage(0)),
+            autostart=moves and persistent and bool(domain.autostart()),
         )
     return None
 
@@ -498,7 +537,9 @@ def _obstacles(domain: Domain, state: facts.DomainState) -> list[str]:
     found = []
     if state is not facts.DomainState.RUNNING:
         found.append(f"it is {state}")
-    if has_job(domain):
+    if hangs(domain):
+        found.append("it does not answer libvirt")
+    elif has_job(domain):
         found.append("a job is under way")
     for device in facts.parse(domain.XMLDesc(0)).iterfind("devices/*"):
         if device.tag == "hostdev" and device.find("teaming") is None:

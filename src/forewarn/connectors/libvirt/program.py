@@ -46,8 +46,8 @@ CHECK_SECONDS: Final = 30.0
 class HostsOfMachine(Protocol):
     """All hosts."""
 
-    def look(self, order: Order) -> tuple[HostSight, ...]:
-        """Return each host's copy of the order's machine."""
+    def look(self, order: Order, only: str = "") -> tuple[HostSight, ...]:
+        """Return each host's copy of the order's machine, or that of `only` one."""
 
     def do(self, order: Order, step: Step) -> tuple[int, str] | None:
         """Do a step; return the code and the text of a refusal."""
@@ -80,7 +80,7 @@ def carry_out(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
     """Carry one machine's part out, from wherever an earlier run has left it."""
     past, ending = Past(), None
     while True:
-        sights = hosts.look(order)
+        sights = _looked(order, hosts, past)
         past = replace(past, now=timer.now(), stopping=timer.stopping)
         step = decide.decide(order, sights, past)
         if step.do in ENDS:
@@ -98,6 +98,15 @@ def carry_out(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
             else:
                 past = decide.refused(past, step, *refused)
         ending = step.do
+
+
+def _looked(order: Order, hosts: HostsOfMachine, past: Past) -> tuple[HostSight, ...]:
+    """Look at all hosts; at the machine's alone while it is paused and must not wait for others."""
+    if past.paused_on:
+        sights = hosts.look(order, past.paused_on)
+        if any(sight.domain is not None for sight in sights):
+            return sights
+    return hosts.look(order)
 
 
 def check_done(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
