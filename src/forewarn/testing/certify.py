@@ -22,7 +22,8 @@ from xml.etree import ElementTree as ET
 
 from forewarn import clock
 from forewarn.client import transport
-from forewarn.protocol import codec
+from forewarn.maintenance.model import Refused
+from forewarn.protocol import codec, versions
 from forewarn.testing import faults, handler_process, namespace
 from forewarn.testing.emulator import EmulatedEvent, EmulatedMachine, Emulator
 from forewarn.testing.handler_process import HandlerProcess
@@ -230,8 +231,9 @@ class HandlerRun:
     def more_polls(self, more: int = MORE_POLLS) -> None:
         """Wait until the handler has asked some more times, and has had its answers."""
         before = sum(1 for each in self.polls() if each.status)
-        awaited = before + more
-        self.wait(lambda: self._answered_by(awaited), "it does not ask for its events any more")
+        for count in range(before + 1, before + more + 1):  # patience is for one reaction
+            answered = partial(self._answered_by, count)
+            self.wait(answered, "it does not ask for its events any more")
 
     def _answered_by(self, awaited: int) -> bool:
         if sum(1 for each in self.polls() if each.status) >= awaited:
@@ -241,10 +243,22 @@ class HandlerRun:
 
     def expect_drain(self, times: int = 1) -> None:
         """The handler has to drain."""
-        instead = NO_DRAIN
+        instead = self._no_drain()
         if self.handler.marks():
             instead = f"it did not drain again: fewer than {times} lines 'drain' in its log"
         self.wait(lambda: self.handler.marks().count("drain") >= times, instead)
+
+    def _no_drain(self) -> str:
+        asked = self.polls()[-1].target
+        version = next((each for each in versions.VERSIONS if each.name in asked), None)
+        if version is None:
+            return NO_DRAIN
+        for event in self.emulator.events():
+            if event.event_type not in version.event_types:
+                return f"it asks by version {version.name}, which shows no {event.event_type}"
+        if version.prefixed_names:
+            return f"{NO_DRAIN}; version {version.name} writes '_' before the machine's name"
+        return NO_DRAIN
 
     def expect_approval(self, event: EmulatedEvent) -> None:
         """The handler has to approve, after its drain has ended."""
@@ -653,8 +667,7 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
         try:
             run.pause(0)
             run.start()
-            scenario.play(run)
-            run.judge()
+            _play(scenario, run)
         except Violation as violation:
             verdict, message = HandlerVerdict.FAILED, str(violation)
             shown = "" if violation.exchange is None else exchange_text(violation.exchange)
@@ -674,6 +687,16 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
             warning="; ".join(emulator.warnings),
             seconds=clock.monotonic() - began,
         )
+
+
+def _play(scenario: HandlerScenario, run: HandlerRun) -> None:
+    try:
+        scenario.play(run)
+    except Refused as refusal:  # the event started while the scenario holds the drain up
+        run.judge()
+        message = f"it approved before its drain had ended: {refusal.message}"
+        raise Violation(message, run.last_exchange()) from refusal
+    run.judge()
 
 
 def exchange_text(exchange: Exchange) -> str:

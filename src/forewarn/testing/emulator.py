@@ -174,7 +174,10 @@ class Emulator:
             raise ValueError(message)
         given = dict(rules or {})
         preset = settings.AZURE if given.get("preset") == "azure" else {}
-        self._rules = msgspec.convert({**preset, **given}, settings.RulesSettings)
+        try:
+            self._rules = msgspec.convert({**preset, **given}, settings.RulesSettings)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"rules: {explain(error, settings.RulesSettings)}") from error
         self._port = port
         self._beginning = beginning
         self._news = threading.Condition()
