@@ -70,6 +70,8 @@ def is_ours(event: dict[str, Any]) -> bool:
 
 
 name = until_answered(NAME).decode()
+if FAULT == "drains-at-start":
+    subprocess.run([os.environ["FOREWARN_DRAIN"]], check=False)
 in_hand: set[str] = set()
 before: dict[str, Any] = {}
 while True:

@@ -476,6 +476,7 @@ FAULTS = [
     ("polls-too-often", "idle", "polls too often"),
     ("leaves-zombies", "approve", "zombies"),
     ("stays-away", "approve", "$FOREWARN_UNDRAIN"),
+    ("drains-at-start", "idle", "no event was announced"),
     ("approves-first", "cancelled", "before it drained"),
     ("asks-by-an-old-version", "preempt", "2017-08-01, which shows no Preempt"),
 ]

@@ -186,6 +186,8 @@ class HandlerRun:
         **how: Any,  # noqa: ANN401 - as schedule's
     ) -> EmulatedEvent:
         """Announce an event of the handler's machine, or of others."""
+        if not self.emulator.history():
+            self.refuse_early_drain()
         named = machines or (() if how.get("scope") else (self.machine,))
         return self.emulator.schedule(event_type, *named, **how)
 
@@ -209,6 +211,11 @@ class HandlerRun:
             transport.request("GET", url, seconds=ASK_SECONDS, headers=[("Metadata", "true")])
 
     # What must follow.
+
+    def refuse_early_drain(self) -> None:
+        """Complain of a drain before any event."""
+        if "drain" in self.handler.marks():
+            raise Violation("it drained although no event was announced", self.last_exchange())
 
     def wait(self, condition: Callable[[], object], instead: str) -> None:
         """Wait for a condition; complain if it does not hold in time, or the handler ends."""
@@ -517,6 +524,7 @@ def _idle(run: HandlerRun) -> None:
     if polls > MOST_A_SECOND * IDLE_SECONDS:
         message = f"it polls too often: {polls} times in {IDLE_SECONDS:g} s; once a second is usual"
         raise Violation(message, run.last_exchange())
+    run.refuse_early_drain()
 
 
 def _stops(run: HandlerRun) -> None:
