@@ -271,7 +271,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or the list of known names if none is similar."""
     names = tuple(known)
     if near := nearest(name, names):
-        return f" (did you mean {near!r}?)"
+        return f" (did you mean {str(near)!r}?)"
     return f"; known: {', '.join(names) or 'none'}"
 
 

@@ -62,13 +62,6 @@ def test_the_index_of_decisions_names_each_of_them() -> None:
     assert [page for page in pages if page not in index] == []
 
 
-def test_the_operators_guide_rests_on_every_scenario() -> None:
-    guide = (tree.ROOT / "docs" / "guides" / "operating.md").read_text(encoding="utf-8")
-    scenarios = sorted(path.name for path in (tree.ROOT / "tests" / "scenarios").glob("*.txt"))
-    assert scenarios
-    assert [name for name in scenarios if f"scenarios/{name})" not in guide] == []
-
-
 def test_the_limits_on_the_page_about_security_are_settings() -> None:
     page = (tree.ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:guest|rules|operator)\.[a-z_]+)`", page))

@@ -109,10 +109,6 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     made.stop()
 
 
-def test_the_page_shows_the_programs_own_lines() -> None:
-    assert pages.block(PAGE, "python") in PROGRAM.read_text()
-
-
 def test_an_event_is_approved_once_the_computation_has_a_checkpoint(
     machine: Machine, cloud: Endpoint
 ) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 FAULT = sys.argv[1]
 ENDPOINT = os.environ["FOREWARN_ENDPOINT"]
-EVENTS = f"{ENDPOINT}/metadata/scheduledevents?api-version=2020-07-01"
+VERSION = "2017-08-01" if FAULT == "asks-by-an-old-version" else "2020-07-01"
+EVENTS = f"{ENDPOINT}/metadata/scheduledevents?api-version={VERSION}"
 NAME = f"{ENDPOINT}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 POLL_SECONDS = 0.005 if FAULT == "polls-too-often" else 0.2
 PAUSE = threading.Event()
@@ -49,11 +50,13 @@ def look() -> dict[str, Any] | None:
 
 
 def prepare(event_id: str) -> None:
+    body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
+    if FAULT == "approves-first":
+        until_answered(EVENTS, body)
     program = "true" if FAULT == "leaves-no-marks" else os.environ["FOREWARN_DRAIN"]
     drained = subprocess.run([program, event_id], check=False)
     if drained.returncode and FAULT != "approves-undrained":
         return
-    body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
     for _ in range(2 if FAULT == "approves-twice" else 1):
         until_answered(EVENTS, body)
 
@@ -67,6 +70,8 @@ def is_ours(event: dict[str, Any]) -> bool:
 
 
 name = until_answered(NAME).decode()
+if FAULT == "drains-at-start":
+    subprocess.run([os.environ["FOREWARN_DRAIN"]], check=False)
 in_hand: set[str] = set()
 before: dict[str, Any] = {}
 while True:

@@ -374,7 +374,7 @@ SHELL = ROOT / "docs" / "examples" / "handle.sh"
 NEEDS_CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
 )
-IN_VAIN = {"stays-away", "leaves-no-marks"}
+IN_VAIN = {"stays-away", "leaves-no-marks", "asks-by-an-old-version"}
 """What such a handler does not do is waited for in vain: until it has asked often enough."""
 OFTEN_ENOUGH = 20.0
 
@@ -476,6 +476,9 @@ FAULTS = [
     ("polls-too-often", "idle", "polls too often"),
     ("leaves-zombies", "approve", "zombies"),
     ("stays-away", "approve", "$FOREWARN_UNDRAIN"),
+    ("drains-at-start", "idle", "no event was announced"),
+    ("approves-first", "cancelled", "before it drained"),
+    ("asks-by-an-old-version", "preempt", "2017-08-01, which shows no Preempt"),
 ]
 MORE = [
     ("approves-others", "two-events", "other machines"),
@@ -524,6 +527,13 @@ def test_each_other_fault_is_found_and_is_not_there_without_it(
     assert word in result.message
     [right] = judged("nothing", scenario)
     assert right.verdict is HandlerVerdict.PASSED, right
+
+
+def test_patience_is_for_each_poll_and_not_for_several() -> None:
+    polls = certify.HandlerScenario("polls", "", lambda run: run.more_polls(25))
+    command = (sys.executable, str(BROKEN), "nothing")
+    patient = Handler(command, patience_seconds=OFTEN_ENOUGH, patience_clock=requests_so_far)
+    assert told(certify.run(patient, [polls])) == []
 
 
 def test_a_handler_that_forgets_what_it_drained_fails_where_the_reboot_kills_it(

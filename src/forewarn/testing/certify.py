@@ -22,7 +22,8 @@ from xml.etree import ElementTree as ET
 
 from forewarn import clock
 from forewarn.client import transport
-from forewarn.protocol import codec
+from forewarn.maintenance.model import Refused
+from forewarn.protocol import codec, versions
 from forewarn.testing import faults, handler_process, namespace
 from forewarn.testing.emulator import EmulatedEvent, EmulatedMachine, Emulator
 from forewarn.testing.handler_process import HandlerProcess
@@ -185,6 +186,8 @@ class HandlerRun:
         **how: Any,  # noqa: ANN401 - as schedule's
     ) -> EmulatedEvent:
         """Announce an event of the handler's machine, or of others."""
+        if not self.emulator.history():
+            self.refuse_early_drain()
         named = machines or (() if how.get("scope") else (self.machine,))
         return self.emulator.schedule(event_type, *named, **how)
 
@@ -209,6 +212,11 @@ class HandlerRun:
 
     # What must follow.
 
+    def refuse_early_drain(self) -> None:
+        """Complain of a drain before any event."""
+        if "drain" in self.handler.marks():
+            raise Violation("it drained although no event was announced", self.last_exchange())
+
     def wait(self, condition: Callable[[], object], instead: str) -> None:
         """Wait for a condition; complain if it does not hold in time, or the handler ends."""
         now, patience = self.tested.patience_clock, self.tested.patience_seconds
@@ -230,8 +238,9 @@ class HandlerRun:
     def more_polls(self, more: int = MORE_POLLS) -> None:
         """Wait until the handler has asked some more times, and has had its answers."""
         before = sum(1 for each in self.polls() if each.status)
-        awaited = before + more
-        self.wait(lambda: self._answered_by(awaited), "it does not ask for its events any more")
+        for count in range(before + 1, before + more + 1):  # patience is for one reaction
+            answered = partial(self._answered_by, count)
+            self.wait(answered, "it does not ask for its events any more")
 
     def _answered_by(self, awaited: int) -> bool:
         if sum(1 for each in self.polls() if each.status) >= awaited:
@@ -241,10 +250,22 @@ class HandlerRun:
 
     def expect_drain(self, times: int = 1) -> None:
         """The handler has to drain."""
-        instead = NO_DRAIN
+        instead = self._no_drain()
         if self.handler.marks():
             instead = f"it did not drain again: fewer than {times} lines 'drain' in its log"
         self.wait(lambda: self.handler.marks().count("drain") >= times, instead)
+
+    def _no_drain(self) -> str:
+        asked = self.polls()[-1].target
+        version = next((each for each in versions.VERSIONS if each.name in asked), None)
+        if version is None:
+            return NO_DRAIN
+        for event in self.emulator.events():
+            if event.event_type not in version.event_types:
+                return f"it asks by version {version.name}, which shows no {event.event_type}"
+        if version.prefixed_names:
+            return f"{NO_DRAIN}; version {version.name} writes '_' before the machine's name"
+        return NO_DRAIN
 
     def expect_approval(self, event: EmulatedEvent) -> None:
         """The handler has to approve, after its drain has ended."""
@@ -503,6 +524,7 @@ def _idle(run: HandlerRun) -> None:
     if polls > MOST_A_SECOND * IDLE_SECONDS:
         message = f"it polls too often: {polls} times in {IDLE_SECONDS:g} s; once a second is usual"
         raise Violation(message, run.last_exchange())
+    run.refuse_early_drain()
 
 
 def _stops(run: HandlerRun) -> None:
@@ -653,8 +675,7 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
         try:
             run.pause(0)
             run.start()
-            scenario.play(run)
-            run.judge()
+            _play(scenario, run)
         except Violation as violation:
             verdict, message = HandlerVerdict.FAILED, str(violation)
             shown = "" if violation.exchange is None else exchange_text(violation.exchange)
@@ -674,6 +695,16 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
             warning="; ".join(emulator.warnings),
             seconds=clock.monotonic() - began,
         )
+
+
+def _play(scenario: HandlerScenario, run: HandlerRun) -> None:
+    try:
+        scenario.play(run)
+    except Refused as refusal:  # the event started while the scenario holds the drain up
+        run.judge()
+        message = f"it approved before its drain had ended: {refusal.message}"
+        raise Violation(message, run.last_exchange()) from refusal
+    run.judge()
 
 
 def exchange_text(exchange: Exchange) -> str:

@@ -174,7 +174,10 @@ class Emulator:
             raise ValueError(message)
         given = dict(rules or {})
         preset = settings.AZURE if given.get("preset") == "azure" else {}
-        self._rules = msgspec.convert({**preset, **given}, settings.RulesSettings)
+        try:
+            self._rules = msgspec.convert({**preset, **given}, settings.RulesSettings)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"rules: {explain(error, settings.RulesSettings)}") from error
         self._port = port
         self._beginning = beginning
         self._news = threading.Condition()
@@ -541,6 +544,7 @@ class Emulator:
 
         Raises:
             NotIdle: It does not ask so often in time.
+            Refused: There is no such machine.
         """
 
         def answers(service: EmulatedService) -> dict[int, Exchange]:
@@ -554,7 +558,13 @@ class Emulator:
                 and not each.fault
             }
 
-        before = self.read(answers)
+        def begin(service: EmulatedService) -> dict[int, Exchange]:
+            if key(machine) not in service.guests.machines:
+                message = f"no machine named {machine!r}"
+                raise Refused(ErrorCode.NOT_FOUND, message, what="machine", name=machine)
+            return answers(service)
+
+        before = self.read(begin)
 
         def left() -> list[str]:
             new = len(self._change(answers).keys() - before.keys())

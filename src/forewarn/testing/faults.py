@@ -15,7 +15,7 @@ import msgspec
 
 from forewarn.maintenance import model
 from forewarn.protocol import codec, refusals
-from forewarn.settings import suggestion
+from forewarn.settings import explain, suggestion
 
 MAX_TIMES: Final = 1_000_000
 
@@ -83,6 +83,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     seconds: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     """The duration of DELAY and UNREACHABLE, by the emulator's clock: Azure holds a first answer
     for up to two minutes."""
+
+
+KINDS_WITH: Final = {
+    "status": (FaultKind.STATUS,),
+    "retry_after": (FaultKind.STATUS,),
+    "seconds": (FaultKind.DELAY, FaultKind.UNREACHABLE),
+}
+"""The kinds that have a value that not all have."""
 
 
 def _bad_day(seed: int) -> list[Fault]:
@@ -174,12 +182,23 @@ def named(name: str, *, seed: int = 0, **values: object) -> list[Fault]:
         if name not in set(FaultKind):
             hint = suggestion(name, [*PLAYBOOKS, *FaultKind])
             raise ValueError(f"no fault and no playbook named {name!r}{hint}")
-        return [msgspec.convert({"kind": name, **values}, Fault)]  # its error is a ValueError, too
+        return [_single(FaultKind(name), values)]
     if unknown := values.keys() - {"machine"}:
         raise ValueError(f"a playbook has no {', '.join(sorted(unknown))}: {name!r}")
     machine = msgspec.convert(values.get("machine", ""), str)
     faults = playbook(msgspec.convert(seed, int))
     return [msgspec.structs.replace(fault, machine=machine) for fault in faults]
+
+
+def _single(kind: FaultKind, values: Mapping[str, object]) -> Fault:
+    for name, kinds in KINDS_WITH.items():
+        if name in values and kind not in kinds:
+            message = f"the fault {str(kind)!r} has no {name}: it is for {', '.join(kinds)}"
+            raise ValueError(message)
+    try:
+        return msgspec.convert({"kind": kind, **values}, Fault)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(explain(error, Fault))) from error
 
 
 @dataclass
