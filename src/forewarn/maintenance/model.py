@@ -435,7 +435,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
 
     @property
     def shown(self) -> dict[str, tuple[str, datetime | None, tuple[str, ...]]]:
-        """What guests see of its events, by id: the scope, NotBefore until it starts, machines."""
+        """Its events as guests see them, by id: the scope, NotBefore until it starts, machines."""
         if not self.status.visible:
             return {}
         at = self.not_before if self.pending else None

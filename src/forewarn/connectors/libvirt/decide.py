@@ -62,7 +62,7 @@ class Do(StrEnum):
     MOVE_DEFINITION = "move definition"
     """Move the definition of a machine that is off to the target."""
     AUTOSTART = "autostart"
-    """Have a machine that has moved start with its host again."""
+    """Make a machine that has moved start with its host again."""
     ABORT = "abort"
     DEFINE = "define"
     """Give a transient machine a definition: it names the disks once the machine is off."""
@@ -584,7 +584,7 @@ def _move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
 
 
 def _autostarting(step: Step, host: HostSight, marker: Marker, past: Past) -> Step:
-    """Have the only copy start with its host before the end, if it did so before the move."""
+    """Make the only copy start with its host before the end, if it did so before the move."""
     domain = host.domain
     assert domain is not None
     lost = marker.autostart and domain.persistent and not domain.autostart

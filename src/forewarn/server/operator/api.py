@@ -312,7 +312,7 @@ async def _start(
 
 
 async def _granted(backend: Backend, asked: maintenances.Asked) -> model.Maintenance | None:
-    """Return what was started already under the idempotency key of a request."""
+    """Return the maintenance that was started under the idempotency key of a request."""
     return await backend.read(lambda r: lookup.granted(r, asked.request, *asked.more))
 
 

@@ -508,7 +508,7 @@ class HostDrainRequest(model.DrainOptions, frozen=True, kw_only=True, forbid_unk
     hosts: Annotated[tuple[ShortText, ...], msgspec.Meta(min_length=1, max_length=MAX_HOSTS)]
     without_notice: bool = False
     idempotency_key: ShortText = ""
-    """Of several hosts, as a request for maintenance has it; one is drained once in any case."""
+    """As a request for maintenance has it, for several hosts; one is drained once in any case."""
 
 
 class HostDrainPlans(Value, frozen=True, kw_only=True):
