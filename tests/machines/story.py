@@ -34,7 +34,7 @@ class MachineStory(Told):
             case "!":
                 assert self.machine.call("sh", "-c", told).returncode != 0
             case "=":
-                assert self._said == told
+                assert self._said == told, self._said
             case "~":
                 assert told in self._said, self._said
             case "until":
