@@ -274,8 +274,7 @@ def take_turns(
     if isinstance(step, Ask):
         if survey is None:
             return Stepped(changed=bool(decision.changes), survey=True)
-        for index in step.units:
-            turn_plan.drain(unit.world, number, index, survey, unit.now)
+        for _ in turn_plan.drain(unit.world, number, step.units, survey, unit.now):
             unit.tell()
     elif isinstance(step, Check):
         begun = turn_check.begun(following, step.run, replica, margin)

@@ -365,9 +365,9 @@ class _Play:
             return True
         if isinstance(step, Ask):
             assert self._hosts is not None
-            for index in step.units:
-                survey = self._hosts.survey(self.now)
-                turn_plan.drain(self._world, FIRST_NUMBER, index, survey, self.now)
+            survey = self._hosts.survey(self.now)
+            for _ in turn_plan.drain(self._world, FIRST_NUMBER, step.units, survey, self.now):
+                pass
             self._keep()
             return True
         if isinstance(step, Wait) and step.obstacle is Obstacle.CONFIRMATION:

@@ -5,7 +5,7 @@ the plan come from `turn_forecast`.
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -203,8 +203,28 @@ def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
     )
 
 
-def drain(world: World, number: int, index: int, survey: HostSurvey, now: datetime) -> None:
-    """Drain a unit's host, as an operator would ask for it; or note why that cannot be now."""
+def drain(
+    world: World, number: int, indexes: Iterable[int], survey: HostSurvey, now: datetime
+) -> Iterator[None]:
+    """Drain units' hosts, as an operator would ask for it; or note why that cannot be now.
+
+    It yields after each of them.
+    """
+    found = False
+    for index in indexes:
+        found = _drain(world, number, index, survey, now, judged=found)
+        yield
+
+
+def _drain(
+    world: World, number: int, index: int, survey: HostSurvey, now: datetime, *, judged: bool
+) -> bool:
+    """Drain a unit's host, `judged` beside those under way.
+
+    Returns:
+        True if that is to be so for the next ones: the survey has found machines that the fleet
+        did not know to be there, so the choice of the units did not know of them.
+    """
     maintenance = world.maintenances[number]
     unit, options = maintenance.units[index], maintenance.draining
     assert options is not None
@@ -227,10 +247,12 @@ def drain(world: World, number: int, index: int, survey: HostSurvey, now: dateti
             raise Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
         begun = host_drain.begin(world, wanted, survey, now)
         world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)
-        if not {key(guest.name) for guest in begun.guests} <= {*there}:
-            _check_apart(world, number, index)  # the fleet did not know of these
+        judged = judged or not {key(guest.name) for guest in begun.guests} <= {*there}
+        if judged:
+            _check_apart(world, number, index)
     if refusals:
         world.maintenances[number] = turns.refused(maintenance, refusals, now)
+    return judged
 
 
 def _check_apart(world: World, number: int, index: int) -> None:

@@ -1,6 +1,6 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partialmethod
 from random import Random
@@ -391,15 +391,17 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     assert turn_plan.drained_soon(of_units(), units[1]) == ()
 
 
-def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart() -> None:
-    machines = [{"name": f"m{n}", "update_domain": n} for n in range(2)]
+@pytest.mark.parametrize("lost", [(0, 1), (0,), (1,)])
+def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart(lost: Sequence[int]) -> None:
+    machines = [
+        {"name": f"m{n}", "update_domain": n, "host": f"h{n}" * (n not in lost)} for n in range(2)
+    ]
     group = {"name": "web", "update_domains": 2, "machines": machines}
     world = Bench(msgspec.convert({"availability_set": [group]}, fleet_file.Fleet)).world()
     of = maintenance("h0", "h1", at_once="100%")
     world.maintenances[1] = replace(of, units=tuple(replace(u, drain=True) for u in of.units))
-    survey = survey_of({f"h{n}": [world.machines[f"m{n}"]] for n in range(2)})
-    for index in range(2):
-        turn_plan.drain(world, 1, index, survey, NOW)
+    survey = survey_of({f"h{n}": [world.machines[f"m{n}"]] for n in range(2)} | {"h2": []})
+    assert len([*turn_plan.drain(world, 1, range(2), survey, NOW)]) == 2
     first, second = world.maintenances[1].units
     assert first.state is UnitState.RUNNING
     assert (second.state, second.name in world.drains) == (UnitState.WAITING, False)
