@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LOGS: Final = ROOT / ".proofs"
 PAGE: Final = ROOT / "docs" / "internals" / "proofs.md"
 MOST_FLAKY: Final = 2
-KEPT: Final = 3
+KEPT: Final = 2
 """The number of lines that the page of proofs keeps of each area, the latest."""
 
 MUST_RUN: Final = tuple(

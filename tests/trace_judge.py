@@ -83,6 +83,8 @@ class Trace:
             self._rebooted.add(host)
         if ordered or before is None or before.requested_at != after.requested_at:
             return
+        if state is HostState.UP:
+            return  # another drain, asked for in the same instant
         asked = {guest.vm_id: (guest.leaves_by, guest.returns_by) for guest in before.guests}
         for guest in after.guests:
             numbers = zip(
