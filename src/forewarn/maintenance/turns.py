@@ -17,6 +17,7 @@ maintenance halts, everything that has not started is cancelled, and an operator
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -277,7 +278,7 @@ def step(
     if maintenance.state is not MaintenanceState.RUNNING:
         return maintenance, Wait(obstacle=Obstacle.OPERATOR, why=maintenance.reason)
     every = maintenance.units
-    failed = [unit for unit in every if unit.state is UnitState.FAILED and not unit.accepted]
+    running, waiting, failed = _places(every)
     if len(failed) >= maintenance.policy.stop_after:
         names = listed([unit.name for unit in failed])
         reason = f"{names} failed: {failed[0].reason}"
@@ -289,10 +290,10 @@ def step(
     step: Step | None
     if turn_check.blocks(maintenance):
         maintenance, step = _check(maintenance, now)
-    elif all(unit.state.over for unit in every):
+    elif not running and not waiting:
         return _over(maintenance, now), None
     else:
-        maintenance, step = _step(maintenance, its, now)
+        maintenance, step = _step(maintenance, running, waiting, its, now)
     closes = maintenance.closes_at
     if isinstance(step, Wait) and closes is not None and closes > now:
         step = replace(step, until=min(step.until or closes, closes))
@@ -301,6 +302,26 @@ def step(
     elif isinstance(step, Ask) and maintenance.reason:
         maintenance = replace(maintenance, reason="")
     return maintenance, step
+
+
+def _places(every: Iterable[Unit]) -> tuple[list[int], list[int], list[Unit]]:
+    """Return the places of the units that run and that wait, and those whose failure counts.
+
+    In one pass: of a forecast of 1,000 units, looking at each took two thirds of the time.
+    """
+    running: list[int] = []
+    waiting: list[int] = []
+    failed: list[Unit] = []
+    is_running, is_waiting, has_failed = UnitState.RUNNING, UnitState.WAITING, UnitState.FAILED
+    for index, unit in enumerate(every):
+        state = unit.state
+        if state is is_waiting:
+            waiting.append(index)
+        elif state is is_running:
+            running.append(index)
+        elif state is has_failed and not unit.accepted:
+            failed.append(unit)
+    return running, waiting, failed
 
 
 def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
@@ -313,15 +334,17 @@ def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
 
 
 def _step(
-    maintenance: Maintenance, its: UnitsInWorld, now: datetime
+    maintenance: Maintenance,
+    running: Sequence[int],
+    waiting: Sequence[int],
+    its: UnitsInWorld,
+    now: datetime,
 ) -> tuple[Maintenance, Step | None]:
     policy, every = maintenance.policy, maintenance.units
-    running = [unit for unit in every if unit.state is UnitState.RUNNING]
-    waiting = [index for index, unit in enumerate(every) if unit.state is UnitState.WAITING]
     closes = maintenance.closes_at
     if closes is not None and closes <= now and waiting:
         return _closed(maintenance, now)
-    wave = min(unit.wave for unit in (*running, *(every[index] for index in waiting)))
+    wave = every[min((*running[:1], *waiting[:1]))].wave  # units are in the order of waves
     if wave != maintenance.wave:
         # One that was begun before, as a unit of it is tried again, has had its pause.
         began_at = now if wave > maintenance.wave else None
@@ -334,7 +357,7 @@ def _step(
     room = units.amount(policy.at_once, len(every)) - len(running)
     if room <= 0:
         return maintenance, Wait(obstacle=Obstacle.AT_ONCE)
-    waiting = [index for index in waiting if every[index].wave == wave]
+    waiting = [*takewhile(lambda index: every[index].wave == wave, waiting)]
     if not waiting:
         return maintenance, Wait(obstacle=Obstacle.UNITS)
     by_drain = all(every[index].drain for index in waiting)
@@ -343,7 +366,7 @@ def _step(
         return _closed(maintenance, now)
     if isinstance(window, Wait):
         return maintenance, window
-    return _ask(maintenance, waiting, its, now, room=room, window=window)
+    return _ask(maintenance, running, waiting, its, now, room=room, window=window)
 
 
 def _check(maintenance: Maintenance, now: datetime) -> tuple[Maintenance, Step | None]:
@@ -461,6 +484,7 @@ class Occupancy:
 
 def _ask(
     maintenance: Maintenance,
+    running: Sequence[int],
     waiting: Sequence[int],
     its: UnitsInWorld,
     now: datetime,
@@ -470,10 +494,9 @@ def _ask(
 ) -> tuple[Maintenance, Step]:
     """Choose the units that can go now; the others say why they cannot."""
     every = list(maintenance.units)
-    running = [unit for unit in every if unit.state is UnitState.RUNNING]
     taken = Occupancy()
-    for unit in running:
-        taken.add(unit, its.footprint(unit))
+    for index in running:
+        taken.add(every[index], its.footprint(every[index]))
     chosen: list[int] = []
     obstacles: list[Obstacle] = []
     until: list[datetime] = []
