@@ -15,6 +15,9 @@ from simulation.town import Town
 SIZES = (5, 20, 60, 200, 1000)
 """The most machines of a seed's fleet, by the seed."""
 
+TELL_SECONDS = 30
+"""The seconds between two lines about the progress."""
+
 
 def play(seed: int, steps: int, kind: type[Town] = Town) -> Any:
     """Play one seed to its end and return what is left of it."""
@@ -38,6 +41,7 @@ def replay(seed: int, steps: int) -> str:
 
 def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -55,11 +59,16 @@ def main() -> int:
     steps = starts = ends = 0
     failed: list[int] = []
     began, worked = time.perf_counter(), time.process_time()
-    for seed in seeds:
+    told = began
+    for done, seed in enumerate(seeds):
+        if time.perf_counter() - told > TELL_SECONDS:
+            told = time.perf_counter()
+            say(f"{done} of {len(seeds)} seeds, {steps} steps, {len(failed)} failed")
         try:
             town = play(seed, wanted.steps)
         except Exception:  # noqa: BLE001 - every other seed is still played
             traceback.print_exc()
+            say(f"FAILED: {replay(seed, wanted.steps)}")
             failed.append(seed)
             continue
         steps += town.steps
@@ -73,8 +82,6 @@ def main() -> int:
         f"{len(seeds)} seeds, {steps} steps in {took:.1f} s: {steps / took:,.0f} steps/s, "
         f"{steps / worked:,.0f} in a second of a core; {starts} starts, {ends} ends"
     )
-    for seed in failed:
-        say(f"FAILED: {replay(seed, wanted.steps)}")
     return 1 if failed else 0
 
 
