@@ -73,9 +73,15 @@ class Fleets:
             return None
         return _file(SETS, {**shape[1], "machines": [placed]})
 
+    def reset(self, machine: Machine) -> fleet_file.Fleet | None:
+        """Return a file with other settings for the machine's scope; None where it has none."""
+        if (shape := self._shapes.get(machine.scope)) is not None:
+            shape[1].update(self._settings())
+        return self.replaced(machine) if shape else None
+
     def replaced(self, machine: Machine, **places: Any) -> fleet_file.Fleet | None:
         """Return a file with the machine on another host, or in another update domain."""
-        placed = {"host": machine.host, **places}
+        placed = {"host": machine.host, "update_domain": machine.update_domain, **places}
         shape = self._shapes.get(machine.scope)
         if shape is None:
             placed.pop("update_domain", None)
@@ -102,7 +108,6 @@ class Fleets:
     def _add_group(self, number: int, count: int) -> int:
         """Add a scope of so many machines, or a machine by itself; return how many were added."""
         chance, hosts = self._chance, self.hosts
-        auto = chance.sample(["Reboot", "Redeploy"], chance.choice([0, 0, 1, 2]))
         kind = chance.random()
         if kind < 0.2:
             self._groups["machine"].append({"name": f"m{number}", "host": chance.choice(hosts)})
@@ -115,7 +120,7 @@ class Fleets:
                 {
                     "name": f"set{number}",
                     "update_domains": chance.choice([1, 2, 3, 5, 20]),
-                    "automatically_approve": auto,
+                    **self._settings(),
                     "machines": members,
                 }
             )
@@ -131,11 +136,21 @@ class Fleets:
                     "priority": priority,
                     # Only a regular one has a notice of deletions.
                     "terminate_notice_minutes": None if priority == "low" else minutes,
-                    "automatically_approve": auto,
+                    **self._settings(),
                     "machines": places,
                 }
             )
         return count
+
+    def _settings(self) -> dict[str, Any]:
+        chance = self._chance
+        return {
+            "automatically_approve": chance.sample(
+                ["Reboot", "Redeploy"], chance.choice([0, 0, 1, 2])
+            ),
+            "queue": chance.choice([None, None, "announcement", "start"]),
+            "settle_seconds": chance.choice([None, None, 0, 60]),
+        }
 
 
 def _file(kind: str, group: dict[str, Any]) -> fleet_file.Fleet:

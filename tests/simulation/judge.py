@@ -27,11 +27,11 @@ class Judge:
         self,
         memory: Model,
         clocks: Clocks,
-        queue: model.Queueing,
+        queues: Callable[[model.Scope], bool],
         sightings: Mapping[str, model.Sighting],
     ) -> None:
         self._sightings = sightings
-        self._queue = queue
+        self._queues = queues
         self._memory = memory
         self._clocks = clocks
         self._notices: dict[str, timedelta] = {}
@@ -211,9 +211,10 @@ class Judge:
         announced = new.status is EventStatus.SCHEDULED and (
             old is None or old.status is EventStatus.QUEUED
         )
-        if self._queue is model.Queueing.START or not announced or new.event_type in DELETIONS:
+        if not announced or new.event_type in DELETIONS:
             return
-        for event in new.events:
+        scopes = self._memory.all_scopes
+        for event in (one for one in new.events if self._queues(scopes[one.scope])):
             known = self._live_in(event.scope) | changed
             for other in known.values():
                 taken = {e.update_domain for e in other.events if e.scope == event.scope}

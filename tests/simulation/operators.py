@@ -145,9 +145,11 @@ class Operators:
         if fate < 0.2:
             removed = self._town.ask("remove", self._town.plane.remove_machines, [machine.name])
             self._town.counts["remove, large"] += bool(removed and len(memory.all_machines) > LARGE)
-        elif fate < 0.35:
+        elif fate < 0.3:
             self.change("part", self._town.fleets.part())
-        elif fate < 0.45 and whole:
+        elif fate < 0.4:
+            self.change("settings", self._town.fleets.reset(machine))
+        elif fate < 0.5 and whole:
             prune, again = chance.random() < 0.3, chance.random() < 0.5
             wanted = self._town.fleets.whole()
             self._town.ask("fleet", self._town.plane.apply_fleet, wanted, prune=prune, again=again)

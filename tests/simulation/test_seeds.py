@@ -40,7 +40,7 @@ from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
 
-SEEDS = (3, 5, 7, 8, 14, 19, 25, 162)
+SEEDS = (35, 72, 115, 134)
 """Together they reach every corner. `make prove AREA=simulation` plays 200 seeds."""
 
 STEPS = 1200
@@ -68,10 +68,10 @@ def test_whatever_happens_the_rules_hold_and_everything_ends_or_needs_attention(
 
 
 def test_one_seed_is_one_story() -> None:
-    first, second = played(7), run.play(7, STEPS)
+    first, second = played(72), run.play(72, STEPS)
     assert first.counts == second.counts
     assert first.memory.all_operations == second.memory.all_operations
-    assert played(8).memory.all_operations != first.memory.all_operations
+    assert played(134).memory.all_operations != first.memory.all_operations
 
 
 def test_the_seeds_reach_every_corner() -> None:
@@ -242,14 +242,14 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "returns": (transitions, "is_back", unasked, "has not asked again", 2),
     "held hosts": (commands, "follow_moves", always([]), "and says|held by", 1),
     "arrivals": (commands, "_locate", unannounced, "had no notice", 6),
-    "zones": (time_windows, "check", always(None), "by the unknown time zone", 22),
+    "zones": (time_windows, "check", always(None), "by the unknown time zone", 10),
     "turns": (Transitions, "_go_on", forgetful, "is under way, and", 4),
     "postponing": (notice, "later", unjudged, "back to|before its window opens", 3),
     "gate": (ServiceClock, "may_start", always(True), "started while", 5),
     "outages": (commands, "extend_notices", always([]), "before its guests had their notice", 3),
     "asking": (commands, "record_requests", as_of_now, "was asked at", 1),
     "on_unknown": (Executor, "outcome", again, "nobody said so|and is again", 1),
-    "repeating": (lookup, "_task", untold, "its connector is not told", 6),
+    "repeating": (lookup, "_task", untold, "its connector is not told", 5),
     "hosts": (commands, "finish_task", hosts_unheard, "is on", 1),
     "moving": (fleet_file, "_check_live", always(None), "moves or goes", 1),
     "incarnations": (fleet_file, "_skip_incarnations", always(None), "was at incarnation", 10),
@@ -258,7 +258,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         "keep",
         always(None),
         "is new at|retired is not what the store has",
-        19,
+        13,
     ),
     "units' limit": (units, "amount", always(1_000_000), "are under way, at most", 4),
     "units' windows": (turns, "_window", always(ALL_HOURS), "outside its windows", 2),
@@ -274,9 +274,9 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "units' growth": (UnitsInWorld, "grown", never_over, "was done and is", 1),
     "units' obstacles": (UnitsInWorld, "occupied", always(""), "waits for|although", 4),
     "units' failures": (turns, "_failed", left_out, "is skipped unordered, and", 1),
-    "units' homes": (UnitsInWorld, "machines", only_there, "has another domain of", 26),
-    "units' recall": (Transitions, "recall", always(None), "has not started, and", 4),
-    "halts": (turns, "follow", by_itself, "without an order", 3),
+    "units' homes": (UnitsInWorld, "machines", only_there, "has another domain of", 6),
+    "units' recall": (Transitions, "recall", always(None), "has not started, and", 7),
+    "halts": (turns, "follow", by_itself, "without an order", 8),
     "windows": (Operation, "closed", always(False), "after its window closed", 14),
     "targets": (host_plan, "closed", always(set()), "a host that is drained", 1),
     "empty hosts": (host_drain, "_look", empty_at_once, "and has", 1),

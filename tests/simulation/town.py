@@ -25,6 +25,7 @@ from forewarn.maintenance.model import (
     Policy,
     Queueing,
     Refused,
+    Scope,
     Sighting,
     Verdict,
     key,
@@ -71,21 +72,13 @@ class Town:
         self.chance = chance
         self.clocks = Clocks(START)
         self.memory = Model()
-        queue = chance.choice([Queueing.ANNOUNCEMENT, Queueing.ANNOUNCEMENT, Queueing.START])
         self.sightings: dict[str, Sighting] = {}
-        self.judge = Judge(self.memory, self.clocks, queue, self.sightings)
+        self.policy = self._some_policy()
+        self.judge = Judge(self.memory, self.clocks, self._queues, self.sightings)
         self.writer = JudgedWriter(self.memory, self.clocks.now, self.judge.see)
         self.news = NewsJudge(self.memory)
         self.writer.hear = self.news.hear
         numbers = itertools.count(1)
-        self.policy = Policy(
-            enablement=chance.choice(
-                [Enablement.ALWAYS, Enablement.ALWAYS, Enablement.FIRST_REQUEST]
-            ),
-            user_initiated_limit=chance.choice([0, 0, 10]),
-            queue=queue,
-            settle=timedelta(seconds=chance.choice([0, 0, 20])),
-        )
         self.plane = Plane(
             self.writer,
             lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000",
@@ -152,10 +145,26 @@ class Town:
         self.counts[what] += 1
         return answer
 
+    def _queues(self, scope: Scope) -> bool:
+        return self.policy.queues(scope)
+
+    def _some_policy(self) -> Policy:
+        chance, always = self.chance, Enablement.ALWAYS
+        announcement = Queueing.ANNOUNCEMENT
+        return Policy(
+            enablement=chance.choice([always, always, Enablement.FIRST_REQUEST]),
+            user_initiated_limit=chance.choice([0, 0, 10]),
+            queue=chance.choice([announcement, announcement, Queueing.START]),
+            settle=timedelta(seconds=chance.choice([0, 0, 20])),
+        )
+
     def restart(self) -> None:
         """Start from what was committed: nobody holds a claim, and connectors run on."""
         chance = self.chance
         self.writer.restart()
+        if chance.random() < 0.2:
+            self.plane.policy = self.policy = self._some_policy()
+            self.counts["other settings"] += 1
         away = step = timedelta(0)
         if chance.random() < 0.3:
             away = timedelta(seconds=chance.randint(6, 7200))
