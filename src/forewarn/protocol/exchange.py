@@ -627,8 +627,9 @@ def instance_reply(wanted: GetInstance, tree: Tree) -> Reply:
 VERSIONS_REPLY: Final = Reply(200, codec.encode_versions(instance.INSTANCE_VERSIONS), (_JSON,))
 """The answer to /metadata/versions: the instance service's versions [O]."""
 
-APPROVED: Final = Reply(200)
-"""The answer to a stored approval: an empty body, since clients parse any other as JSON."""
+APPROVED: Final = Reply(200, b"", (_TEXT,))
+"""The answer to a stored approval: an empty body, since clients parse any other as JSON. It has a
+type, without which OpenStack's metadata agent answers 500 to the guest."""
 
 
 def start_requests(body: bytes) -> tuple[str, ...] | Reply:
