@@ -709,7 +709,7 @@ class Connection(asyncio.Protocol):
         now = self._shared.monotonic()
         self.account.charge(length * BYTE_SECONDS, now)
         is_too_much = self._discarded > self._shared.limits.linger_bytes
-        if is_too_much or self.account.must_wait(now):
+        if is_too_much or self.account.is_greedy(now):
             self._transport.abort()
 
     def expire(self) -> None:
