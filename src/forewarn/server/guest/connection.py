@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         shared.on_turn(now)
         if data:
             is_over = self.account.must_wait(now)
-            if is_over:
+            if is_over and self.account.is_greedy(now):  # else it is the others' doing
                 shared.turn_away(self, Reason.LOOP_SHARE)
             if is_over or shared.fair_queue.is_crowded:
                 self._unread = data
