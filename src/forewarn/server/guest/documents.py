@@ -79,7 +79,7 @@ class DocumentCache:
     def learn(self, changes: Changes) -> None:
         """Follow changes, all of them before the next request."""
         for scope in changes.scopes:
-            key = _key(scope)
+            key = scope.key
             self._scopes[key] = scope
             if key in self._live:
                 self._live[key].rendered.clear()
@@ -94,7 +94,7 @@ class DocumentCache:
     ) -> None:
         """Take whole documents in place of those that their scopes had."""
         for whole in documents:
-            key = _key(whole.scope)
+            key = whole.scope.key
             self._scopes[key] = whole.scope
             events = {one.event.event_id: one for one in whole.events}
             if events:
@@ -151,12 +151,6 @@ class DocumentCache:
             body = codec.encode_document(versions.EventsDocument(incarnation=incarnation), version)
             page = self._empty[incarnation, version.name] = RenderedDocument(incarnation, body)
         return page
-
-
-# Its key, and where the name is its own key, that very object: there are many.
-def _key(scope: Scope) -> str:
-    key = scope.key
-    return scope.name if key == scope.name else key
 
 
 # By publication, then by EventId (protocol.md section 4): the same at each replica.
