@@ -103,8 +103,6 @@ def test_an_address_of_strange_signs_is_refused_and_told() -> None:
         is_refused(address)
     for zone in ("%eth0", "%25eth0"):
         assert discovery.parse(f"[fe80::1{zone}]:81") == EndpointAddress("fe80::1%eth0", 81)
-    whole = EndpointAddress("127.0.0.1", 8170, "/vm/web-0")
-    assert discovery.parse("http://127.0.0.1:8170/vm/web-0/") == whole
 
 
 @given(st.text())
