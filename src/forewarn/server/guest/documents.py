@@ -25,6 +25,7 @@ from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Operation, Policy, Scope
 from forewarn.protocol import codec, versions
 from forewarn.protocol.versions import Version
+from forewarn.server.process import LimitLog
 from forewarn.server.relay_feed import PublishedEvent, ScopeDocument
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus, ScopeKind
@@ -214,6 +215,7 @@ class Enabler:
     _turning_on: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
     _saving: asyncio.Task[None] | None = None
+    _told: LimitLog = field(default_factory=LimitLog)
 
     def note(self, key: str) -> "asyncio.Task[None] | None":
         """Note that a machine of this scope asks; return None if the scope is on.
@@ -250,7 +252,8 @@ class Enabler:
             async with asyncio.timeout(TURN_ON_SECONDS):
                 await asyncio.shield(asyncio.wrap_future(saved, loop=self.loop))
         except (StoreError, TimeoutError) as error:
-            _log.warning("could not turn a scope on; its guests ask again", why=repr(error))
+            event = "could not turn a scope on; its guests ask again"
+            self._told.warn(event, event, self.loop.time(), why=repr(error))
             return
         except Exception:  # noqa: BLE001 - the guest is answered all the same
             _log.exception("could not turn a scope on; its guests ask again")
