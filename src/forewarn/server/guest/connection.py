@@ -543,7 +543,9 @@ class Connection(asyncio.Protocol):
         if state == sockets.TCP_CLOSE:
             self._transport.abort()
             return
-        may_probe = not self._is_probed and not self._reader.head.is_http_1_0
+        # A proxy would tell of itself alone, and nginx takes a 100 for the answer.
+        is_proxy = self.source.trusted_proxy
+        may_probe = not (self._is_probed or is_proxy or self._reader.head.is_http_1_0)
         is_large = len(request.body) >= LARGE_APPROVAL_BYTES
         if may_probe and (is_large or state == sockets.TCP_CLOSE_WAIT):
             self._is_probed = True
