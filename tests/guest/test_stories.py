@@ -168,7 +168,7 @@ class Story:
             more = given[1:]
             signature = exchange.sign(machine.encode(), secret.encode()).decode()
             signed = f"X-Instance-ID: {machine}", f"X-Instance-ID-Signature: {signature}"
-            made = post(stories.spelled(body), *signed) if body else get(target, *signed, *more)
+            made = get(target, *signed, *more)
         else:
             made = post(stories.spelled(body) or room.APPROVAL, *given, target=target)
         self.requests[name] = made.replace(b"HTTP/1.1", b"HTTP/%s" % (version or "1.1").encode())

@@ -535,7 +535,8 @@ class Connection(asyncio.Protocol):
         A client that has gone looks like one that only sends no more, and still wants its answer:
         both have sent a FIN. One that had more to send looks alive: its system sends that first. So
         either is sent an interim answer, which the system of one that has gone answers by a reset;
-        the latter only where a large body is saved by it.
+        the latter only where a large body is saved by it. Nobody else gets one unasked: Node's
+        fetch fails by it, and nginx takes it for the answer.
         """
         request = self._pending
         assert isinstance(request, PendingApproval)
@@ -543,11 +544,9 @@ class Connection(asyncio.Protocol):
         if state == sockets.TCP_CLOSE:
             self._transport.abort()
             return
-        # A proxy would tell of itself alone, and nginx takes a 100 for the answer.
-        is_proxy = self.source.trusted_proxy
-        may_probe = not (self._is_probed or is_proxy or self._reader.head.is_http_1_0)
-        is_large = len(request.body) >= LARGE_APPROVAL_BYTES
-        if may_probe and (is_large or state == sockets.TCP_CLOSE_WAIT):
+        may_probe = not self._is_probed and not self._reader.head.is_http_1_0
+        is_hidden = bool(self._unread) and len(request.body) >= LARGE_APPROVAL_BYTES
+        if may_probe and (is_hidden or state == sockets.TCP_CLOSE_WAIT):
             self._is_probed = True
             self._transport.write(CONTINUE)
             self._shared.loop.call_later(PROBE_SECONDS, self._submit_later, request)
