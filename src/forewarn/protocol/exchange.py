@@ -84,8 +84,8 @@ MAX_REMEMBERED_TARGET_BYTES: Final = 256
 """Longer targets are not kept, so that strangers cannot fill the memory with them."""
 
 MAX_STEPS: Final = 16
-"""Segments of a path that are told apart, more than the deepest one has; a head has room for 8,000,
-and what is behind these counts as one that leads nowhere."""
+"""Segments of a path that are split, more than the deepest one has; a head has room for 8,000, and
+what is behind these counts as one, which leads nowhere."""
 
 _VM_PREFIX: Final = "vm"
 
