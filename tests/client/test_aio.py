@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 import patience
-from client.scripted import QUICK, Silent, document, losing, message, serving, without_threads
+from client.scripted import (
+    QUICK,
+    Silent,
+    document,
+    losing,
+    message,
+    serving,
+    without_files,
+    without_threads,
+)
 from client.world import EVENT_ID, listed
 from forewarn.client.aio import AsyncClient, AsyncWatch
 from forewarn.client.event import Change, Misuse, RequestRefused, Trouble, Unreachable
@@ -251,6 +260,22 @@ async def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse(server: Si
             await anext(watch)
         watch.close()
         assert await task == []
+
+
+async def test_a_watch_whose_task_was_cancelled_goes_on_once_there_are_files(
+    cloud: Emulator,
+) -> None:
+    async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
+        watch = client.watch()
+        waiting = asyncio.ensure_future(first(watch))
+        await asyncio.sleep(0)
+        await cancelled(waiting)
+        with without_files():
+            waiting = asyncio.ensure_future(first(watch))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        cloud.schedule("Reboot", "web-0")
+        assert (await waiting).appeared
 
 
 async def test_every_call_is_awaited_and_raises_what_the_sync_client_does(cloud: Emulator) -> None:

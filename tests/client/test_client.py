@@ -20,7 +20,16 @@ import pytest
 
 import forewarn
 import patience
-from client.scripted import QUICK, Scripted, Silent, Talk, document, message, serving
+from client.scripted import (
+    QUICK,
+    Scripted,
+    Silent,
+    Talk,
+    document,
+    message,
+    serving,
+    without_files,
+)
 from client.world import EVENT_ID, listed
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse, Trouble, Unreachable
@@ -457,6 +466,17 @@ def test_a_watch_lives_through_a_time_without_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         client.close()
     assert told == ["no-connection", "over"]
+
+
+def test_a_call_without_files_fails_as_one_without_an_answer() -> None:
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        client = Client(server.url, name="web-0", pace=QUICK)
+        with without_files():
+            for call in (lambda: client.approve(EVENT_ID), client.document, client.watch):
+                with pytest.raises(Unreachable, match="files"):
+                    call()
+        assert client.document().events
+        client.close()
 
 
 def test_threads_that_meet_one_refusal_step_down_once() -> None:

@@ -56,12 +56,12 @@ def fed(data: bytes, cuts: list[int]) -> Reply | str | None:
 
 
 def test_a_question_is_written_as_http() -> None:
-    made = transport.HttpExchange(EndpointAddress("::1", 8080, "/vm/web-0"))
+    made = transport.HttpExchange(EndpointAddress("fe80::1%eth0", 8080, "/vm/web-0"))
     sent = made.ask(msgspec.structs.replace(ASK, report="back"))
     assert sent.startswith(
         b"GET /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
     )
-    assert b"\r\nHost: [::1]:8080\r\n" in sent
+    assert b"\r\nHost: [fe80::1]:8080\r\n" in sent
     for header in (b"Metadata: true", b"Forewarn-Agent: back", b"User-Agent: Forewarn/"):
         assert b"\r\n" + header in sent
 

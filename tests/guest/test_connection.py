@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.model import Changes, Enablement, Policy, Refused
 from forewarn.protocol import exchange
 from forewarn.protocol.message import HttpRequest
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, Version
@@ -21,6 +21,7 @@ from forewarn.server.guest.endpoint import Admitted, Counters, PendingApproval
 from forewarn.server.guest.limits import TURNS, Limits, Reason
 from forewarn.server.guest.machines import Registry, Source
 from forewarn.server.process import MAX_LOGGED
+from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, ScopeKind
 from guest import room
 from guest.room import answers, get, statuses
@@ -167,6 +168,21 @@ def test_a_whole_document_takes_the_place_of_the_one_before() -> None:
     other.replace([], ["web", "never-there"])
     with pytest.raises(KeyError):
         other.page("web", NEWEST)
+
+
+def test_a_store_that_is_away_is_logged_once_however_many_scopes_it_keeps_off() -> None:
+    enabling = room.Enabling(Policy(enablement=Enablement.FIRST_REQUEST))
+    with room.opened(enabling=enabling) as (plane, turn), capture_logs() as log:
+        plane.approvals.error = StoreUnavailable("the disk is full")
+        names = [f"m{number}" for number in range(20)]
+        machines = [room.machine(name, f"10.0.1.{number}") for number, name in enumerate(names)]
+        plane.learn(Changes(scopes=tuple(map(room.scope, names)), machines=tuple(machines)))
+        peers = [plane.connect(machine.address) for machine in machines]
+        for peer in peers:
+            peer.send(get())
+        turn()
+        assert [statuses(peer) for peer in peers] == [[200]] * 20
+    assert len(log) == 1
 
 
 def test_a_flood_of_addresses_grows_neither_memory_nor_the_log() -> None:

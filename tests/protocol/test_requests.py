@@ -321,13 +321,6 @@ def test_a_long_target_is_read_as_a_short_one_is_and_not_remembered() -> None:
     assert exchange._remembered.cache_info().maxsize == 1024
 
 
-def test_ten_thousand_parameters_are_read_in_one_pass() -> None:
-    query = b"&".join(b"p%d=1" % number for number in range(10_000))
-    read = exchange.read_target(b"/metadata/scheduledevents?" + query + b"&p9999=1")
-    assert read is not None
-    assert read.doubled == "p9999"
-
-
 @pytest.mark.parametrize(
     "piece", [b'"', b'"\\', b'\\"', b"a=", b"= ", b"\t", b'a="b",', b",", b"a", b'"\\",', b";"]
 )

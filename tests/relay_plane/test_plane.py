@@ -1,6 +1,7 @@
 """Relays are answered over real sockets, at any replica, each about its own host alone."""
 
 import shutil
+import socket
 import ssl
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -159,6 +160,24 @@ def test_a_relay_whose_connection_is_lost_waits_no_more(service: Served) -> None
         eventually(service.waiting_relays, 1)
     eventually(service.waiting_relays, 0)
     assert service.waiting_relays() == 0
+
+
+def test_bodies_that_never_come_keep_no_other_relay_out(tmp_path: Path) -> None:
+    few = settings.RelaySettings(listen="127.0.0.1:0", connections=2)
+    with ExitStack() as lives:
+        wanted = msgspec.structs.replace(with_relays(tmp_path), relay=few)
+        running = lives.enter_context(Served(wanted, InMemoryStore()))
+        token, other = running.token("h0"), running.relay("h1")
+        place = running.relays.removeprefix("http://").split(":")
+        for _ in range(3):
+            peer = lives.enter_context(socket.create_connection((place[0], int(place[1]))))
+            peer.sendall(
+                f"POST {relay_feed.SIGHTINGS_PATH} HTTP/1.1\r\nHost: a\r\n"
+                f"Authorization: Bearer {token}\r\nExpect: 100-continue\r\n"
+                "Content-Length: 9\r\n\r\n".encode()
+            )
+            assert peer.recv(100).startswith(b"HTTP/1.1 100")  # it is read, by its token
+        assert other.ask("GET", relay_feed.HOST_PATH).status == 200
 
 
 # Relays of other machines, by TLS alone.

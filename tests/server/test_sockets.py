@@ -193,6 +193,19 @@ def test_what_does_not_listen_two_of_one_address_and_what_is_no_socket_are_refus
         assert "file" in unusable(nothing)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
+def test_an_abstract_socket_is_at_no_address_of_ours() -> None:
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind("\0forewarn")
+        opened.listen()
+        with (
+            handed_over(opened) as files,
+            contextlib.closing(HandedOver(files)) as given,
+            pytest.raises(SocketUnusable, match="unix:@forewarn"),
+        ):
+            given.missing(["unix:/run/forewarn/operator.sock"])
+
+
 @pytest.mark.parametrize(("only", "is_taken"), [(True, True), (False, False)])
 def test_a_socket_of_every_address_takes_ipv6_alone_as_ours_do(only: bool, is_taken: bool) -> None:
     with socket.socket(socket.AF_INET6) as opened:

@@ -114,7 +114,7 @@ class Poller:
         with self._saying:
             if (word := self._word) != self._said and not self._closed.is_set():
                 self._said = word
-                with contextlib.suppress(ClientError, OSError):  # the next look says it too
+                with contextlib.suppress(ClientError):  # the next look says it too
                     self._client.report(*word)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Poller:
         except RequestRefused as refused:
             taken = False
             LOGGER.warning("approving %s was refused: %s", output.event.event_id, refused)
-        except (ClientError, OSError) as error:  # OSError: the process has no files left
+        except ClientError as error:
             LOGGER.warning("approving %s: %s", output.event.event_id, error)
         finally:
             self._tell(approvals.ApprovalAnswered(output.request, taken))

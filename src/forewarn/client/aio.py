@@ -18,7 +18,7 @@ from forewarn.client.sync import OnTrouble
 from forewarn.client.watch_file import SavePath
 
 NO_THREAD_SECONDS: Final = 1.0
-"""The pause of a watch before the next try where the system gives no thread."""
+"""The pause of a watch before the next try where the system gives no thread, or no file."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -137,21 +137,24 @@ class _AsyncAnswers(AsyncIterator[T]):
         """Return the result of a function that waits for the endpoint, or for the disk."""
         if self._waits:
             raise Misuse("two tasks at once: give each its own watch")
-        if self._interrupted:
-            with contextlib.suppress(Misuse):  # the client is closed, and so is this
-                self._answers._connection = self._answers._connect()
-            self._interrupted = False
         self._waits = True
         try:
             call: _Call[R] | None = None
             while call is None:
                 try:
+                    self._connect_again()
                     self._call = call = _Call(do, self._call)
-                except RuntimeError:  # the system gives no thread for now
+                except (RuntimeError, Unreachable):  # the system gives no thread or file for now
                     await asyncio.sleep(NO_THREAD_SECONDS)
             return await call.result(self._interrupt)
         finally:
             self._waits = False
+
+    def _connect_again(self) -> None:
+        if self._interrupted:
+            with contextlib.suppress(Misuse):  # the client is closed, and so is this
+                self._answers._connection = self._answers._connect()
+            self._interrupted = False
 
     def _interrupt(self) -> None:
         self._interrupted = not self._answers._connection.closing

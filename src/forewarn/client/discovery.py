@@ -65,12 +65,15 @@ class EndpointAddress(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return it as a URL, without the port if it is HTTP's own."""
-        return f"{self.scheme}://{self.authority}{self.prefix}"
+        return f"{self.scheme}://{self._at(self.host.replace('%', '%25'))}{self.prefix}"
 
     @property
     def authority(self) -> str:
-        """The host and its port as in a Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        """The host and its port as in a Host header, without the interface of a link-local one."""
+        return self._at(self.host.partition("%")[0])
+
+    def _at(self, host: str) -> str:
+        host = f"[{host}]" if ":" in host else host
         return host if self.port == PORT else f"{host}:{self.port}"
 
 
@@ -113,7 +116,7 @@ def parse(address: str) -> EndpointAddress:
         raise _bad(address, "the protocol is plain HTTP")
     try:
         parts = urllib.parse.urlsplit("//" + (rest if separator else address))
-        host, port = parts.hostname or "", parts.port
+        host, port = re.sub("%25(?=.)", "%", parts.hostname or ""), parts.port  # RFC 6874 section 2
         bracketed = parts.netloc.startswith("[")
         if bracketed or re.fullmatch(r"[0-9.]+", host):
             ipaddress.ip_address(host)

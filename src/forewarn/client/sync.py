@@ -171,6 +171,7 @@ class Client:
         Raises:
             Misuse: `types` or the content of the file is invalid, the file cannot be used (a full
                 or read-only disk is a trouble instead), or the client is closed.
+            Unreachable: The process has no file left for a connection.
         """
         watcher, file = self._watcher(since, types, mine=mine)
         self._session.compare_name()
@@ -191,6 +192,7 @@ class Client:
 
         Raises:
             Misuse: The client is closed.
+            Unreachable: The process has no file left for a connection.
         """
         watcher = Watcher(self._session, None, None, transport.clock_reading(), known)
         self._session.compare_name()
@@ -228,7 +230,10 @@ class Client:
         return watcher, file
 
     def _connection(self) -> "SocketConnection":
-        connection = SocketConnection(self._session)
+        try:
+            connection = SocketConnection(self._session)
+        except OSError as error:  # the process has no files left
+            raise transport.no_connection(self._session.endpoint, error).failure.error() from error
         with self._guard:
             self._connections.add(connection)
             if not self._closed:

@@ -186,7 +186,8 @@ def _member(content: dict[str, Any], name: str) -> object:
     """Return a value by its exact name, else by one in another ASCII case, else UNSET."""
     if name in content:
         return content[name]
-    spelled = [given for given in content if ascii_lower(given) == ascii_lower(name)]
+    alike = (given for given in content if len(given) == len(name))  # a body has room for 9,000
+    spelled = [given for given in alike if ascii_lower(given) == ascii_lower(name)]
     if len(spelled) > 1:
         raise Malformed(f"names '{name}' twice in one object")
     return content[spelled[0]] if spelled else UNSET

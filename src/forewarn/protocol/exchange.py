@@ -83,6 +83,10 @@ MAX_REMEMBERED_TARGETS: Final = 1024
 MAX_REMEMBERED_TARGET_BYTES: Final = 256
 """Longer targets are not kept, so that strangers cannot fill the memory with them."""
 
+MAX_STEPS: Final = 16
+"""Segments of a path that are split, more than the deepest one has; a head has room for 8,000, and
+what is behind these counts as one, which leads nowhere."""
+
 _VM_PREFIX: Final = "vm"
 
 
@@ -107,7 +111,7 @@ def _read_target(target: bytes) -> Target | None:
     if steps and ascii_lower(steps[0]) != "metadata":
         return None
     parameters, doubled = _parameters(query)
-    api_version = parameters.get("api-version")
+    api_version = parameters.get(b"api-version")
     below: tuple[str, ...] = ()
     match [ascii_lower(step) for step in steps[1:]]:
         case ["scheduledevents"]:
@@ -130,9 +134,9 @@ def _read_target(target: bytes) -> Target | None:
         resource=resource,
         below=below,
         machine=machine,
-        api_version=api_version,
-        format=parameters.get("format"),
-        doubled=doubled,
+        api_version=_text(api_version),
+        format=_text(parameters.get(b"format")),
+        doubled=_text(doubled),
     )
 
 
@@ -148,27 +152,38 @@ def _without_authority(path: bytes) -> bytes:
 
 
 def _steps(path: bytes) -> tuple[str, ...]:
-    return tuple(_decoded(step) for step in path.removesuffix(b"/").split(b"/")[1:])
+    return tuple(_decoded(step) for step in path.removesuffix(b"/").split(b"/", MAX_STEPS)[1:])
 
 
-def _parameters(query: bytes) -> tuple[dict[str, str], str | None]:
-    """Return the first value of each parameter, and the first parameter that is given twice."""
-    parameters: dict[str, str] = {}
+def _parameters(query: bytes) -> tuple[dict[bytes, bytes], bytes | None]:
+    """Return the first value of each parameter, and the first parameter that is given twice.
+
+    A head has room for 8,000, so nothing is made of a value that nobody asks for.
+    """
+    parameters: dict[bytes, bytes] = {}
     doubled = None
-    for piece in query.split(b"&"):
+    for piece in query.replace(b"+", b" ").split(b"&"):
         if piece:
-            raw_name, _, raw_value = piece.replace(b"+", b" ").partition(b"=")
-            name = ascii_lower(_decoded(raw_name))  # in any case [O]
+            raw_name, _, value = piece.partition(b"=")
+            name = _unquoted(raw_name).lower()  # in any case [O]
             if name not in parameters:
-                parameters[name] = _decoded(raw_value)
+                parameters[name] = value
             elif doubled is None:
                 doubled = name
     return parameters, doubled
 
 
+def _unquoted(value: bytes) -> bytes:
+    return unquote_to_bytes(value) if b"%" in value else value
+
+
 def _decoded(value: bytes) -> str:
     """Percent-decode a value; invalid UTF-8 becomes a character that matches nothing."""
-    return (unquote_to_bytes(value) if b"%" in value else value).decode("utf-8", "replace")
+    return _unquoted(value).decode("utf-8", "replace")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else _decoded(value)
 
 
 INSTANCE_ID: Final = b"x-instance-id"
@@ -612,8 +627,9 @@ def instance_reply(wanted: GetInstance, tree: Tree) -> Reply:
 VERSIONS_REPLY: Final = Reply(200, codec.encode_versions(instance.INSTANCE_VERSIONS), (_JSON,))
 """The answer to /metadata/versions: the instance service's versions [O]."""
 
-APPROVED: Final = Reply(200)
-"""The answer to a stored approval: an empty body, since clients parse any other as JSON."""
+APPROVED: Final = Reply(200, b"", (_TEXT,))
+"""The answer to a stored approval: an empty body, since clients parse any other as JSON. It has a
+type, without which OpenStack's metadata agent answers 500 to the guest."""
 
 
 def start_requests(body: bytes) -> tuple[str, ...] | Reply:

@@ -64,8 +64,6 @@ MAX_HOST_BYTES: Final = 64 * 1024 * 1024
 MAX_ETAG: Final = 200
 """Characters of an ETag: the service's own have under 130."""
 
-MAX_STATE_BYTES: Final = 1024
-
 RelayText = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
 """A relay's text: without the character that no store accepts. One such text would keep the reports
 of all relays from being saved."""

@@ -221,8 +221,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     the certificate."""
     connections: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     """Connections of relays at once; each host has one that waits, and for a moment another one. A
-    further connection replaces the oldest that has shown no token; if there is none, it is answered
-    503."""
+    further connection replaces the oldest that has shown no token, or not its whole body; if there
+    is none, it is answered 503."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address, and to send tokens over a network that others may read."""

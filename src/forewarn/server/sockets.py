@@ -129,7 +129,8 @@ def unix_address(path: Path) -> str:
 def _address_of(given: socket.socket) -> str:
     name = given.getsockname()
     if given.family == getattr(socket, "AF_UNIX", None):
-        address = unix_address(Path(os.fsdecode(name)))
+        path = os.fsdecode(name)  # of an abstract one it begins with a NUL, as no file's does
+        address = f"unix:@{path[1:]}" if path[:1] == "\0" else unix_address(Path(path))
     elif given.family in {socket.AF_INET, socket.AF_INET6}:
         address = tcp_address(host_of(name), name[1])
     else:

@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         shared.on_turn(now)
         if data:
             is_over = self.account.must_wait(now)
-            if is_over:
+            if is_over and self.account.is_greedy(now):  # else it is the others' doing
                 shared.turn_away(self, Reason.LOOP_SHARE)
             if is_over or shared.fair_queue.is_crowded:
                 self._unread = data
@@ -535,7 +535,8 @@ class Connection(asyncio.Protocol):
         A client that has gone looks like one that only sends no more, and still wants its answer:
         both have sent a FIN. One that had more to send looks alive: its system sends that first. So
         either is sent an interim answer, which the system of one that has gone answers by a reset;
-        the latter only where a large body is saved by it.
+        the latter only where a large body is saved by it. Nobody else gets one unasked: Node's
+        fetch fails by it, and nginx takes it for the answer.
         """
         request = self._pending
         assert isinstance(request, PendingApproval)
@@ -544,8 +545,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         may_probe = not self._is_probed and not self._reader.head.is_http_1_0
-        is_large = len(request.body) >= LARGE_APPROVAL_BYTES
-        if may_probe and (is_large or state == sockets.TCP_CLOSE_WAIT):
+        is_hidden = bool(self._unread) and len(request.body) >= LARGE_APPROVAL_BYTES
+        if may_probe and (is_hidden or state == sockets.TCP_CLOSE_WAIT):
             self._is_probed = True
             self._transport.write(CONTINUE)
             self._shared.loop.call_later(PROBE_SECONDS, self._submit_later, request)
@@ -709,7 +710,7 @@ class Connection(asyncio.Protocol):
         now = self._shared.monotonic()
         self.account.charge(length * BYTE_SECONDS, now)
         is_too_much = self._discarded > self._shared.limits.linger_bytes
-        if is_too_much or self.account.must_wait(now):
+        if is_too_much or self.account.is_greedy(now):
             self._transport.abort()
 
     def expire(self) -> None:

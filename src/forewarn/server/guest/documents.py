@@ -25,6 +25,7 @@ from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Operation, Policy, Scope
 from forewarn.protocol import codec, versions
 from forewarn.protocol.versions import Version
+from forewarn.server.process import LimitLog
 from forewarn.server.relay_feed import PublishedEvent, ScopeDocument
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus, ScopeKind
@@ -79,7 +80,7 @@ class DocumentCache:
     def learn(self, changes: Changes) -> None:
         """Follow changes, all of them before the next request."""
         for scope in changes.scopes:
-            key = _key(scope)
+            key = scope.key
             self._scopes[key] = scope
             if key in self._live:
                 self._live[key].rendered.clear()
@@ -94,7 +95,7 @@ class DocumentCache:
     ) -> None:
         """Take whole documents in place of those that their scopes had."""
         for whole in documents:
-            key = _key(whole.scope)
+            key = whole.scope.key
             self._scopes[key] = whole.scope
             events = {one.event.event_id: one for one in whole.events}
             if events:
@@ -151,12 +152,6 @@ class DocumentCache:
             body = codec.encode_document(versions.EventsDocument(incarnation=incarnation), version)
             page = self._empty[incarnation, version.name] = RenderedDocument(incarnation, body)
         return page
-
-
-# Its key, and where the name is its own key, that very object: there are many.
-def _key(scope: Scope) -> str:
-    key = scope.key
-    return scope.name if key == scope.name else key
 
 
 # By publication, then by EventId (protocol.md section 4): the same at each replica.
@@ -220,6 +215,7 @@ class Enabler:
     _turning_on: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
     _saving: asyncio.Task[None] | None = None
+    _told: LimitLog = field(default_factory=LimitLog)
 
     def note(self, key: str) -> "asyncio.Task[None] | None":
         """Note that a machine of this scope asks; return None if the scope is on.
@@ -256,7 +252,8 @@ class Enabler:
             async with asyncio.timeout(TURN_ON_SECONDS):
                 await asyncio.shield(asyncio.wrap_future(saved, loop=self.loop))
         except (StoreError, TimeoutError) as error:
-            _log.warning("could not turn a scope on; its guests ask again", why=repr(error))
+            event = "could not turn a scope on; its guests ask again"
+            self._told.warn(event, event, self.loop.time(), why=repr(error))
             return
         except Exception:  # noqa: BLE001 - the guest is answered all the same
             _log.exception("could not turn a scope on; its guests ask again")

@@ -83,9 +83,9 @@ RESOURCES: Final = (*_RESOURCES.values(), "approvals", OTHER)
 """The results of `resource_of`: a closed list, for metrics."""
 
 
-def resource_of(method: bytes, path: bytes) -> str:
+def resource_of(method: bytes, target: bytes) -> str:
     """Return the label of an answer in metrics, from the request."""
-    asked = exchange.read_target(path)
+    asked = exchange.read_target(target.partition(b"?")[0])
     if asked is None:
         return OTHER
     if asked.resource is Resource.EVENTS and method == b"POST":

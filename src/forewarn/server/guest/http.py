@@ -130,7 +130,8 @@ class Head:
                 case b"host":
                     hosts += 1
                 case b"content-length":
-                    self.length = int(value)
+                    # Its value is limited, not its digits: Python takes 4,300 of them.
+                    self.length = int(value.lstrip(b" \t0") or b"0")
                 case b"transfer-encoding":
                     codings.append(value.strip().lower())
                 case b"expect":

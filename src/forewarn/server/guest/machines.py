@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Machine, Profile, Scope, Sighting
 from forewarn.protocol import exchange, instance
 from forewarn.protocol.codec import AgentReport
 from forewarn.protocol.exchange import CallerHint, Claim
+from forewarn.protocol.message import ascii_lower
 from forewarn.server.guest.limits import Bucket, Reason
 from forewarn.vocabulary import Priority, ScopeKind
 
@@ -130,9 +130,7 @@ class Registry:
         names: dict[str, str] = {}
         profiles: dict[Profile, Profile] = {}
         for machine in machines:
-            key = model.key(machine.name)
-            if key == machine.name:
-                key = machine.name
+            key = machine.key
             before = self.machines.get(key)
             if before is not None:
                 self._forget_ways_to(before)
@@ -180,17 +178,18 @@ class Registry:
 
         The request's own hint, a proxy's claim or a `/vm/NAME` prefix, counts alone where it is.
         """
+        # Not by `model.key`: Python 3.12 keeps for ever what that interns.
         if isinstance(told, Claim):
             return self._of_claim(source, told)
         if told is not None:
-            return self.machines.get(model.key(told)) or Reason.UNKNOWN_NAME
+            return self.machines.get(ascii_lower(told)) or Reason.UNKNOWN_NAME
         return self.at(source) or Reason.UNKNOWN_ADDRESS
 
     def _of_claim(self, source: Source, claim: Claim) -> Machine | Reason:
         secrets = source.proxies.secrets if source.proxies is not None else ()
         if not exchange.is_signed(claim, secrets):
             return Reason.WRONG_SIGNATURE
-        key = model.key(claim.id.decode("utf-8", "replace"))
+        key = ascii_lower(claim.id.decode("utf-8", "replace"))
         return self._by_vm_id.get(key) or self.machines.get(key) or Reason.UNKNOWN_INSTANCE
 
     def at(self, source: Source) -> Machine | None:

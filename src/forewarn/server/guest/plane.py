@@ -26,7 +26,7 @@ from forewarn.server.guest.endpoint import (
     Polls,
 )
 from forewarn.server.guest.http import AnswerWriter
-from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
+from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.machines import Proxies, Registry, Source
 from forewarn.server.relay_feed import GuestRules, ScopeDocument
@@ -71,7 +71,7 @@ class GuestPlane:
         self._registry = Registry(proxied=any(self._proxies))
         self._documents = DocumentCache()
         self._loop = asyncio.get_running_loop()
-        limiter = Limiter(Rate())
+        limiter = Limiter(UNLIMITED)
         self._endpoint = GuestEndpoint(
             self._registry,
             self._documents,

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Send
 
@@ -24,7 +26,7 @@ from forewarn.maintenance.model import Refused, Sighting
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, secret_files, sockets
 from forewarn.server.guest.endpoint import GuestBackend
-from forewarn.server.operator import auth, connections
+from forewarn.server.operator import auth, connections, table
 from forewarn.server.operator.routing import Backend
 from forewarn.server.relay.hub import RelayHub, tag_of
 from forewarn.server.relay_feed import Unreadable
@@ -105,14 +107,16 @@ class RelayApplication:
     async def _answer(self, scope: Message, receive: Receive) -> Response:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         token = self._token_of(headers)
-        scope[auth.ADMITTED] = True
         method, path = scope["method"], scope["path"]
         if method == "GET" and path == relay_feed.HOST_PATH:
+            scope[auth.ADMITTED] = True
             return await self._document(token, scope, headers)
         answer = self._posts.get(path)
         if method != "POST" or answer is None:
             raise _RelayRefused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
-        return await answer(token.host, await _body(receive))
+        body = await _body(Request(scope, receive))
+        scope[auth.ADMITTED] = True  # only now: one host's unsent bodies keep no other's relay out
+        return await answer(token.host, body)
 
     def _token_of(self, headers: dict[bytes, bytes]) -> Token:
         kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
@@ -229,18 +233,14 @@ def _asked_at(now: datetime, age_seconds: float) -> datetime:
     return (now - timedelta(seconds=age_seconds)).replace(microsecond=0)
 
 
-async def _body(receive: Receive) -> bytes:
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _RelayRefused(400, ErrorCode.INVALID, "the connection ended within the body")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY:
-            raise _RelayRefused(413, ErrorCode.LIMIT, f"the body has more than {MAX_BODY} bytes")
-        if not message.get("more_body", False):
-            return b"".join(parts)
+async def _body(request: Request) -> bytes:
+    try:
+        return await table.read_body(request, MAX_BODY)
+    except ClientDisconnect:
+        message = "the connection ended within the body"
+        raise _RelayRefused(400, ErrorCode.INVALID, message) from None
+    except HTTPException as refused:
+        raise _RelayRefused(refused.status_code, ErrorCode.LIMIT, refused.detail) from None
 
 
 def _read(decode: Callable[[bytes], T], body: bytes) -> T:
