@@ -5,6 +5,8 @@ import os
 import re
 import resource
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from structlog.testing import capture_logs
 import patience
 from client.scripted import without_threads
 from connectors.workshop import Workshop, play, task, tell, told
+from forewarn.connectors import runner
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings, CommandUnusable
 from forewarn.connectors.port import Outcome
 
@@ -32,6 +35,7 @@ async def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> N
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert peak
     assert int(peak[1]) < 32 * 1024
+    assert "Threads:\t1\n" in status  # another may not be had, and the program would run on alone
     await tell(go)
     outcome = await performing
     assert isinstance(outcome, Outcome)
@@ -78,6 +82,19 @@ async def test_an_end_that_cannot_be_looked_at_for_want_of_a_thread_is_no_failur
         assert not performing.done()
     os.close(writing)
     assert await performing == GO_ON
+
+
+def test_a_program_for_which_the_system_gives_no_more_files_has_not_begun(shop: Workshop) -> None:
+    folder = shop.run_folder()
+    folder.mkdir(parents=True)
+    (folder / "task.json").touch()
+    run = (runner.__file__, "0", str(folder), "60", "10", shop.program("echo ran >> log"))
+    limited = ("/bin/sh", "-c", 'ulimit -n 8; exec "$@"', "sh", sys.executable, "-I", "-S", *run)
+    subprocess.run(limited, check=True)
+    outcome = play(shop.connector("true").check(task(attempt=2)))
+    assert isinstance(outcome, Outcome)
+    assert not outcome.succeeded
+    assert shop.lines("log") == []
 
 
 def test_the_state_folder_is_its_owners_alone(shop: Workshop) -> None:

@@ -590,8 +590,12 @@ class CommandConnector(Connector):
         if found.succeeded and not said.done:
             return RunTrace.NOTHING
         if found.succeeded and not complaint:
-            await asyncio.to_thread(self._runs.adopt, task, subject, lost, check)
-            return found
+            try:  # a result that is not kept would not keep `perform` from another run
+                await asyncio.to_thread(self._runs.adopt, task, subject, lost, check)
+            except (OSError, RuntimeError) as error:
+                complaint = f"its result cannot be kept: {error}"
+            else:
+                return found
         _log.warning(
             "the check command cannot tell",
             why=complaint or spoken(found, limits),
