@@ -207,7 +207,7 @@ class Decider:
         self._failed: dict[tuple[str, bool], float] = {}
         """When an action, or its undo, failed that is to be tried again, by its effect's key."""
         self._done_at: dict[str, float] = {}
-        """When each effect was done, or first met by this process."""
+        """When this process did each effect; an earlier one did it too long ago."""
         self._deadlines: dict[str, float] = {}
         self._unidentified: dict[str, float] = {}
         self._waits: dict[str, float] = {}
@@ -332,7 +332,7 @@ class Decider:
             and (effect := self.state.effects.get(case.effect(index)))  # else a boot has undone it
             and effect.action.settings.looks_again
             and effect.action.settings.repeatable
-            and now - self._done_at.setdefault(effect.key, now) > LOOK_AGAIN_SECONDS
+            and now - self._done_at.get(effect.key, -math.inf) > LOOK_AGAIN_SECONDS
         ]
 
     def _is_over(self, case: Case) -> bool:
