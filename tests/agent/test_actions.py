@@ -132,6 +132,13 @@ class Story:
         name, _, word = told.partition(" ")
         self.units.put(name, word.strip('"'))
 
+    def looks_again(self, _: str) -> None:
+        patience.until(lambda: self.begun.outcome or len(self.units.asked) > 1)
+        assert self.begun.outcome == ""
+
+    def ends(self, told: str) -> None:
+        assert self.begun.end().startswith(told)
+
     def break_unit(self, name: str) -> None:
         self.units.break_(name)
 

@@ -70,9 +70,6 @@ class Balanced(Story):
     def goes_on(self, _: str) -> None:
         assert self.begun.outcome == ""
 
-    def ends(self, told: str) -> None:
-        assert self.begun.end().startswith(told)
-
 
 def of(folder: Path, server: str = "one") -> Done:
     """Return the action that drains a server."""

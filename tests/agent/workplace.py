@@ -59,7 +59,9 @@ class Units:
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
     def put(self, unit: str, word: str) -> None:
-        (self._units / unit).write_text(word)
+        written = self._units / f".{unit}"
+        written.write_text(word)
+        written.rename(self._units / unit)  # systemctl may read it at any time
 
     def word(self, unit: str) -> str:
         return (self._units / unit).read_text()
@@ -69,7 +71,8 @@ class Units:
 
     @property
     def asked(self) -> list[str]:
-        return (self._units / "asked").read_text().splitlines()
+        asked = self._units / "asked"
+        return asked.read_text().splitlines() if asked.exists() else []
 
 
 class Done:
