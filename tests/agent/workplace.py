@@ -36,9 +36,11 @@ path = units / unit
 found = path.is_file()
 if verb == "show":
     word, _, pid = (path.read_text() if found else "inactive").partition(" ")
+    word, _, job = word.partition("+")
     print("LoadState=" + ("loaded" if found else "not-found"))
     print("ActiveState=" + word)
     print("MainPID=" + (pid or "0"))
+    print("Job=" + job)
 elif path.with_suffix(".broken").exists():
     sys.exit("Job for " + unit + " failed.")
 else:

@@ -178,11 +178,12 @@ class ServiceAction(Action[ServiceSettings]):
     def prepare(self) -> str:
         unit, start = self.settings.unit, bool(self.settings.start)
         # Stopped by an earlier run, whose systemctl was killed, or to be started again.
-        while (state := _unit(unit, self.run)["ActiveState"]) == STOPPING:
+        while (known := _unit(unit, self.run))["ActiveState"] == STOPPING:
             self.run.wait(LOOK_SECONDS)
-        ran = state in RUNNING
+        starts = known["ActiveState"] == STARTING or bool(known.get("Job"))  # as after a boot
+        ran = starts or known["ActiveState"] in RUNNING
         self.run.note({"ran": ran})
-        if ran is start and state != STARTING:
+        if ran is start and not starts:
             return f"{unit} {'runs' if ran else 'does not run'} already"
         return self._systemctl("start" if start else "stop")
 
@@ -253,7 +254,7 @@ class SignalAction(Action[SignalSettings]):
 
 def _unit(unit: str, run: ActionRun) -> dict[str, str]:
     status, said = execute(
-        [SYSTEMCTL, "show", "--property=LoadState,ActiveState,MainPID", "--", unit], run
+        [SYSTEMCTL, "show", "--property=LoadState,ActiveState,MainPID,Job", "--", unit], run
     )
     known = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     if status or "ActiveState" not in known:
