@@ -74,6 +74,7 @@ def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
         os.set_blocking(ended_end, False)
         _signal.set_wakeup_fd(ended_end)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGCHLD,))  # as inherited, perhaps
         pid = os.fork()
     except OSError as error:  # the system gives no more files or processes
         for descriptor in opened:
