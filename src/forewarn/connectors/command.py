@@ -233,9 +233,7 @@ class TaskRuns:
     def trouble(self, run: TaskRun) -> str:
         """Return the last line of a runner's error messages."""
         with contextlib.suppress(OSError):
-            text = (run.folder / "trouble").read_bytes()[-MAX_TROUBLE:]
-            lines = text.decode("utf-8", "replace").strip().splitlines()
-            return lines[-1] if lines else ""
+            return last_line((run.folder / "trouble").read_bytes()[-MAX_TROUBLE:])
         return ""
 
     def forget(self, task: RunOwner) -> None:
@@ -297,6 +295,12 @@ class TaskRuns:
             os.mkfifo(folder / "alive", 0o600)
             alive = os.open(folder / "alive", os.O_RDWR | os.O_NONBLOCK)
         return TaskRun(task.attempt, again, subject, folder), alive
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line of what a program wrote."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def spoken(ended: RunResult, limits: RunLimits) -> str:
