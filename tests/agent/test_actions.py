@@ -415,7 +415,11 @@ def test_a_post_that_is_cut_while_it_waits_for_its_answer_is_final(site: Keeping
 
 
 @pytest.mark.skipif(not http.installed(), reason="apprise is not installed")
-def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Keeping, tmp_path: Path) -> None:
+def test_people_are_told_by_apprise_in_a_process_of_its_own(
+    site: Keeping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "apprise.py").write_text("raise SystemExit('of whoever may write here')")
+    monkeypatch.chdir(tmp_path)
     urls = tmp_path / "urls"
     urls.write_text(f"# ours\njson://127.0.0.1:{site.port}/hook\n")
     told = {"urls_file": str(urls), "body": "$event_type, $description"}
