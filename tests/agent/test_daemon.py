@@ -5,7 +5,6 @@ import errno
 import math
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -23,7 +22,16 @@ import patience
 import web
 from agent import workplace
 from agent.bench import Bench, begin, command, event, rule
-from client.scripted import Asked, Scripted, Talk, document, message, serving, without_threads
+from client.scripted import (
+    Asked,
+    Scripted,
+    Talk,
+    document,
+    message,
+    serving,
+    without_files,
+    without_threads,
+)
 from client.world import EVENT_ID, listed
 from forewarn import clock
 from forewarn.agent import approvals, decider
@@ -262,25 +270,22 @@ def test_a_machine_whose_name_nobody_tells_is_a_trouble_until_somebody_does() ->
 
 def test_a_watch_that_gets_no_file_to_begin_again_is_tried_again() -> None:
     """Otherwise the agent would see nothing any more, and the watchdog would find it well."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    told, has_failed = Told(), threading.Event()
+    files, told, has_failed = contextlib.ExitStack(), Told(), threading.Event()
 
     def tell(cause: decider.Input) -> None:
         if not has_failed.is_set():
             has_failed.set()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            files.enter_context(without_files())
             message = "a fault of our own"
             raise ValueError(message)
         told(cause)
 
     with serving(lambda _asked, _number: message(200, document())) as server:
         poller = Poller(server.url, "web-0", tell)
-        poller.start()
-        try:
+        with files:
+            poller.start()
             patience.until(lambda: os.strerror(errno.EMFILE) in poller.trouble)
             assert not poller.is_answered
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert isinstance(told.first(), decider.DocumentSeen)
         patience.until(lambda: not poller.trouble)
         poller.close()

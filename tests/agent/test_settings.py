@@ -2,7 +2,6 @@
 
 import operator
 import re
-import resource
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import reference
 import stories
 from agent import bench
 from agent.bench import event, rule
+from client.scripted import without_files
 from forewarn.agent import __main__ as program
 from forewarn.agent import rules, settings
 from forewarn.agent.actions.action import ActionRun
@@ -69,13 +69,8 @@ def test_the_example_is_read_as_it_stands(tmp_path: Path) -> None:
 
 def test_drop_ins_that_cannot_be_read_are_refused_and_not_passed_over(tmp_path: Path) -> None:
     load(tmp_path, EXAMPLE, EXAMPLE)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-    try:
-        with pytest.raises(SettingsError, match=r"agent\.d"):
-            settings.load(tmp_path / "agent.toml", {"STATE_DIRECTORY": str(tmp_path)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with without_files(), pytest.raises(SettingsError, match=r"agent\.d"):
+        settings.load(tmp_path / "agent.toml", {"STATE_DIRECTORY": str(tmp_path)})
 
 
 class Files:

@@ -36,9 +36,11 @@ path = units / unit
 found = path.is_file()
 if verb == "show":
     word, _, pid = (path.read_text() if found else "inactive").partition(" ")
+    word, _, job = word.partition("+")
     print("LoadState=" + ("loaded" if found else "not-found"))
     print("ActiveState=" + word)
     print("MainPID=" + (pid or "0"))
+    print("Job=" + job)
 elif path.with_suffix(".broken").exists():
     sys.exit("Job for " + unit + " failed.")
 else:
@@ -59,7 +61,9 @@ class Units:
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
     def put(self, unit: str, word: str) -> None:
-        (self._units / unit).write_text(word)
+        written = self._units / f".{unit}"
+        written.write_text(word)
+        written.rename(self._units / unit)  # systemctl may read it at any time
 
     def word(self, unit: str) -> str:
         return (self._units / unit).read_text()
@@ -69,7 +73,8 @@ class Units:
 
     @property
     def asked(self) -> list[str]:
-        return (self._units / "asked").read_text().splitlines()
+        asked = self._units / "asked"
+        return asked.read_text().splitlines() if asked.exists() else []
 
 
 class Done:

@@ -20,7 +20,7 @@ from forewarn.control import outbox, tombstones
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import Writer
-from forewarn.maintenance.model import Changes, HoldKind
+from forewarn.maintenance.model import Changes, HoldKind, HostState
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.world import World
 from forewarn.store import postgresql, sqlite
@@ -116,6 +116,14 @@ class Databases(Exchanges):
             found = reading.open_maintenances()[int(number)]
         assert found.units
         assert found.announced == self.announced + int(later)
+        assert found.state == ("halted" if int(later) else "running")
+
+    def drained(self, host: str, state: str) -> None:
+        """Have a host that is drained, or find it in a state."""
+        with contextlib.closing(sqlite.open_store(self.path)) as store, store.write() as saving:
+            if host not in saving.drains():
+                saving.save(Changes(drains=(drain(host, state=HostState(state)),)))
+            assert saving.drains()[host].state == state
 
     def incarnation(self, scope: str, number: str) -> None:
         """Have a scope at this incarnation, or one that is `gone`."""

@@ -255,6 +255,18 @@ def losing() -> Iterator[tuple[str, int]]:
 
 
 @contextlib.contextmanager
+def without_files() -> Iterator[None]:
+    """Let this process open nothing."""
+    resource = pytest.importorskip("resource")  # Windows has none
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
 def without_threads() -> Iterator[None]:
     """Let no thread begin: each asks for more memory than there is."""
     before = threading.stack_size(1 << 46)

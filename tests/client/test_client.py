@@ -448,22 +448,18 @@ def test_a_closed_client_makes_no_watch() -> None:
 
 
 def test_a_watch_lives_through_a_time_without_files() -> None:
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with serving(lambda *_: message(200, document(listed()))) as server:
+    files = contextlib.ExitStack()
+    with files, serving(lambda *_: message(200, document(listed()))) as server:
         client = Client(server.url, name="web-0", pace=QUICK)
         told: list[str] = []
 
         def tell(trouble: Trouble) -> None:
             told.append(trouble.reason)
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)  # the time is over
+            files.close()  # the time is over
 
         watch = client.watch(on_trouble=tell)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-            assert next(watch).appeared
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        files.enter_context(without_files())
+        assert next(watch).appeared
         client.close()
     assert told == ["no-connection", "over"]
 

@@ -3,17 +3,21 @@
 import asyncio
 import os
 import re
-import resource
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 import patience
-from client.scripted import without_threads
+from client.scripted import without_files, without_threads
 from connectors.workshop import Workshop, play, task, tell, told
+from forewarn.connectors import runner
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings, CommandUnusable
 from forewarn.connectors.port import Outcome
 
@@ -32,6 +36,7 @@ async def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> N
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert peak
     assert int(peak[1]) < 32 * 1024
+    assert "Threads:\t1\n" in status  # another may not be had, and the program would run on alone
     await tell(go)
     outcome = await performing
     assert isinstance(outcome, Outcome)
@@ -40,30 +45,9 @@ async def test_a_flood_is_read_to_its_end_in_bounded_memory(shop: Workshop) -> N
     assert len(outcome.message) <= 1500
 
 
-async def test_an_end_that_cannot_be_looked_at_for_want_of_files_is_no_failure(
-    shop: Workshop,
-) -> None:
-    begun, go = shop.pipe("begun"), shop.pipe("go")
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    performing = asyncio.create_task(
-        shop.connector(f"echo > {begun}; read _ < {go}").perform(task())
-    )
-    await told(begun)
-    writing = os.open(go, os.O_RDWR)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-    try:
-        with capture_logs() as logs:
-            os.write(writing, b"go\n")
-            await patience.reached(lambda: logs or performing.done())
-        assert not performing.done()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        os.close(writing)
-    assert await performing == GO_ON
-
-
-async def test_an_end_that_cannot_be_looked_at_for_want_of_a_thread_is_no_failure(
-    shop: Workshop,
+@pytest.mark.parametrize("without", [without_files, without_threads])
+async def test_an_end_that_cannot_be_looked_at_is_no_failure(
+    shop: Workshop, without: Callable[[], AbstractContextManager[None]]
 ) -> None:
     begun, go = shop.pipe("begun"), shop.pipe("go")
     performing = asyncio.create_task(
@@ -72,12 +56,25 @@ async def test_an_end_that_cannot_be_looked_at_for_want_of_a_thread_is_no_failur
     await told(begun)
     writing = os.open(go, os.O_RDWR)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
-    with without_threads(), capture_logs() as logs:
+    with without(), capture_logs() as logs:
         os.write(writing, b"go\n")
         await patience.reached(lambda: logs or performing.done())
         assert not performing.done()
     os.close(writing)
     assert await performing == GO_ON
+
+
+def test_a_program_for_which_the_system_gives_no_more_files_has_not_begun(shop: Workshop) -> None:
+    folder = shop.run_folder()
+    folder.mkdir(parents=True)
+    (folder / "task.json").touch()
+    run = (runner.__file__, "0", str(folder), "60", "10", shop.program("echo ran >> log"))
+    limited = ("/bin/sh", "-c", 'ulimit -n 8; exec "$@"', "sh", sys.executable, "-I", "-S", *run)
+    subprocess.run(limited, check=True)
+    outcome = play(shop.connector("true").check(task(attempt=2)))
+    assert isinstance(outcome, Outcome)
+    assert not outcome.succeeded
+    assert shop.lines("log") == []
 
 
 def test_the_state_folder_is_its_owners_alone(shop: Workshop) -> None:

@@ -175,11 +175,20 @@ class Story:
         os.killpg(self.served.pid, signal.Signals[f"SIG{by}"])
         self.served.wait()
 
-    def disk(self, state: str) -> None:
-        """Limit the size of the runner's files as a full disk does, with EFBIG for ENOSPC."""
-        _, hard = resource.prlimit(self.shop.runner(), resource.RLIMIT_FSIZE)
-        soft = 0 if state == "full" else hard
-        resource.prlimit(self.shop.runner(), resource.RLIMIT_FSIZE, (soft, hard))
+    def runner_lacks(self, *what: str) -> None:
+        """Give the runner no `room`, as a full disk does, with EFBIG for ENOSPC; or no `files`."""
+        for name, limit in {"room": resource.RLIMIT_FSIZE, "files": resource.RLIMIT_NOFILE}.items():
+            _, hard = resource.prlimit(self.shop.runner(), limit)
+            few = {"room": 0, "files": 3}[name]  # to poll three it must be allowed three
+            resource.prlimit(self.shop.runner(), limit, (few if name in what else hard, hard))
+
+    def runner_waits(self) -> None:
+        """Wait until the runner has reaped the program, and sleeps."""
+        runner = Path(f"/proc/{self.shop.runner()}")
+        children = runner / "task" / runner.name / "children"
+        patience.until(
+            lambda: not children.read_text() and "sleeping" in (runner / "status").read_text()
+        )
 
     def exists(self, name: str) -> None:
         """Wait for a file of the run."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from client.scripted import without_files
 from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server.guest.endpoint import SLICE
 from forewarn.server.guest.limits import Limits
@@ -85,13 +86,9 @@ def test_accepts_go_on_once_there_are_file_descriptors_again() -> None:
         loop.set_exception_handler(lambda _, context: said.append(context["message"]))
         async with serving() as served:
             reader, writer = await served.connect()
-            before = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-            try:
+            with without_files():
                 writer.write(CLOSING)
                 await reached(lambda: bool(said))
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, before)
             loop.ahead += PAUSE_SECONDS  # type: ignore[attr-defined]
             await reader.read()
             writer.close()

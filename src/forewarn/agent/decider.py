@@ -65,7 +65,7 @@ class ActionFinished(msgspec.Struct, frozen=True):
 class Reloaded(msgspec.Struct, frozen=True):
     """An operator has reloaded the agent: held and stuck work is tried again.
 
-    A held event is prepared for by the rule that took it, as that is now.
+    A held event is prepared for by the rule that took it, as that is now, if it is still there.
     """
 
     rules: tuple[Rule, ...] | None
@@ -207,7 +207,7 @@ class Decider:
         self._failed: dict[tuple[str, bool], float] = {}
         """When an action, or its undo, failed that is to be tried again, by its effect's key."""
         self._done_at: dict[str, float] = {}
-        """When each effect was done, or first met by this process."""
+        """When this process did each effect; an earlier one did it too long ago."""
         self._deadlines: dict[str, float] = {}
         self._unidentified: dict[str, float] = {}
         self._waits: dict[str, float] = {}
@@ -332,7 +332,7 @@ class Decider:
             and (effect := self.state.effects.get(case.effect(index)))  # else a boot has undone it
             and effect.action.settings.looks_again
             and effect.action.settings.repeatable
-            and now - self._done_at.setdefault(effect.key, now) > LOOK_AGAIN_SECONDS
+            and now - self._done_at.get(effect.key, -math.inf) > LOOK_AGAIN_SECONDS
         ]
 
     def _is_over(self, case: Case) -> bool:
@@ -377,34 +377,42 @@ class Decider:
     def _try_held(self, now: float) -> None:
         asked, self._retry = self._retry, False
         for case in self.state.cases.values():
-            if case.phase is not Phase.HELD or self.stays_held(case, now):
+            if case.phase is not Phase.HELD or self._too_late(case, now):
                 continue
             event = self.events[case.event_id]
-            if asked or case.has_more_notice(event.not_before):
+            rule = self._rule_of(case) if asked else None
+            if rule is not None or case.has_more_notice(event.not_before):
                 again = state.EventRetried(
                     event_id=case.event_id,
                     not_before=event.not_before,
-                    rule=self._mended_rule(case, event) if asked else None,
+                    rule=None if rule == case.rule or self._has_own(case) else rule,
                 )
                 self._write(again)
 
-    def _mended_rule(self, case: Case, event: Event) -> Rule | None:
-        """Return the rule of a held event as it is now; None if it is as it was.
+    def _rule_of(self, case: Case) -> Rule | None:
+        """Return the rule of a held event as the file has it now; None if it takes it no more."""
+        for rule in self._rules:
+            known = rule.name == case.rule.name and rule.acts
+            if known and rules.concerns(rule, self.events[case.event_id]):
+                return rule
+        return None
 
-        It is also left as it was where something stands that was done for this event alone: no
-        other rule knows of it.
+    def _has_own(self, case: Case) -> bool:
+        """Return True if something stands that was done for this event alone.
+
+        No other rule knows of it.
         """
         steps = zip(case.effects, case.rule.prepare, strict=True)
         own = [key for key, step in steps if not (step.settings.effect or step.settings.tells)]
-        if any(key in self.state.effects for key in own):
-            return None
-        for rule in self._rules:
-            if rule.name == case.rule.name and rule.acts and rules.concerns(rule, event):
-                return None if rule == case.rule else rule
-        return None
+        return any(key in self.state.effects for key in own)
 
     def stays_held(self, case: Case, now: float) -> str:
         """Return the reason why a reload does not retry a held event; `""` if it does."""
+        if self._rule_of(case) is None:
+            return "its rule is gone, or takes it no more"
+        return self._too_late(case, now)
+
+    def _too_late(self, case: Case, now: float) -> str:
         event = self.events[case.event_id]
         if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
             return f"it is {event.status}, and its rule lacks even_if_started"

@@ -334,7 +334,7 @@ class Demo:
 
         file = self._folder / "forewarn.toml"
         file.write_text(settings(self._folder, self._port), encoding="utf-8")
-        serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(file)]
+        serve = [sys.executable, "-P", "-m", "forewarn", "serve", "--config", str(file)]
         self._run(serve, self._folder / "service.log")
         while not self._ready():
             self._check("the service to be ready")

@@ -49,8 +49,9 @@ def restore_check(
     """Make a restored database safe to serve.
 
     Raises the incarnation of every scope, so that a guest never sees an old number with new
-    content. Run it once, before the service starts. Changes nothing and fails if the file is
-    damaged, if a -wal file beside it would undo the restore, or if a replica runs.
+    content, and halts running maintenance, which may have gone on since. Run it once, before the
+    service starts. Changes nothing and fails if the file is damaged, if a -wal file beside it
+    would undo the restore, or if a replica runs.
     """
     with server_is_installed("forewarn restore-check"), _told():
         if database.startswith(URL_STARTS):
@@ -166,12 +167,13 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     The events of a scope keep the incarnation that first showed them: that only orders them. The
     numbers that maintenances and operations may have had since the backup are not given again:
     programs, and what is left of their runs, go by them. What was under way may be over since: its
-    connector has to say that it was not done.
+    connector has to say that it was not done, and an operator what else is to be done again.
     """
     from forewarn.clock import SystemClock
     from forewarn.control import outbox, tombstones
     from forewarn.control.unit_of_work import UnitOfWork
-    from forewarn.maintenance import news
+    from forewarn.maintenance import host_drain, news
+    from forewarn.maintenance.model import HostState
     from forewarn.maintenance.world import World
     from forewarn.store.port import ChangeRecord
 
@@ -186,8 +188,11 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
                 f"up to {MAX_INCARNATION}: give a smaller --by"
             )
             raise Failed(ExitStatus.REFUSED, message)
-        for number, maintenance in [*world.maintenances.items()]:
-            world.maintenances[number] = outbox.skipped(maintenance)
+        for number in [*world.maintenances]:
+            outbox.halt(world, number, outbox.BACKUP, at)
+        for host, drain in [*world.drains.items()]:
+            if drain.state is HostState.DRAINING:  # a host that is empty shows if it has rebooted
+                world.drains[host] = host_drain.stuck(drain, at, outbox.BACKUP)
         for name in [*world.started]:
             world.operations[name] = outbox.doubted(world.operations[name])
         unit.save()

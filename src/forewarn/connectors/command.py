@@ -233,9 +233,7 @@ class TaskRuns:
     def trouble(self, run: TaskRun) -> str:
         """Return the last line of a runner's error messages."""
         with contextlib.suppress(OSError):
-            text = (run.folder / "trouble").read_bytes()[-MAX_TROUBLE:]
-            lines = text.decode("utf-8", "replace").strip().splitlines()
-            return lines[-1] if lines else ""
+            return last_line((run.folder / "trouble").read_bytes()[-MAX_TROUBLE:])
         return ""
 
     def forget(self, task: RunOwner) -> None:
@@ -299,6 +297,12 @@ class TaskRuns:
         return TaskRun(task.attempt, again, subject, folder), alive
 
 
+def last_line(output: bytes) -> str:
+    """Return the last line of what a program wrote."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
 def spoken(ended: RunResult, limits: RunLimits) -> str:
     """Describe the end of a program; `""` if it succeeded."""
     if ended.stage:
@@ -311,6 +315,10 @@ def spoken(ended: RunResult, limits: RunLimits) -> str:
             return f"killed by {signal.Signals(ended.number).name}"
         return f"killed by signal {ended.number}"
     return f"exit status {ended.number}" if ended.number else ""
+
+
+def _is_refused(left: RunResult | RunTrace) -> bool:
+    return isinstance(left, RunResult) and left.kind == "refused"
 
 
 def _read(result: Path) -> RunResult | None:
@@ -529,16 +537,20 @@ class CommandConnector(Connector):
         left, lost = await self._settled(earlier)
         if isinstance(left, RunResult):
             return self._outcome(left)
-        program, begun = self._settings.program, False
+        program = self._settings.program
+        begun = lost is not None and lost.attempt > task.repeat_after
         async with self._room(task, subject):
             for _ in range(MAX_RUNS):
                 try:
                     run = await self._begin(task, subject, program, earlier=lost)
                 except (OSError, ValueError) as error:
                     if begun:  # what could not be started is only what goes on after it
+                        _log.warning("a program cannot be started again", reason=str(error))
                         break
                     return Outcome(succeeded=False, message=f"could not start the program: {error}")
                 left, lost = await self._runs.end(run), run
+                if begun and _is_refused(left):
+                    left = RunTrace.BEGUN
                 if not self._goes_on(left):
                     break
                 begun = True
@@ -590,8 +602,12 @@ class CommandConnector(Connector):
         if found.succeeded and not said.done:
             return RunTrace.NOTHING
         if found.succeeded and not complaint:
-            await asyncio.to_thread(self._runs.adopt, task, subject, lost, check)
-            return found
+            try:  # a result that is not kept would not keep `perform` from another run
+                await asyncio.to_thread(self._runs.adopt, task, subject, lost, check)
+            except (OSError, RuntimeError) as error:
+                complaint = f"its result cannot be kept: {error}"
+            else:
+                return found
         _log.warning(
             "the check command cannot tell",
             why=complaint or spoken(found, limits),
@@ -602,15 +618,19 @@ class CommandConnector(Connector):
     async def _settled(self, earlier: list[TaskRun]) -> tuple[RunResult | RunTrace, TaskRun | None]:
         """Return a subject's result, or the trace of its latest run that had begun; and the run.
 
-        Waits for runs that are under way.
+        Waits for runs that are under way. One that was refused counts if no other had begun.
         """
-        lost = None
+        lost, refused = None, None
         for run in earlier:
             left = await self._runs.end(run)
-            if isinstance(left, RunResult) and self._is_final(left):
+            if _is_refused(left):
+                refused = refused or (left, run)
+            elif isinstance(left, RunResult) and self._is_final(left):
                 return left, run
-            if left is not RunTrace.NOTHING and lost is None:
+            elif left is not RunTrace.NOTHING and lost is None:
                 lost = run
+        if lost is None and refused is not None:
+            return refused
         return (RunTrace.BEGUN if lost else RunTrace.NOTHING), lost
 
     async def _begin(

@@ -13,7 +13,6 @@ the program and `result` after that has ended, each durable before it goes on.
 """
 
 import _signal  # type: ignore[import-not-found] # typeshed knows it as signal only
-import _thread
 import errno
 import os
 import select
@@ -35,11 +34,11 @@ DRAIN_READS = 64
 """The most reads of the pipes after a program has ended: their content, but not for ever where a
 process that it left behind goes on writing."""
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENFILE, errno.EMFILE}
 ROOM_SECONDS = 1.0
 MAX_ROOM_SECONDS = 3600.0
-"""The pause between two looks for room on a full disk, and the longest wait: without its result
-nobody knows how a task ended."""
+"""The pause between two looks for room on a full disk, or for a free descriptor, and the longest
+wait: without its result nobody knows how a task ended."""
 
 NOT_RUN = 127
 """The child's exit status if the program cannot be run; the reason comes through a pipe."""
@@ -65,12 +64,22 @@ def main(arguments: list[str]) -> None:
 
 
 def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
-    source = os.open(folder + "/task.json", os.O_RDONLY)
-    out, out_end = os.pipe()
-    err, err_end = os.pipe()
-    trouble, trouble_end = os.pipe()
-    ended, ended_end = os.pipe()
-    pid = os.fork()
+    opened: list[int] = []
+    try:
+        opened.append(os.open(folder + "/task.json", os.O_RDONLY))
+        for _ in range(4):
+            opened += os.pipe()
+        source, out, out_end, err, err_end, trouble, trouble_end, ended, ended_end = opened
+        # SIGCHLD tells of the end: a thread for it may not be had once the program runs.
+        os.set_blocking(ended_end, False)
+        _signal.set_wakeup_fd(ended_end)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGCHLD,))  # as inherited, perhaps
+        pid = os.fork()
+    except OSError as error:  # the system gives no more files or processes
+        for descriptor in opened:
+            os.close(descriptor)
+        return _result(b"refused", error.errno or 0, 0, b"", b"")
     if pid == 0:
         _become(argv, (source, out_end, err_end), trouble_end)
     for descriptor in (source, out_end, err_end, trouble_end):
@@ -78,7 +87,6 @@ def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
     if refusal := os.read(trouble, 16):
         os.waitpid(pid, 0)
         return _result(b"refused", int(refusal), 0, b"", b"")
-    _thread.start_new_thread(_watch, (pid, ended_end))
     tails, stage = _follow(pid, {out: OUT_BYTES, err: ERR_BYTES}, ended, (limit, grace))
     if stage:
         _kill(pid, SIGKILL)  # what it left behind; its number is not free before it is reaped
@@ -101,12 +109,6 @@ def _become(argv: list[str], standard: tuple[int, int, int], trouble: int) -> No
         os._exit(NOT_RUN)
 
 
-def _watch(pid: int, ended: int) -> None:
-    """Report that the program has ended, and leave it to be reaped."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    os.write(ended, b".")
-
-
 def _follow(
     pid: int, kept: dict[int, int], ended: int, limits: tuple[float, float]
 ) -> tuple[dict[int, bytes], int]:
@@ -126,7 +128,7 @@ def _follow(
         for descriptor in ready:
             if descriptor != ended and not _take(descriptor, kept, tails):
                 poll.unregister(descriptor)
-        if ended in ready:
+        if ended in ready and os.read(ended, READ_BYTES) and _has_ended(pid):
             break
         if stage < 2 and _now() >= deadline:
             stage += 1
@@ -138,6 +140,11 @@ def _follow(
             if not _take(descriptor, kept, tails):
                 break
     return tails, stage
+
+
+def _has_ended(pid: int) -> bool:
+    """Return True if the program has ended, not only stopped; it is left to be reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _take(descriptor: int, kept: dict[int, int], tails: dict[int, bytes]) -> bool:

@@ -103,7 +103,8 @@ SKIPPED_CHANGES: Final = 1_000_000
 know items of news by these, so none may come again with another item behind it."""
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
-"""The reason for halting a maintenance, or a drain."""
+BACKUP: Final = "restored from a backup, and may have gone on since: look what was done"
+"""The reasons for halting a maintenance, or a drain."""
 
 _encode = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(list[Changes]).decode
@@ -245,9 +246,14 @@ def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
     return news.encode([news.lost(found.changes, found.replica, found.at)])
 
 
-def skipped(maintenance: Maintenance) -> Maintenance:
-    """Return a maintenance that skips the operation numbers that lost operations may have had."""
-    return replace(maintenance, announced=maintenance.announced + SKIPPED_NUMBERS)
+def halt(world: World, number: int, reason: str, now: datetime) -> None:
+    """Halt a maintenance that runs; skip the numbers that its lost operations may have had."""
+    one = world.maintenances[number]
+    one = replace(one, announced=one.announced + SKIPPED_NUMBERS)
+    if one.state is MaintenanceState.RUNNING:
+        halted = replace(one, state=MaintenanceState.HALTED, reason=reason, changed_at=now)
+        one = turns.recalled(halted)
+    world.maintenances[number] = one
 
 
 def recover(
@@ -277,16 +283,9 @@ def recover(
             world.operations[name] = doubted(one)
     # A maintenance that had begun with an operation that is gone is halted.
     gone = begun.keys() - unit.operations(begun.keys()).keys()
-    for number in {int(name.partition(".")[0]) for name in gone}:
-        maintenance = world.maintenances.get(number)
-        if maintenance is not None and maintenance.state is MaintenanceState.RUNNING:
-            halted = replace(
-                skipped(maintenance),
-                state=MaintenanceState.HALTED,
-                reason=LOST_OPERATION,
-                changed_at=noticed.at,
-            )
-            world.maintenances[number] = turns.recalled(halted)
+    for number in {int(name.partition(".")[0]) for name in gone} & world.maintenances.keys():
+        if world.maintenances[number].state is MaintenanceState.RUNNING:  # no replica halted it
+            halt(world, number, LOST_OPERATION, noticed.at)
     for drain in drains:
         _recover_drain(world, drain, gone, noticed.at)
     if is_first:

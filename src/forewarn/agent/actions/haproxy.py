@@ -114,6 +114,8 @@ class HaproxyAction(Action[HaproxySettings]):
             raise ActionFailed(message) from error
         if self.run.stopped:  # who is hung up on reads an end, as if the answer were whole
             raise ActionStopped
+        if not (b"\n" + answer).endswith(b"\n\n"):  # each ends with an empty line
+            raise ActionFailed(f"HAProxy broke off its answer to {line!r}")
         return answer.decode("utf-8", "replace")
 
 

@@ -180,7 +180,7 @@ class NotifyAction(Action[NotifySettings]):
         }
         content = {"addresses": addresses, "title": title, "body": body}
         status, said = program.execute(
-            [sys.executable, "-m", MODULE], self.run, stdin=msgspec.json.encode(content)
+            [sys.executable, "-P", "-m", MODULE], self.run, stdin=msgspec.json.encode(content)
         )
         if status == PARTLY:
             raise ActionFailed(f"only the others were told: {said}", final=True)

@@ -32,10 +32,12 @@ TAIL_BYTES: Final = 4096
 """The most bytes that are kept of the end of a program's output."""
 
 SYSTEMCTL: Final = "systemctl"
-RUNNING: Final = frozenset({"active", "activating", "reloading", "refreshing"})
+STARTING, STOPPING = "activating", "deactivating"
+RUNNING: Final = frozenset({"active", STARTING, "reloading", "refreshing"})
+"""States of a unit (org.freedesktop.systemd1(5), ActiveState)."""
 
 LOOK_SECONDS: Final = 0.2
-"""The pause between two looks at the process or file: a checkpoint takes seconds."""
+"""The pause between two looks at the process, file or unit: a checkpoint takes seconds."""
 
 READ_BYTES: Final = 65536
 LEFT_OVER_SECONDS: Final = 1.0
@@ -175,9 +177,13 @@ class ServiceAction(Action[ServiceSettings]):
 
     def prepare(self) -> str:
         unit, start = self.settings.unit, bool(self.settings.start)
-        ran = _unit(unit, self.run)["ActiveState"] in RUNNING
+        # Stopped by an earlier run, whose systemctl was killed, or to be started again.
+        while (known := _unit(unit, self.run))["ActiveState"] == STOPPING:
+            self.run.wait(LOOK_SECONDS)
+        starts = known["ActiveState"] == STARTING or bool(known.get("Job"))  # as after a boot
+        ran = starts or known["ActiveState"] in RUNNING
         self.run.note({"ran": ran})
-        if ran is start:
+        if ran is start and not starts:
             return f"{unit} {'runs' if ran else 'does not run'} already"
         return self._systemctl("start" if start else "stop")
 
@@ -248,7 +254,7 @@ class SignalAction(Action[SignalSettings]):
 
 def _unit(unit: str, run: ActionRun) -> dict[str, str]:
     status, said = execute(
-        [SYSTEMCTL, "show", "--property=LoadState,ActiveState,MainPID", "--", unit], run
+        [SYSTEMCTL, "show", "--property=LoadState,ActiveState,MainPID,Job", "--", unit], run
     )
     known = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     if status or "ActiveState" not in known:

@@ -23,6 +23,7 @@ from forewarn.connectors.command import (
     RunResult,
     RunTrace,
     TaskRun,
+    last_line,
 )
 from forewarn.connectors.libvirt.program import FAILED, UNKNOWN
 from forewarn.connectors.port import Outcome, Task
@@ -94,7 +95,7 @@ class LibvirtConnector(CommandConnector):
         status, out, err = await self._call(survey, SURVEY_SECONDS, order, MAX_SURVEY)
         if status == 0:
             return msgspec.json.decode(out, type=dict[str, HostFacts])
-        why = f"the survey failed: {_last_words(err) or f'exit status {status}'}"
+        why = f"the survey failed: {last_line(err)[-MAX_SAID:] or f'exit status {status}'}"
         return {
             host.name: HostFacts(
                 answers=False, why=why, target=host.targets, can_reboot=bool(host.reboot)
@@ -109,7 +110,7 @@ class LibvirtConnector(CommandConnector):
             message = f"no command to reboot {host}: set reboot in its [[connector.libvirt.host]]"
             return Outcome(succeeded=False, message=message)
         status, _, err = await self._call(known.reboot, None)
-        said = _last_words(err)
+        said = last_line(err)[-MAX_SAID:]
         cut_off = status == SSH_FAILED and "closed by remote host" in said  # by the reboot itself
         if status != 0 and not cut_off:
             return Outcome(succeeded=False, message=f"exit status {status}: {said}".strip(": "))
@@ -151,10 +152,7 @@ class LibvirtConnector(CommandConnector):
             return -1, b"", f"no answer in {seconds:g} s".encode()
         finally:
             if not ended:
-                # With all that it began, which could reboot the host later or hold a pipe open.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+                await kill(process)
         return process.returncode or 0, out, err
 
     def _goes_on(self, left: RunResult | RunTrace) -> bool:
@@ -227,8 +225,18 @@ def require_libvirt(settings: LibvirtSettings, environment: Mapping[str, str]) -
         raise CommandUnusable(f"{where} cannot be run: {error}") from error
     if probed.returncode != 0:
         raise CommandUnusable(
-            f"{where} has no module libvirt ({_last_words(probed.stderr)}): {hint}"
+            f"{where} has no module libvirt ({last_line(probed.stderr)[-MAX_SAID:]}): {hint}"
         )
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    """End a program with all that it began, which could reboot the host later.
+
+    An ssh to a host that hangs never ends by itself.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def _end(stream: asyncio.StreamReader, size: int) -> bytes:
@@ -238,8 +246,3 @@ async def _end(stream: asyncio.StreamReader, size: int) -> bytes:
         kept += data
         del kept[:-size]
     return bytes(kept)
-
-
-def _last_words(err: bytes) -> str:
-    lines = err.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][-MAX_SAID:] if lines else ""

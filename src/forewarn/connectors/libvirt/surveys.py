@@ -5,9 +5,6 @@ connection, and started again for the next survey.
 """
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Iterable, Mapping
@@ -16,7 +13,7 @@ from typing import Final
 import msgspec
 
 from forewarn.clock import Clock
-from forewarn.connectors.libvirt.connector import PROGRAM
+from forewarn.connectors.libvirt.connector import PROGRAM, kill
 from forewarn.connectors.libvirt.program import NO_LIBVIRT
 from forewarn.connectors.port import Unanswered
 from forewarn.maintenance.fleet_import import Domain
@@ -79,7 +76,7 @@ class LibvirtSurveys:
         finally:
             if not kept:
                 self._running.pop(host, None)
-                await _kill(process)
+                await kill(process)
         if answer.error:
             raise Unanswered(answer.error)
         return answer.domains
@@ -88,7 +85,7 @@ class LibvirtSurveys:
         """End all programs, and with them the surveys that are under way."""
         running, self._running = [*self._running.values()], {}
         for process in running:
-            await _kill(process)
+            await kill(process)
 
     async def _start(self, host: str) -> Process:
         try:
@@ -126,10 +123,3 @@ class LibvirtSurveys:
         if process.returncode == NO_LIBVIRT:
             return f"{self._python} has no module libvirt"
         return f"the program that surveys it has ended: exit status {process.returncode}"
-
-
-async def _kill(process: Process) -> None:
-    # With its ssh, which never ends by itself where the host hangs.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
