@@ -276,15 +276,3 @@ def without_threads() -> Iterator[None]:
         yield
     finally:
         threading.stack_size(before)
-
-
-@contextlib.contextmanager
-def without_files() -> Iterator[None]:
-    """Let this process open no file more."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
