@@ -249,15 +249,13 @@ def _with_scopes(
     data: maintenance_schemas.MaintenanceRequest, inventory: Inventory
 ) -> maintenance_schemas.MaintenanceRequest:
     """Return a request in which a name that a scope has, and no machine, is among the scopes."""
-    scopes = [
-        name
-        for name in data.machines
-        if model.key(name) in inventory.scopes and model.key(name) not in inventory.machines
-    ]
+    names = {model.key(name): name for name in data.machines}
+    scopes = {key for key in names if key in inventory.scopes and key not in inventory.machines}
     if not scopes:
         return data
-    machines = tuple(name for name in data.machines if name not in scopes)
-    named = tuple(dict.fromkeys((*data.scopes, *scopes)))
+    machines = tuple(name for key, name in names.items() if key not in scopes)
+    scopes -= {*map(model.key, data.scopes)}
+    named = (*data.scopes, *(name for key, name in names.items() if key in scopes))
     return msgspec.structs.replace(data, machines=machines, scopes=named)
 
 
