@@ -718,9 +718,11 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
         return drain, reading.operations(ids)
 
     drain, operations = await backend.read(question)
+    inventory = backend.inventory.snapshot()
     drains = {name: drain} if drain is not None else {}
     return schemas.HostDetail(
         host=views.host(name, survey, drains, backend.relays, backend.now()),
-        guests=views.guests(name, survey, backend.inventory),
-        drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
+        # Not on the loop: the first look-up in a survey goes over all machines.
+        guests=await backend.beside(views.guests, name, survey, inventory),
+        drain=views.drain(drain, operations, inventory) if drain is not None else None,
     )
