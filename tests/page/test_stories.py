@@ -172,6 +172,12 @@ class Pages(Exchanges):
         (found,) = re.findall(r'name="shown" value="([^"]*)"', page)
         self.bound[name] = html.unescape(found)
 
+    def reboots(self, times: str) -> None:
+        """Ask for maintenance of so many machines, one by one."""
+        for number in range(int(times)):
+            body = {"event_type": "Reboot", "machines": [f"m{number}"]}
+            assert self.root.ask("POST", "/v1/maintenances", body).status == 201
+
     def mistake(self, field: str, *texts: str, **typed: str) -> None:
         """Plan with texts that a field does not take: told beside it, and what was typed stays."""
         for text in texts:

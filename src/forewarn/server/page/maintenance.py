@@ -47,7 +47,7 @@ RECENT: Final = 30
 """Maintenances of one page of the list."""
 
 OPEN: Final = 100
-"""The most open ones above it, newest first; the page shows the number of the others."""
+"""The most open ones above it, newest first; pages of the list have the others."""
 
 SHOWN_OPERATIONS: Final = 200
 """The most operations of a maintenance's page, the latest; the history has all of them."""
@@ -102,7 +102,7 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
         numbers = sorted(live.keys() | opened.keys(), reverse=True)
         known = opened | reading.maintenances(numbers[:OPEN])
         upper = [known[n] for n in numbers[:OPEN] if n in known and not cursor]
-        lower = [one for one in found if one.number not in numbers]
+        lower = [one for one in found if cursor or one.number not in numbers[:OPEN]]
 
         counts = reading.outcomes([one.number for one in (*upper, *lower)])
 
@@ -313,18 +313,20 @@ async def show_operation(page: PageRequest, reference: str) -> Response:
     """Show all that is known of an operation."""
     backend, now = page.backend, page.backend.now()
     operation = await _operation(backend, reference)
-    (view,) = views.operations([operation], backend.inventory, now)
-    live = [
-        views.live_event(operation, event, backend.inventory, now)
-        for event in (() if operation.status.over else operation.events)
-    ]
-    holds = backend.inventory.holds.values() if operation.unstarted else ()
-    shown = {
-        "operation": view,
-        "audience": {event.id: event for event in live},
-        "holds": [*views.holds([h for h in holds if h.covers(operation)], backend.inventory)],
-    }
-    return await page.show("operation.html", lambda: shown)
+    inventory = backend.inventory.snapshot()
+
+    def make() -> Mapping[str, Any]:
+        (view,) = views.operations([operation], inventory, now)
+        events = () if operation.status.over else operation.events
+        live = [views.live_event(operation, event, inventory, now) for event in events]
+        holds = inventory.holds.values() if operation.unstarted else ()
+        return {
+            "operation": view,
+            "audience": {event.id: event for event in live},
+            "holds": [*views.holds([h for h in holds if h.covers(operation)], inventory)],
+        }
+
+    return await page.show("operation.html", make)
 
 
 async def _operation(backend: Backend, reference: str) -> model.Operation:
@@ -438,4 +440,5 @@ def _of_hold(
         address=orders.address_of_hold(kind, name),
         operations=views.operations(covered, inventory, now),
         further=sum(m.host == name for m in inventory.machines.values()),
+        hold=inventory.holds.get((kind, key)),
     )

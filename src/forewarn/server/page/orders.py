@@ -17,6 +17,7 @@ from starlette.requests import Request
 from forewarn import times
 from forewarn.maintenance import model
 from forewarn.maintenance.host_drain import DrainOrder
+from forewarn.maintenance.standing import of_hold
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.operator import administration, api, fields, schemas
@@ -71,8 +72,8 @@ def operation_standing(operation: schemas.OperationView) -> Standing:
         case EventStatus.QUEUED | EventStatus.SCHEDULED if operation.held_at is not None:
             return Standing("held", Tone.LOOK, why.removeprefix("held").strip())
         case EventStatus.SCHEDULED if not operation.waits_for:
-            word = "approved" if all(event.approval for event in operation.events) else word
-            return Standing(word, tone)
+            if all(event.approval for event in operation.events):
+                word, why = "approved", why.removeprefix("approved").lstrip(", ")
         case EventStatus.STARTED | EventStatus.RETURNING if operation.outcome_unknown:
             return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
         case EventStatus.STARTED:
@@ -226,6 +227,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The number of its machines that are not announced yet."""
     maintenance: MaintenanceView | None = None
     """None where it is about an operation or a hold."""
+    hold: model.Hold | None = None
+    """The hold that there is, where it is about one."""
     unit: str = ""
 
     @property
@@ -335,7 +338,9 @@ def _held_up(it: Subject) -> str:
 
 def _released(it: Subject) -> str:
     waits = it.concerned.unstarted
-    return f"The notice of {machines(waits)} goes on." if waits else ""
+    goes_on = f"The notice of {machines(waits)} goes on." if waits else ""
+    held = f"{of_hold(it.hold, times.precise)}. " if it.hold else ""
+    return held + goes_on
 
 
 def _resumed(it: Subject) -> str:
@@ -439,7 +444,14 @@ ORDERS: Final = {
         more="Its maintenance starts only when the hold has ended.",
         fields=(fields.REASON, fields.UNTIL),
     ),
-    "release": OperatorOrder("Release", api.release, _held, says=_released),
+    "release": OperatorOrder(
+        "Release",
+        api.release,
+        _held,
+        says=_released,
+        more="What is approved starts at once.",
+        is_dangerous=True,
+    ),
     "drain": OperatorOrder(
         "Drain",
         api.drain_hosts,
