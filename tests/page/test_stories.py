@@ -99,6 +99,9 @@ class Pages(Exchanges):
         rows = [row["operation"] for row in table] if text.startswith("operation,") else []
         known = {
             "key": next(iter(re.findall(r'name="key" value="([^"]+)"', text)), None),
+            "shown": next(
+                map(html.unescape, re.findall(r'name="shown" value="([^"]+)"', text)), None
+            ),
             "ticked": re.findall(r'name="hosts" value="([^"]*)" checked', text),
             "mistaken": mistaken(text) if 'aria-invalid="true"' in text else None,
             "references": references(text),

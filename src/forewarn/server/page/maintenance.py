@@ -7,6 +7,7 @@ there already is asked once more. Both are shown again with the reason if they a
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Final
@@ -289,20 +290,27 @@ async def send_maintenance(page: PageRequest) -> Response:
         caller.recorded = True  # it changes nothing
     if action == "change":
         return await _form(page, Draft(form.filled(key=secret_files.new_token())))
+    starts, shown, values = action == "start", form.text("shown"), dict[str, Any]()
     try:
         now = backend.now()
         asked = forms.maintenance(form, now)
-        if action == "start":
+        # What was started already may not be planned again: the request itself knows its key.
+        with suppress(model.Refused) if starts else nullcontext():
+            if shown or not starts:
+                planned = await api.request_maintenance(page.call, data=asked, dry_run=True)
+                values = _plan(asked, planned)
+        if starts and values.get("says", shown) == shown:
             made = await api.request_maintenance(page.call, data=asked)
             return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
-        planned = await api.request_maintenance(page.call, data=asked, dry_run=True)
     except forms.REFUSED as error:
         draft = page.refused(error, form, fields.GROUPS)
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
             form = form.filled(key=secret_files.new_token())
         return await _form(page, draft._replace(form=form))
-    values = {"form": forms.settled(form, now), "asked": asked, **_plan(asked, planned)}
-    return await page.show("maintenance_plan.html", lambda: values)
+    draft = Draft(forms.settled(form, now).filled(shown=values["says"]))
+    if starts:
+        draft = page.refused(orders.changed_since(), draft.form, ())
+    return await page.show("maintenance_plan.html", lambda: {"asked": asked, **values}, draft)
 
 
 # One operation: a page of its own, or the panel beside another page.
@@ -367,8 +375,7 @@ async def do(page: PageRequest, order: str) -> Response:
     try:
         shown = form.text("shown")
         if wanted.is_dangerous and shown and shown != wanted.says(subject):
-            message = "it has changed since you were asked: look at it again"
-            raise model.Refused(ErrorCode.CONFLICT, message)
+            raise orders.changed_since()
         await wanted.carry_out(page.request, form, page.backend.now())
         return RedirectResponse(subject.address, status_code=303)
     except forms.REFUSED as error:

@@ -494,6 +494,12 @@ ORDERS: Final = {
 """By the last part of their addresses."""
 
 
+def changed_since() -> model.Refused:
+    """Return the refusal of what would do something else than somebody was shown."""
+    message = "it has changed since you were asked: look at it again"
+    return model.Refused(ErrorCode.CONFLICT, message)
+
+
 def address_of_hold(kind: model.HoldKind, name: str) -> str:
     """Return the page that shows what a hold covers."""
     match kind:
