@@ -176,12 +176,14 @@ async def list_tombstones(
 ) -> schemas.TombstonePage:
     """List machines that were preempted or terminated, and so left the fleet."""
     after = routing.key_before("tombstones", cursor)
-    tombstones = await backend.read(lambda reading: reading.tombstones())
-    deleted = sorted(k for k, tombstone in tombstones.items() if tombstone.event_type and k > after)
-    found, following = routing.page("tombstones", deleted, limit, str)
-    return schemas.TombstonePage(
-        tombstones=tuple(tombstones[name] for name in found), next=following
-    )
+
+    def question(reading: Reading) -> schemas.TombstonePage:  # there may be any number
+        known = reading.tombstones()
+        deleted = sorted(k for k, one in known.items() if one.event_type and k > after)
+        found, following = routing.page("tombstones", deleted, limit, str)
+        return schemas.TombstonePage(tombstones=tuple(known[k] for k in found), next=following)
+
+    return await backend.read(question)
 
 
 @API.route("GET", "/v1/fleet/scopes", AccessRole.VIEWER, table.FLEET)
