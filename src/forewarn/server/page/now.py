@@ -283,7 +283,7 @@ class NowPage:
         looked_at = listening.looked_at
         return {
             # A failed machine does not work until somebody says that it does.
-            "down": len(of_machines[Condition.DOWN]) + len(of_machines[Condition.FAILED]),
+            "down": len({*of_machines[Condition.DOWN], *of_machines[Condition.FAILED]}),
             "broken": len(of_machines[Condition.FAILED]),
             "down_scopes": len(
                 {

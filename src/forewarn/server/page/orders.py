@@ -52,6 +52,9 @@ class Standing(msgspec.Struct, frozen=True):
     """The reason why it waits, or its result; `""` if the word says it all."""
 
 
+WORST: Final = (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE)
+"""The tones by which an operation stands for its whole maintenance, the first that there is."""
+
 WORDS: Final = {
     EventStatus.QUEUED: ("queued", Tone.QUIET),
     EventStatus.SCHEDULED: ("under notice", Tone.NOTICE),
@@ -107,10 +110,9 @@ def maintenance_standing(
     is_repaired = maintenance.status.over and units.done and not (units.failed or units.skipped)
     if is_repaired:
         standings = [standing for standing in standings if standing.word != "failed"]
-    for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
-        for standing in standings:
-            if standing.tone is tone:
-                return standing
+    first = {standing.tone: standing for standing in reversed(standings)}
+    if found := next(filter(None, map(first.get, WORST)), None):
+        return found
     if units.running:
         return Standing("running", Tone.DOWN, maintenance.status_detail)
     if units.waiting and not maintenance.status.over:
@@ -118,10 +120,12 @@ def maintenance_standing(
         return Standing("waiting", Tone.QUIET, why)
     if maintenance.status is MaintenanceState.STOPPED:
         return Standing("stopped", Tone.QUIET, maintenance.status_detail)
+    if queued := [standing for standing in standings if standing.word == "queued"]:
+        return queued[0]
     words = set() if is_repaired else {WORDS[status][0] for status in maintenance.operations}
     if maintenance.status is MaintenanceState.DONE:
         words.add("done")
-    for word, tone in (("queued", Tone.QUIET), ("failed", Tone.QUIET), ("done", Tone.DONE)):
+    for word, tone in (("failed", Tone.QUIET), ("done", Tone.DONE)):
         if word in words:
             return Standing(word, tone)
     return Standing("cancelled", Tone.QUIET) if words else Standing("forgotten", Tone.QUIET)
