@@ -335,6 +335,14 @@ def _acknowledged(it: Subject) -> str:
     return f"{machines(failed)} failed." if failed else "The wait for its machines ends."
 
 
+def _resolved(it: Subject) -> str:
+    unknown = [f"attempt {o.attempt} of {o.id}" for o in it.operations if o.outcome_unknown]
+    if not unknown:
+        return ""
+    twice = it.happens(it.concerned.started)
+    return f"Unknown: {', '.join(unknown)}. To repeat it may mean that {twice} twice."
+
+
 def _held_up(it: Subject) -> str:
     waits = it.concerned.unstarted
     return f"{machines(waits)} under notice wait." if waits else ""
@@ -424,7 +432,7 @@ ORDERS: Final = {
     "resolve": OperatorOrder(
         "Resolve",
         api.resolve,
-        says=lambda it: f"To repeat it may mean that {it.happens(it.concerned.started)} twice.",
+        says=_resolved,
         more="Nobody knows whether it was carried out: look at its machines first.",
         fields=(
             row(
