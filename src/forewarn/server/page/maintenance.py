@@ -59,6 +59,15 @@ SHOWN_UNITS: Final = 200
 FIRST: Final = ("failed", "blocked", "running")
 """The units that are shown before all others."""
 
+PROGRESS: Final = {
+    EventStatus.COMPLETED: "done",
+    EventStatus.STARTED: "down",
+    EventStatus.RETURNING: "down",
+    EventStatus.FAILED: "failed",
+    EventStatus.CANCELED: "cancelled",
+}
+"""What machines count as by the status of their operation; else they are under notice."""
+
 replace = msgspec.structs.replace
 
 UnitFilter = Annotated[str, msgspec.Meta(max_length=20)]
@@ -128,7 +137,7 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
 
 def _counts(
     again: Collection[str], operations: Iterable[schemas.OperationView], further: int
-) -> dict[str, int]:
+) -> Counter[str]:
     """Return how many machines are done, down, failed, cancelled, and still to come.
 
     Each counts once, by its latest operation; those of a unit that has another turn are to come:
@@ -136,22 +145,12 @@ def _counts(
     """
     latest: dict[str, str] = {}
     for operation in sorted(operations, key=_ordinal):
-        name = {
-            EventStatus.COMPLETED: "done",
-            EventStatus.STARTED: "down",
-            EventStatus.RETURNING: "down",
-            EventStatus.FAILED: "failed",
-            EventStatus.CANCELED: "cancelled",
-        }.get(operation.status, "notice")
-        over = operation.status in {EventStatus.FAILED, EventStatus.CANCELED}
-        for machine in operation.machines:
-            if over and operation.id in again:
-                latest.pop(machine, None)
-            else:
-                latest[machine] = name
-    counts = Counter(latest.values())
-    names = ("done", "down", "failed", "cancelled", "notice")
-    return {name: counts[name] + (further if name == "notice" else 0) for name in names}
+        name = PROGRESS.get(operation.status, "notice")
+        has_another = operation.id in again and name in {"failed", "cancelled"}
+        latest |= dict.fromkeys(operation.machines, "" if has_another else name)
+    counts = Counter(filter(None, latest.values()))
+    counts["notice"] += further
+    return counts
 
 
 @PAGE.route("GET", "/maintenance/{number:digits}", AccessRole.VIEWER)
