@@ -468,7 +468,7 @@ ORDERS: Final = {
         "Drain",
         api.drain_hosts,
         lambda form: {"hosts": [_held(form)["name"]]},
-        says=lambda it: f"{machines(it.further)} move to other hosts, each after its notice.",
+        says=lambda it: f"{happens(EventType.REDEPLOY, it.further)}, each after its notice.",
         more="No machine may move there until you reopen the host.",
         fields=(
             row("--reboot", "Reboot the host once it is empty, and bring its machines home."),
