@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 from starlette.exceptions import HTTPException
@@ -86,6 +87,21 @@ def test_every_route_has_its_heading() -> None:
 def test_every_code_is_told_with_its_status() -> None:
     told = re.findall(r"^\| `([a-z-]+)` \| (\d+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert dict(told) == {code: str(errors.STATUS[code]) for code in ErrorCode}
+
+
+BODIES = {
+    route.path: route.body or route.signature.parameters["data"].annotation
+    for route in table.API.routes
+    if route.method in auth.WITH_BODY
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_no_part_of_a_body_takes_a_key_that_it_does_not_know(path: str) -> None:
+    _, parts = msgspec.json.schema_components([BODIES[path]])
+    objects = {name: part for name, part in parts.items() if part.get("type") == "object"}
+    assert objects
+    assert [name for name, part in objects.items() if part.get("additionalProperties", True)] == []
 
 
 def test_an_answer_is_json_before_the_loop_has_it() -> None:

@@ -13,7 +13,7 @@ import pytest
 from forewarn.clock import ManualClock
 from forewarn.server.operator import routing, schemas, table
 from server.exchange import Exchanges
-from server.running import ME, Cli, Running, under_way
+from server.running import ME, Cli, Running
 from stories import stories_beside
 
 LONG_NAMES = [f"{n:04}{'x' * 76}" for n in range(schemas.MAX_REMOVED)]
@@ -97,10 +97,6 @@ class Surfaces(Exchanges):
         if expected in {"refused", "not-found"}:
             expected += " {out: '', err.#: 1}"
         super().run(said, expected)
-
-    def doubt(self, operation: str) -> None:
-        attempt = under_way(self.root, operation)
-        self.service.plane.report_unknown(operation, attempt, "its result was lost").result()
 
     def stuck(self, host: str) -> None:
         """The drain of a host gets stuck: an operator cancels the move of web-1."""

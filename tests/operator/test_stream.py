@@ -5,6 +5,7 @@ import itertools
 import json
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -191,6 +192,29 @@ def test_a_reader_whose_token_ends_while_news_is_read_gets_none_of_it() -> None:
 
     (greeting,) = asyncio.run(read())
     assert b"hold.put" not in greeting
+
+
+def test_what_is_sent_is_made_once_the_reader_has_taken_what_was_before() -> None:
+    made: list[int] = []
+
+    class Long(NewsTail):
+        async def after(self, sequence: int) -> Some:
+            def told() -> Iterator[Told]:
+                for number in (sequence + 1, sequence + 2):
+                    made.append(number)
+                    json = b" " * stream.MAX_CHUNK
+                    item = NumberedNews(id=f"{number}-0", index=0, type="hold.put", json=json)
+                    yield Told(number, (item,))
+
+            return Some(cast("Any", told()), sequence + 2)
+
+    async def read() -> None:
+        chunks = stream.NewsStream(Long(InMemoryStore(), ManualClock(NOON)), ()).chunks()
+        await anext(chunks)  # the greeting
+        await anext(chunks)
+
+    asyncio.run(read())
+    assert made == [1]
 
 
 def test_a_reader_that_knows_more_than_this_replica_waits_until_it_has_caught_up() -> None:

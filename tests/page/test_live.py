@@ -133,6 +133,7 @@ async def test_windows_that_ask_together_cost_one_answer_until_something_changes
     assert await asyncio.gather(*(shared.get("list", 1, make) for _ in range(20))) == [1] * 20
     asked = (("list", 1), ("list", 2), ("other", 2), ("list", 1))
     assert [await shared.get(key, state, make) for key, state in asked] == [1, 2, 3, 4]
+    assert len(shared._made) == 1
     for number in range(MAX_KEPT + 5):
         await shared.get(number, 1, make)
     assert len(shared._made) == MAX_KEPT

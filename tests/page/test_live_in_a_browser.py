@@ -37,6 +37,9 @@ def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, chromium: Chro
         window.evaluate("window.before = true")
     live = window.locator("#live")
     expect(live).to_have_attribute("data-state", "cut off")
+    word = window.locator("#live-word").bounding_box()
+    assert word is not None
+    assert word["width"] > 10  # for what is shown may be old by now
     with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         request_reboot(running.client())
         expect(live).to_have_attribute("data-state", "live")

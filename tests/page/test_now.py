@@ -89,8 +89,8 @@ class Story(Told):
         more: dict[str, Any] = dict(fact.split("=") for fact in facts)
         for name in TIMES & more.keys():
             more[name] = NOW + int(more[name]) * MINUTE
-        if "machines" in more:
-            more["machines"] = tuple(more["machines"].split(","))
+        for name in {"machines", "arrived"} & more.keys():
+            more[name] = tuple(more[name].split(","))
         return operation(int(number), EventStatus(status), **more)
 
     def maintenance(self, *states: str, **more: str) -> None:

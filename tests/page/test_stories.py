@@ -99,6 +99,9 @@ class Pages(Exchanges):
         rows = [row["operation"] for row in table] if text.startswith("operation,") else []
         known = {
             "key": next(iter(re.findall(r'name="key" value="([^"]+)"', text)), None),
+            "shown": next(
+                map(html.unescape, re.findall(r'name="shown" value="([^"]+)"', text)), None
+            ),
             "ticked": re.findall(r'name="hosts" value="([^"]*)" checked', text),
             "mistaken": mistaken(text) if 'aria-invalid="true"' in text else None,
             "references": references(text),
@@ -171,6 +174,12 @@ class Pages(Exchanges):
         page = self.root.ask("GET", path).body.decode()
         (found,) = re.findall(r'name="shown" value="([^"]*)"', page)
         self.bound[name] = html.unescape(found)
+
+    def reboots(self, times: str) -> None:
+        """Ask for maintenance of so many machines, one by one."""
+        for number in range(int(times)):
+            body = {"event_type": "Reboot", "machines": [f"m{number}"]}
+            assert self.root.ask("POST", "/v1/maintenances", body).status == 201
 
     def mistake(self, field: str, *texts: str, **typed: str) -> None:
         """Plan with texts that a field does not take: told beside it, and what was typed stays."""

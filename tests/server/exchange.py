@@ -229,6 +229,10 @@ class Exchanges(Told):
     def end(self, operation: str, how: str) -> None:
         end(self.service, self.root, operation, well=how == "well")
 
+    def doubt(self, operation: str) -> None:
+        attempt = under_way(self.root, operation)
+        self.service.plane.report_unknown(operation, attempt, "its result was lost").result()
+
     def approve(self, scope: str, event: str, by: str, address: str) -> None:
         """A guest approves an event."""
         self.service.plane.approve(scope, [self.filled(event)], by=by, address=address).result()

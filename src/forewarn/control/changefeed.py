@@ -111,8 +111,9 @@ MAX_HANDED_OVER: Final = 64 * 1024
 """The longest news of one transaction that is taken apart on the loop: a millisecond. Longer news
 is read from the store on another thread."""
 
-MAX_ROWS: Final = 200
-"""The most transactions whose news is read from the store at once."""
+MAX_ROWS: Final = 20
+"""The most transactions whose news is read from the store at once: one may have 2 MB, and every
+follower holds what it has read."""
 
 AFTER_TROUBLE_SECONDS: Final = 1.0
 

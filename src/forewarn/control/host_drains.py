@@ -20,7 +20,7 @@ from forewarn.connectors.port import Connector, Outcome
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.ticker import Steps
 from forewarn.maintenance.host_drain import LOOK_AGE_LIMIT
-from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.host_plan import HostSurvey, MachineKeys
 from forewarn.maintenance.model import Changes, Drain, HostState, Machine
 
 SURVEY_SECONDS = 45.0
@@ -120,8 +120,7 @@ class HostDrains(Steps[str]):
         except Exception as error:  # noqa: BLE001 - any error of a connector is reported
             _log.exception("the hosts could not be looked at")
             hosts, trouble = {}, f"{type(error).__name__}: {error}"
-        found = {guest.vm_id for facts in hosts.values() for guest in facts.guests}
-        keys = {m.vm_id: m.key for m in self._machines() if m.vm_id in found} if found else {}
+        keys = MachineKeys(self._machines())
         survey = HostSurvey(began_at=began_at, hosts=hosts, keys=keys, trouble=trouble)
         self._latest = survey
         return survey

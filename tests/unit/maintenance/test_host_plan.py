@@ -208,3 +208,21 @@ def test_a_host_that_no_look_found_does_not_answer() -> None:
     assert not facts.answers
     assert facts.why
     assert msgspec.structs.replace(EMPTY, trouble="no library").of("h1").why == "no library"
+
+
+def test_a_look_goes_over_the_machines_at_the_first_look_up_and_once() -> None:
+    looked: list[str] = []
+
+    class Machine:
+        @property
+        def vm_id(self) -> str:
+            looked.append("web-0")
+            return "guid"
+
+        key = "web-0"
+
+    one: Any = Machine()
+    keys = host_plan.MachineKeys([one])
+    assert looked == []
+    assert [keys["guid"], keys.get("other")] == ["web-0", None]
+    assert looked == ["web-0"]

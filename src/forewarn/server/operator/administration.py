@@ -30,6 +30,7 @@ from forewarn.server.operator.routing import Backend, OperatorCall, one_line
 from forewarn.server.operator.table import API
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.store.port import AuditQuery
+from forewarn.store.queries import Reading
 from forewarn.version import __version__
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
@@ -130,11 +131,15 @@ async def read_audit(
         before=int(before) if before else None,
         limit=limit + 1,
     )
-    records = await backend.read(lambda reading: reading.audit(query))
-    found, following = routing.page("audit", records, limit, lambda one: str(one.sequence))
-    shape = schemas.AuditRecordView
-    shown = tuple(model.mapped(shape, record, summary=summary(record)) for record in found)
-    return schemas.AuditPage(records=shown, next=following)
+
+    def question(reading: Reading) -> schemas.AuditPage:
+        records = reading.audit(query)
+        found, following = routing.page("audit", records, limit, lambda one: str(one.sequence))
+        shape = schemas.AuditRecordView
+        shown = tuple(model.mapped(shape, record, summary=summary(record)) for record in found)
+        return schemas.AuditPage(records=shown, next=following)
+
+    return await backend.read(question)
 
 
 # Webhooks.

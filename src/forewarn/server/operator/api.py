@@ -176,12 +176,14 @@ async def list_tombstones(
 ) -> schemas.TombstonePage:
     """List machines that were preempted or terminated, and so left the fleet."""
     after = routing.key_before("tombstones", cursor)
-    tombstones = await backend.read(lambda reading: reading.tombstones())
-    deleted = sorted(k for k, tombstone in tombstones.items() if tombstone.event_type and k > after)
-    found, following = routing.page("tombstones", deleted, limit, str)
-    return schemas.TombstonePage(
-        tombstones=tuple(tombstones[name] for name in found), next=following
-    )
+
+    def question(reading: Reading) -> schemas.TombstonePage:  # there may be any number
+        known = reading.tombstones()
+        deleted = sorted(k for k, one in known.items() if one.event_type and k > after)
+        found, following = routing.page("tombstones", deleted, limit, str)
+        return schemas.TombstonePage(tombstones=tuple(known[k] for k in found), next=following)
+
+    return await backend.read(question)
 
 
 @API.route("GET", "/v1/fleet/scopes", AccessRole.VIEWER, table.FLEET)
@@ -249,15 +251,13 @@ def _with_scopes(
     data: maintenance_schemas.MaintenanceRequest, inventory: Inventory
 ) -> maintenance_schemas.MaintenanceRequest:
     """Return a request in which a name that a scope has, and no machine, is among the scopes."""
-    scopes = [
-        name
-        for name in data.machines
-        if model.key(name) in inventory.scopes and model.key(name) not in inventory.machines
-    ]
+    names = {model.key(name): name for name in data.machines}
+    scopes = {key for key in names if key in inventory.scopes and key not in inventory.machines}
     if not scopes:
         return data
-    machines = tuple(name for name in data.machines if name not in scopes)
-    named = tuple(dict.fromkeys((*data.scopes, *scopes)))
+    machines = tuple(name for key, name in names.items() if key not in scopes)
+    scopes -= {*map(model.key, data.scopes)}
+    named = (*data.scopes, *(name for key, name in names.items() if key in scopes))
     return msgspec.structs.replace(data, machines=machines, scopes=named)
 
 
@@ -720,9 +720,11 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
         return drain, reading.operations(ids)
 
     drain, operations = await backend.read(question)
+    inventory = backend.inventory.snapshot()
     drains = {name: drain} if drain is not None else {}
     return schemas.HostDetail(
         host=views.host(name, survey, drains, backend.relays, backend.now()),
-        guests=views.guests(name, survey, backend.inventory),
-        drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
+        # Not on the loop: the first look-up in a survey goes over all machines.
+        guests=await backend.beside(views.guests, name, survey, inventory),
+        drain=views.drain(drain, operations, inventory) if drain is not None else None,
     )

@@ -28,7 +28,7 @@ from forewarn.server.operator.schemas import (
 )
 
 
-class Blackout(Value, frozen=True, kw_only=True):
+class Blackout(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When no unit may start."""
 
     opens: Moment

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from typing import Annotated, Final, Protocol
 
 import msgspec
@@ -184,22 +184,26 @@ class NewsStream:
                     return
                 yield chunk
 
-    def _frames(self, some: Some) -> list[bytes]:
-        frames: list[bytes] = []
-        for told in some.told:
-            frames += map(_frame, self._wanted(told))
+    def _frames(self, some: Some) -> Iterator[bytes]:
+        """Yield what is sent at once, made only then: a transaction may have thousands of items."""
+        frames, size = list[bytes](), 0
+        for frame in (_frame(item) for told in some.told for item in self._wanted(told)):
+            frames.append(frame)
+            size += len(frame)
+            if size >= MAX_CHUNK:
+                yield b"".join(frames)
+                frames, size = [], 0
+        if frames:
+            yield b"".join(frames)
         self._sequence, self._index = some.sequence, None
-        return _joined(frames)
 
-    def _wanted(self, told: Told) -> list[NumberedNews]:
+    def _wanted(self, told: Told) -> Iterator[NumberedNews]:
         read = _NO_NEWS
         if self._index is not None and told.sequence == self._sequence + 1:
             read = self._index
-        return [
-            item
-            for item in told.items
-            if item.index > read and (not self._types or item.type in self._types)
-        ]
+        for item in told.items:
+            if item.index > read and (not self._types or item.type in self._types):
+                yield item
 
     def _alive(self) -> bytes:
         """Return a comment, with the place that a reader of few types goes on from."""
@@ -209,15 +213,3 @@ class NewsStream:
 
 def _frame(item: NumberedNews) -> bytes:
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (item.id.encode(), item.type.encode(), item.json)
-
-
-def _joined(frames: list[bytes]) -> list[bytes]:
-    chunks: list[bytes] = []
-    size = 0
-    first = 0
-    for place, frame in enumerate(frames, 1):
-        size += len(frame)
-        if size >= MAX_CHUNK or place == len(frames):
-            chunks.append(b"".join(frames[first:place]))
-            first, size = place, 0
-    return chunks

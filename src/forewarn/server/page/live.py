@@ -97,8 +97,10 @@ class SharedAnswers:
         """
         known = self._made.get(key)
         if known is None or known[0] != state or _has_failed(known[1]):
-            self._made.pop(key, None)
-            known = self._made[key] = (state, asyncio.ensure_future(make()))
+            # Those of another state are not asked for again, and one may be a whole maintenance.
+            kept = {k: one for k, one in self._made.items() if one[0] == state and k != key}
+            known = kept[key] = (state, asyncio.ensure_future(make()))
+            self._made = kept
             while len(self._made) > MAX_KEPT:
                 del self._made[next(iter(self._made))]
         answer: T = await asyncio.shield(known[1])

@@ -7,6 +7,7 @@ there already is asked once more. Both are shown again with the reason if they a
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Final
@@ -47,7 +48,7 @@ RECENT: Final = 30
 """Maintenances of one page of the list."""
 
 OPEN: Final = 100
-"""The most open ones above it, newest first; the page shows the number of the others."""
+"""The most open ones above it, newest first; pages of the list have the others."""
 
 SHOWN_OPERATIONS: Final = 200
 """The most operations of a maintenance's page, the latest; the history has all of them."""
@@ -57,6 +58,15 @@ SHOWN_UNITS: Final = 200
 
 FIRST: Final = ("failed", "blocked", "running")
 """The units that are shown before all others."""
+
+PROGRESS: Final = {
+    EventStatus.COMPLETED: "done",
+    EventStatus.STARTED: "down",
+    EventStatus.RETURNING: "down",
+    EventStatus.FAILED: "failed",
+    EventStatus.CANCELED: "cancelled",
+}
+"""What machines count as by the status of their operation; else they are under notice."""
 
 replace = msgspec.structs.replace
 
@@ -102,7 +112,7 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
         numbers = sorted(live.keys() | opened.keys(), reverse=True)
         known = opened | reading.maintenances(numbers[:OPEN])
         upper = [known[n] for n in numbers[:OPEN] if n in known and not cursor]
-        lower = [one for one in found if one.number not in numbers]
+        lower = [one for one in found if cursor or one.number not in numbers[:OPEN]]
 
         counts = reading.outcomes([one.number for one in (*upper, *lower)])
 
@@ -127,7 +137,7 @@ async def list_maintenances(page: PageRequest, cursor: str = "") -> Response:
 
 def _counts(
     again: Collection[str], operations: Iterable[schemas.OperationView], further: int
-) -> dict[str, int]:
+) -> Counter[str]:
     """Return how many machines are done, down, failed, cancelled, and still to come.
 
     Each counts once, by its latest operation; those of a unit that has another turn are to come:
@@ -135,22 +145,12 @@ def _counts(
     """
     latest: dict[str, str] = {}
     for operation in sorted(operations, key=_ordinal):
-        name = {
-            EventStatus.COMPLETED: "done",
-            EventStatus.STARTED: "down",
-            EventStatus.RETURNING: "down",
-            EventStatus.FAILED: "failed",
-            EventStatus.CANCELED: "cancelled",
-        }.get(operation.status, "notice")
-        over = operation.status in {EventStatus.FAILED, EventStatus.CANCELED}
-        for machine in operation.machines:
-            if over and operation.id in again:
-                latest.pop(machine, None)
-            else:
-                latest[machine] = name
-    counts = Counter(latest.values())
-    names = ("done", "down", "failed", "cancelled", "notice")
-    return {name: counts[name] + (further if name == "notice" else 0) for name in names}
+        name = PROGRESS.get(operation.status, "notice")
+        has_another = operation.id in again and name in {"failed", "cancelled"}
+        latest |= dict.fromkeys(operation.machines, "" if has_another else name)
+    counts = Counter(filter(None, latest.values()))
+    counts["notice"] += further
+    return counts
 
 
 @PAGE.route("GET", "/maintenance/{number:digits}", AccessRole.VIEWER)
@@ -289,20 +289,27 @@ async def send_maintenance(page: PageRequest) -> Response:
         caller.recorded = True  # it changes nothing
     if action == "change":
         return await _form(page, Draft(form.filled(key=secret_files.new_token())))
+    starts, shown, values = action == "start", form.text("shown"), dict[str, Any]()
     try:
         now = backend.now()
         asked = forms.maintenance(form, now)
-        if action == "start":
+        # What was started already may not be planned again: the request itself knows its key.
+        with suppress(model.Refused) if starts else nullcontext():
+            if shown or not starts:
+                planned = await api.request_maintenance(page.call, data=asked, dry_run=True)
+                values = _plan(asked, planned)
+        if starts and values.get("says", shown) == shown:
             made = await api.request_maintenance(page.call, data=asked)
             return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
-        planned = await api.request_maintenance(page.call, data=asked, dry_run=True)
     except forms.REFUSED as error:
         draft = page.refused(error, form, fields.GROUPS)
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
             form = form.filled(key=secret_files.new_token())
         return await _form(page, draft._replace(form=form))
-    values = {"form": forms.settled(form, now), "asked": asked, **_plan(asked, planned)}
-    return await page.show("maintenance_plan.html", lambda: values)
+    draft = Draft(forms.settled(form, now).filled(shown=values["says"]))
+    if starts:
+        draft = page.refused(orders.changed_since(), draft.form, ())
+    return await page.show("maintenance_plan.html", lambda: {"asked": asked, **values}, draft)
 
 
 # One operation: a page of its own, or the panel beside another page.
@@ -313,18 +320,20 @@ async def show_operation(page: PageRequest, reference: str) -> Response:
     """Show all that is known of an operation."""
     backend, now = page.backend, page.backend.now()
     operation = await _operation(backend, reference)
-    (view,) = views.operations([operation], backend.inventory, now)
-    live = [
-        views.live_event(operation, event, backend.inventory, now)
-        for event in (() if operation.status.over else operation.events)
-    ]
-    holds = backend.inventory.holds.values() if operation.unstarted else ()
-    shown = {
-        "operation": view,
-        "audience": {event.id: event for event in live},
-        "holds": [*views.holds([h for h in holds if h.covers(operation)], backend.inventory)],
-    }
-    return await page.show("operation.html", lambda: shown)
+    inventory = backend.inventory.snapshot()
+
+    def make() -> Mapping[str, Any]:
+        (view,) = views.operations([operation], inventory, now)
+        events = () if operation.status.over else operation.events
+        live = [views.live_event(operation, event, inventory, now) for event in events]
+        holds = inventory.holds.values() if operation.unstarted else ()
+        return {
+            "operation": view,
+            "audience": {event.id: event for event in live},
+            "holds": [*views.holds([h for h in holds if h.covers(operation)], inventory)],
+        }
+
+    return await page.show("operation.html", make)
 
 
 async def _operation(backend: Backend, reference: str) -> model.Operation:
@@ -365,8 +374,7 @@ async def do(page: PageRequest, order: str) -> Response:
     try:
         shown = form.text("shown")
         if wanted.is_dangerous and shown and shown != wanted.says(subject):
-            message = "it has changed since you were asked: look at it again"
-            raise model.Refused(ErrorCode.CONFLICT, message)
+            raise orders.changed_since()
         await wanted.carry_out(page.request, form, page.backend.now())
         return RedirectResponse(subject.address, status_code=303)
     except forms.REFUSED as error:
@@ -438,4 +446,5 @@ def _of_hold(
         address=orders.address_of_hold(kind, name),
         operations=views.operations(covered, inventory, now),
         further=sum(m.host == name for m in inventory.machines.values()),
+        hold=inventory.holds.get((kind, key)),
     )

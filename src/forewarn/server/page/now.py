@@ -150,6 +150,9 @@ class AlertLine(msgspec.Struct, frozen=True):
     """The address that the button leads to."""
 
 
+STARTS: Final = "in"
+"""The state of what only its time, or an approval, keeps from starting."""
+
 NextLine = tuple[model.Operation, str, str, datetime | None, datetime | None]
 """An operation that is under way or comes next: its scopes, its state in words, and the time from
 which that is counted upwards, or to which it is counted down."""
@@ -273,14 +276,14 @@ class NowPage:
     ) -> dict[str, Any]:
         """Return the six numbers, and what is said below them."""
         live = [one for one in every if one.live]
-        pending = [one.not_before for one in live if one.pending and one.held_at is None]
+        starting = [one.not_before for one in live if one.pending and _state(one)[0] == STARTS]
         ended = Counter(over.day)
         ended.update(one.status for one in live if one.ended_at and one.ended_at >= now - DAY)
         listening = self._listening
         looked_at = listening.looked_at
         return {
             # A failed machine does not work until somebody says that it does.
-            "down": len(of_machines[Condition.DOWN]) + len(of_machines[Condition.FAILED]),
+            "down": len({*of_machines[Condition.DOWN], *of_machines[Condition.FAILED]}),
             "broken": len(of_machines[Condition.FAILED]),
             "down_scopes": len(
                 {
@@ -292,7 +295,7 @@ class NowPage:
             ),
             "machines": len(self._machines),
             "noticed": len(of_machines[Condition.NOTICE]),
-            "next_at": min(pending, default=None),
+            "next_at": min(starting, default=None),
             "alerts": alerts,
             "ended": ended,
             "approvals": approvals(every, now - DAY),
@@ -377,7 +380,9 @@ def _state(operation: model.Operation) -> tuple[str, datetime | None, datetime |
         return "held", None, None
     if operation.waits_for:
         return f"after {operation.waits_for}", None, None
-    return "in", None, operation.not_before
+    if operation.arrived:
+        return "blocked", None, None
+    return STARTS, None, operation.not_before
 
 
 def _alert_lines(

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from forewarn import times
 from forewarn.maintenance import model
 from forewarn.maintenance.host_drain import DrainOrder
+from forewarn.maintenance.standing import of_hold
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.operator import administration, api, fields, schemas
@@ -51,6 +52,9 @@ class Standing(msgspec.Struct, frozen=True):
     """The reason why it waits, or its result; `""` if the word says it all."""
 
 
+WORST: Final = (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE)
+"""The tones by which an operation stands for its whole maintenance, the first that there is."""
+
 WORDS: Final = {
     EventStatus.QUEUED: ("queued", Tone.QUIET),
     EventStatus.SCHEDULED: ("under notice", Tone.NOTICE),
@@ -71,8 +75,8 @@ def operation_standing(operation: schemas.OperationView) -> Standing:
         case EventStatus.QUEUED | EventStatus.SCHEDULED if operation.held_at is not None:
             return Standing("held", Tone.LOOK, why.removeprefix("held").strip())
         case EventStatus.SCHEDULED if not operation.waits_for:
-            word = "approved" if all(event.approval for event in operation.events) else word
-            return Standing(word, tone)
+            if all(event.approval for event in operation.events):
+                word, why = "approved", why.removeprefix("approved").lstrip(", ")
         case EventStatus.STARTED | EventStatus.RETURNING if operation.outcome_unknown:
             return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
         case EventStatus.STARTED:
@@ -106,10 +110,9 @@ def maintenance_standing(
     is_repaired = maintenance.status.over and units.done and not (units.failed or units.skipped)
     if is_repaired:
         standings = [standing for standing in standings if standing.word != "failed"]
-    for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
-        for standing in standings:
-            if standing.tone is tone:
-                return standing
+    first = {standing.tone: standing for standing in reversed(standings)}
+    if found := next(filter(None, map(first.get, WORST)), None):
+        return found
     if units.running:
         return Standing("running", Tone.DOWN, maintenance.status_detail)
     if units.waiting and not maintenance.status.over:
@@ -117,10 +120,12 @@ def maintenance_standing(
         return Standing("waiting", Tone.QUIET, why)
     if maintenance.status is MaintenanceState.STOPPED:
         return Standing("stopped", Tone.QUIET, maintenance.status_detail)
+    if queued := [standing for standing in standings if standing.word == "queued"]:
+        return queued[0]
     words = set() if is_repaired else {WORDS[status][0] for status in maintenance.operations}
     if maintenance.status is MaintenanceState.DONE:
         words.add("done")
-    for word, tone in (("queued", Tone.QUIET), ("failed", Tone.QUIET), ("done", Tone.DONE)):
+    for word, tone in (("failed", Tone.QUIET), ("done", Tone.DONE)):
         if word in words:
             return Standing(word, tone)
     return Standing("cancelled", Tone.QUIET) if words else Standing("forgotten", Tone.QUIET)
@@ -226,6 +231,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The number of its machines that are not announced yet."""
     maintenance: MaintenanceView | None = None
     """None where it is about an operation or a hold."""
+    hold: model.Hold | None = None
+    """The hold that there is, where it is about one."""
     unit: str = ""
 
     @property
@@ -328,6 +335,14 @@ def _acknowledged(it: Subject) -> str:
     return f"{machines(failed)} failed." if failed else "The wait for its machines ends."
 
 
+def _resolved(it: Subject) -> str:
+    unknown = [f"attempt {o.attempt} of {o.id}" for o in it.operations if o.outcome_unknown]
+    if not unknown:
+        return ""
+    twice = it.happens(it.concerned.started)
+    return f"Unknown: {', '.join(unknown)}. To repeat it may mean that {twice} twice."
+
+
 def _held_up(it: Subject) -> str:
     waits = it.concerned.unstarted
     return f"{machines(waits)} under notice wait." if waits else ""
@@ -335,7 +350,9 @@ def _held_up(it: Subject) -> str:
 
 def _released(it: Subject) -> str:
     waits = it.concerned.unstarted
-    return f"The notice of {machines(waits)} goes on." if waits else ""
+    goes_on = f"The notice of {machines(waits)} goes on." if waits else ""
+    held = f"{of_hold(it.hold, times.precise)}. " if it.hold else ""
+    return held + goes_on
 
 
 def _resumed(it: Subject) -> str:
@@ -415,7 +432,7 @@ ORDERS: Final = {
     "resolve": OperatorOrder(
         "Resolve",
         api.resolve,
-        says=lambda it: f"To repeat it may mean that {it.happens(it.concerned.started)} twice.",
+        says=_resolved,
         more="Nobody knows whether it was carried out: look at its machines first.",
         fields=(
             row(
@@ -439,12 +456,19 @@ ORDERS: Final = {
         more="Its maintenance starts only when the hold has ended.",
         fields=(fields.REASON, fields.UNTIL),
     ),
-    "release": OperatorOrder("Release", api.release, _held, says=_released),
+    "release": OperatorOrder(
+        "Release",
+        api.release,
+        _held,
+        says=_released,
+        more="What is approved starts at once.",
+        is_dangerous=True,
+    ),
     "drain": OperatorOrder(
         "Drain",
         api.drain_hosts,
         lambda form: {"hosts": [_held(form)["name"]]},
-        says=lambda it: f"{machines(it.further)} move to other hosts, each after its notice.",
+        says=lambda it: f"{happens(EventType.REDEPLOY, it.further)}, each after its notice.",
         more="No machine may move there until you reopen the host.",
         fields=(
             row("--reboot", "Reboot the host once it is empty, and bring its machines home."),
@@ -480,6 +504,12 @@ ORDERS: Final = {
     ),
 }
 """By the last part of their addresses."""
+
+
+def changed_since() -> model.Refused:
+    """Return the refusal of what would do something else than somebody was shown."""
+    message = "it has changed since you were asked: look at it again"
+    return model.Refused(ErrorCode.CONFLICT, message)
 
 
 def address_of_hold(kind: model.HoldKind, name: str) -> str:

@@ -54,7 +54,7 @@ class PageContext:
         self.renderer = Renderer()
         self.live = Live(backend.clock, backend.real, process)
         self.now = RenderedNow(backend, self.renderer)
-        self.shared = SharedAnswers()
+        self.shared, self.tokens = SharedAnswers(), SharedAnswers()
 
 
 class PageRequest:
@@ -214,7 +214,7 @@ async def log_in(page: PageRequest) -> Response:
     digest, now = secret_files.digest(shown.encode()), backend.now()
     token = backend.accounts.find(digest)
     if token is None and backend.store.shared:  # another replica may have made it a moment ago
-        tokens = await page.context.shared.get("tokens", now.timestamp() // 1, page.read_tokens)
+        tokens = await page.context.tokens.get("tokens", now.timestamp() // 1, page.read_tokens)
         token = next((each for each in tokens if each.digest == digest), None)
     is_of_page = token is not None and token.audience is TokenAudience.PAGE
     if token is None or not is_of_page or backend.accounts.has_ended(token, now):

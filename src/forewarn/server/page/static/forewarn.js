@@ -108,9 +108,13 @@
     if (millis) set(millis);
     if (shown) htmx.ajax("GET", shown, { target: "#panel", swap: "innerMorph" });
   });
+  let refused = null; // whose request the refusal that is shown is about
   document.addEventListener("htmx:after:swap", (event) => {
-    if (event.detail.ctx?.target?.id === "panel" && !shown) close(); // Esc came before the answer
-    else if (event.detail.ctx?.target?.id === "panel" && panel().childElementCount) {
+    const { target, sourceElement } = event.detail.ctx ?? {};
+    if (target === "#refusal") refused = sourceElement; // as the answer names it
+    else if (refused === sourceElement) document.getElementById("refusal").replaceChildren();
+    if (target?.id === "panel" && !shown) close(); // Esc came before the answer
+    else if (target?.id === "panel" && panel().childElementCount) {
       const was = panel().hidden;
       panel().hidden = false;
       if (was) panel().querySelector("h1")?.focus();
