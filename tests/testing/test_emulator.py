@@ -273,6 +273,13 @@ def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> Non
         Emulator(port=port).start()
 
 
+def test_its_database_is_closed_with_it() -> None:
+    """Else Python 3.13 warns when it is collected, in the middle of any other test."""
+    with Emulator() as emulator:
+        emulator.machine("web-0")
+    assert emulator._service.look(lambda reading: reading.machines()) == {}
+
+
 def test_forty_leave_nothing_behind() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
