@@ -5,6 +5,7 @@ A `Clock` tells the time of day and waits. Deciders take `now` as an argument. S
 """
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
     import asyncio
 
 
-monotonic = time.monotonic
-"""Return the machine's monotonic seconds."""
+def monotonic() -> float:
+    """Return the machine's monotonic seconds.
+
+    Libraries that freeze time for tests replace `time.monotonic`, also for the threads of others:
+    a handler would never ask again, and the emulator never give up.
+    """
+    if sys.platform == "win32":
+        return time.monotonic()
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -44,7 +52,7 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return monotonic()
 
     async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from control.site import REBOOT, Site, asked_for, played
-from forewarn.control.maintenances import UnitTargets
+from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import UnitState
@@ -71,22 +71,29 @@ def planned_and_played(seed: int, *, approving: bool) -> tuple[PlannedTurns, Sit
     site.connector.host_reboot = took
     request = msgspec.structs.replace(REBOOT, duration_seconds=int(took.total_seconds()))
     asked = asked_for(targets, request, **policy)
+    return carried_out(site, asked, drained, approving=approving), site
+
+
+def carried_out(
+    site: Site, asked: Asked, drained: tuple[str, ...] = (), *, approving: bool = False
+) -> PlannedTurns:
+    """Plan maintenance, and carry it out on a clock that goes by seconds."""
     plan = site.prepare(asked, drained)[1]()
 
     async def story(_: Site) -> None:
-        site.start_as_asked(asked, drained)
+        number = site.start_as_asked(asked, drained).number
         for _ in range(50_000):
             await site.settle()
             if approving:
                 site.approve()
                 await site.settle()
-            if site.maintenance().state.over:
+            if site.maintenance(number).state.over:
                 return
             site.pass_time()
-        raise AssertionError(site.maintenance())
+        raise AssertionError(site.maintenance(number))
 
     played(story, site)
-    return plan, site
+    return plan
 
 
 @pytest.mark.parametrize("approving", [True, False])
@@ -102,3 +109,13 @@ def test_units_are_over_when_the_plan_says(seed: int, *, approving: bool) -> Non
         foreseen = wave.earliest if approving else wave.latest
         assert foreseen is not None
         assert timedelta(0) <= over - foreseen <= ROUND * (2 + len(units))
+
+
+def test_a_plan_counts_on_the_other_domains_of_maintenance_that_is_under_way() -> None:
+    site = Site()
+    site.connector.durations = dict.fromkeys(EventType, timedelta(0))
+    web = asked_for(UnitTargets(scopes=("web",)))
+    first = site.start_as_asked(web)
+    plan = carried_out(site, web)
+    over = max(unit.changed_at for unit in site.maintenance(first.number + 1).units)
+    assert timedelta(0) <= over - plan.latest <= 5 * ROUND

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import multiprocessing
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -271,6 +273,13 @@ def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> Non
         Emulator(port=port).start()
 
 
+def test_its_database_is_closed_with_it() -> None:
+    """Else Python 3.13 warns when it is collected, in the middle of any other test."""
+    with Emulator() as emulator:
+        emulator.machine("web-0")
+    assert emulator._service.look(lambda reading: reading.machines()) == {}
+
+
 def test_forty_leave_nothing_behind() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
@@ -314,6 +323,42 @@ def rest(connection: socket.socket) -> bytes:
     while part := connection.recv(65536):
         read += part
     return read
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_is_refused_and_keeps_no_connection_open(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    """Otherwise its call waits for ever, and so does a handler whose connection is cut."""
+    forked = multiprocessing.get_context("fork")
+    refused, is_over = forked.Event(), forked.Event()
+
+    def ask() -> None:
+        try:
+            emulator.events()
+        except Refused:
+            refused.set()
+        is_over.wait(patience.SECONDS)
+
+    emulator.schedule("Reboot", web.name)
+    with connected(emulator) as connection:
+        connection.sendall(GET)
+        assert connection.recv(65536)
+        child = forked.Process(target=ask)
+        child.start()
+        try:
+            assert refused.wait(patience.SECONDS)
+            assert len(emulator.events()) == 1
+            emulator.faults("cut")
+            connection.sendall(GET)
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(65536) == b""
+            emulator.stop()
+            with pytest.raises(ConnectionError), connected(emulator):
+                pass
+        finally:
+            is_over.set()
+            child.join()
 
 
 def test_turning_on_is_delayed_by_the_clock() -> None:

@@ -35,6 +35,46 @@ def test_a_handler_approves(forewarn_emulator):
 """
 
 
+FROZEN = """
+import threading
+import time
+
+import forewarn
+import pytest
+from forewarn import clock
+from forewarn.testing import NotIdle
+
+def handle(client):
+    for change in client.watch():
+        if change.appeared:
+            client.approve(change.event)
+
+@pytest.fixture
+def frozen():
+    real = time.monotonic
+    of = [module for module in (time, clock) if vars(module).get("monotonic") is real]
+    for module in of:  # as freezegun does, wherever a module has the function
+        module.monotonic = lambda: 1.0
+    yield
+    for module in of:
+        module.monotonic = real
+
+def test_time_is_frozen(forewarn_emulator, frozen):
+    machine = forewarn_emulator.machine("web-0")
+    client = forewarn.Client(machine.endpoint, pace=forewarn.Pace(poll_seconds=0.05))
+    handler = threading.Thread(target=handle, args=(client,), daemon=True)
+    handler.start()
+    forewarn_emulator.until_asked("web-0")
+    forewarn_emulator.schedule("Reboot", "web-0")
+    forewarn_emulator.until_idle()
+    client.close()
+    handler.join()
+    forewarn_emulator.schedule("Reboot", "web-0")
+    with pytest.raises(NotIdle):
+        forewarn_emulator.until_idle(0.2)
+"""
+
+
 GUIDE = ROOT / "docs" / "guides" / "testing.md"
 
 
@@ -95,6 +135,7 @@ def guide(broken: str = "") -> str:
 
 TESTS = {
     "approves": HANDLER,
+    "frozen": FROZEN,
     "stopped": STOPPED,
     "small": CAPITAL.replace("VALUES", '("true", " true")'),
     "capital": CAPITAL.replace("VALUES", '("True", "true", "True", "TRUE")'),
@@ -108,7 +149,7 @@ def test_tests_that_use_the_plugin_end_as_they_should(tmp_path: Path) -> None:
         (tmp_path / f"test_{name}.py").write_text(text, encoding="utf-8")
     printed = run(tmp_path, "-v")
     found = sorted(re.findall(r"^test_(\w+)\.py::\w+ ([A-Z]+)", printed, re.MULTILINE))
-    well = ("approves", "capital", "guide", "guide", "never", "small", "stopped")
+    well = ("approves", "capital", "frozen", "guide", "guide", "never", "small", "stopped")
     assert found == sorted([("never", "FAILED"), *((name, "PASSED") for name in well)]), printed
     assert "waits for an approval" in printed, "why a handler never approves"
     assert printed.count("UserWarning") == 1, "of a header that Azure may refuse"

@@ -106,6 +106,8 @@ def log_in(address: str) -> None:
     The token is asked for, or read from stdin, and tried before it is kept. 'forewarn logout'
     forgets both.
     """
+    from forewarn.server.settings import CONFIG_VARIABLE
+
     service = OperatorClient(address=address, token="")
     if "://" not in service.address:
         message = (
@@ -125,7 +127,10 @@ def log_in(address: str) -> None:
     OperatorClient(address=address, token=token).get("/v1/clock")
     path = login.remember(login.Login(service.address, token), os.environ)
     output.say(f"logged in at {service.address}")
-    output.note(f"Commands go there from now on, unless --operator names another; see {path}.")
+    output.note(f"Commands go there from now on; see {path}.")
+    for name in ("FOREWARN_OPERATOR", CONFIG_VARIABLE):
+        if os.environ.get(name):
+            output.note(f"warning: {name} is set, and goes before it.")
 
 
 @command()

@@ -47,6 +47,9 @@ TOKEN_FILE: Final = "FOREWARN_TOKEN_FILE"  # noqa: S105 - a variable's name
 HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
 
+LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\]):[0-9]+", re.IGNORECASE)
+"""The addresses of these where a service may listen without TLS."""
+
 PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
 """The failures after which it is asked again: the service restarts, or its database is away."""
 
@@ -431,6 +434,8 @@ class OperatorClient:
             "no-answer": f"{where} did not answer in time: see the log of the service",
         }
         hung_up = f"{where} hung up during its answer: see the log of the service"
+        if self.address.startswith("http:"):
+            hung_up += ", or use https:// in its address if it speaks TLS"
         return messages.get(failed.reason, hung_up)
 
     def _refused(self, status: int, body: bytes) -> Failed:
@@ -491,7 +496,9 @@ def segment(name: str) -> str:
 def _spelled(address: str) -> str:
     """Return an address in one form: that of a login is compared with the one that is given."""
     if HOST_AND_PORT.fullmatch(address):
-        return f"http://{address}"
+        # A token goes over no network in plain text unless somebody has written http://.
+        scheme = "http" if LOOPBACK.fullmatch(address) else "https"
+        return f"{scheme}://{address}"
     url = address.rstrip("/")
     return url if "://" in url else address.removeprefix("unix:")  # as `serve` prints it
 

@@ -420,12 +420,21 @@ def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collec
 def _worlds(
     state: LiveState, members: Mapping[str, Iterable[Machine]], *, of_users: bool
 ) -> Callable[[], World]:
-    """Return a function that makes a World of all scopes that share operations with the units.
+    """Return a function that makes a World of all scopes that are maintained beside the units.
 
+    These share operations or other maintenances, or have machines on hosts that are being drained.
     With `of_users` it has what users have asked for besides: there is a limit for all of that.
     """
+    hosts = planner.grouped(state.machines.values(), attrgetter("host"))
+    others = {
+        one.number: {scope for unit in one.units for scope in _scopes_of(unit, state, hosts)}
+        for one in state.maintenances.values()
+        if one.state is MaintenanceState.RUNNING
+    }
     in_scope: dict[str, list[Operation]] = {}
     new = dict.fromkeys(one.scope for its in members.values() for one in its)
+    away = [key(g.name) for drain in state.drains.values() if drain.goes_on for g in drain.guests]
+    new |= dict.fromkeys(state.machines[name].scope for name in away if name in state.machines)
     for operation in state.operations.values():
         for event in operation.events:
             in_scope.setdefault(event.scope, []).append(operation)
@@ -435,15 +444,30 @@ def _worlds(
     while new:
         found |= new
         met = {event.scope for s in new for o in in_scope.get(s, ()) for event in o.events}
+        met |= {s for its in others.values() if not its.isdisjoint(new) for s in its}
         new = dict.fromkeys(sorted(met - found.keys()))
     concerned = LiveState(
         scopes={name: state.scopes[name] for name in found if name in state.scopes},
         machines={name: one for name, one in state.machines.items() if one.scope in found},
         operations={one.id: one for name in found for one in in_scope.get(name, ())},
+        maintenances={n: state.maintenances[n] for n, its in others.items() if its & found.keys()},
         holds=state.holds,
         drains=state.drains,
     )
     return partial(World, concerned)
+
+
+def _scopes_of(
+    unit: Unit, state: LiveState, hosts: Mapping[str, Iterable[Machine]]
+) -> Iterable[str]:
+    """Yield the keys of the scopes that a unit has still to maintain."""
+    if unit.state.over:
+        return ()
+    if unit.kind is UnitKind.UPDATE_DOMAIN:
+        return (unit.scope,)
+    if unit.kind is UnitKind.HOST:
+        return (one.scope for one in hosts.get(unit.name, ()))
+    return (state.machines[name].scope for name in unit.machines if name in state.machines)
 
 
 def _check_notice(

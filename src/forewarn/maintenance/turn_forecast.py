@@ -3,7 +3,8 @@
 `play` calls the service's own commands on a World of its own, and advances time from one change to
 the next. Guests approve at once, or never. Every task succeeds, and takes the expected duration (no
 time where it is unknown); machines are back, checks pass, and an operator confirms each wave, at
-once. So a plan cannot say what the service would not do.
+once. Other maintenances and drains go on beside it. So a plan cannot say what the service would not
+do.
 """
 
 from collections.abc import Callable, Iterable, Set
@@ -220,11 +221,12 @@ class _Play:
         self._events = count(1)
         self._ends: dict[str, datetime] = {}
         """End times of the tasks that are under way, by operation."""
-        self._wake_at: list[datetime] = []
+        self._wake_at: dict[int | str, datetime] = {}
+        """When a maintenance, or the drain of a host, is due by time alone."""
         self._moved = False
         """True if guests, tasks or time have changed something at this instant."""
-        self._looked: Maintenance | None = None
-        """The maintenance after its last turns; None to give it turns in any case."""
+        self._looked: dict[int, Maintenance] = {}
+        """The maintenances after their last turns; others have turns in any case."""
         self._sighting: Sighting | None = None
         awaited = [o.id for o in self._live() if o.awaited and o.status is not EventStatus.FAILED]
         self._sighting = Sighting(asked_at=now + FURTHEST, version="", agent=AgentStatus.BACK)
@@ -259,14 +261,14 @@ class _Play:
         # What is held moves its NotBefore on and on, until its hold ends.
         wakeups = (one.wakeup_at for one in self._live() if one.held_at is None)
         holds = (hold.until for hold in self._world.holds.values())
-        times = (*self._ends.values(), *wakeups, *holds, *self._wake_at)
+        times = (*self._ends.values(), *wakeups, *holds, *self._wake_at.values())
         return min((at for at in times if at is not None and at > self.now), default=None)
 
     def settle(self) -> None:
         """Carry out everything that happens at this instant."""
         self._moved = False
-        if any(at <= self.now for at in self._wake_at):
-            self._looked, self._wake_at = None, []
+        if any(at <= self.now for at in self._wake_at.values()):
+            self._looked, self._wake_at = {}, {}
         while True:
             while self._end_tasks() or self._pass_time() or self._approve() or self._begin_tasks():
                 self._moved = True
@@ -284,10 +286,10 @@ class _Play:
         for one in changes.maintenances:
             if one.number == FIRST_NUMBER:
                 self.maintenance = one
-        others = (one for one in changes.operations if one.maintenance != FIRST_NUMBER)
-        ended = changes.drains or changes.released
-        if ended or any(one.status.over or one.gives_way for one in others):
-            self._looked = None
+        if changes.drains or changes.released:
+            self._looked = {}
+        for number in {o.maintenance for o in changes.operations if o.status.over or o.gives_way}:
+            self._looked = {n: one for n, one in self._looked.items() if n == number}
 
     # Guests and the connector.
 
@@ -349,39 +351,44 @@ class _Play:
     # The service's own rounds, and an operator who confirms.
 
     def _take_turns(self) -> bool:
-        if self._looked is self.maintenance:
-            return False
-        self._wake_at = []
-        blocked = sum(1 for unit in self.maintenance.units if unit.reason)
+        open_, looked = self._world.maintenances, self._looked
+        due = [n for n in sorted(open_) if looked.get(n) is not open_[n]]
+        return sum(self._take_turn(number) for number in due if number in open_) > 0
+
+    def _take_turn(self, number: int) -> bool:
+        before = self._world.maintenances[number]
+        self._wake_at.pop(number, None)
+        blocked = sum(1 for unit in before.units if unit.reason)
         self._left -= blocked // UNITS_OF_A_DECISION
-        decision = self.decide(commands.take_turns, FIRST_NUMBER)
-        self._looked, step = self.maintenance, decision.step
-        self.waits = step if isinstance(step, Wait) else None
-        if isinstance(step, Check):
-            begun = turn_check.begun(self.maintenance, step.run, "", timedelta(0))
+        decision = self.decide(commands.take_turns, number)
+        after, step = self._world.maintenances.get(number), decision.step
+        if number == FIRST_NUMBER:
+            self.waits = step if isinstance(step, Wait) else None
+        if after is not None:
+            self._looked[number] = after
+        if isinstance(step, Check) and after is not None:
+            begun = turn_check.begun(after, step.run, "", timedelta(0))
             passed = turn_check.ended(begun, step.run.number, CheckResult(passed=True))
-            self._world.maintenances[FIRST_NUMBER] = passed
+            self._world.maintenances[number] = passed
             self._keep()
             return True
-        if isinstance(step, Ask):
-            assert self._hosts is not None
+        if isinstance(step, Ask) and self._hosts is not None:
             survey = self._hosts.survey(self.now)
-            for _ in turn_plan.drain(self._world, FIRST_NUMBER, step.units, survey, self.now):
+            for _ in turn_plan.drain(self._world, number, step.units, survey, self.now):
                 pass
             self._keep()
             return True
         if isinstance(step, Wait) and step.obstacle is Obstacle.CONFIRMATION:
-            order = MaintenanceOrder.RESUME
-            self.decide(commands.order_maintenance, FIRST_NUMBER, order, "", "")
+            self.decide(commands.order_maintenance, number, MaintenanceOrder.RESUME, "", "")
             return True
         if isinstance(step, Wait) and step.obstacle is not Obstacle.MAINTENANCE:
-            self._wake(step.until, again=step.obstacle is Obstacle.REFUSED)
+            self._wake(number, step.until, again=step.obstacle is Obstacle.REFUSED)
         return bool(decision.changes)
 
-    def _wake(self, at: datetime | None, *, again: bool) -> None:
+    def _wake(self, who: int | str, at: datetime | None, *, again: bool) -> None:
         """Wake again at `at`; a repeated request (`again`) only if something has happened."""
         if at is not None and (self._moved or not again):
-            self._wake_at.append(at)
+            self._wake_at[who] = at
 
     def _step_drains(self) -> bool:
         if self._hosts is None:
@@ -405,7 +412,7 @@ class _Play:
             took = timedelta(seconds=max(0, self.maintenance.duration_seconds))
             self._hosts.reboot(drain.host, self.now + took)
         boots_at = self._hosts.boots_at(drain.host)
-        self._wake(boots_at or step.wake_at, again=boots_at is None)
+        self._wake(drain.host, boots_at or step.wake_at, again=boots_at is None)
         self._world.drains[drain.host] = step.drain
         self._keep()
         return step.drain != drain

@@ -172,7 +172,7 @@ class SqliteConnection(DatabaseConnection):
         # and what was read before that is then no part of the transaction (increments get lost).
         with self._told():
             self.driver = sqlite3.connect(
-                path, BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             if image:  # before any statement: those that are kept would crash
                 self.driver.deserialize(image)
@@ -237,6 +237,10 @@ class InMemoryStore(SqlStore[SqliteConnection]):
 
     def close(self) -> None:
         """Do nothing: a service may start again with the same store."""
+
+    def discard(self) -> None:
+        """Close the database, whose rows are gone then: nobody opens the store again."""
+        super().close()
 
 
 @functools.cache

@@ -30,6 +30,7 @@ from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import HistoryQuery
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing.faults import Concerns
 from forewarn.testing.harness import Harness, Run
 from forewarn.testing.record import RecordedAnswer
@@ -92,7 +93,8 @@ class EmulatedService(Harness):
         rules = msgspec.structs.replace(rules, back_seconds=BACK.total_seconds())
         self.settings = Settings(rules=rules)
         self._chain = 0 if rules.enablement == Enablement.ALWAYS.value else DELAYED_TURNS
-        super().__init__(Fleet(), rules.policy, beginning=beginning, run=run)
+        self._memory = InMemoryStore()
+        super().__init__(Fleet(), rules.policy, beginning=beginning, store=self._memory, run=run)
 
     async def open(self, port: int) -> int:
         """Open the port, 0 for any free one; return its number."""
@@ -118,7 +120,11 @@ class EmulatedService(Harness):
             tell=self._note_answer,
             call_later=self._call_later,
         )
-        opened = socket.create_server(("127.0.0.1", port))
+        try:
+            opened = socket.create_server(("127.0.0.1", port))
+        except OSError:
+            await self.close()
+            raise
         number: int = opened.getsockname()[1]
         await self.listen(opened)
         return number
@@ -150,11 +156,12 @@ class EmulatedService(Harness):
         self._servers.append(await asyncio.start_server(connect, sock=opened))
 
     async def close(self) -> None:
-        """Close the port and every connection."""
+        """Close the port, every connection and the database."""
         for server in self._servers:
             server.close()
         self.guests.suspend()
         await self.guests.close()
+        self._memory.discard()
 
     async def settle(self) -> None:
         """Wait until all changes have reached the clients that wait for them."""

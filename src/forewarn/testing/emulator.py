@@ -16,9 +16,12 @@ import asyncio
 import functools
 import math
 import operator
+import os
+import selectors
 import socket
 import threading
 import tomllib
+import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent import futures
 from concurrent.futures import Future
@@ -61,6 +64,9 @@ CLOSE_SECONDS: Final = 30.0
 """The longest wait of the end for the thread, which only closes sockets then."""
 
 DEFAULT: Final = "127.0.0.1"
+
+_RUNNING: "weakref.WeakSet[Emulator]" = weakref.WeakSet()
+"""The emulators of this process, which a process that is forked leaves to its parent."""
 
 
 class NotIdle(TimeoutError):  # noqa: N818 - what it is not
@@ -188,6 +194,7 @@ class Emulator:
         self._is_open = False
         """True while the thread takes calls; written with the lock in hand."""
         self._loop: asyncio.AbstractEventLoop
+        self._sockets: selectors.BaseSelector
         self._service: EmulatedService
         self._machines: dict[str, EmulatedMachine] = {}
         self._operators: Operators | None = None
@@ -252,7 +259,9 @@ class Emulator:
         return self._call(open_port())
 
     def _run(self, ready: "Future[int]") -> None:
-        loop = self._loop = asyncio.new_event_loop()
+        self._sockets = selectors.DefaultSelector()
+        loop = self._loop = asyncio.SelectorEventLoop(self._sockets)
+        _RUNNING.add(self)
         try:
             try:
                 beginning = self._beginning or clock.SystemClock().now()
@@ -277,7 +286,19 @@ class Emulator:
             for task in asyncio.all_tasks(loop):
                 task.cancel()
                 loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            _RUNNING.discard(self)
             loop.close()
+
+    def leave_to_parent(self) -> None:
+        """Let go of the parent's sockets in a process that was forked, and refuse calls there.
+
+        As long as one process has a connection it is open, though another has closed it.
+        """
+        self._is_open, self._lock, self._news = False, threading.Lock(), threading.Condition()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for known in [*self._sockets.get_map().values()]:
+            os.dup2(nothing, known.fd, inheritable=False)  # its owner closes the number later
+        os.close(nothing)
 
     # The fleet.
 
@@ -725,7 +746,8 @@ def _word(kind: type[W], name: str, text: str) -> W:
 
 
 def _not_running() -> Refused:
-    return Refused(ErrorCode.UNAVAILABLE, "the emulator is not running: use it in a 'with'")
+    message = "the emulator is not running in this process: use it in a 'with'"
+    return Refused(ErrorCode.UNAVAILABLE, message)
 
 
 def _operation_of(event: EmulatedEvent | None) -> str:
@@ -736,3 +758,13 @@ def span(length: Span) -> timedelta:
     """Read a span; ValueError for an invalid one, or one that would set the clock back."""
     read = times.span(length) if isinstance(length, str) else length
     return EmulatedService.length(read.total_seconds() if isinstance(read, timedelta) else read)
+
+
+def _leave_to_parent() -> None:
+    for emulator in [*_RUNNING]:
+        emulator.leave_to_parent()
+    _RUNNING.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_leave_to_parent)

@@ -297,7 +297,9 @@ async def _start(
     if not dry_run:  # what was granted is not judged again: the fleet may be another by now
         made = await _granted(call.backend, asked)
     if made is None:
-        survey = await call.backend.survey(dry_run=dry_run) if data.drain else None
+        survey = None
+        if data.drain or (dry_run and call.backend.drains):
+            survey = await call.backend.survey(dry_run=dry_run)
         made, planned = await _prepared(call.backend, asked, survey)
         async with call.backend.whole:
             plan = await call.backend.beside(partial(planned, to_the_end=dry_run))

@@ -240,6 +240,12 @@ class Backend:
         """Take turns with other dry runs; a change waits for none."""
         return self.whole if dry_run else nullcontext()
 
+    @property
+    def drains(self) -> bool:
+        """True if hosts are being drained, or are going to be."""
+        going = any(drain.goes_on for drain in self.hosts.drains.values())
+        return going or any(one.draining for one in self.maintenances.open.values())
+
     async def survey(self, *, dry_run: bool) -> HostSurvey:
         """Look at all hosts; a dry run shares its look with others, and it may be a little old."""
         return await (self.hosts.recent_survey() if dry_run else self.hosts.survey())
