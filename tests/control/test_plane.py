@@ -7,7 +7,8 @@ import pytest
 
 from builders import FLEET, MINUTE, NOW, maintenance
 from control.conftest import House, done
-from forewarn.control import plane, tombstones
+from forewarn.control import maintenances, plane, tombstones
+from forewarn.control.outbox import state_of
 from forewarn.control.plane import Retention
 from forewarn.maintenance import fleet_file, news
 from forewarn.maintenance.model import Changes, HoldKind, Tombstone
@@ -24,7 +25,8 @@ def test_a_dry_run_decides_and_changes_nothing_and_a_request_is_told_with_what_i
 ) -> None:
     told = len(house.told)
     request = Request(event_type=REBOOT, machines=("batch_0", "bastion"))
-    plan = done(house.plane.request(request, dry_run=True))
+    with house.store.read() as reading:
+        plan = maintenances.supposed(house.plane, state_of(reading), request, NOW)
     assert [o.machines for o in plan.operations] == [("bastion",), ("batch_0",)]
     assert plan.operations[0].not_before == NOW + 15 * MINUTE
     assert (len(house.told), house.incarnation("batch")) == (told, 0)

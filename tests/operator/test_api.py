@@ -55,15 +55,20 @@ def test_the_log_says_who_changed_the_fleet_and_not_who_only_tried(client: Clien
     ]
 
 
-def test_a_dry_run_of_a_fleet_waits_for_no_writer(tmp_path: Path) -> None:
+def test_a_dry_run_waits_for_no_writer(tmp_path: Path) -> None:
     wanted, go_on = settings_in(tmp_path), threading.Event()
     store = sqlite.open_store(Path(wanted.store.path))
     with closing(store), Running(wanted, store) as running:
+        client, cart = running.client(), {"machine": [{"name": "cart"}]}
+        client.ask("PUT", "/v1/fleet", cart)
         writing = running.plane.order(lambda *_: go_on.wait(patience.SECONDS))
         try:
-            cart = {"machine": [{"name": "cart"}]}
-            change = running.client().ask("PUT", "/v1/fleet?dry_run=true", cart).json
-            assert change["added"]["names"] == ["cart"]
+            cart["machine"].append({"name": "horse"})
+            change = client.ask("PUT", "/v1/fleet?dry_run=true", cart).json
+            assert change["added"]["names"] == ["horse"]
+            reboot = {"event_type": "Reboot", "machines": ["cart"]}
+            plan = client.ask("POST", "/v1/maintenances?dry_run=true", reboot).json
+            assert plan["operations"][0]["events"][0]["machines"] == ["cart"]
             assert not writing.done()
         finally:
             go_on.set()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from forewarn.control import maintenances
+from forewarn.control.outbox import state_of
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import HoldKind, Verdict, key
+from forewarn.maintenance.model import HoldKind, Refused, Verdict, key
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import EventSource, EventType
 
@@ -63,7 +66,19 @@ class Operators:
             requested_by=self.someone(),
             **named,
         )
-        self._town.ask("request", self._town.plane.request, request, dry_run=chance.random() < 0.05)
+        if chance.random() < 0.05:
+            self.suppose(request)
+        else:
+            self._town.ask("request", self._town.plane.request, request)
+
+    def suppose(self, request: Request) -> None:
+        """Ask for the plan alone, which is that of the request itself."""
+        plane, memory = self._town.plane, self._town.writer.store
+        with memory.read() as reading:
+            state = state_of(reading)
+        with contextlib.suppress(Refused):
+            maintenances.supposed(plane, state, request, self._town.now)
+            self._town.counts["supposed"] += 1
 
     def cancel(self) -> None:
         operation = self._town.some_operation()

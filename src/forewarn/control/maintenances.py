@@ -403,7 +403,11 @@ def prepared(
         turn_forecast.planned,
         maintenance,
         lambda unit: takes[unit.key],
-        _worlds(state, members, of_users=request.source is EventSource.USER),
+        _worlds(
+            state,
+            [one.scope for its in members.values() for one in its],
+            of_users=request.source is EventSource.USER,
+        ),
         rules,
         now,
         survey=survey,
@@ -417,10 +421,19 @@ def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collec
     return [name for name, facts in hosts if facts.can_reboot or not draining.reboot]
 
 
-def _worlds(
-    state: LiveState, members: Mapping[str, Iterable[Machine]], *, of_users: bool
-) -> Callable[[], World]:
-    """Return a function that makes a World of all scopes that are maintained beside the units.
+def supposed(plane: Plane, state: LiveState, request: Request, now: datetime) -> planner.Plan:
+    """Return the plan of a request without units; nothing changes."""
+    machines = state.machines
+    scopes = [key(request.scope)] if request.scope else []
+    scopes += [machines[name].scope for name in map(key, request.machines) if name in machines]
+    if request.host:
+        scopes += [one.scope for one in machines.values() if one.host == request.host]
+    world = _worlds(state, scopes, of_users=request.source is EventSource.USER)()
+    return plane.plan(request, world, now)
+
+
+def _worlds(state: LiveState, scopes: Iterable[str], *, of_users: bool) -> Callable[[], World]:
+    """Return a function that makes a World of all scopes that are maintained beside these.
 
     These share operations or other maintenances, or have machines on hosts that are being drained.
     With `of_users` it has what users have asked for besides: there is a limit for all of that.
@@ -432,7 +445,7 @@ def _worlds(
         if one.state is MaintenanceState.RUNNING
     }
     in_scope: dict[str, list[Operation]] = {}
-    new = dict.fromkeys(one.scope for its in members.values() for one in its)
+    new = dict.fromkeys(scopes)
     away = [key(g.name) for drain in state.drains.values() if drain.goes_on for g in drain.guests]
     new |= dict.fromkeys(state.machines[name].scope for name in away if name in state.machines)
     for operation in state.operations.values():

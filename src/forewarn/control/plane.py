@@ -50,6 +50,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.turn_check import CheckRun
+from forewarn.maintenance.world import World
 from forewarn.store.queries import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
@@ -184,34 +185,28 @@ class Plane:
     # Maintenance, and the guests' approvals.
 
     @_job
-    def request(
-        self, unit: UnitOfWork, request: planner.Request, *, dry_run: bool = False
-    ) -> planner.Plan:
+    def request(self, unit: UnitOfWork, request: planner.Request) -> planner.Plan:
         """Request maintenance; the answer is the plan.
 
-        `dry_run` only returns the plan; its maintenance is number 0 then. A request that was
-        granted already under its idempotency key is answered with its earlier result, as that is
-        now.
+        A request that was granted already under its idempotency key is answered with its earlier
+        result, as that is now.
         """
         if (known := lookup.granted(unit.store, request)) is not None:
             operations = tuple(unit.operations_of_maintenance(known.number).values())
             return planner.Plan(maintenance=known, operations=operations)
-        ask = commands.request_maintenance
-        if dry_run:
-            with unit.world.supposing():
-                decision = self._decision(unit, lambda working: ask(working, request, 0))
-        else:
-            decision = self._decide(unit, ask, request, unit.next_maintenance_number())
-        assert decision.maintenance is not None
-        return planner.Plan(
-            maintenance=decision.maintenance,
-            operations=decision.operations,
-            superseded=tuple(
-                operation
-                for operation in decision.changes.operations
-                if operation.status is EventStatus.CANCELED
-            ),
-        )
+        number = unit.next_maintenance_number()
+        return _plan(self._decide(unit, commands.request_maintenance, request, number))
+
+    def plan(self, request: planner.Request, world: World, now: datetime) -> planner.Plan:
+        """Return the plan of a request, as maintenance 0, in a World that is thrown away.
+
+        Any thread may: it does not wait for the writer, which viewers may not occupy.
+        """
+
+        def ask(working: Transitions) -> Iterable[str]:
+            return commands.request_maintenance(working, request, 0)
+
+        return _plan(self._decided(world, ask, now, starts=self.may_start()))
 
     @_job
     def approve(
@@ -605,12 +600,24 @@ class Plane:
         return decision
 
     def _decision(self, unit: UnitOfWork, command: commands.Command) -> Decision:
-        policy = msgspec.structs.replace(
-            self.policy, starts=self._starts(unit), listening=self.listening()
-        )
-        return commands.decide(
-            unit.world, command, unit.now, self.mint, policy, sighting=self.sighting
-        )
+        return self._decided(unit.world, command, unit.now, starts=self._starts(unit))
+
+    def _decided(
+        self, world: World, command: commands.Command, now: datetime, *, starts: bool
+    ) -> Decision:
+        policy = msgspec.structs.replace(self.policy, starts=starts, listening=self.listening())
+        return commands.decide(world, command, now, self.mint, policy, sighting=self.sighting)
+
+
+def _plan(decision: Decision) -> planner.Plan:
+    assert decision.maintenance is not None
+    changed = decision.changes.operations
+    superseded = tuple(one for one in changed if one.status is EventStatus.CANCELED)
+    return planner.Plan(
+        maintenance=decision.maintenance,
+        operations=decision.operations,
+        superseded=superseded,
+    )
 
 
 def _hold(unit: UnitOfWork, kind: HoldKind, name: str, reason: str = "", by: str = "") -> Hold:

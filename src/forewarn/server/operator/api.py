@@ -236,8 +236,13 @@ async def request_maintenance(
     )
     if data.has_units:
         return await _start(call, data, request, plane, dry_run=dry_run)
-    async with call.backend.taking_turns(dry_run=dry_run):
-        plan = await call.backend.done(plane.request(request, dry_run=dry_run))
+    if dry_run:
+        state, now = call.backend.live_state(), call.backend.now()
+        suppose = partial(maintenances.supposed, plane, state, request, now)
+        async with call.backend.whole:
+            plan = await call.backend.beside(suppose)
+    else:
+        plan = await call.backend.done(plane.request(request))
     detail = await _detail(call.backend, plan.maintenance, plan.operations)
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail),
