@@ -75,8 +75,8 @@ class OutboxStory(ProcessStory):
         told = [f"{t.operation} {t.attempt} by {','.join(t.claimed_elsewhere)}" for t in tasks]
         assert [each.removesuffix(" by ") for each in told] == [*expected]
 
-    def resume(self, number: str) -> None:
-        order = (int(number), MaintenanceOrder.RESUME, "")
+    def order(self, kind: str, number: str) -> None:
+        order = (int(number), MaintenanceOrder(kind), "")
         done(self.plane.order(maintenances.order, *order, by="ann"))
 
     def set(self) -> None:

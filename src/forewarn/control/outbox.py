@@ -281,11 +281,9 @@ def recover(
     for name, one in [*world.operations.items()]:
         if (is_first and one.status is EventStatus.STARTED) or _is_behind(one, begun.get(name)):
             world.operations[name] = doubted(one)
-    # A maintenance that had begun with an operation that is gone is halted.
     gone = begun.keys() - unit.operations(begun.keys()).keys()
     for number in {int(name.partition(".")[0]) for name in gone} & world.maintenances.keys():
-        if world.maintenances[number].state is MaintenanceState.RUNNING:  # no replica halted it
-            halt(world, number, LOST_OPERATION, noticed.at)
+        halt(world, number, LOST_OPERATION, noticed.at)
     for drain in drains:
         _recover_drain(world, drain, gone, noticed.at)
     if is_first:
