@@ -290,7 +290,7 @@ class Emulator:
             loop.close()
 
     def leave_to_parent(self) -> None:
-        """Let go of the parent's sockets in a process that was forked, and refuse calls there.
+        """Drop the parent's sockets in a process that was forked, and refuse calls there.
 
         As long as one process has a connection it is open, though another has closed it.
         """

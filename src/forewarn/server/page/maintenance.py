@@ -66,7 +66,7 @@ PROGRESS: Final = {
     EventStatus.FAILED: "failed",
     EventStatus.CANCELED: "cancelled",
 }
-"""What machines count as by the status of their operation; else they are under notice."""
+"""The count that a machine adds to, by the status of its operation; else it is under notice."""
 
 replace = msgspec.structs.replace
 
