@@ -322,8 +322,8 @@ class Decider:
 
     def _doubted(self, case: Case, now: float) -> list[int]:
         """Return the actions that were done too long ago for an approval, by index."""
-        if case.phase is Phase.APPROVED:
-            return []
+        if case.phase is Phase.APPROVED and now >= self._deadline(case):
+            return []  # it would be cut
         return [
             index
             for index, result in enumerate(case.results)

@@ -68,6 +68,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase | None, PhaseTrigger], Phase]] = MappingP
         (Phase.PREPARED, PhaseTrigger.VANISH): Phase.OVER,
         (Phase.HELD, PhaseTrigger.RETRY): Phase.PREPARING,
         (Phase.HELD, PhaseTrigger.VANISH): Phase.OVER,
+        (Phase.APPROVED, PhaseTrigger.DOUBT): Phase.PREPARING,
         (Phase.APPROVED, PhaseTrigger.BOOT): Phase.PREPARING,
         (Phase.APPROVED, PhaseTrigger.VANISH): Phase.OVER,
     }
