@@ -138,6 +138,10 @@ AT_ONCE: Final = 50
 """The most actions that run at once for events with no more notice than the one that waits: a
 process has a limit of files. Twice as many run in all, so no Preempt waits for fifty reboots."""
 
+LOOK_EVERY_SECONDS: Final = 300.0
+"""The age from which a drain is looked at again while its event has not started: a window or a hold
+may keep it waiting for hours."""
+
 LOOK_AGAIN_SECONDS: Final = 30.0
 """The age from which a drain is looked at again right before the approval: HAProxy may have been
 reloaded, or the unit started by another tool, while later actions ran or peers were waited for."""
@@ -307,33 +311,43 @@ class Decider:
         if self._closing:
             return
         for case in self.state.cases.values():
+            if self._looks_again(case, now, LOOK_EVERY_SECONDS):
+                continue
             command, again = self._approvals.decide(
                 case, self.events[case.event_id], self.name, now
             )
-            if isinstance(command, ApproveEvent) and (old := self._doubted(case, now)):
+            if isinstance(command, ApproveEvent) and self._looks_again(
+                case, now, LOOK_AGAIN_SECONDS
+            ):
                 self._approvals.withdraw(case.event_id)
-                self._write(state.ActionsDoubted(event_id=case.event_id, indexes=old))
-                self._advance(case, now)
                 continue
             self._out += [] if command is None else [command]
             self._wakes += [] if again is None else [again]
         if not self._waits:  # one of them may need an effect that stands
             self._undo(now)
 
-    def _doubted(self, case: Case, now: float) -> list[int]:
-        """Return the actions that were done too long ago for an approval, by index."""
-        if case.phase is Phase.APPROVED and now >= self._deadline(case):
-            return []  # it would be cut
-        return [
-            index
+    def _looks_again(self, case: Case, now: float, seconds: float) -> bool:
+        """Do a prepared event's drains again that were done so long ago; return True if any was."""
+        prepared = case.phase in {Phase.PREPARED, Phase.APPROVED}
+        waits = self.events[case.event_id].status == EventStatus.SCHEDULED
+        if not (prepared and waits) or now >= self._deadline(case):
+            return False
+        due = {
+            index: self._done_at.get(effect.key, -math.inf) + seconds
             for index, result in enumerate(case.results)
             if result is not None
             and result.good
             and (effect := self.state.effects.get(case.effect(index)))  # else a boot has undone it
             and effect.action.settings.looks_again
             and effect.action.settings.repeatable
-            and now - self._done_at.get(effect.key, -math.inf) > LOOK_AGAIN_SECONDS
-        ]
+        }
+        old = [index for index, at in due.items() if at <= now]
+        if old:
+            self._write(state.ActionsDoubted(event_id=case.event_id, indexes=old))
+            self._advance(case, now)
+        elif due and seconds == LOOK_EVERY_SECONDS:
+            self._wakes.append(min(due.values()))
+        return bool(old)
 
     def _is_over(self, case: Case) -> bool:
         """Return True if an event has left the document, or this machine has left the event.
