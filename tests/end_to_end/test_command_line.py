@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -180,6 +180,33 @@ def test_a_command_that_fails_is_told_and_the_watch_goes_on(
     watching.stop()
     told = f"forewarn: the command ended with 3 for appeared of {event_id}\n"
     assert told in watching.errors()
+
+
+LOST: Final = """
+import signal, subprocess, sys
+
+from forewarn.cli.main import run
+
+
+def stopped(process):
+    signal.raise_signal(signal.SIGTERM)
+
+
+subprocess.Popen.__del__ = stopped
+sys.argv[0] = "forewarn"
+run()
+"""
+"""The command line, stopped while what it ran is destroyed: Python ignores exceptions there."""
+
+
+def test_a_signal_while_an_object_is_destroyed_ends_the_watch(tmp_path: Path) -> None:
+    listing = document(listed(Resources=["web-0"]))
+    watching = Program(tmp_path / "said")
+    with serving(lambda *_: message(200, listing)) as server:
+        given = ("--endpoint", server.url, "--name", "web-0", "--exec", "true")
+        watching.begin(["-c", LOST, "watch", *given])
+        assert watching.ended() == ExitStatus.TERMINATED
+    assert "Exception ignored" in watching.tail()
 
 
 def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 import click
@@ -26,7 +25,7 @@ import click
 from forewarn import times
 from forewarn.cli import events, output
 from forewarn.cli.command import command
-from forewarn.cli.exits import ENDING, ExitStatus, Failed, ended_by, handled
+from forewarn.cli.exits import ENDING, ExitStatus, Failed, handled, interrupted_by
 from forewarn.cli.operator_client import OperatorClient
 from forewarn.cli.options import JSON, flag
 from forewarn.clock import SystemClock
@@ -144,10 +143,10 @@ def demo(*, keep: bool, as_json: bool) -> None:
     if len(place) > LONGEST_FOLDER and Path("/tmp").is_dir():  # noqa: S108 - our folder is private
         place = "/tmp"  # noqa: S108 - the same
     with (
-        handled(_interrupt, *ENDING),
+        interrupted_by(*ENDING) as check,
         tempfile.TemporaryDirectory(prefix="forewarn-demo-", dir=place) as folder,
     ):
-        running = Demo(Path(folder), as_json=as_json)
+        running = Demo(Path(folder), check, as_json=as_json)
         try:
             running.run()
             if keep:
@@ -173,8 +172,9 @@ class Program(NamedTuple):
 class Demo:
     """The running demo, in a folder of its own; with `as_json` the story goes to stderr."""
 
-    def __init__(self, folder: Path, *, as_json: bool) -> None:
+    def __init__(self, folder: Path, interrupted: Callable[[], None], *, as_json: bool) -> None:
         self._folder = folder
+        self._interrupted = interrupted
         self._as_json = as_json
         self._clock = SystemClock()
         self._began = self._clock.monotonic()
@@ -295,6 +295,7 @@ class Demo:
         from forewarn.server.operator import schemas
 
         self._nap.wait(LOOK_EVERY)
+        self._interrupted()
         try:
             page = self._history()
             listed = self._operator.get("/v1/events").read(schemas.EventList)
@@ -443,9 +444,3 @@ def failed(what: str) -> Failed:
 
 def _program() -> str:
     return "forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn"
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise SystemExit(ended_by(number))

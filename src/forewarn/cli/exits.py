@@ -166,6 +166,32 @@ def handled(
             signal.signal(number, old)
 
 
+@contextlib.contextmanager
+def interrupted_by(
+    *names: str, close: Callable[[], object] = lambda: None
+) -> Iterator[Callable[[], None]]:
+    """End what is done within by signals: each calls `close`, and raises.
+
+    SIGINT raises KeyboardInterrupt, the others SystemExit. Python ignores an exception that comes
+    while an object is destroyed: what goes on for long calls what this provides, which raises the
+    same again.
+    """
+    caught: list[int] = []
+
+    def check() -> None:
+        if caught:
+            is_interrupt = caught[0] == signal.SIGINT
+            raise KeyboardInterrupt if is_interrupt else SystemExit(ended_by(caught[0]))
+
+    def take(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+        close()
+        check()
+
+    with handled(take, *names):
+        yield check
+
+
 END_SECONDS: Final = 10.0
 """The time for a program to end after SIGTERM, as an action of the agent has it."""
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -24,8 +23,8 @@ from forewarn.cli.exits import (
     ExitStatus,
     Failed,
     end_session,
-    ended_by,
     handled,
+    interrupted_by,
     need_program,
 )
 from forewarn.cli.options import METADATA, flag, option
@@ -137,9 +136,13 @@ def watch(
     if program and NAMED.fullmatch(word := program.partition(" ")[0]):
         need_program(word)
     drawn = sys.stdout.isatty()
-    with handled(_end, "SIGTERM", "SIGHUP", "SIGQUIT"), connected(endpoint, name) as client:
+    with (
+        connected(endpoint, name) as client,
+        interrupted_by(*ENDING, "SIGQUIT", close=client.close) as check,
+    ):
         watching = client.watch(since=since, mine=mine, on_trouble=Troubles().tell)
         for change in watching:
+            check()
             now = clock.now()
             shown = json.dumps(change_tree(change, now), ensure_ascii=False)
             _print(change_line(change, now) if drawn else shown, needed=not program)
@@ -148,6 +151,7 @@ def watch(
             if once:
                 watching.done()
                 return
+        check()
 
 
 def _print(line: str, *, needed: bool) -> None:
@@ -234,7 +238,3 @@ def _variables(change: "Change", endpoint: str) -> dict[str, str]:
             "last": YES_NO[change.last if change.gone else None],
         }
     )
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(ended_by(number))

@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
@@ -24,6 +24,7 @@ from forewarn.cli.exits import (
     end_session,
     ended_by,
     handled,
+    interrupted_by,
     need_program,
     server_is_installed,
     system_can,
@@ -66,11 +67,11 @@ def emulator(
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     for name, level in process.LIBRARIES.items():
         logging.getLogger(name).setLevel(level)
-    over = threading.Event()
+    over: SimpleQueue[None] = SimpleQueue()
     with (
         _errors_told(port or 0),
         Emulator(port=port or 0) as started,
-        handled(lambda *_: over.set(), "SIGINT", "SIGTERM"),
+        handled(lambda *_: over.put(None), "SIGINT", "SIGTERM"),
     ):
         if fleet is not None:
             _add(started, read_file(str(fleet)))
@@ -127,14 +128,14 @@ def _errors_told(port: int) -> Iterator[None]:
         raise Failed(ExitStatus.USAGE, str(error)) from error
 
 
-def _until_over(started: "Emulator", over: threading.Event, command: Sequence[str]) -> int:
+def _until_over(started: "Emulator", over: "SimpleQueue[None]", command: Sequence[str]) -> int:
     """Serve until Ctrl-C, or until the program ends; return its status, 0 without one."""
     operators = started.open_operators()
     output.say(f"guests     {started.endpoint}")
     output.say(f"operators  {operators}")
     sys.stdout.flush()
     if not command:
-        over.wait()
+        over.get()
         return 0
     environment = os.environ | started.environment | {"FOREWARN_OPERATOR": operators}
     with system_can(f"run {command[0]}"):
@@ -146,10 +147,10 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
 
     def wait() -> None:
         process.wait()
-        over.set()
+        over.put(None)
 
     threading.Thread(target=wait, daemon=True).start()
-    over.wait()
+    over.get()
     return _end(process, alone=alone)
 
 
@@ -202,13 +203,14 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
     with (
         connected(endpoint) as client,
         _new(file) as written,
-        contextlib.suppress(KeyboardInterrupt),
-        handled(signal.default_int_handler, "SIGINT", "SIGTERM"),
+        contextlib.suppress(KeyboardInterrupt, SystemExit),
+        interrupted_by("SIGINT", "SIGTERM") as check,
     ):
-        place, name = _found(client)
+        place, name = _found(client, check)
         recording = Recording(name, keep_names=keep_names)
         said = ""
         while True:
+            check()
             trouble, found = "", b""
             try:
                 body, headers = _ask(place, EVENTS)
@@ -238,13 +240,14 @@ def _new(file: Path) -> Iterator[BinaryIO]:
                 file.unlink()
 
 
-def _found(client: "Client") -> "tuple[EndpointAddress, str]":
+def _found(client: "Client", check: "Callable[[], None]") -> "tuple[EndpointAddress, str]":
     """Wait for the endpoint; return its address, and the machine's name or `""`."""
     from forewarn.client import discovery
     from forewarn.client.event import ClientError
 
     said = ""
     while True:
+        check()
         try:
             client.document()
         except ClientError as error:
