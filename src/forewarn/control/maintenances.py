@@ -269,7 +269,7 @@ def take_turns(
         return Stepped()
     lost = _recalled(unit, before)
     decision = decided(unit, commands.take_turns, number, lost)
-    following, step = decision.maintenance, decision.step
+    following, step = decision.maintenance, decision.steps.get(number)
     assert following is not None
     if isinstance(step, Ask):
         if survey is None:

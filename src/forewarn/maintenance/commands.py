@@ -145,7 +145,7 @@ def start_maintenance(working: Transitions, wanted: Maintenance, number: int) ->
     maintenance = replace(wanted, number=number, requested_at=working.now, changed_at=working.now)
     _check_open(working, maintenance)
     working.maintenances[number] = working.answered = maintenance
-    working.step = working.take_turns(number)
+    working.take_turns(number)
     return working.entered
 
 
@@ -162,7 +162,7 @@ def take_turns(working: Transitions, number: int, lost: Container[str] = frozens
     `lost` names operations that are missing from history.
     """
     working.answered = working.maintenances.get(number)
-    working.step = working.take_turns(number, lost=lost)
+    working.take_turns(number, lost=lost)
     return working.entered
 
 
@@ -185,7 +185,7 @@ def order_maintenance(
     working.maintenances[number] = working.answered = maintenance
     if maintenance.state is not MaintenanceState.RUNNING:
         working.recall(maintenance, maintenance.reason)
-    working.step = working.take_turns(number)
+    working.take_turns(number)
     return working.entered
 
 

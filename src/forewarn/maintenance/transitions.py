@@ -135,8 +135,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The operations that the command was about, changed or not."""
     maintenance: model.Maintenance | None = None
     """The maintenance that was requested, ordered, or took its turns."""
-    step: turns.Step | None = None
-    """The next step of `maintenance`, where it took its turns."""
+    steps: Mapping[int, turns.Step | None]
+    """The next steps of the maintenances that took their turns."""
 
 
 @dataclass(eq=False, repr=False)
@@ -150,8 +150,8 @@ class Transitions:
     sighting: model.Sightings
     answered: model.Maintenance | None = None
     """The maintenance that was requested, ordered, or took its turns."""
-    step: turns.Step | None = None
-    """The next step of `answered`."""
+    steps: dict[int, turns.Step | None] = field(default_factory=dict)
+    """The next steps of the maintenances that took their turns."""
     _ended: list[str] = field(default_factory=list)
     """Operations that ended, or whose domains came up."""
     made_room: list[str] = field(default_factory=list)
@@ -456,17 +456,17 @@ class Transitions:
         *,
         concerned: Iterable[int] | None = None,
         lost: Container[str] = frozenset(),
-    ) -> turns.Step | None:
-        """Update the units of a maintenance, and start those that may go; return its step.
+    ) -> None:
+        """Update the units of a maintenance, start those that may go, and keep its step.
 
         `concerned` are the places of the units whose operations have ended; None for all. A unit
         whose host is to be drained is left to the caller, which looks at the hosts: `Ask` names
-        only such. `lost` names operations that are missing from history. None where there is no
-        such maintenance, or it has nothing left to follow.
+        only such. `lost` names operations that are missing from history. There is no step where
+        there is no such maintenance, or it has nothing left to follow.
         """
         maintenance = self.maintenances.get(number)
         if maintenance is None or not maintenance.open:
-            return None
+            return
         queues, world = self.policy.queues, self.world
         its = UnitsInWorld(maintenance, world, queues)
         following = turns.follow(maintenance, its, self.now, concerned=concerned, lost=lost)
@@ -474,21 +474,23 @@ class Transitions:
         while True:
             its = UnitsInWorld(following, world, queues)
             following, step = turns.step(following, its, self.now)
+            self.steps[number] = step
             if following != self.maintenances[number]:
                 self.maintenances[number] = following
             if following.state in _RECALLED:
                 self.recall(following, f"maintenance {number} is {following.state}")
-                return step
+                return
             if isinstance(step, turns.Wait) and step.until == self.now:
                 continue
             if not isinstance(step, turns.Ask):
-                return step
+                return
             drained = tuple(i for i in step.units if following.units[i].drain)
             machines = {i: its.machines(following.units[i]) for i in step.units if i not in drained}
             self._ask_for(number, machines, step.window)
             following = self.maintenances[number]
             if drained:
-                return replace(step, units=drained)
+                self.steps[number] = replace(step, units=drained)
+                return
 
     def _ask_for(
         self, number: int, machines: Mapping[int, list[model.Machine]], window: Span
@@ -653,7 +655,7 @@ class Transitions:
             changes=self.world.changes(before),
             operations=tuple(self.operations[operation_id] for operation_id in about),
             maintenance=self.answered and self.maintenances[self.answered.number],
-            step=self.step,
+            steps=self.steps,
         )
 
     def _publish(self, earlier: dict[Name, Any]) -> None:

@@ -32,7 +32,7 @@ from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns, PlannedWave
-from forewarn.maintenance.turns import Ask, Check, Obstacle, Wait
+from forewarn.maintenance.turns import Ask, Check, Obstacle, Step, Wait
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import AgentStatus, ApproverKind, EventStatus
@@ -227,6 +227,8 @@ class _Play:
         """True if guests, tasks or time have changed something at this instant."""
         self._looked: dict[int, Maintenance] = {}
         """The maintenances after their last turns; others have turns in any case."""
+        self._steps: dict[int, Step | None] = {}
+        """Their steps, until these are taken."""
         self._sighting: Sighting | None = None
         awaited = [o.id for o in self._live() if o.awaited and o.status is not EventStatus.FAILED]
         self._sighting = Sighting(asked_at=now + FURTHEST, version="", agent=AgentStatus.BACK)
@@ -252,6 +254,13 @@ class _Play:
         with self._world.atomic():
             decision = working.decision(command(working, *given))
         self._keep(decision.changes)
+        for number in decision.steps.keys() & self._world.maintenances.keys():
+            after = self._world.maintenances[number]
+            blocked = sum(1 for unit in after.units if unit.reason)
+            self._left -= blocked // UNITS_OF_A_DECISION
+            # Of several that had turns in it, the later ones may be in the way of the first.
+            if len(decision.steps) == 1:
+                self._looked[number], self._steps[number] = after, decision.steps[number]
         return decision
 
     def next(self) -> datetime | None:
@@ -352,20 +361,21 @@ class _Play:
 
     def _take_turns(self) -> bool:
         open_, looked = self._world.maintenances, self._looked
-        due = [n for n in sorted(open_) if looked.get(n) is not open_[n]]
+        due = [n for n in sorted(open_) if n in self._steps or looked.get(n) is not open_[n]]
         return sum(self._take_turn(number) for number in due if number in open_) > 0
 
     def _take_turn(self, number: int) -> bool:
-        before = self._world.maintenances[number]
+        after: Maintenance | None = self._world.maintenances[number]
+        step, has_changed = self._steps.pop(number, None), False
         self._wake_at.pop(number, None)
-        blocked = sum(1 for unit in before.units if unit.reason)
-        self._left -= blocked // UNITS_OF_A_DECISION
-        decision = self.decide(commands.take_turns, number)
-        after, step = self._world.maintenances.get(number), decision.step
+        if self._looked.get(number) is not after:
+            decision = self.decide(commands.take_turns, number)
+            step, has_changed = decision.steps.get(number), bool(decision.changes)
+            self._steps.pop(number, None)
+            if (after := self._world.maintenances.get(number)) is not None:
+                self._looked[number] = after
         if number == FIRST_NUMBER:
             self.waits = step if isinstance(step, Wait) else None
-        if after is not None:
-            self._looked[number] = after
         if isinstance(step, Check) and after is not None:
             begun = turn_check.begun(after, step.run, "", timedelta(0))
             passed = turn_check.ended(begun, step.run.number, CheckResult(passed=True))
@@ -383,7 +393,7 @@ class _Play:
             return True
         if isinstance(step, Wait) and step.obstacle is not Obstacle.MAINTENANCE:
             self._wake(number, step.until, again=step.obstacle is Obstacle.REFUSED)
-        return bool(decision.changes)
+        return has_changed
 
     def _wake(self, who: int | str, at: datetime | None, *, again: bool) -> None:
         """Wake again at `at`; a repeated request (`again`) only if something has happened."""

@@ -357,7 +357,8 @@ def _step(
     room = units.amount(policy.at_once, len(every)) - len(running)
     if room <= 0:
         return maintenance, Wait(obstacle=Obstacle.AT_ONCE)
-    waiting = [*takewhile(lambda index: every[index].wave == wave, waiting)]
+    if waiting and every[waiting[-1]].wave != wave:  # mostly there is one wave, and many units
+        waiting = [*takewhile(lambda index: every[index].wave == wave, waiting)]
     if not waiting:
         return maintenance, Wait(obstacle=Obstacle.UNITS)
     by_drain = all(every[index].drain for index in waiting)
