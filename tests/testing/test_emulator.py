@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -271,6 +272,22 @@ def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> Non
     port = int(emulator.endpoint.rpartition(":")[2])
     with pytest.raises(OSError, match="address"):
         Emulator(port=port).start()
+
+
+class Interrupting(datetime):
+    """A beginning that interrupts the main thread, as Ctrl-C does, once the emulator reads it."""
+
+    def replace(self, **_: Any) -> datetime:  # type: ignore[override] # for one caller
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        return NOON
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="this system has none")
+def test_one_that_is_interrupted_while_it_begins_ends() -> None:
+    with check_nothing_left(), pytest.raises(KeyboardInterrupt):
+        Emulator(beginning=Interrupting.fromisoformat(NOON.isoformat())).start()
 
 
 def test_its_database_is_closed_with_it() -> None:

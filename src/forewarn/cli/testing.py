@@ -69,9 +69,9 @@ def emulator(
         logging.getLogger(name).setLevel(level)
     over: SimpleQueue[None] = SimpleQueue()
     with (
+        handled(lambda *_: over.put(None), "SIGINT", "SIGTERM"),
         _errors_told(port or 0),
         Emulator(port=port or 0) as started,
-        handled(lambda *_: over.put(None), "SIGINT", "SIGTERM"),
     ):
         if fleet is not None:
             _add(started, read_file(str(fleet)))

@@ -193,6 +193,8 @@ class Emulator:
         """Is held while a call, or the order to stop, is handed to the thread."""
         self._is_open = False
         """True while the thread takes calls; written with the lock in hand."""
+        self._is_over = False
+        """True once it was stopped, perhaps while the thread begins; written with the lock, too."""
         self._loop: asyncio.AbstractEventLoop
         self._sockets: selectors.BaseSelector
         self._service: EmulatedService
@@ -223,11 +225,11 @@ class Emulator:
         self._thread = threading.Thread(
             target=self._run, args=(ready,), name="forewarn-emulator", daemon=True
         )
-        self._thread.start()
         try:
+            self._thread.start()
             self._port = ready.result()
-        except BaseException:
-            self._thread.join()
+        except BaseException:  # its own, or a KeyboardInterrupt of this thread
+            self.stop()
             raise
 
     def stop(self) -> None:
@@ -237,11 +239,12 @@ class Emulator:
         are refused.
         """
         with self._lock:
+            self._is_over = True
             if self._is_open:
                 self._is_open = False
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._tell()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
 
     def open_operators(self, port: int = 0) -> str:
@@ -273,9 +276,11 @@ class Emulator:
             except BaseException as error:  # noqa: BLE001 - the caller of `start` gets it
                 ready.set_exception(error)
                 return
-            self._is_open = True
+            with self._lock:
+                self._is_open = not self._is_over
             ready.set_result(port)
-            loop.run_forever()
+            if self._is_open:
+                loop.run_forever()
             if self._operators is not None:
                 loop.run_until_complete(self._operators.end())
             loop.run_until_complete(self._service.close())
