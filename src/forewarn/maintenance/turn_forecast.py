@@ -254,13 +254,14 @@ class _Play:
         with self._world.atomic():
             decision = working.decision(command(working, *given))
         self._keep(decision.changes)
-        for number in decision.steps.keys() & self._world.maintenances.keys():
-            after = self._world.maintenances[number]
-            blocked = sum(1 for unit in after.units if unit.reason)
-            self._left -= blocked // UNITS_OF_A_DECISION
-            # Of several that had turns in it, the later ones may be in the way of the first.
-            if len(decision.steps) == 1:
-                self._looked[number], self._steps[number] = after, decision.steps[number]
+        for number, step in decision.steps.items():
+            after = self._world.maintenances.get(number)
+            if after is None:
+                continue
+            self._left -= sum(1 for unit in after.units if unit.reason) // UNITS_OF_A_DECISION
+            # Nothing but the ends of its units can change that: they bring the next turn.
+            if isinstance(step, Wait) and step.obstacle in {Obstacle.AT_ONCE, Obstacle.UNITS}:
+                self._looked[number], self._steps[number] = after, step
         return decision
 
     def next(self) -> datetime | None:
@@ -295,7 +296,8 @@ class _Play:
         for one in changes.maintenances:
             if one.number == FIRST_NUMBER:
                 self.maintenance = one
-        if changes.drains or changes.released:
+        freed = changes.released or changes.machines or changes.removed_machines
+        if changes.drains or freed:
             self._looked = {}
         for number in {o.maintenance for o in changes.operations if o.status.over or o.gives_way}:
             self._looked = {n: one for n, one in self._looked.items() if n == number}
