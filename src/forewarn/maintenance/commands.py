@@ -356,6 +356,8 @@ def postpone_operations(
                 "nor approved can be postponed; place a hold to keep an approved one from starting"
             )
             raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
+        if working.now < operation.not_before == notice.whole_seconds(asked):
+            continue  # it is said again, as the first answer was lost
         not_before = notice.later(asked, operation.not_before, working.now)
         if operation.closed(not_before):
             assert operation.closes_at is not None
