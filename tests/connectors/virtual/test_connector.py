@@ -27,6 +27,47 @@ DOMAIN = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 HOST = LibvirtHost(name="h1", uri="test:///default")
 
 
+ODD_DOMAIN = """
+import importlib.util, os, sys, threading, types
+spec = importlib.util.spec_from_file_location("program", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.main("probe")
+import libvirt
+from forewarn.connectors.libvirt import decide, facts, hypervisor
+
+class OddDomain(libvirt.virDomain):
+    def setTime(self, *_):
+        threading.Event().wait()
+
+    def state(self, *_):
+        self.destroy()
+        return super().state()
+
+    def controlInfo(self, *_):
+        self.destroy()
+        self.destroy()  # refused, as questions are about one that is off
+
+    def jobInfo(self, *_):
+        try:
+            return self.controlInfo()
+        finally:
+            self.create()
+
+class OddHosts(hypervisor.Hypervisors):
+    guest_seconds = 0.1
+
+    def _domain(self, order, host):
+        return odd
+
+connection = libvirt.open("test:///default")
+domain = connection.lookupByName("test")
+odd = OddDomain(connection, domain._o)
+hosts, order = OddHosts([]), types.SimpleNamespace(act=facts.Act.PAUSE)
+"""
+"""A domain that goes off when its QEMU is asked about, and whose agent never answers."""
+
+
 with_libvirt = pytest.mark.skipif(
     not hypervisor.has_libvirt(), reason=f"{PYTHON} has no module libvirt"
 )
@@ -48,6 +89,23 @@ def test_each_event_type_is_carried_out(shop: Workshop, event_type: EventType) -
         message=outcome.message if isinstance(outcome, Outcome) else "",
         hosts={} if gone else {"web-0": "h1"},
     )
+
+
+@with_libvirt
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("hypervisor.state_of(odd)[0]", "off"),
+        ("hypervisor.hangs(odd)", "False"),
+        ("hypervisor.has_job(odd)", "False"),
+        ("hosts.do(order, decide.Step(do=decide.Do.SYNC_TIME))[0]", "0"),
+    ],
+)
+def test_a_guest_that_goes_off_or_never_answers_stops_no_run(asked: str, expected: str) -> None:
+    code = f"{ODD_DOMAIN}print({asked}, flush=True); os._exit(0)"
+    argv = [PYTHON, "-I", "-c", code, libvirt.PROGRAM]
+    ran = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=patience.SECONDS)
+    assert ran.stdout.split() == [expected]
 
 
 @with_libvirt
