@@ -264,7 +264,8 @@ def _fence(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step | Non
                 continue
             if order.owns(marker):
                 if marker.attempt > order.attempt:
-                    return Step(do=Do.FENCED, message=f"attempt {marker.attempt} has taken over")
+                    # Its own end is not known here, nor whether it is lost meanwhile.
+                    return Step(do=Do.UNKNOWN, message=f"attempt {marker.attempt} has taken over")
             elif order.precedes(marker) or (
                 # An old definition on another host may have the marker of an earlier operation.
                 host.name == past.marked_on and marker == domain.marker
