@@ -84,9 +84,9 @@ class LibvirtConnector(CommandConnector):
         self._python = program
         self._hosts = settings
         self._told = told(settings)
-        self._rooms = {
-            host.name: asyncio.Semaphore(settings.at_once_per_host) for host in settings.host
-        }
+        self._free = {host.name: settings.at_once_per_host for host in settings.host}
+        self._freed = {host.name: asyncio.Event() for host in settings.host}
+        """Set, and replaced, whenever a task leaves the host."""
 
     async def survey(self) -> dict[str, HostFacts]:
         """Ask all hosts for their state; all say why where the program itself fails."""
@@ -186,12 +186,20 @@ class LibvirtConnector(CommandConnector):
             yield
             return
         host = task.hosts[task.machines.index(subject)] if subject in task.machines else ""
-        async with contextlib.AsyncExitStack() as stack:
-            # Always in one order, and the places of all hosts last: so nobody waits in a circle.
-            for name in sorted({host, task.to_host} & self._rooms.keys()):
-                await stack.enter_async_context(self._rooms[name])
-            await stack.enter_async_context(self._slots)
-            yield
+        names = sorted({host, task.to_host} & self._free.keys())
+        # Both places at once: one that waits for a host holds up nobody on the other.
+        while (full := next((name for name in names if not self._free[name]), None)) is not None:
+            await self._freed[full].wait()
+        for name in names:
+            self._free[name] -= 1
+        try:
+            async with self._slots:
+                yield
+        finally:
+            for name in names:
+                self._free[name] += 1
+                self._freed[name].set()
+                self._freed[name] = asyncio.Event()
 
 
 def told(settings: LibvirtSettings) -> dict[str, Any]:
