@@ -161,8 +161,7 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     found = _found(hosts)
     if not found:
         return _nowhere(order, hosts, past)
-    busy = next((host for host, domain in found if domain.job), None)
-    if busy is not None:
+    if (busy := _at_work(order, found)) is not None:
         return _busy(order, busy, found, past)
     active = [(host, domain) for host, domain in found if domain.active]
     if len(active) > 1 and not _handing_over(active):
@@ -193,7 +192,7 @@ def verdict(order: Order, hosts: tuple[HostSight, ...]) -> Step:
     """Judge by one look: DONE, FAIL for not done, WAIT for a job, else UNKNOWN."""
     step = decide(replace(order, again=True), hosts, Past())
     found = _found(hosts)
-    if step.do in {Do.DONE, Do.UNKNOWN, Do.ASK_AGAIN} or any(domain.job for _, domain in found):
+    if step.do in {Do.DONE, Do.UNKNOWN, Do.ASK_AGAIN} or _at_work(order, found) is not None:
         return step
     doubled = step.do is Do.FAIL and len([1 for _, domain in found if domain.active]) > 1
     if doubled or step.do is Do.FENCED:
@@ -309,6 +308,18 @@ def _patient(order: Order, past: Past, message: str) -> Step:
     if past.stopping or past.now - since >= order.retry_seconds:
         return Step(do=Do.UNKNOWN, message=message)
     return Step(do=Do.ASK_AGAIN, seconds=RETRY_EVERY_SECONDS, message=message)
+
+
+def _at_work(order: Order, found: Found) -> HostSight | None:
+    """Return a host with a job whose end comes first.
+
+    A machine that this operation has paused is resumed meanwhile: a backup may take hours.
+    """
+    for host, domain in found:
+        mine = order.act is Act.PAUSE and order.owns(domain.marker) and not domain.handed_over
+        if domain.job and not (mine and domain.state is DomainState.PAUSED):
+            return host
+    return None
 
 
 def _busy(order: Order, host: HostSight, found: Found, past: Past) -> Step:
