@@ -63,7 +63,13 @@ class OddHosts(hypervisor.Hypervisors):
 connection = libvirt.open("test:///default")
 domain = connection.lookupByName("test")
 odd = OddDomain(connection, domain._o)
-hosts, order = OddHosts([]), types.SimpleNamespace(act=facts.Act.PAUSE)
+where = facts.HostAddress(
+    name="h1", uri="test:///default", migrate_uri="", targets=True, memory_mib=0, reboot=(),
+    boot_id=("echo", "boot-1"),
+)
+vm_id = domain.UUIDString()
+hosts = OddHosts([where])
+order = types.SimpleNamespace(act=facts.Act.PAUSE, vm_id=vm_id, machine="test", host_boot_id="x")
 """
 """A domain that goes off when its QEMU is asked about, and whose agent never answers."""
 
@@ -96,12 +102,16 @@ def test_each_event_type_is_carried_out(shop: Workshop, event_type: EventType) -
     ("asked", "expected"),
     [
         ("hypervisor.state_of(odd)[0]", "off"),
+        ("hosts.look(order)[0].boot_id or 'unasked'", "unasked"),
+        ("odd.destroy() or hosts.look(order)[0].boot_id", "boot-1"),
         ("hypervisor.hangs(odd)", "False"),
         ("hypervisor.has_job(odd)", "False"),
         ("hosts.do(order, decide.Step(do=decide.Do.SYNC_TIME))[0]", "0"),
     ],
 )
-def test_a_guest_that_goes_off_or_never_answers_stops_no_run(asked: str, expected: str) -> None:
+def test_a_host_is_asked_once_for_what_matters_whatever_its_guest_does(
+    asked: str, expected: str
+) -> None:
     code = f"{ODD_DOMAIN}print({asked}, flush=True); os._exit(0)"
     argv = [PYTHON, "-I", "-c", code, libvirt.PROGRAM]
     ran = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=patience.SECONDS)

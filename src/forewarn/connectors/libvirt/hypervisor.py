@@ -412,10 +412,11 @@ def _sight(
 ) -> facts.HostSight:
     sight = _domain_sight(order, connection)
     moves = order.act is facts.Act.MOVE
+    waits = bool(order.host_boot_id) and sight is not None and not sight.active
     return facts.HostSight(
         name=host.name,
         target=host.targets,
-        boot_id=boot_id_of(host) if order.host_boot_id else "",
+        boot_id=boot_id_of(host) if waits else "",
         host_id=_host_id(connection) if moves else "",
         free_memory_mib=free_memory(host, connection) if moves else 0,
         domain=sight,
