@@ -168,8 +168,12 @@ class LibvirtConnector(CommandConnector):
             left.kind == "refused" or (left.kind == "exit" and left.number in {0, FAILED})
         )
 
+    def _outcome(self, ended: RunResult) -> Outcome:
+        """Return what the program says: it knows what it has done by its time limit."""
+        return super()._outcome(msgspec.structs.replace(ended, stage=0))
+
     def _spoken(self, ended: RunResult) -> str:
-        said = ended.kind == "exit" and ended.number == FAILED and ended.stage == 0
+        said = ended.kind == "exit" and ended.number == FAILED
         return "" if said else super()._spoken(ended)
 
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
