@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 
+import msgspec
 import pytest
 
 import patience
@@ -123,6 +124,20 @@ def test_a_check_of_what_was_not_done_says_so(shop: Workshop) -> None:
     crashing = shop.libvirt("exit 3")
     assert play(crashing.perform(task(vm_ids=(DOMAIN,)))) is Found.UNKNOWN
     assert play(connector(shop).check(task(vm_ids=(DOMAIN,), attempt=2))) is Found.NOT_DONE
+
+
+@with_libvirt
+def test_a_program_whose_runner_is_gone_begins_nothing(shop: Workshop) -> None:
+    """Another run goes on in its place, even if this one had hardly started."""
+    hosts = connector(shop)
+    order = hosts.planned(task(vm_ids=(DOMAIN,))).order | {"again": False, "stopping": False}
+    told = msgspec.json.encode(order | {"libvirt": libvirt.told(hosts._hosts)})
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [PYTHON, "-I", libvirt.PROGRAM, "carry-out"]
+    ran = subprocess.run(argv, input=told, stdout=writing, check=False, timeout=patience.SECONDS)
+    os.close(writing)
+    assert ran.returncode == libvirt.UNKNOWN
 
 
 @with_libvirt
