@@ -738,14 +738,19 @@ def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Pas
     others = [each for each in found if each[0].name != source and order.owns(each[1].marker)]
     marker = next(d.marker for _, d in found if d.marker is not None and order.owns(d.marker))
     starts = marker.phase is MarkerPhase.COLD
-    if marker.phase is MarkerPhase.BEGUN:
-        where = ", ".join(host.name for host, _ in found)
-        return Step(do=Do.FAIL, message=f"went off by itself while it moved; it is on {where}")
-    if others and at_source is not None:
+    migrates = marker.phase is MarkerPhase.BEGUN
+    if others and at_source is not None and not migrates:
         return Step(do=Do.UNDEFINE, host=source)
-    suspects = _may_have_started(order, marker, source, past, is_at_source=at_source is not None)
+    suspects = {source, marker.target}  # the migration may be over, with a definition left behind
+    if not migrates:
+        suspects = _may_have_started(
+            order, marker, source, past, is_at_source=at_source is not None
+        )
+    where = ", ".join(host.name for host, _ in found)
     if dark := _dark(tuple(each for each in hosts if each.name in suspects)):
-        return _patient(order, past, f"is off on {found[0][0].name}, and may run elsewhere: {dark}")
+        return _patient(order, past, f"is off on {where}, and may run elsewhere: {dark}")
+    if migrates:
+        return Step(do=Do.FAIL, message=f"went off by itself while it moved; it is on {where}")
     if others:
         host = others[0][0]
         if not starts:
