@@ -156,9 +156,14 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     """Return the next step, or the end."""
     if not order.vm_id:
         return Step(do=Do.FAIL, message="has no vm_id: it is not in the fleet any more")
-    if (step := _fence(order, hosts, past)) is not None:
-        return step
     found = _found(hosts)
+    if (step := _fence(order, hosts, past)) is not None:
+        for host, domain in found:
+            paused = domain.state is DomainState.PAUSED and not domain.handed_over
+            if paused and host.name == past.paused_on:
+                # The other run may have ended before this one, which had stood still, paused it.
+                return _tempered(Step(do=Do.RESUME, host=host.name), past)
+        return step
     if not found:
         return _nowhere(order, hosts, past)
     if (busy := _at_work(order, found)) is not None:
