@@ -521,10 +521,6 @@ class CommandConnector(Connector):
         """Return True if a run's result is final; that of an operator's program always is."""
         return isinstance(left, RunResult)
 
-    def _spoken(self, ended: RunResult) -> str:
-        """Describe the end of the program; "" where its own words say enough."""
-        return spoken(ended, self._limits)
-
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
         del task, earlier
         return {}
@@ -684,7 +680,7 @@ class CommandConnector(Connector):
 
     def _outcome(self, ended: RunResult) -> Outcome:
         said, complaint = _said(ended.out)
-        how = self._spoken(ended)
+        how = spoken(ended, self._limits)
         words = "; ".join(filter(None, (said.message or readable(ended.err), complaint)))
         message = f"{how}: {words}".strip(": ")
         return Outcome(succeeded=ended.succeeded, message=message, hosts=said.hosts)

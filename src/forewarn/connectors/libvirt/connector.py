@@ -169,12 +169,11 @@ class LibvirtConnector(CommandConnector):
         )
 
     def _outcome(self, ended: RunResult) -> Outcome:
-        """Return what the program says: it knows what it has done by its time limit."""
-        return super()._outcome(msgspec.structs.replace(ended, stage=0))
-
-    def _spoken(self, ended: RunResult) -> str:
-        said = ended.kind == "exit" and ended.number == FAILED
-        return "" if said else super()._spoken(ended)
+        """Return the program's own words: it knows what it has done, also by its time limit."""
+        failed = ended.kind == "exit" and ended.number == FAILED
+        ended = msgspec.structs.replace(ended, stage=0, number=0 if failed else ended.number)
+        outcome = super()._outcome(ended)
+        return msgspec.structs.replace(outcome, succeeded=outcome.succeeded and not failed)
 
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
         """Add the settings, and an earlier run's state: it may have begun, or used its time up."""
