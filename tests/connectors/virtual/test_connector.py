@@ -144,8 +144,11 @@ def test_a_program_whose_runner_is_gone_begins_nothing(shop: Workshop) -> None:
 def test_a_survey_tells_of_every_host_and_guest(shop: Workshop) -> None:
     dark = LibvirtHost(name="h2", uri="qemu+unix:///session?socket=/nowhere", targets=False)
     rebooting = LibvirtHost(name="h3", uri="test:///default?h3", reboot=("true",))
-    facts = play(connector(shop, HOST, dark, rebooting).survey())
-    assert [*facts] == ["h1", "h2", "h3"]
+    untold = msgspec.structs.replace(
+        rebooting, name="h4", uri="test:///default?h4", boot_id=("false",)
+    )
+    facts = play(connector(shop, HOST, dark, rebooting, untold).survey())
+    assert [*facts] == ["h1", "h2", "h3", "h4"]
     (guest,) = facts["h1"].guests
     assert (guest.vm_id, guest.running, guest.obstacles) == (DOMAIN, True, ())
     assert (facts["h1"].answers, facts["h1"].can_reboot, facts["h1"].target) == (True, False, True)
@@ -154,6 +157,7 @@ def test_a_survey_tells_of_every_host_and_guest(shop: Workshop) -> None:
     assert (facts["h2"].answers, facts["h2"].target) == (False, False)
     assert facts["h2"].why
     assert facts["h3"].can_reboot
+    assert (facts["h4"].can_reboot, facts["h4"].boot_id) == (True, "")  # at this moment
 
 
 def test_a_survey_that_fails_says_why_for_every_host(shop: Workshop) -> None:

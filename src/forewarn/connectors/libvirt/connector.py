@@ -98,7 +98,10 @@ class LibvirtConnector(CommandConnector):
         why = f"the survey failed: {last_line(err)[-MAX_SAID:] or f'exit status {status}'}"
         return {
             host.name: HostFacts(
-                answers=False, why=why, target=host.targets, can_reboot=bool(host.reboot)
+                answers=False,
+                why=why,
+                target=host.targets,
+                can_reboot=bool(host.reboot and host.boot_id_command),
             )
             for host in self._hosts.host
         }

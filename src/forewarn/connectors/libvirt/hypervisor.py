@@ -503,8 +503,12 @@ def _volumes(connection: Connection, domain: Domain) -> list[Any]:
 
 
 def _dark(host: facts.HostAddress, why: str) -> dict[str, object]:
-    can_reboot = bool(host.reboot)
+    can_reboot = _can_reboot(host)
     return {"answers": False, "why": why, "target": host.targets, "can_reboot": can_reboot}
+
+
+def _can_reboot(host: facts.HostAddress) -> bool:
+    return bool(host.reboot and host.boot_id)  # without a boot id nothing would prove the reboot
 
 
 def _facts(host: facts.HostAddress, connection: Connection) -> dict[str, object]:
@@ -515,8 +519,7 @@ def _facts(host: facts.HostAddress, connection: Connection) -> dict[str, object]
         "boot_id": boot_id,
         "free_memory_mib": free_memory(host, connection),
         "target": host.targets,
-        # Without a boot id nothing would prove the reboot.
-        "can_reboot": bool(host.reboot and boot_id),
+        "can_reboot": _can_reboot(host),
         "guests": [guest for guest in guests if guest],
     }
 
