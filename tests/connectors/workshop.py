@@ -58,7 +58,7 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = folder / "state"
-        TaskRuns(self.state)  # as an earlier service left it
+        TaskRuns(self.state).sweep(())  # as an earlier service left it
 
     def program(self, body: str, name: str = "program") -> str:
         """Write a shell program; its working folder is this one."""

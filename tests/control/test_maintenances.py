@@ -110,7 +110,8 @@ class SiteStory(PlaneStory):
         kinds = {"hosts", "machines"} & told.keys()
         targets: dict[str, Any] = {kind: tuple(listed(told.pop(kind))) for kind in kinds}
         targets["tags"] = tuple(tuple(each.split(":")) for each in listed(tags))
-        policy = msgspec.convert(told, TurnPolicy, strict=False)
+        terms: dict[str, Any] = told | {"windows": listed(told.get("windows", ""))}
+        policy = msgspec.convert(terms, TurnPolicy, strict=False)
         draining = DrainOptions(reboot=reboot == "yes") if drained else None
         asked = Asked(
             request=REBOOT, targets=UnitTargets(**targets), policy=policy, draining=draining

@@ -46,8 +46,9 @@ from forewarn.maintenance.model import listed
 WHOLE = "_all"
 """The subject of a run for a whole operation: no machine's name begins with `_`."""
 
-KEPT = "kept"
-"""The file that says that the folder of runs is not new."""
+NEW, KEPT = "new", "kept"
+"""The names of a file in the folder of runs. It is NEW until a start finds no task under way: each
+start before, not the first alone, may miss runs that were left in another folder."""
 
 CHECKS = "check"
 """The prefix of the names of the check command's runs, in the place of the attempt."""
@@ -153,9 +154,8 @@ class TaskRuns:
         self._missed: set[str] = set()
         """Operations that earlier processes claimed, where the folder is new."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        names = {place.name for place in folder.iterdir()}
-        self._is_new = KEPT not in names
-        (folder / KEPT).touch(mode=0o600)
+        self._is_new = not (folder / KEPT).exists()
+        (folder / (NEW if self._is_new else KEPT)).touch(mode=0o600)
 
     def may_miss(self, task: RunOwner) -> bool:
         """Return True if an earlier process may have begun it, with its runs in a lost folder."""
@@ -164,15 +164,17 @@ class TaskRuns:
     def of(self, task: RunOwner) -> list[TaskRun]:
         """Return an operation's runs, the latest first."""
         found = []
-        with self._lock, contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if self._is_new and task.attempt > 1 and task.operation not in self._latest:
+        with self._lock:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                for folder in self._place(task).iterdir():
+                    attempt, _, rest = folder.name.partition(".")
+                    again, _, subject = rest.partition(".")
+                    if attempt.isdigit() and again.isdigit():
+                        found.append(TaskRun(int(attempt), int(again), subject, folder))
+            first = min((run.attempt for run in found), default=task.attempt)
+            if self._is_new and first > 1 and task.operation not in self._latest:
                 self._missed.add(task.operation)
             self._latest[task.operation] = max(task.attempt, self._latest.get(task.operation, 0))
-            for folder in self._place(task).iterdir():
-                attempt, _, rest = folder.name.partition(".")
-                again, _, subject = rest.partition(".")
-                if attempt.isdigit() and again.isdigit():
-                    found.append(TaskRun(int(attempt), int(again), subject, folder))
         return sorted(found, reverse=True)
 
     def begin(
@@ -193,6 +195,7 @@ class TaskRuns:
         Raises:
             OSError: It could not be started; the program has not run.
         """
+        argv = executable(argv, environment)
         run, alive = self._make(task, subject, check=check)
         try:
             (run.folder / "task.json").write_bytes(stdin)
@@ -259,6 +262,9 @@ class TaskRuns:
                 )
             else:
                 _remove(place)
+        if self._is_new and not live:
+            (self._folder / NEW).rename(self._folder / KEPT)
+            self._is_new = False
 
     def _left(self, run: TaskRun) -> RunResult | RunTrace:
         with self._lock:
@@ -295,6 +301,17 @@ class TaskRuns:
             os.mkfifo(folder / "alive", 0o600)
             alive = os.open(folder / "alive", os.O_RDWR | os.O_NONBLOCK)
         return TaskRun(task.attempt, again, subject, folder), alive
+
+
+def executable(argv: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command with its program's full path; it may block.
+
+    FileNotFoundError if there is no such program.
+    """
+    path = shutil.which(argv[0], path=environment.get("PATH"))
+    if path is None:
+        raise FileNotFoundError(f"no executable program {argv[0]}")
+    return (path, *argv[1:])
 
 
 def last_line(output: bytes) -> str:
@@ -504,10 +521,6 @@ class CommandConnector(Connector):
         """Return True if a run's result is final; that of an operator's program always is."""
         return isinstance(left, RunResult)
 
-    def _spoken(self, ended: RunResult) -> str:
-        """Describe the end of the program; "" where its own words say enough."""
-        return spoken(ended, self._limits)
-
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
         del task, earlier
         return {}
@@ -642,7 +655,6 @@ class CommandConnector(Connector):
         earlier: TaskRun | None = None,
         check: RunLimits | None = None,
     ) -> TaskRun:
-        argv = self._found(argv)
         order = _order(task, subject)
         told = order | await self._more(task, earlier)
         begin = functools.partial(
@@ -663,17 +675,12 @@ class CommandConnector(Connector):
         FileNotFoundError if there is no such program.
         """
         order = _order(task, WHOLE if self._settings.per == "operation" else task.machines[0])
-        return PlannedRun(self._found(self._settings.program), order, _variables(order))
-
-    def _found(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        found = shutil.which(argv[0], path=self._environment.get("PATH"))
-        if found is None:
-            raise FileNotFoundError(f"no executable program {argv[0]}")
-        return (found, *argv[1:])
+        argv = executable(self._settings.program, self._environment)
+        return PlannedRun(argv, order, _variables(order))
 
     def _outcome(self, ended: RunResult) -> Outcome:
         said, complaint = _said(ended.out)
-        how = self._spoken(ended)
+        how = spoken(ended, self._limits)
         words = "; ".join(filter(None, (said.message or readable(ended.err), complaint)))
         message = f"{how}: {words}".strip(": ")
         return Outcome(succeeded=ended.succeeded, message=message, hosts=said.hosts)

@@ -160,6 +160,8 @@ class Maintenances(Steps[int]):
         """Every maintenance that is open, as of the last change."""
         self._blocked: set[int] = set()
         """Those that other maintenance, or a hold, may be in the way of."""
+        self._seen: HostSurvey | None = None
+        """The look at the hosts in this round, one for all: it takes as long as a silent host."""
 
     def learn(self, changes: Changes) -> None:
         """Follow changes, and wake up where one may concern a maintenance."""
@@ -192,7 +194,7 @@ class Maintenances(Steps[int]):
             )
 
     async def _round(self) -> timedelta:
-        began = self._clock.monotonic()
+        began, self._seen = self._clock.monotonic(), None
         await super()._round()
         gap = (self._clock.monotonic() - began) / SHARE
         await self._clock.wait(min(max(GAP_SECONDS, gap), LONGEST_GAP_SECONDS), self._stop)
@@ -216,7 +218,8 @@ class Maintenances(Steps[int]):
         return None if stepped.check is None else self._run_check(stepped.check)
 
     async def _look(self) -> HostSurvey:
-        return await self._survey()
+        self._seen = self._seen or await self._survey()
+        return self._seen
 
     async def _run_check(self, run: CheckRun) -> None:
         """Run a check and record its result, however long the store is away."""

@@ -266,7 +266,7 @@ def _look(
     if off := [guest for guest in unasked if guest.vm_id not in running]:
         return DrainStep(drain=_without(drain, off), survey=True)
     if unasked and not facts.boot_id:
-        return _stuck(view, now, f"host {drain.host} does not tell its boot id")
+        return _silent(view, now, facts)
     if unasked:
         drain = replace(drain, boot_id=facts.boot_id)
         asks = tuple(_ask(drain, guest) for guest in unasked)
@@ -303,10 +303,10 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
         return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now, booted_at=now))
     if any(guest.running for guest in facts.guests):
         return DrainStep(drain=_changed(drain, HostTrigger.FILL, now), survey=True)
+    if not facts.boot_id:
+        return _silent(view, now, facts)
     if not facts.can_reboot:
         return _stuck(view, now, f"no command reboots host {drain.host}")
-    if not facts.boot_id:
-        return _stuck(view, now, f"host {drain.host} does not tell its boot id")
     noted = {"boot_id": facts.boot_id, "reboot_asked_at": now}
     return DrainStep(
         drain=_changed(drain, HostTrigger.REBOOT, now, **noted),
@@ -610,7 +610,8 @@ def _silent(view: DrainView, now: datetime, facts: HostFacts) -> DrainStep:
     drain = view.drain
     since = drain.silent_since or now
     if now - since >= SILENT_LIMIT:
-        return _stuck(view, now, f"host {drain.host} does not answer: {facts.why}".rstrip(": "))
+        how = "does not tell its boot id" if facts.answers else f"does not answer: {facts.why}"
+        return _stuck(view, now, f"host {drain.host} {how}".rstrip(": "))
     return DrainStep(drain=replace(drain, silent_since=since), wake_at=now + LOOK_EVERY)
 
 

@@ -285,6 +285,8 @@ def plans(world: World, wanted: Sequence[Drain], survey: HostSurvey) -> tuple[Ho
                 problems = (f"host {one.host} does not answer: {facts.why}".rstrip(": "),)
             elif one.reboot and not facts.can_reboot:
                 problems = (f"no command reboots host {one.host}", *problems)
+            elif one.reboot and not facts.boot_id:
+                problems = (f"host {one.host} does not tell its boot id", *problems)
             found.append(replace(its, problems=problems))
             is_back = one.reboot and one.bring_home
             state = HostState.UP if is_back else HostState.DRAINING

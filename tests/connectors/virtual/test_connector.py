@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 
+import msgspec
 import pytest
 
 import patience
@@ -25,6 +26,53 @@ PYTHON = hypervisor.PYTHON
 DOMAIN = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 """The one that `test:///default` has."""
 HOST = LibvirtHost(name="h1", uri="test:///default")
+
+
+ODD_DOMAIN = """
+import importlib.util, os, sys, threading, types
+spec = importlib.util.spec_from_file_location("program", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.main("probe")
+import libvirt
+from forewarn.connectors.libvirt import decide, facts, hypervisor
+
+class OddDomain(libvirt.virDomain):
+    def setTime(self, *_):
+        threading.Event().wait()
+
+    def state(self, *_):
+        self.destroy()
+        return super().state()
+
+    def controlInfo(self, *_):
+        self.destroy()
+        self.destroy()  # refused, as questions are about one that is off
+
+    def jobInfo(self, *_):
+        try:
+            return self.controlInfo()
+        finally:
+            self.create()
+
+class OddHosts(hypervisor.Hypervisors):
+    guest_seconds = 0.1
+
+    def _domain(self, order, host):
+        return odd
+
+connection = libvirt.open("test:///default")
+domain = connection.lookupByName("test")
+odd = OddDomain(connection, domain._o)
+where = facts.HostAddress(
+    name="h1", uri="test:///default", migrate_uri="", targets=True, memory_mib=0, reboot=(),
+    boot_id=("echo", "boot-1"),
+)
+vm_id = domain.UUIDString()
+hosts = OddHosts([where])
+order = types.SimpleNamespace(act=facts.Act.PAUSE, vm_id=vm_id, machine="test", host_boot_id="x")
+"""
+"""A domain that goes off when its QEMU is asked about, and whose agent never answers."""
 
 
 with_libvirt = pytest.mark.skipif(
@@ -51,6 +99,27 @@ def test_each_event_type_is_carried_out(shop: Workshop, event_type: EventType) -
 
 
 @with_libvirt
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("hypervisor.state_of(odd)[0]", "off"),
+        ("hosts.look(order)[0].boot_id or 'unasked'", "unasked"),
+        ("odd.destroy() or hosts.look(order)[0].boot_id", "boot-1"),
+        ("hypervisor.hangs(odd)", "False"),
+        ("hypervisor.has_job(odd)", "False"),
+        ("hosts.do(order, decide.Step(do=decide.Do.SYNC_TIME))[0]", "0"),
+    ],
+)
+def test_a_host_is_asked_once_for_what_matters_whatever_its_guest_does(
+    asked: str, expected: str
+) -> None:
+    code = f"{ODD_DOMAIN}print({asked}, flush=True); os._exit(0)"
+    argv = [PYTHON, "-I", "-c", code, libvirt.PROGRAM]
+    ran = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=patience.SECONDS)
+    assert ran.stdout.split() == [expected]
+
+
+@with_libvirt
 def test_a_check_of_what_was_not_done_says_so(shop: Workshop) -> None:
     crashing = shop.libvirt("exit 3")
     assert play(crashing.perform(task(vm_ids=(DOMAIN,)))) is Found.UNKNOWN
@@ -58,11 +127,28 @@ def test_a_check_of_what_was_not_done_says_so(shop: Workshop) -> None:
 
 
 @with_libvirt
+def test_a_program_whose_runner_is_gone_begins_nothing(shop: Workshop) -> None:
+    """Another run goes on in its place, even if this one had hardly started."""
+    hosts = connector(shop)
+    order = hosts.planned(task(vm_ids=(DOMAIN,))).order | {"again": False, "stopping": False}
+    told = msgspec.json.encode(order | {"libvirt": libvirt.told(hosts._hosts)})
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [PYTHON, "-I", libvirt.PROGRAM, "carry-out"]
+    ran = subprocess.run(argv, input=told, stdout=writing, check=False, timeout=patience.SECONDS)
+    os.close(writing)
+    assert ran.returncode == libvirt.UNKNOWN
+
+
+@with_libvirt
 def test_a_survey_tells_of_every_host_and_guest(shop: Workshop) -> None:
     dark = LibvirtHost(name="h2", uri="qemu+unix:///session?socket=/nowhere", targets=False)
     rebooting = LibvirtHost(name="h3", uri="test:///default?h3", reboot=("true",))
-    facts = play(connector(shop, HOST, dark, rebooting).survey())
-    assert [*facts] == ["h1", "h2", "h3"]
+    untold = msgspec.structs.replace(
+        rebooting, name="h4", uri="test:///default?h4", boot_id=("false",)
+    )
+    facts = play(connector(shop, HOST, dark, rebooting, untold).survey())
+    assert [*facts] == ["h1", "h2", "h3", "h4"]
     (guest,) = facts["h1"].guests
     assert (guest.vm_id, guest.running, guest.obstacles) == (DOMAIN, True, ())
     assert (facts["h1"].answers, facts["h1"].can_reboot, facts["h1"].target) == (True, False, True)
@@ -71,6 +157,7 @@ def test_a_survey_tells_of_every_host_and_guest(shop: Workshop) -> None:
     assert (facts["h2"].answers, facts["h2"].target) == (False, False)
     assert facts["h2"].why
     assert facts["h3"].can_reboot
+    assert (facts["h4"].can_reboot, facts["h4"].boot_id) == (True, "")  # at this moment
 
 
 def test_a_survey_that_fails_says_why_for_every_host(shop: Workshop) -> None:

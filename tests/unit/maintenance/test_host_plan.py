@@ -46,7 +46,7 @@ class PlanStory(Told):
         self.memory_of = {"db-0": 4096, "web-3": 2048}
         self.left = {"h1": 64_000, "h2": 64_000, "h3": 32_000}
         self.quiet: set[str] = set()
-        self.can_reboot = True
+        self.can_reboot, self.boot_id = True, "1"
         self.guests: list[model.DrainGuest] = []
         self.drains: dict[str, model.Drain] = {}
         self.look: HostSurvey | None = None
@@ -79,7 +79,7 @@ class PlanStory(Told):
             host: model.HostFacts(
                 answers=host not in self.quiet,
                 why="no route to host" if host in self.quiet else "",
-                boot_id="1",
+                boot_id=self.boot_id,
                 free_memory_mib=self.left[host],
                 can_reboot=self.can_reboot,
                 guests=tuple(guests),
@@ -111,6 +111,9 @@ class PlanStory(Told):
 
     def answers(self, host: str) -> None:
         self.quiet.remove(host)
+
+    def no_boot_id(self) -> None:
+        self.boot_id = ""
 
     def no_reboot(self) -> None:
         self.can_reboot = False

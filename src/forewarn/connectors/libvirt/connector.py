@@ -84,9 +84,9 @@ class LibvirtConnector(CommandConnector):
         self._python = program
         self._hosts = settings
         self._told = told(settings)
-        self._rooms = {
-            host.name: asyncio.Semaphore(settings.at_once_per_host) for host in settings.host
-        }
+        self._free = {host.name: settings.at_once_per_host for host in settings.host}
+        self._freed = {host.name: asyncio.Event() for host in settings.host}
+        """Set, and replaced, whenever a task leaves the host."""
 
     async def survey(self) -> dict[str, HostFacts]:
         """Ask all hosts for their state; all say why where the program itself fails."""
@@ -98,7 +98,10 @@ class LibvirtConnector(CommandConnector):
         why = f"the survey failed: {last_line(err)[-MAX_SAID:] or f'exit status {status}'}"
         return {
             host.name: HostFacts(
-                answers=False, why=why, target=host.targets, can_reboot=bool(host.reboot)
+                answers=False,
+                why=why,
+                target=host.targets,
+                can_reboot=bool(host.reboot and host.boot_id_command),
             )
             for host in self._hosts.host
         }
@@ -168,9 +171,12 @@ class LibvirtConnector(CommandConnector):
             left.kind == "refused" or (left.kind == "exit" and left.number in {0, FAILED})
         )
 
-    def _spoken(self, ended: RunResult) -> str:
-        said = ended.kind == "exit" and ended.number == FAILED and ended.stage == 0
-        return "" if said else super()._spoken(ended)
+    def _outcome(self, ended: RunResult) -> Outcome:
+        """Return the program's own words: it knows what it has done, also by its time limit."""
+        failed = ended.kind == "exit" and ended.number == FAILED
+        ended = msgspec.structs.replace(ended, stage=0, number=0 if failed else ended.number)
+        outcome = super()._outcome(ended)
+        return msgspec.structs.replace(outcome, succeeded=outcome.succeeded and not failed)
 
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
         """Add the settings, and an earlier run's state: it may have begun, or used its time up."""
@@ -186,12 +192,20 @@ class LibvirtConnector(CommandConnector):
             yield
             return
         host = task.hosts[task.machines.index(subject)] if subject in task.machines else ""
-        async with contextlib.AsyncExitStack() as stack:
-            # Always in one order, and the places of all hosts last: so nobody waits in a circle.
-            for name in sorted({host, task.to_host} & self._rooms.keys()):
-                await stack.enter_async_context(self._rooms[name])
-            await stack.enter_async_context(self._slots)
-            yield
+        names = sorted({host, task.to_host} & self._free.keys())
+        # Both places at once: one that waits for a host holds up nobody on the other.
+        while (full := next((name for name in names if not self._free[name]), None)) is not None:
+            await self._freed[full].wait()
+        for name in names:
+            self._free[name] -= 1
+        try:
+            async with self._slots:
+                yield
+        finally:
+            for name in names:
+                self._free[name] += 1
+                self._freed[name].set()
+                self._freed[name] = asyncio.Event()
 
 
 def told(settings: LibvirtSettings) -> dict[str, Any]:

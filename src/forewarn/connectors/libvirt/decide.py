@@ -156,13 +156,17 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     """Return the next step, or the end."""
     if not order.vm_id:
         return Step(do=Do.FAIL, message="has no vm_id: it is not in the fleet any more")
-    if (step := _fence(order, hosts, past)) is not None:
-        return step
     found = _found(hosts)
+    if (step := _fence(order, hosts, past)) is not None:
+        for host, domain in found:
+            paused = domain.state is DomainState.PAUSED and not domain.handed_over
+            if paused and host.name == past.paused_on:
+                # The other run may have ended before this one, which had stood still, paused it.
+                return _tempered(Step(do=Do.RESUME, host=host.name), past)
+        return step
     if not found:
         return _nowhere(order, hosts, past)
-    busy = next((host for host, domain in found if domain.job), None)
-    if busy is not None:
+    if (busy := _at_work(order, found)) is not None:
         return _busy(order, busy, found, past)
     active = [(host, domain) for host, domain in found if domain.active]
     if len(active) > 1 and not _handing_over(active):
@@ -193,7 +197,7 @@ def verdict(order: Order, hosts: tuple[HostSight, ...]) -> Step:
     """Judge by one look: DONE, FAIL for not done, WAIT for a job, else UNKNOWN."""
     step = decide(replace(order, again=True), hosts, Past())
     found = _found(hosts)
-    if step.do in {Do.DONE, Do.UNKNOWN, Do.ASK_AGAIN} or any(domain.job for _, domain in found):
+    if step.do in {Do.DONE, Do.UNKNOWN, Do.ASK_AGAIN} or _at_work(order, found) is not None:
         return step
     doubled = step.do is Do.FAIL and len([1 for _, domain in found if domain.active]) > 1
     if doubled or step.do is Do.FENCED:
@@ -264,7 +268,8 @@ def _fence(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step | Non
                 continue
             if order.owns(marker):
                 if marker.attempt > order.attempt:
-                    return Step(do=Do.FENCED, message=f"attempt {marker.attempt} has taken over")
+                    # Its own end is not known here, nor whether it is lost meanwhile.
+                    return Step(do=Do.UNKNOWN, message=f"attempt {marker.attempt} has taken over")
             elif order.precedes(marker) or (
                 # An old definition on another host may have the marker of an earlier operation.
                 host.name == past.marked_on and marker == domain.marker
@@ -308,6 +313,18 @@ def _patient(order: Order, past: Past, message: str) -> Step:
     if past.stopping or past.now - since >= order.retry_seconds:
         return Step(do=Do.UNKNOWN, message=message)
     return Step(do=Do.ASK_AGAIN, seconds=RETRY_EVERY_SECONDS, message=message)
+
+
+def _at_work(order: Order, found: Found) -> HostSight | None:
+    """Return a host with a job whose end comes first.
+
+    A machine that this operation has paused is resumed meanwhile: a backup may take hours.
+    """
+    for host, domain in found:
+        mine = order.act is Act.PAUSE and order.owns(domain.marker) and not domain.handed_over
+        if domain.job and not (mine and domain.state is DomainState.PAUSED):
+            return host
+    return None
 
 
 def _busy(order: Order, host: HostSight, found: Found, past: Past) -> Step:
@@ -726,14 +743,19 @@ def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Pas
     others = [each for each in found if each[0].name != source and order.owns(each[1].marker)]
     marker = next(d.marker for _, d in found if d.marker is not None and order.owns(d.marker))
     starts = marker.phase is MarkerPhase.COLD
-    if marker.phase is MarkerPhase.BEGUN:
-        where = ", ".join(host.name for host, _ in found)
-        return Step(do=Do.FAIL, message=f"went off by itself while it moved; it is on {where}")
-    if others and at_source is not None:
+    migrates = marker.phase is MarkerPhase.BEGUN
+    if others and at_source is not None and not migrates:
         return Step(do=Do.UNDEFINE, host=source)
-    suspects = _may_have_started(order, marker, source, past, is_at_source=at_source is not None)
+    suspects = {source, marker.target}  # the migration may be over, with a definition left behind
+    if not migrates:
+        suspects = _may_have_started(
+            order, marker, source, past, is_at_source=at_source is not None
+        )
+    where = ", ".join(host.name for host, _ in found)
     if dark := _dark(tuple(each for each in hosts if each.name in suspects)):
-        return _patient(order, past, f"is off on {found[0][0].name}, and may run elsewhere: {dark}")
+        return _patient(order, past, f"is off on {where}, and may run elsewhere: {dark}")
+    if migrates:
+        return Step(do=Do.FAIL, message=f"went off by itself while it moved; it is on {where}")
     if others:
         host = others[0][0]
         if not starts:

@@ -24,6 +24,7 @@ import libvirt
 from forewarn.connectors.libvirt import facts, program
 from forewarn.connectors.libvirt.hypervisor import (
     NO_DOMAIN,
+    UNSUPPORTED,
     Connection,
     Domain,
     Suppressed,
@@ -33,8 +34,6 @@ from forewarn.connectors.libvirt.hypervisor import (
 
 PREFIX: Final = "forewarn"
 """The prefix of the tag in a domain's metadata."""
-
-NO_SUPPORT: Final = 3
 
 BUSY: Final = frozenset({55, 68})
 """libvirt's codes for a domain that somebody else changes, such as while it migrates."""
@@ -166,7 +165,7 @@ def _described(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _trees(connection: Connection, listing: str) -> dict[str, Any]:
-    with Suppressed(NO_SUPPORT):
+    with Suppressed(*UNSUPPORTED):
         found = getattr(connection, listing)()
         return {each.name(): facts.parse(each.XMLDesc(0)) for each in found}
     return {}

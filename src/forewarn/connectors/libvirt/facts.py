@@ -172,7 +172,8 @@ class HostSight:
     answers: bool = True
     why: str = ""
     boot_id: str = ""
-    """Read only where the order waits for another one."""
+    """Read only where the machine is off and the order waits for another one: it may be an SSH for
+    each look of each machine."""
     host_id: str = ""
     """libvirt's own id of the host: a machine cannot move to its current host."""
     target: bool = True

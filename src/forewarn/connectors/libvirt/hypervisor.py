@@ -29,14 +29,6 @@ SURVEY_SECONDS: Final = 10.0
 """The time limit of a host's answer to a survey: the report of the others is in time all the same.
 """
 
-PRESS_SECONDS: Final = 10.0
-"""The time limit of a press of the power button: more than libvirt gives the guest's agent."""
-
-UNPRESSED: Final[tuple[int, str] | None] = (
-    0,
-    f"no answer to the power button in {PRESS_SECONDS:g} s",
-)
-
 HANGS_AFTER: Final = 1000
 """The milliseconds after which a QEMU that does not answer hangs; usually it takes one or two."""
 
@@ -51,6 +43,8 @@ MARKER_PREFIX: Final = "forewarn-task"
 NO_DOMAIN: Final = 42
 UNSUPPORTED: Final = frozenset({3, 8, 84})
 """libvirt's codes for a call, an argument or an operation that a driver does not know."""
+UNTOLD: Final = UNSUPPORTED | {libvirt.VIR_ERR_OPERATION_INVALID}
+"""The same, and its code for a domain that went off since its state was read."""
 AGENT_TROUBLE: Final = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, 74, 86})
 """Its codes for a guest's agent that does not answer."""
 
@@ -141,10 +135,14 @@ class _Link(_Worker):
 class Hypervisors:
     """All hosts of the settings."""
 
+    guest_seconds = 10.0
+    """The time limit of a step that the guest answers: more than libvirt gives its agent to begin.
+    """
+
     def __init__(self, hosts: Iterable[facts.HostAddress]) -> None:
         prepare()
         self._links = {host.name: _Link(host) for host in hosts}
-        self._pressing = _Worker()
+        self._asking = _Worker()
         self._migrating = ""
         """The source of the migration that is waited for."""
         self._name = ""
@@ -190,9 +188,10 @@ class Hypervisors:
 
         It may block for as long as a migration takes; `abort` ends that from another thread.
         """
-        if step.do is Do.PRESS:  # a QEMU that hangs never answers; then it is powered off in time
-            wait = self._pressing.start(lambda: self._refusal(order, step), UNPRESSED)
-            return wait(now() + PRESS_SECONDS)
+        if step.do in {Do.PRESS, Do.SYNC_TIME}:  # a QEMU that hangs never answers, nor some agents
+            silent: tuple[int, str] | None = (0, f"no answer in {self.guest_seconds:g} s")
+            wait = self._asking.start(lambda: self._refusal(order, step), silent)
+            return wait(now() + self.guest_seconds)
         return self._refusal(order, step)
 
     def _refusal(self, order: facts.Order, step: Step) -> tuple[int, str] | None:
@@ -365,12 +364,15 @@ def _given(connection: Connection) -> int:
 def state_of(domain: Domain) -> tuple[facts.DomainState, bool]:
     """Return a domain's state, and True if it is one of a migration's two copies."""
     active = bool(domain.isActive())
-    return facts.state_of(*(domain.state() if active else (facts.OFF, 0)), active=active)
+    number, reason = domain.state() if active else (facts.OFF, 0)
+    if number == facts.OFF and active:  # it was kept as it ended, or went off meanwhile
+        active = bool(domain.isActive())
+    return facts.state_of(number, reason, active=active)
 
 
 def hangs(domain: Domain) -> bool:
     """Return True if its QEMU has not answered for a while: questions about jobs would wait too."""
-    with Suppressed(*UNSUPPORTED):
+    with Suppressed(*UNTOLD):
         state, _, milliseconds = domain.controlInfo()
         return bool(state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED and milliseconds > HANGS_AFTER)
     return False
@@ -381,7 +383,7 @@ def has_job(domain: Domain) -> bool:
     try:
         return bool(domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE)
     except libvirt.libvirtError as error:
-        if error.get_error_code() in UNSUPPORTED or not domain.isActive():
+        if error.get_error_code() in UNTOLD or not domain.isActive():
             return False
         raise
 
@@ -410,10 +412,11 @@ def _sight(
 ) -> facts.HostSight:
     sight = _domain_sight(order, connection)
     moves = order.act is facts.Act.MOVE
+    waits = bool(order.host_boot_id) and sight is not None and not sight.active
     return facts.HostSight(
         name=host.name,
         target=host.targets,
-        boot_id=boot_id_of(host) if order.host_boot_id else "",
+        boot_id=boot_id_of(host) if waits else "",
         host_id=_host_id(connection) if moves else "",
         free_memory_mib=free_memory(host, connection) if moves else 0,
         domain=sight,
@@ -500,8 +503,12 @@ def _volumes(connection: Connection, domain: Domain) -> list[Any]:
 
 
 def _dark(host: facts.HostAddress, why: str) -> dict[str, object]:
-    can_reboot = bool(host.reboot)
+    can_reboot = _can_reboot(host)
     return {"answers": False, "why": why, "target": host.targets, "can_reboot": can_reboot}
+
+
+def _can_reboot(host: facts.HostAddress) -> bool:
+    return bool(host.reboot and host.boot_id)  # without a boot id nothing would prove the reboot
 
 
 def _facts(host: facts.HostAddress, connection: Connection) -> dict[str, object]:
@@ -512,8 +519,7 @@ def _facts(host: facts.HostAddress, connection: Connection) -> dict[str, object]
         "boot_id": boot_id,
         "free_memory_mib": free_memory(host, connection),
         "target": host.targets,
-        # Without a boot id nothing would prove the reboot.
-        "can_reboot": bool(host.reboot and boot_id),
+        "can_reboot": _can_reboot(host),
         "guests": [guest for guest in guests if guest],
     }
 

@@ -9,6 +9,7 @@ from there.
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -127,11 +128,12 @@ class _ProcessTimer:
 
     def __init__(self, over: threading.Event) -> None:
         self._over = over
-        self._parent = os.getppid()
+        self._reader = select.poll()
+        self._reader.register(sys.stdout.fileno(), 0)
 
     @property
     def stopping(self) -> bool:
-        if os.getppid() != self._parent:
+        if self._reader.poll(0):
             # The reader of the result is gone, and another run may go on in its place.
             os._exit(UNKNOWN)
         return self._over.is_set()
