@@ -290,6 +290,18 @@ async def test_the_age_of_a_request_is_that_of_when_it_is_sent_to_the_replica_th
         await forwarding.close()
 
 
+def test_a_token_of_no_use_ends_no_connection_that_stands(tmp_path: Path) -> None:
+    place = running.token_file(tmp_path)
+    own = UpstreamSettings(urls=("https://127.0.0.1",), token_file=str(place))
+    credentials, address = Credentials(own), replica(own.urls[0])
+    credentials.refresh()
+    before = credentials.context(address)
+    running.token_file(tmp_path, "short")
+    with pytest.raises(UpstreamFailed):
+        credentials.refresh()
+    assert credentials.context(address) is before
+
+
 async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
     async with asking(tmp_path, always(200, b"x" * 20_000), max_body=10_000) as (_, upstream):
         with pytest.raises(UpstreamFailed):

@@ -107,9 +107,9 @@ class Credentials:
 
     def _read(self) -> None:
         settings = self._settings
+        token = secret_files.host_token(Path(settings.token_file))
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        token = secret_files.host_token(Path(settings.token_file))
         self._context = context
         self.headers = ((b"Authorization", b"Bearer " + token.encode()),)
 
