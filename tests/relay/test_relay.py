@@ -58,6 +58,7 @@ async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, h
     await relay._read_file()
     assert relay._freshness.age(relay.clock.monotonic()) > 3500
     assert not relay._serves()
+    assert b"upstream_up 0" in relay.metrics(1)
 
 
 async def test_documents_that_a_full_disk_took_late_are_no_younger_by_that(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
         if self.revoked:
             return f"Guests of {self.host} are not answered: the service refuses its token"
         if not self.serving:
-            return f"Guests are not answered yet: {self.trouble or 'waiting for the service'}"
+            return f"Guests are not answered yet: {self.trouble}"
         served = f"{self.machines} machine{'' if self.machines == 1 else 's'} of {self.host}"
         if self.age_seconds:
             return f"{served}, without the service for {self.age_seconds:.0f} s: {self.trouble}"
