@@ -40,9 +40,6 @@ MAX_LINE: Final = 74
 COMPLETE: Final = "_FOREWARN_COMPLETE"
 """The variable by which the script of `completion` asks for what may follow."""
 
-FULL: Final = {errno.ENOSPC, errno.EDQUOT}
-"""Errors of a disk: no fault of the program."""
-
 TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 """If set, an internal error shows its traceback."""
 
@@ -188,7 +185,7 @@ def execute(arguments: Sequence[str]) -> int:
         told = (
             f"internal error: {type(error).__name__}: {error}; {TRACEBACK_VARIABLE}=1 shows where"
         )
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             told = f"cannot write its output or a file: {error.strerror}"
         output.note(f"{NAME}: {told}")
         return ExitStatus.INTERNAL
