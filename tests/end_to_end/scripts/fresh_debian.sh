@@ -33,6 +33,8 @@ processes >/before
 install /debs/forewarn_NOW.deb
 soon restarted
 systemctl is-active $SOCKETS
+systemctl reload forewarn
+soon systemctl reload forewarn-agent
 forewarn fleet list --json | grep web-0
 grep 'a change of ours' /etc/forewarn/forewarn.toml
 
