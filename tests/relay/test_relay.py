@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 import patience
+from authority import Authority
 from builders import NOW
 from client.scripted import document, losing, message, serving
 from forewarn.client.transport import PROBES, RequestFailed
@@ -442,10 +444,22 @@ def test_short_stalls_add_up_as_those_of_the_service_do(tmp_path: Path) -> None:
 # One connection.
 
 
-async def connected(port: int, *hosts: str) -> ReplicaConnection:
+async def connected(
+    port: int, *hosts: str, name: str = "replica", tls: ssl.SSLContext | None = None
+) -> ReplicaConnection:
     places = [(socket.AF_INET, (host, port)) for host in hosts]
-    replica = ReplicaAddress(tls=False, host="replica", port=port)
-    return await streams.connect(replica, None, 0.5, places=places, max_body=999, probes=PROBES)
+    replica = ReplicaAddress(tls=tls is not None, host=name, port=port)
+    return await streams.connect(replica, tls, 0.5, places=places, max_body=999, probes=PROBES)
+
+
+async def test_the_dot_behind_a_whole_name_is_not_in_its_certificate(tmp_path: Path) -> None:
+    authority, service = Authority(tmp_path / "ca"), filled()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.sign("h", "DNS:replica.example"))
+    await service.start(context)
+    tls = ssl.create_default_context(cafile=authority.certificate)
+    (await connected(service.port, "127.0.0.1", name="replica.example.", tls=tls)).close()
+    await service.stop()
 
 
 async def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
