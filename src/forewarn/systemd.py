@@ -36,14 +36,18 @@ class Notifier:
             self.tell("WATCHDOG=1")
 
     def tell(self, *lines: str) -> None:
-        """Send lines, such as `READY=1`; ignore errors."""
+        """Send lines, such as `READY=1`; ignore errors.
+
+        A line break in one becomes a blank: a text of somebody else says nothing to systemd.
+        """
         family = getattr(socket, "AF_UNIX", None)  # there is none on Windows
         if not self._address or family is None:
             return
         name = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as datagrams:
             datagrams.settimeout(ANSWER_SECONDS)
-            datagrams.sendto("\n".join(lines).encode(), name)
+            told = "\n".join(line.replace("\n", " ") for line in lines)
+            datagrams.sendto(told.encode("utf-8", "replace"), name)
 
 
 def listening_files(environment: Mapping[str, str]) -> range:

@@ -243,6 +243,14 @@ def test_an_output_that_cannot_be_written_keeps_no_command_from_being_run(
     assert (tmp_path / "said").read_text(encoding="utf-8") == "caf\u00e9 \u2192 b\n"
 
 
+@pytest.mark.parametrize("command", ["--help", "unit service", "demo"])
+def test_a_full_disk_is_no_fault_of_the_program(command: str) -> None:
+    line = f"'{sys.executable}' -m forewarn {command} >/dev/full"
+    ran = subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True)
+    assert ran.returncode == ExitStatus.INTERNAL
+    assert "internal" not in ran.stderr
+
+
 AS_NOBODY = (
     *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--"),

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 import patience
+from authority import Authority
 from builders import NOW
 from client.scripted import document, losing, message, serving
 from forewarn.client.transport import PROBES, RequestFailed
@@ -58,6 +60,7 @@ async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, h
     await relay._read_file()
     assert relay._freshness.age(relay.clock.monotonic()) > 3500
     assert not relay._serves()
+    assert b"upstream_up 0" in relay.metrics(1)
 
 
 async def test_documents_that_a_full_disk_took_late_are_no_younger_by_that(tmp_path: Path) -> None:
@@ -290,6 +293,18 @@ async def test_the_age_of_a_request_is_that_of_when_it_is_sent_to_the_replica_th
         await forwarding.close()
 
 
+def test_a_token_of_no_use_ends_no_connection_that_stands(tmp_path: Path) -> None:
+    place = running.token_file(tmp_path)
+    own = UpstreamSettings(urls=("https://127.0.0.1",), token_file=str(place))
+    credentials, address = Credentials(own), replica(own.urls[0])
+    credentials.refresh()
+    before = credentials.context(address)
+    running.token_file(tmp_path, "short")
+    with pytest.raises(UpstreamFailed):
+        credentials.refresh()
+    assert credentials.context(address) is before
+
+
 async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
     async with asking(tmp_path, always(200, b"x" * 20_000), max_body=10_000) as (_, upstream):
         with pytest.raises(UpstreamFailed):
@@ -429,10 +444,22 @@ def test_short_stalls_add_up_as_those_of_the_service_do(tmp_path: Path) -> None:
 # One connection.
 
 
-async def connected(port: int, *hosts: str) -> ReplicaConnection:
+async def connected(
+    port: int, *hosts: str, name: str = "replica", tls: ssl.SSLContext | None = None
+) -> ReplicaConnection:
     places = [(socket.AF_INET, (host, port)) for host in hosts]
-    replica = ReplicaAddress(tls=False, host="replica", port=port)
-    return await streams.connect(replica, None, 0.5, places=places, max_body=999, probes=PROBES)
+    replica = ReplicaAddress(tls=tls is not None, host=name, port=port)
+    return await streams.connect(replica, tls, 0.5, places=places, max_body=999, probes=PROBES)
+
+
+async def test_the_dot_behind_a_whole_name_is_not_in_its_certificate(tmp_path: Path) -> None:
+    authority, service = Authority(tmp_path / "ca"), filled()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.sign("h", "DNS:replica.example"))
+    await service.start(context)
+    tls = ssl.create_default_context(cafile=authority.certificate)
+    (await connected(service.port, "127.0.0.1", name="replica.example.", tls=tls)).close()
+    await service.stop()
 
 
 async def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:

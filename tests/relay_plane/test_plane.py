@@ -20,8 +20,8 @@ from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
 from patience import eventually
-from relay_plane.served import RelayExchanges, Served, with_relays
-from server.running import fleet
+from relay_plane.served import RelayClient, RelayExchanges, Served, with_relays
+from server.running import Flaky, Hurried, fleet
 from store.shared import SharedStore
 from stories import Rows, stories_beside
 
@@ -153,6 +153,15 @@ def test_an_unknown_caller_where_nothing_moves_has_its_host_surveyed(service: Se
     answer = service.relay("h0").ask("POST", relay_feed.UNKNOWN_PATH, caller)
     assert refusal(answer) == (404, "not-found")
     assert due.is_set()
+
+
+def test_a_replica_that_is_cut_off_refuses_no_token_which_may_be_new(tmp_path: Path) -> None:
+    store, own = Flaky(SharedStore()), settings.ReplicaSettings(name="a")
+    with Served(with_relays(tmp_path, replica=own), store, real=Hurried()) as running:
+        relay = RelayClient(running.relays, "unknown")
+        for away, status in ((False, 401), (True, 503), (False, 401)):
+            store.away = away
+            eventually(lambda: relay.ask("GET", relay_feed.HOST_PATH).status, status)
 
 
 def test_a_relay_whose_connection_is_lost_waits_no_more(service: Served) -> None:

@@ -25,11 +25,11 @@ def test_lines_are_one_datagram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert heard.recv(1000) == b"RELOADING=1\nMONOTONIC_USEC=5"
 
 
-def test_an_abstract_name_begins_with_an_at_sign() -> None:
+def test_an_abstract_name_begins_with_an_at_sign_and_a_text_is_one_line() -> None:
     name = f"forewarn-test-{os.getpid()}"
     with bound(f"\0{name}") as heard:
-        Notifier({"NOTIFY_SOCKET": f"@{name}"}).tell("READY=1")
-        assert heard.recv(1000) == b"READY=1"
+        Notifier({"NOTIFY_SOCKET": f"@{name}"}).tell("STATUS=a\nSTOPPING=1\udc80")
+        assert heard.recv(1000) == b"STATUS=a STOPPING=1?"
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": "/no/such/place"}])

@@ -8,7 +8,7 @@ from forewarn import times
 from forewarn.cli import login, output
 from forewarn.cli.command import RequestCommand, command, group
 from forewarn.cli.exits import ExitStatus, Failed, read_text
-from forewarn.cli.operator_client import MAX_TOKEN, OperatorClient
+from forewarn.cli.operator_client import MAX_TOKEN, TOKEN_FILE, OperatorClient
 from forewarn.cli.options import Choice, argument, flag, option
 from forewarn.vocabulary import AccessRole
 
@@ -128,7 +128,7 @@ def log_in(address: str) -> None:
     path = login.remember(login.Login(service.address, token), os.environ)
     output.say(f"logged in at {service.address}")
     output.note(f"Commands go there from now on; see {path}.")
-    for name in ("FOREWARN_OPERATOR", CONFIG_VARIABLE):
+    for name in ("FOREWARN_OPERATOR", CONFIG_VARIABLE, TOKEN_FILE):
         if os.environ.get(name):
             output.note(f"warning: {name} is set, and goes before it.")
 

@@ -1,5 +1,6 @@
 """The command line: all commands, and how their errors are printed."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -181,10 +182,12 @@ def execute(arguments: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
-        output.note(
-            f"{NAME}: internal error: {type(error).__name__}: {error}; "
-            f"{TRACEBACK_VARIABLE}=1 shows where"
+        told = (
+            f"internal error: {type(error).__name__}: {error}; {TRACEBACK_VARIABLE}=1 shows where"
         )
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            told = f"cannot write its output or a file: {error.strerror}"
+        output.note(f"{NAME}: {told}")
         return ExitStatus.INTERNAL
     return ExitStatus.OK
 

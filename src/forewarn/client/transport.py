@@ -361,7 +361,7 @@ def _connected(
                 if proxy and not isinstance(place, str):
                     proxy.open_tunnel(connected, place, until)
                 host = place if isinstance(place, str) else place.host
-                connected = tls().wrap_socket(connected, server_hostname=host)
+                connected = tls().wrap_socket(connected, server_hostname=host.removesuffix("."))
                 stack.enter_context(connected)
                 opened(connected)
             yield connected

@@ -118,7 +118,7 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
         if self.revoked:
             return f"Guests of {self.host} are not answered: the service refuses its token"
         if not self.serving:
-            return f"Guests are not answered yet: {self.trouble or 'waiting for the service'}"
+            return f"Guests are not answered yet: {self.trouble}"
         served = f"{self.machines} machine{'' if self.machines == 1 else 's'} of {self.host}"
         if self.age_seconds:
             return f"{served}, without the service for {self.age_seconds:.0f} s: {self.trouble}"
@@ -133,24 +133,6 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """The names of the labels of the figures that have some."""
-
-
-def metrics_page(status: RelayStatus, figures: Figures) -> bytes:
-    """Return all metrics as text; `figures` are the counts of relay and guest plane."""
-    known: Figures = {
-        "serving": status.serving,
-        "upstream_up": not status.trouble,
-        "age_seconds": status.age_seconds,
-        "machines": status.machines,
-        "state_saved": status.saved,
-        **figures,
-    }
-    families = {
-        name: _family(LABELS.get(short, ()), known[short])
-        for name in FAMILIES
-        if (short := name.removesuffix("_total")) in known
-    }
-    return status_port.metrics_page(PREFIX, FAMILIES, families)
 
 
 def _family(
@@ -572,8 +554,13 @@ class HostRelay:
 
     def metrics(self, process: int) -> bytes:
         """Return all metrics as text."""
-        reader = self._reader
+        status, reader = self.status(process), self._reader
         figures: Figures = {
+            "serving": status.serving,
+            "upstream_up": not status.trouble,
+            "age_seconds": status.age_seconds,
+            "machines": status.machines,
+            "state_saved": status.saved,
             "answers": reader.answers,
             "upstream_failures": reader.failures,
             "approvals": {(word,): count for word, count in self._forwarding.approvals.items()},
@@ -581,7 +568,12 @@ class HostRelay:
             "started_timestamp_seconds": self._started_at,
             **({} if self._guests is None else self._guests.figures()),
         }
-        return metrics_page(self.status(process), figures)
+        families = {
+            name: _family(LABELS.get(short, ()), figures[short])
+            for name in FAMILIES
+            if (short := name.removesuffix("_total")) in figures
+        }
+        return status_port.metrics_page(PREFIX, FAMILIES, families)
 
 
 def _runs(task: "asyncio.Task[None] | None") -> bool:

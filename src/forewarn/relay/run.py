@@ -125,7 +125,7 @@ async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:
             process.answer_soon()
             shown = {} if port is None else {"status_port": port.number}
             _log.info("ready", version=__version__, pid=os.getpid(), guests=guests, **shown)
-            notifier.tell("READY=1")
+            notifier.tell("READY=1", f"STATUS={relay.status(os.getpid()).line()}")
             await relay.wait(stop)
             notifier.tell("STOPPING=1")
             await relay.drain()

@@ -112,7 +112,7 @@ async def connect(
                     replica.port,
                     family=family,
                     ssl=context,
-                    server_hostname=replica.host if context else None,
+                    server_hostname=replica.host.removesuffix(".") if context else None,
                     limit=transport.READ_BYTES,
                 )
         except OSError as refused:

@@ -63,6 +63,9 @@ LONGEST_PAUSE: Final = 3.0
 PROBES: Final = Probes(silent_seconds=3, between_seconds=1, most=2)
 """A dead path is noticed within `cache.DARK_SECONDS`."""
 
+NOT_HEARD: Final = "waiting for the service"
+"""The trouble before a replica has answered, or failed to."""
+
 Body: TypeAlias = Callable[[], bytes]
 
 _log = structlog.get_logger(__name__)
@@ -107,9 +110,9 @@ class Credentials:
 
     def _read(self) -> None:
         settings = self._settings
+        token = secret_files.host_token(Path(settings.token_file))
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        token = secret_files.host_token(Path(settings.token_file))
         self._context = context
         self.headers = ((b"Authorization", b"Bearer " + token.encode()),)
 
@@ -302,7 +305,7 @@ class HostReader:
     freshness: Freshness = field(init=False)
     service_time: tuple[datetime, float] | None = None
     """The service's latest time of day, and when it came by the monotonic clock."""
-    trouble: str = ""
+    trouble: str = NOT_HEARD
     """The reason why no replica is connected, for people; `""` while one is."""
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once a replica has answered, or none of them did."""
@@ -434,7 +437,7 @@ class HostReader:
         """
         self.freshness = self.freshness.lost(self.clock.monotonic(), true_until, is_dark=False)
         if self._connection is not None:
-            self._asks_again = True
+            self._asks_again, self.trouble = True, NOT_HEARD
             self._connection.close()
 
 

@@ -124,6 +124,7 @@ class RelayApplication:
             token = self.watch.token_of(secret_files.digest(secret.strip()))
             if token is not None:
                 return token
+        self._refuse_if_away()  # this replica may not have heard of a token that is new
         message = "no valid token: make one with 'forewarn relay token HOST'"
         raise _RelayRefused(401, ErrorCode.UNAUTHORIZED, message)
 
