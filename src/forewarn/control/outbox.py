@@ -85,7 +85,7 @@ LOST_CHANGES: Final = "lost changes"
 """The store's setting with the latest `LostChanges`: JSON."""
 
 RESTORED: Final = "restored"
-"""The store's setting with the highest incarnation that `forewarn restore-check` made."""
+"""The store's setting with the token of the last `forewarn restore-check`."""
 
 RAISE_BY: Final = 1_000_000
 """The amount by which incarnations are raised: further than any tail that is lost."""
@@ -246,10 +246,10 @@ def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
     return news.encode([news.lost(found.changes, found.replica, found.at)])
 
 
-def halt(world: World, number: int, reason: str, now: datetime) -> None:
+def halt(world: World, number: int, reason: str, now: datetime, more: int = 0) -> None:
     """Halt a maintenance that runs; skip the numbers that its lost operations may have had."""
     one = world.maintenances[number]
-    one = replace(one, announced=one.announced + SKIPPED_NUMBERS)
+    one = replace(one, announced=one.announced + SKIPPED_NUMBERS + more)
     if one.state is MaintenanceState.RUNNING:
         halted = replace(one, state=MaintenanceState.HALTED, reason=reason, changed_at=now)
         one = turns.recalled(halted)
