@@ -138,7 +138,7 @@ class Databases(Exchanges):
         """Have a scope at this incarnation, or one that is `gone`."""
         with contextlib.closing(sqlite.open_store(self.path)) as store, store.write() as saving:
             if scope == "gone":
-                saving.put_setting(tombstones.SETTING, f'{{"gone":{number}}}')
+                saving.save(Changes(), retired={scope: int(number)})
             else:
                 web = msgspec.structs.replace(saving.scopes()[scope], incarnation=int(number))
                 saving.save(Changes(scopes=(web,)))

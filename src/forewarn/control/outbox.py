@@ -147,7 +147,7 @@ def state_of(reading: Reading) -> LiveState:
         reading.drains(),
         reading.tokens(),
         reading.tombstones(),
-        tombstones.scopes(reading),
+        reading.retired(),
     )
 
 

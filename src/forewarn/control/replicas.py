@@ -37,9 +37,6 @@ MISSED: Final = timedelta(minutes=1)
 MISSED_FOR: Final = timedelta(days=1)
 """The duration of that alert: the replica may never come back, and nobody has to confirm that."""
 
-FORGOTTEN = timedelta(days=7)
-"""The greatest age of a row that is still shown: long enough to notice that the replica is gone."""
-
 BEATS: Final = 30
 """The number of beats, a minute, in which each machine that still asks is written again, well
 within five minutes."""
@@ -225,9 +222,7 @@ class Replicas:
             applied = self.follower.applied.sequence
             return (replace(self.own, beat_at=self.clock.now(), applied=applied),)
         rows = self._rows or {self.own.name: self.own}
-        newest = max(row.beat_at for row in rows.values())
-        shown = (row for row in rows.values() if newest - row.beat_at < FORGOTTEN)
-        return tuple(sorted(shown, key=lambda row: row.name))
+        return tuple(sorted(rows.values(), key=lambda row: row.name))
 
     @property
     def behind_seconds(self) -> float:
