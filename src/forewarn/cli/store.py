@@ -209,14 +209,14 @@ def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
         for name in [*world.started]:
             world.operations[name] = outbox.doubted(world.operations[name])
         unit.save()
-        highest = max((scope.incarnation for scope in world.scopes.values()), default=by)
+        highest = max((scope.incarnation for scope in world.scopes.values()), default=0)
         # The next start counts the outbox from here on as another one: relays read all again.
         change = ChangeRecord(token=process.mint(), at=at)
         transaction.put_setting(outbox.RESTORED, change.token)
         transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS + passed)
         lost = news.encode([news.lost(0, "restore-check", at)])
         transaction.append(change, lost, outbox.SKIPPED_CHANGES + BURST * passed)
-    return len(world.scopes), by, highest if world.scopes else 0
+    return len(world.scopes), by, highest
 
 
 commands = group("Move the database.", {"copy": copy})

@@ -506,11 +506,7 @@ class Follower:
                         self._world.take(each)
                     self._take(row.position, changes)
                     if row.tally != self._world.tally:
-                        _log.error(
-                            DIFFERS,
-                            change=row.sequence,
-                            replica=row.replica,
-                        )
+                        _log.error(DIFFERS, change=row.sequence, replica=row.replica)
                         self._read_again(reading)
                         break
         except StoreError:

@@ -176,7 +176,7 @@ class Replicas:
             self.own,
             beat_at=self.clock.at(),
             applied=self.follower.applied.sequence,
-            behind_ms=round(self.behind_seconds * 1000),
+            behind_ms=round(self.follower.behind_seconds * 1000),
             serving=serving,
             stopped=stopped,
         )
@@ -223,11 +223,6 @@ class Replicas:
             return (replace(self.own, beat_at=self.clock.now(), applied=applied),)
         rows = self._rows or {self.own.name: self.own}
         return tuple(sorted(rows.values(), key=lambda row: row.name))
-
-    @property
-    def behind_seconds(self) -> float:
-        """Seconds since this replica last knew every change; 0 where it is alone."""
-        return self.follower.behind_seconds
 
     def others(self) -> tuple[Replica, ...]:
         """Return the other replicas that lived at the last beat."""
