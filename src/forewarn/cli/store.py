@@ -19,9 +19,6 @@ BY: Final = 1_000_000
 """The step by which incarnations are raised: a scope whose events change once a second, day and
 night, takes eleven days for as many."""
 
-BURST: Final = 1000
-"""The most changes of the whole fleet in a second, over a long time."""
-
 MAX_BY: Final = 10**12
 """The most that they may be raised by: thousands of times still fit what clients read exactly, as
 JavaScript does up to 2**53."""
@@ -174,9 +171,6 @@ def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
     numbers that maintenances and operations may have had since the backup are not given again:
     programs, and what is left of their runs, go by them. What was under way may be over since: its
     connector has to say that it was not done, and an operator what else is to be done again.
-
-    The same backup may have been restored before, and served: so all numbers are higher by one for
-    each second since its last change.
     """
     from forewarn.clock import SystemClock
     from forewarn.control import outbox, tombstones
@@ -189,9 +183,8 @@ def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
 
     with store.write() as transaction:
         at = transaction.now() or SystemClock().now()
-        last = transaction.changes_after(transaction.position().sequence - 1, 1)
-        passed = max([0, *(int((at - one.at).total_seconds()) for one in last)])
-        by = BY + passed if by is None else by
+        more = outbox.passed(transaction, at)
+        by = BY + more if by is None else by
         unit = UnitOfWork(transaction, World(outbox.state_of(transaction)), at)
         world = unit.world
         tombstones.lift(world, by)
@@ -202,7 +195,7 @@ def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
             )
             raise Failed(ExitStatus.REFUSED, message)
         for number in [*world.maintenances]:
-            outbox.halt(world, number, outbox.BACKUP, at, passed)
+            outbox.halt(world, number, outbox.BACKUP, at, more)
         for host, drain in [*world.drains.items()]:
             if drain.state is HostState.DRAINING:  # a host that is empty shows if it has rebooted
                 world.drains[host] = host_drain.stuck(drain, at, outbox.BACKUP)
@@ -213,9 +206,9 @@ def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
         # The next start counts the outbox from here on as another one: relays read all again.
         change = ChangeRecord(token=process.mint(), at=at)
         transaction.put_setting(outbox.RESTORED, change.token)
-        transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS + passed)
+        transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS + more)
         lost = news.encode([news.lost(0, "restore-check", at)])
-        transaction.append(change, lost, outbox.SKIPPED_CHANGES + BURST * passed)
+        transaction.append(change, lost, outbox.SKIPPED_CHANGES + outbox.BURST * more)
     return len(world.scopes), by, highest
 
 
