@@ -162,11 +162,6 @@ class Replicas:
     """By the database's clock: what was seen of machines is known up to here."""
     _rows: dict[str, Replica] = field(default_factory=dict)
 
-    @property
-    def shared(self) -> bool:
-        """True if other replicas may share the store."""
-        return self.store.shared
-
     async def beat(self, *, serving: bool, stopped: bool = False) -> None:
         """Write this replica's row and its sightings of machines, and read those of all.
 
@@ -182,7 +177,7 @@ class Replicas:
         )
         news = self.sightings.news()
         try:
-            if self.shared:
+            if self.store.shared:
                 await self._share(own, news)
             elif news:
                 await asyncio.to_thread(self.store.see, news, self.clock.now())
@@ -218,7 +213,7 @@ class Replicas:
 
     def all(self) -> tuple[Replica, ...]:
         """Return the rows as of the last beat, this replica's among them, by name."""
-        if not self.shared:
+        if not self.store.shared:
             applied = self.follower.applied.sequence
             return (replace(self.own, beat_at=self.clock.now(), applied=applied),)
         rows = self._rows or {self.own.name: self.own}
