@@ -23,6 +23,7 @@ from forewarn.control.writer import Writer
 from forewarn.maintenance.model import Changes, HoldKind, HostState
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.world import World
+from forewarn.server.service import database_id
 from forewarn.store import postgresql, sqlite
 from forewarn.store.port import HistoryQuery
 from forewarn.store.queries import Reading
@@ -41,6 +42,11 @@ def read(place: Path | str) -> Iterator[Reading]:
         yield reading
 
 
+def assert_about(number: int, least: int) -> None:
+    """One more for each second that the story took is right."""
+    assert least <= number < least + 60
+
+
 class Databases(Exchanges):
     """A story so far: a database with a fleet and live events, and what is beside it."""
 
@@ -50,6 +56,7 @@ class Databases(Exchanges):
         self.bound = {"db": str(self.path), "url": url, "folder": str(folder)}
         self.seeds = iter("bcdefghijk")
         self.kept: dict[Path, bytes] = {}
+        self.seen: list[tuple[str, str]] = []
         self.opened = contextlib.ExitStack()
         with self.plane() as plane:
             plane.apply_fleet(FLEET).result()
@@ -94,7 +101,9 @@ class Databases(Exchanges):
         """Ask for reboots, whose first operation has this number."""
         with self.plane() as plane:
             asked = Request(event_type=EventType.REBOOT, machines=machines)
-            assert plane.request(asked).result().operations[0].id == first
+            maintenance, _, ordinal = plane.request(asked).result().operations[0].id.partition(".")
+        assert_about(int(maintenance), int(first.partition(".")[0]))
+        assert ordinal == first.partition(".")[2]
 
     def claimed(self, attempt: str, *elsewhere: str) -> None:
         """A service that starts takes up what is under way, which may have begun elsewhere."""
@@ -115,7 +124,7 @@ class Databases(Exchanges):
         with read(self.path) as reading:
             found = reading.open_maintenances()[int(number)]
         assert found.units
-        assert found.announced == self.announced + int(later)
+        assert_about(found.announced, self.announced + int(later))
         assert found.state == ("halted" if int(later) else "running")
 
     def drained(self, host: str, state: str) -> None:
@@ -129,7 +138,7 @@ class Databases(Exchanges):
         """Have a scope at this incarnation, or one that is `gone`."""
         with contextlib.closing(sqlite.open_store(self.path)) as store, store.write() as saving:
             if scope == "gone":
-                saving.put_setting(tombstones.SETTING, f'{{"gone":{number}}}')
+                saving.save(Changes(), retired={scope: int(number)})
             else:
                 web = msgspec.structs.replace(saving.scopes()[scope], incarnation=int(number))
                 saving.save(Changes(scopes=(web,)))
@@ -142,6 +151,17 @@ class Databases(Exchanges):
     def put_back(self) -> None:
         for file, content in self.kept.items():
             file.write_bytes(content)
+
+    def later(self, seconds: str) -> None:
+        """So much time has passed since the last change."""
+        with contextlib.closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("UPDATE changes SET at = at - ?", (int(seconds) * 1_000_000,))
+
+    def another_database(self) -> None:
+        """It passes for another one than before."""
+        with read(self.path) as reading:
+            self.seen.append((database_id(reading), reading.position().token))
+        assert len({name for name, _ in self.seen}) == len({*self.seen}) == len(self.seen)
 
     def everything(self) -> list[object]:
         return [(file.name, file.read_bytes()) for file in sorted(self.folder.iterdir())]
@@ -204,8 +224,9 @@ class Databases(Exchanges):
 
     def raised(self, by: str, place: str = "sqlite") -> None:
         """Each incarnation is so much higher than at first."""
-        expected = {key: number + int(by) for key, number in self.before.items()}
-        assert self.incarnations(self.place(place)) == expected
+        after = self.incarnations(self.place(place))
+        for raised in (number - self.before[key] for key, number in after.items()):
+            assert_about(raised, int(by))
 
     def shows(self, scope: str, number: str) -> None:
         """Compare a scope's incarnation; `-` for none."""

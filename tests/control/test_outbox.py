@@ -215,6 +215,26 @@ def pair(store: SharedStore) -> tuple[Process, Process]:
 Pair = tuple[Process, Process]
 
 
+def test_where_the_recovery_from_a_loss_is_lost_too_nothing_is_given_again(
+    store: SharedStore, pair: Pair
+) -> None:
+    def given() -> tuple[int, int]:
+        number = int(ask(pair[0], "web-1").partition(".")[0])
+        return number, pair[0].memory.scopes["web"].incarnation
+
+    with lost_tail(store):  # as where the server that failed first is put back
+        with lost_tail(store):
+            ask(pair[0], "web-0")
+        pair[0].follower.look()
+        before = given()
+        pair[1].follower.look()
+    for each in pair:
+        each.real.advance(MINUTE)
+        each.follower.look()
+    after = given()
+    assert all(later > earlier for earlier, later in zip(before, after, strict=True))
+
+
 def test_what_a_transaction_saved_is_one_row_with_the_replicas_name(pair: Pair) -> None:
     first, _ = pair
     with first.store.read() as reading:

@@ -129,8 +129,12 @@ def test_the_latest_that_operators_removed_are_remembered(house: House) -> None:
 def test_a_removed_scope_is_raised_with_a_restored_store(house: House) -> None:
     house.ask(REBOOT, "bastion")
     done(house.plane.cancel(["1"], reason=""))
-    done(house.plane.remove_machines(["bastion"]))
+    with house.store.read() as reading:
+        everything = [*reading.machines()]
+    done(house.plane.remove_machines(everything))
     done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
+    with house.store.read() as reading:
+        assert reading.retired() == {"bastion": 102}
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("bastion") == 103
 

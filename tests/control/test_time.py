@@ -296,6 +296,9 @@ class ReplicaStory(ProcessStory):
     def right(self) -> None:
         assert self.at.watch.now() == self.time.now()
 
+    def forget(self) -> None:
+        done(self.at.plane.forget(Retention()))
+
     def rows(self, *expected: str) -> None:
         assert [row.name for row in self.at.replicas.all()] == [*expected]
 

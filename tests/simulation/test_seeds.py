@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import lookup, tombstones
+from forewarn.control import lookup
 from forewarn.control.executor import Executor
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import (
@@ -32,10 +32,11 @@ from forewarn.maintenance import (
     units,
 )
 from forewarn.maintenance.footprints import UnitsInWorld
-from forewarn.maintenance.model import HostState, Machine, Maintenance, Operation
+from forewarn.maintenance.model import Changes, HostState, Machine, Maintenance, Operation
 from forewarn.maintenance.transitions import Transitions
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
+from forewarn.store.sql import Transaction
 from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
@@ -119,6 +120,13 @@ def unasked(operation: Operation, name: str, sighting: Any) -> bool:
 
 
 is_back = transitions.is_back
+
+
+def without_removed_scopes(self: Transaction, changes: Changes, had: Any, _: Any) -> None:
+    save(self, changes, had)
+
+
+save = Transaction.save
 
 
 def unannounced(working: Transitions, operation: Operation, _: Any) -> None:
@@ -254,9 +262,9 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "moving": (fleet_file, "_check_live", always(None), "moves or goes", 1),
     "incarnations": (fleet_file, "_skip_incarnations", always(None), "was at incarnation", 10),
     "removed scopes": (
-        tombstones,
-        "keep",
-        always(None),
+        Transaction,
+        "save",
+        without_removed_scopes,
         "is new at|retired is not what the store has",
         13,
     ),

@@ -37,14 +37,17 @@ PASSWORD_FILE: Final = option("--password-file FILE", "The file with the passwor
 @command(
     argument("database DATABASE", "The restored SQLite file, or a URL of PostgreSQL."),
     option(
-        "--by N", "How far each incarnation is raised.", fields.within(1, MAX_BY), default=str(BY)
+        "--by N",
+        "How far each incarnation is raised: by default 1000000, and one more for each second "
+        "since the last change.",
+        fields.within(1, MAX_BY),
     ),
     flag("--with-wal", "Apply the -wal file beside it, which was restored with it."),
     PASSWORD_FILE,
     JSON,
 )
 def restore_check(
-    database: str, *, by: int, with_wal: bool, password_file: Path | None, as_json: bool
+    database: str, *, by: int | None, with_wal: bool, password_file: Path | None, as_json: bool
 ) -> None:
     """Make a restored database safe to serve.
 
@@ -56,10 +59,10 @@ def restore_check(
     with server_is_installed("forewarn restore-check"), _told():
         if database.startswith(URL_STARTS):
             with _postgresql(database, password_file) as store:
-                scopes, highest = _raise(store, by)
+                scopes, by, highest = _raise(store, by)
         else:
             with _sqlite(Path(database), with_wal=with_wal) as store:
-                scopes, highest = _raise(store, by)
+                scopes, by, highest = _raise(store, by)
     if as_json:
         output.document({"scopes": scopes, "raised_by": by, "highest": highest})
         return
@@ -161,8 +164,8 @@ def _what_to_do(error: "ChangesBeside") -> str:
     )
 
 
-def _raise(store: "Store", by: int) -> tuple[int, int]:
-    """Raise all incarnations in one transaction; return how many, and the highest.
+def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
+    """Raise all incarnations in one transaction; return how many, how far, and the highest.
 
     The events of a scope keep the incarnation that first showed them: that only orders them. The
     numbers that maintenances and operations may have had since the backup are not given again:
@@ -175,10 +178,13 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     from forewarn.maintenance import host_drain, news
     from forewarn.maintenance.model import HostState
     from forewarn.maintenance.world import World
+    from forewarn.server import process
     from forewarn.store.port import ChangeRecord
 
     with store.write() as transaction:
         at = transaction.now() or SystemClock().now()
+        more = outbox.passed(transaction, at)
+        by = BY + more if by is None else by
         unit = UnitOfWork(transaction, World(outbox.state_of(transaction)), at)
         world = unit.world
         tombstones.lift(world, by)
@@ -189,24 +195,21 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
             )
             raise Failed(ExitStatus.REFUSED, message)
         for number in [*world.maintenances]:
-            outbox.halt(world, number, outbox.BACKUP, at)
+            outbox.halt(world, number, outbox.BACKUP, at, more)
         for host, drain in [*world.drains.items()]:
             if drain.state is HostState.DRAINING:  # a host that is empty shows if it has rebooted
                 world.drains[host] = host_drain.stuck(drain, at, outbox.BACKUP)
         for name in [*world.started]:
             world.operations[name] = outbox.doubted(world.operations[name])
         unit.save()
-        highest = max((scope.incarnation for scope in world.scopes.values()), default=by)
+        highest = max((scope.incarnation for scope in world.scopes.values()), default=0)
         # The next start counts the outbox from here on as another one: relays read all again.
-        transaction.put_setting(outbox.RESTORED, str(highest))
-        transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS)
-        change = ChangeRecord(
-            token=f"restored-{transaction.position().sequence}-{highest}",
-            at=at,
-        )
+        change = ChangeRecord(token=process.mint(), at=at)
+        transaction.put_setting(outbox.RESTORED, change.token)
+        transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS + more)
         lost = news.encode([news.lost(0, "restore-check", at)])
-        transaction.append(change, lost, outbox.SKIPPED_CHANGES)
-    return len(world.scopes), highest if world.scopes else 0
+        transaction.append(change, lost, outbox.SKIPPED_CHANGES + outbox.BURST * more)
+    return len(world.scopes), by, highest
 
 
 commands = group("Move the database.", {"copy": copy})

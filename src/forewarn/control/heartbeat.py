@@ -75,7 +75,7 @@ class Heartbeat:
             )
         served = _served(await asyncio.wrap_future(self.plane.setting(SETTING)))
         rows = await self.replicas.begin(self.plane.writer.read)
-        if self.replicas.shared:
+        if self.replicas.store.shared:
             beats = [self.clock.shown(row.beat_at) for row in rows if row.serving]
             beats += [] if served is None else [served.until]
             served = Served(until=max(beats)) if beats else None
@@ -130,14 +130,14 @@ class Heartbeat:
         """Save when guests could last read, and move every notice later, in one transaction."""
         served = msgspec.json.encode(self.clock.served()).decode()
         if owed:
-            limit = self._of_all if self.replicas.shared else None
+            limit = self._of_all if self.replicas.store.shared else None
             lapse = self.plane.extend_notices(owed, setting=(SETTING, served), limit=limit)
             _log.warning(
                 message,
                 seconds=round(owed.total_seconds(), 1),
                 operations=await asyncio.wrap_future(lapse),
             )
-        elif not self.replicas.shared:
+        elif not self.replicas.store.shared:
             await asyncio.wrap_future(self.plane.put_setting(SETTING, served))
 
     async def _beat(self) -> None:

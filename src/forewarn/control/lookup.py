@@ -25,7 +25,7 @@ from forewarn.store.queries import Reading
 from forewarn.vocabulary import ErrorCode
 
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
+OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,12}")
 MAINTENANCE = re.compile(r"[0-9]{1,15}")
 
 

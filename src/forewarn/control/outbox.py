@@ -85,7 +85,7 @@ LOST_CHANGES: Final = "lost changes"
 """The store's setting with the latest `LostChanges`: JSON."""
 
 RESTORED: Final = "restored"
-"""The store's setting with the highest incarnation that `forewarn restore-check` made."""
+"""The store's setting with the token of the last `forewarn restore-check`."""
 
 RAISE_BY: Final = 1_000_000
 """The amount by which incarnations are raised: further than any tail that is lost."""
@@ -101,6 +101,9 @@ were in any such tail."""
 SKIPPED_CHANGES: Final = 1_000_000
 """The number of change numbers that are skipped: more than there were in any such tail. Outsiders
 know items of news by these, so none may come again with another item behind it."""
+
+BURST: Final = 1000
+"""The most changes of the whole fleet in a second, over a long time."""
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
 BACKUP: Final = "restored from a backup, and may have gone on since: look what was done"
@@ -147,7 +150,7 @@ def state_of(reading: Reading) -> LiveState:
         reading.drains(),
         reading.tokens(),
         reading.tombstones(),
-        tombstones.scopes(reading),
+        reading.retired(),
     )
 
 
@@ -239,6 +242,16 @@ def latest_loss(reading: Reading) -> LostChanges | None:
     return None if kept is None else msgspec.json.decode(kept, type=LostChanges)
 
 
+def passed(reading: Reading, now: datetime) -> int:
+    """Return the seconds since the store's last change: so many more numbers are skipped.
+
+    The same state may have been gone on from before: the same backup is restored once more, or the
+    recovery from a loss is lost too. Then as many may have been given as in the first time.
+    """
+    last = reading.changes_after(reading.position().sequence - 1, 1)
+    return max([0, *(int((now - one.at).total_seconds()) for one in last)])
+
+
 def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
     found = latest_loss(transaction)
     if found is None or found.token != noticed.token:
@@ -246,10 +259,10 @@ def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
     return news.encode([news.lost(found.changes, found.replica, found.at)])
 
 
-def halt(world: World, number: int, reason: str, now: datetime) -> None:
+def halt(world: World, number: int, reason: str, now: datetime, more: int = 0) -> None:
     """Halt a maintenance that runs; skip the numbers that its lost operations may have had."""
     one = world.maintenances[number]
-    one = replace(one, announced=one.announced + SKIPPED_NUMBERS)
+    one = replace(one, announced=one.announced + SKIPPED_NUMBERS + more)
     if one.state is MaintenanceState.RUNNING:
         halted = replace(one, state=MaintenanceState.HALTED, reason=reason, changed_at=now)
         one = turns.recalled(halted)
@@ -271,27 +284,28 @@ def recover(
         unit: A transaction of the store that has lost changes.
         begun: The last attempts of operations that had started, as this replica knew them, by id.
         applied: The last change that this replica knew.
-        before: The `latest_loss` when this replica last read the store: if there is another one
-            now, another replica noticed first.
+        before: The `latest_loss` when this replica last read the store: if there is a later one
+            now, another replica noticed first; an earlier one, and its record was lost with it.
         noticed: The loss to record if this replica is the first to notice.
         drains: The drains that this replica knew.
     """
-    world = unit.world
-    is_first = latest_loss(unit.store) == before
+    world, store = unit.world, unit.store
+    stored, more = latest_loss(store), passed(store, noticed.at)
+    is_first = stored is None or (before is not None and stored.at <= before.at)
     for name, one in [*world.operations.items()]:
         if (is_first and one.status is EventStatus.STARTED) or _is_behind(one, begun.get(name)):
             world.operations[name] = doubted(one)
     gone = begun.keys() - unit.operations(begun.keys()).keys()
     for number in {int(name.partition(".")[0]) for name in gone} & world.maintenances.keys():
-        halt(world, number, LOST_OPERATION, noticed.at)
+        halt(world, number, LOST_OPERATION, noticed.at, more)
     for drain in drains:
         _recover_drain(world, drain, gone, noticed.at)
     if is_first:
-        tombstones.lift(world, RAISE_BY)
-        store = unit.store
-        store.skip_maintenance_numbers(SKIPPED_NUMBERS)
-        lost = max(1, applied.sequence - store.position().sequence)
-        written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
+        tombstones.lift(world, RAISE_BY + more)
+        store.skip_maintenance_numbers(SKIPPED_NUMBERS + more)
+        lost = applied.sequence - store.position().sequence
+        known = lost if 0 < lost < SKIPPED_CHANGES else 1
+        written = msgspec.json.encode(replace(noticed, changes=known)).decode()
         store.put_setting(LOST_CHANGES, written)
 
 
@@ -506,11 +520,7 @@ class Follower:
                         self._world.take(each)
                     self._take(row.position, changes)
                     if row.tally != self._world.tally:
-                        _log.error(
-                            DIFFERS,
-                            change=row.sequence,
-                            replica=row.replica,
-                        )
+                        _log.error(DIFFERS, change=row.sequence, replica=row.replica)
                         self._read_again(reading)
                         break
         except StoreError:
@@ -565,7 +575,8 @@ class Follower:
         if unit.saved:  # the others read again, too, and what was noticed with it
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
             told = _news_of_loss(transaction, noticed)
-            transaction.append(change, told, SKIPPED_CHANGES if told else 0)
+            skip = SKIPPED_CHANGES + BURST * passed(transaction, now)
+            transaction.append(change, told, skip if told else 0)
 
     def _read_again(self, reading: Reading, *, lost: bool = False) -> None:
         """Fill the World again, and publish what is different; the lock is held.

@@ -73,6 +73,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Operations, from their end on."""
     audit: timedelta = timedelta(days=365)
     news: timedelta = timedelta(days=7)
+    replicas: timedelta = timedelta(days=7)
+    """The row of a replica that says nothing: long enough to notice that it is gone. Names of hosts
+    and containers come and go."""
     outbox: timedelta = timedelta(hours=1)
     """Changes: a replica that stood still for longer reads all again."""
 
@@ -367,7 +370,8 @@ class Plane:
     def forget(self, unit: UnitOfWork, keep: Retention) -> bool:
         """Delete old history, and surplus refused requests; answer True if more may be left."""
         store, now, most = unit.store, unit.now, FORGET_BATCH
-        written = store.now() or now  # by this clock changes and news have their times
+        written = store.now() or now  # by this clock changes, news and replicas have their times
+        store.forget_replicas(written - keep.replicas)
         forgotten = (
             store.purge(now - keep.history, most),
             store.purge_audit(now - keep.audit, most, refusals=MAX_REFUSALS),

@@ -37,9 +37,6 @@ MISSED: Final = timedelta(minutes=1)
 MISSED_FOR: Final = timedelta(days=1)
 """The duration of that alert: the replica may never come back, and nobody has to confirm that."""
 
-FORGOTTEN = timedelta(days=7)
-"""The greatest age of a row that is still shown: long enough to notice that the replica is gone."""
-
 BEATS: Final = 30
 """The number of beats, a minute, in which each machine that still asks is written again, well
 within five minutes."""
@@ -165,11 +162,6 @@ class Replicas:
     """By the database's clock: what was seen of machines is known up to here."""
     _rows: dict[str, Replica] = field(default_factory=dict)
 
-    @property
-    def shared(self) -> bool:
-        """True if other replicas may share the store."""
-        return self.store.shared
-
     async def beat(self, *, serving: bool, stopped: bool = False) -> None:
         """Write this replica's row and its sightings of machines, and read those of all.
 
@@ -179,13 +171,13 @@ class Replicas:
             self.own,
             beat_at=self.clock.at(),
             applied=self.follower.applied.sequence,
-            behind_ms=round(self.behind_seconds * 1000),
+            behind_ms=round(self.follower.behind_seconds * 1000),
             serving=serving,
             stopped=stopped,
         )
         news = self.sightings.news()
         try:
-            if self.shared:
+            if self.store.shared:
                 await self._share(own, news)
             elif news:
                 await asyncio.to_thread(self.store.see, news, self.clock.now())
@@ -221,18 +213,11 @@ class Replicas:
 
     def all(self) -> tuple[Replica, ...]:
         """Return the rows as of the last beat, this replica's among them, by name."""
-        if not self.shared:
+        if not self.store.shared:
             applied = self.follower.applied.sequence
             return (replace(self.own, beat_at=self.clock.now(), applied=applied),)
         rows = self._rows or {self.own.name: self.own}
-        newest = max(row.beat_at for row in rows.values())
-        shown = (row for row in rows.values() if newest - row.beat_at < FORGOTTEN)
-        return tuple(sorted(shown, key=lambda row: row.name))
-
-    @property
-    def behind_seconds(self) -> float:
-        """Seconds since this replica last knew every change; 0 where it is alone."""
-        return self.follower.behind_seconds
+        return tuple(sorted(rows.values(), key=lambda row: row.name))
 
     def others(self) -> tuple[Replica, ...]:
         """Return the other replicas that lived at the last beat."""

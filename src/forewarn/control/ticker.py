@@ -67,6 +67,8 @@ NOT_DUE_YET = timedelta(milliseconds=50)
 clock of its own, a fraction of a second behind, and each question takes its lock."""
 
 PURGE_EVERY = timedelta(hours=1)
+"""Also from the start to the first purge: a machine that boots with its clock years ahead must not
+delete all its history before NTP has set that right."""
 
 K = TypeVar("K", int, str)
 
@@ -303,7 +305,7 @@ class Ticker(Rounds):
         self._keep = keep
         self.next_wakeup: datetime | None = None
         """The earliest time that it knows of at which something is due."""
-        self._purged: float | None = None
+        self._purged = clock.monotonic()
 
     def learn(self, changes: Changes) -> None:
         """Wake up for changes that are due earlier than the known ones."""
@@ -364,7 +366,7 @@ class Ticker(Rounds):
     async def _purge(self) -> bool:
         """Purge a batch, if that is due; return True if more may be left: starts come before it."""
         passed = self._clock.monotonic()
-        if self._purged is not None and passed - self._purged < PURGE_EVERY.total_seconds():
+        if passed - self._purged < PURGE_EVERY.total_seconds():
             return False
         if await asyncio.wrap_future(self._plane.forget(self._keep)):
             return True

@@ -6,20 +6,14 @@ back with other events behind it (protocol.md section 7), and a client that comp
 see nothing new.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from forewarn.maintenance.model import Tombstone
-from forewarn.maintenance.world import Name, World
-from forewarn.store.queries import Reading
-from forewarn.store.sql import Transaction
-
-SETTING: Final = "retired incarnations"
-"""The store's setting with the last incarnations of removed scopes: JSON, by the scope's key;
-scopes that never had an event are not in it."""
+from forewarn.maintenance.world import World
 
 MAX_REMOVED: Final = 10_000
 """The most machines removed by operators that are remembered, the latest. A machine that comes back
@@ -28,14 +22,6 @@ remembered for ever. Machines deleted by a Preempt or Terminate are remembered u
 again."""
 
 replace = msgspec.structs.replace
-
-_numbers = msgspec.json.Decoder(dict[str, int])
-
-
-def scopes(reading: Reading) -> dict[str, int]:
-    """Return the last incarnation of each scope that was removed, by key."""
-    kept = reading.setting(SETTING)
-    return _numbers.decode(kept) if kept else {}
 
 
 def record(world: World, removed: Collection[str], now: datetime) -> None:
@@ -51,12 +37,6 @@ def record(world: World, removed: Collection[str], now: datetime) -> None:
     kept.sort(key=lambda one: (one.at, one.key))
     for one in kept[: max(0, len(kept) - MAX_REMOVED)]:
         del world.tombstones[one.key]
-
-
-def keep(transaction: Transaction, world: World, before: Mapping[Name, Any]) -> None:
-    """Write down the incarnations of removed scopes, if these have changed."""
-    if any(kind == "retired" for kind, _ in before):
-        transaction.put_setting(SETTING, msgspec.json.encode(world.retired).decode())
 
 
 def highest(world: World) -> int:

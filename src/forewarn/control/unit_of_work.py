@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from forewarn.control import tombstones
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
@@ -170,12 +169,13 @@ class UnitOfWork:
         self.tell()
         world = self.world
         before = world.since(self._mark)
-        if changes := world.changes(before):
+        changes = world.changes(before)
+        retired = {key: world.retired.get(key) for kind, key in before if kind == "retired"}
+        if changes or retired:
             old = before.items()
             had = {id_ for (kind, id_), one in old if kind == "operations" and one is not None}
-            self._transaction.save(changes, had)
+            self._transaction.save(changes, had, retired)
             self.saved.append(changes)
-            tombstones.keep(self._transaction, world, before)
             self._mark = self._told = world.mark()
         if self._notes:
             self._transaction.record(self._notes)

@@ -133,6 +133,10 @@ class Reading:
         """Return all tombstones, by the machine's key."""
         return self._state("tombstone")
 
+    def retired(self) -> dict[str, int]:
+        """Return the last incarnation of each removed scope that ever had an event, by key."""
+        return self._state("retired")
+
     def drains(self) -> dict[str, Drain]:
         """Return the latest drain of each host, by the host as it is written."""
         return self._state("drain")

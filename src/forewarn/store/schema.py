@@ -25,7 +25,7 @@ from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import Replica, StoreUnusable
 
-VERSION: Final = "2"
+VERSION: Final = "3"
 """The schema that this release reads and writes."""
 
 TABLES: Final[dict[str, tuple[str, ...]]] = {
@@ -130,11 +130,12 @@ KINDS: Final[dict[str, Any]] = {
     "drain": model.Drain,
     "token": accounts.Token,
     "webhook": Webhook,
+    "retired": int,
     "setting": str,
     "number": int,
 }
-"""The types of the values in `state`, by their `kind`. A `number` is the last one that was given.
-"""
+"""The types of the values in `state`, by their `kind`. A `number` is the last one that was given,
+`retired` the last incarnation of a scope that was removed."""
 
 SHOWN_BODY: Final = 80
 """The characters of a row that cannot be read which its error shows: its name is among them."""

@@ -113,10 +113,16 @@ class Transaction(Reading):
             self._last = super().position()
         return self.appended or self._last
 
-    def save(self, changes: Changes, had: Container[str] = ()) -> None:
+    def save(
+        self,
+        changes: Changes,
+        had: Container[str] = (),
+        retired: Mapping[str, int | None] = NOTHING,
+    ) -> None:
         """Write new values over the old; later readings of this transaction see them.
 
-        `had` are the ids of operations that the store has: their names are there.
+        `had` are the ids of operations that the store has: their names are there. `retired` are the
+        last incarnations of removed scopes, by key; None for one that is there again.
 
         Removed values go last. A machine's scope, and an operation's maintenance, is there already
         or comes with it; a scope goes with or after its machines. An operation keeps its events,
@@ -134,7 +140,9 @@ class Transaction(Reading):
         for kind in ("scope", "machine", "tombstone", "drain", "token"):
             values, key_of = getattr(changes, f"{kind}s"), KINDS[f"{kind}s"].key_of
             put |= {(kind, key_of(one)): one for one in values}
+        put |= {("retired", name): at for name, at in retired.items() if at is not None}
         self._put(put)
+        self._remove("retired", (name for name, at in retired.items() if at is None))
         # A second one of a name is a mistake of ours.
         self._put({("hold", _hold_key(one)): one for one in changes.holds}, _ADD)
         if changes.maintenances:
@@ -305,6 +313,10 @@ class Transaction(Reading):
         """Write reports of relays, unless there are later ones; for `SqlStore.hear`."""
         by_host = {one.host: one for one in sorted(relays, key=attrgetter("host", "heard_at"))}
         self._connection.write(_HEAR, map(_row_of_relay, by_host.values()))  # in one order
+
+    def forget_replicas(self, before: datetime) -> None:
+        """Forget the replicas whose last report of themselves is from before this."""
+        self._run("DELETE FROM replicas WHERE beat < ?", micros(before))
 
     def put_replica(self, replica: Replica) -> None:
         """Write a replica's report of itself; for `SqlStore.beat`."""

@@ -138,7 +138,7 @@ async def render(backend: Backend) -> bytes:
         "ready": not state.reasons,
         "store_up": state.store_up and found is not None,
         "replicas": backend.replicas.live(),
-        "replica_behind_seconds": backend.replicas.behind_seconds,
+        "replica_behind_seconds": backend.replicas.follower.behind_seconds,
         "machines": len(backend.inventory.machines),
         "tasks_running": backend.tasks(),
         "relay_waiters": backend.relay_waiters(),
