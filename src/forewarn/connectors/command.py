@@ -580,7 +580,9 @@ class CommandConnector(Connector):
         self, task: Task, subject: str, earlier: list[TaskRun]
     ) -> RunResult | RunTrace:
         left, run = await self._settled(earlier)
-        if isinstance(left, RunResult):
+        # After a failure here, another replica may have done it in an attempt between.
+        is_latest = run is None or run.attempt >= task.attempt - 1 or not task.claimed_elsewhere
+        if isinstance(left, RunResult) and (left.succeeded or is_latest):
             return left
         begun_here = run is not None and run.attempt > task.repeat_after
         if not begun_here and not task.claimed_elsewhere and not self._may_miss(task):
