@@ -38,7 +38,7 @@ class Notifier:
     def tell(self, *lines: str) -> None:
         """Send lines, such as `READY=1`; ignore errors.
 
-        A line break in one becomes a blank: a text of somebody else says nothing to systemd.
+        A line break in one becomes a space: a text from elsewhere adds no line of its own.
         """
         family = getattr(socket, "AF_UNIX", None)  # there is none on Windows
         if not self._address or family is None:

@@ -103,7 +103,7 @@ class Process(ControlPlane):
         self.asked[machine] = Sighting(asked_at=self.watch.now(), version="2020-07-01")
         self.sightings.hear(machine)
 
-    def is_whole(self) -> None:
+    def assert_whole(self) -> None:
         """Compare memory with the store: the loop's, and the writer's World."""
         world = done(self.plane.order(lambda unit, _: unit.world))
         with self.store.read() as reading:

@@ -149,7 +149,7 @@ class OutboxStory(ProcessStory):
     # What must be so.
 
     def whole(self) -> None:
-        self.at.is_whole()
+        self.at.assert_whole()
 
     def told(self, count: str) -> None:
         assert len(self.at.told) == int(count)
@@ -259,8 +259,8 @@ def test_what_is_too_much_for_a_row_is_read_from_the_store(pair: Pair) -> None:
         first.follower.append(transaction, saved, NOW)
     ask(first, "m0")
     second.follower.look()
-    second.is_whole()
-    first.is_whole()
+    second.assert_whole()
+    first.assert_whole()
     assert len(second.memory.machines) > many
 
 
@@ -272,7 +272,7 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
         change = ChangeRecord(token="later", replica="c", at=NOW, format=7, body=b"{")
         transaction.append(change)
     second.follower.look()
-    second.is_whole()
+    second.assert_whole()
     assert second.memory.scopes["web"].incarnation == 9
 
 
@@ -285,7 +285,7 @@ def test_memory_that_differs_from_another_replicas_is_read_again(pair: Pair) -> 
     second.follower.feed.publish([forgotten], Reached(1))
     ask(first, "web-0")
     second.follower.look()
-    second.is_whole()
+    second.assert_whole()
 
 
 def test_more_rows_than_are_read_at_once_are_all_read_before_the_answer(pair: Pair) -> None:
@@ -333,9 +333,9 @@ def test_a_job_that_breaks_an_index_leaves_the_world_as_the_store_is(pair: Pair)
 
     with pytest.raises(KeyError):
         first.plane.order(broken).result()
-    first.is_whole()
+    first.assert_whole()
     first.plane.cancel([gone], reason="").result()
-    first.is_whole()
+    first.assert_whole()
 
 
 def test_memory_is_known_to_be_whole_though_the_writer_is_in_a_transaction() -> None:
@@ -368,7 +368,7 @@ def test_what_others_have_committed_is_read_while_the_writer_waits_for_its_turn(
     turn.set()
     asking.join()
     assert "web-0" in (was_read or ())
-    second.is_whole()
+    second.assert_whole()
 
 
 def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: Pair) -> None:
@@ -409,7 +409,7 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: SharedSt
         each.join()
     for each in replicas:
         each.follower.look()
-        each.is_whole()
+        each.assert_whole()
         assert each.told == replicas[0].told
         assert not each.feed.ended.done()
     for thread in threads:

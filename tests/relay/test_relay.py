@@ -458,7 +458,9 @@ async def test_the_dot_behind_a_whole_name_is_not_in_its_certificate(tmp_path: P
     context.load_cert_chain(authority.sign("h", "DNS:replica.example"))
     await service.start(context)
     tls = ssl.create_default_context(cafile=authority.certificate)
-    (await connected(service.port, "127.0.0.1", name="replica.example.", tls=tls)).close()
+    stream = await connected(service.port, "127.0.0.1", name="replica.example.", tls=tls)
+    assert stream.is_open
+    stream.close()
     await service.stop()
 
 

@@ -170,11 +170,10 @@ def handled(
 def interrupted_by(
     *names: str, close: Callable[[], object] = lambda: None
 ) -> Iterator[Callable[[], None]]:
-    """End what is done within by signals: each calls `close`, and raises.
+    """End the body by signals: each calls `close`, and raises KeyboardInterrupt or SystemExit.
 
-    SIGINT raises KeyboardInterrupt, the others SystemExit. Python ignores an exception that comes
-    while an object is destroyed: what goes on for long calls what this provides, which raises the
-    same again.
+    Python ignores an exception that a signal raises while an object is destroyed. So a loop calls
+    the function that this provides, which raises the same exception again.
     """
     caught: list[int] = []
 

@@ -38,8 +38,8 @@ PASSWORD_FILE: Final = option("--password-file FILE", "The file with the passwor
     argument("database DATABASE", "The restored SQLite file, or a URL of PostgreSQL."),
     option(
         "--by N",
-        "How far each incarnation is raised: by default 1000000, and one more for each second "
-        "since the last change.",
+        f"How far each incarnation is raised. Default: {BY}, and one more for each second since "
+        "the last change.",
         fields.within(1, MAX_BY),
     ),
     flag("--with-wal", "Apply the -wal file beside it, which was restored with it."),

@@ -38,8 +38,8 @@ HOST_MEMORY_MIB: Final = 1024 * 1024
 """The memory of every host: enough for any fleet."""
 
 BATCH: Final = 1000
-"""The machines, or a tenth of it hosts, after which a survey lets the event loop go on: 100,000
-machines take 50 ms."""
+"""A survey lets the event loop go on after this many machines, and after a tenth as many hosts:
+100,000 machines take 50 ms."""
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks at whether a host has rebooted."""

@@ -243,10 +243,10 @@ def latest_loss(reading: Reading) -> LostChanges | None:
 
 
 def passed(reading: Reading, now: datetime) -> int:
-    """Return the seconds since the store's last change: so many more numbers are skipped.
+    """Return the seconds since the store's last change: that many more numbers are skipped.
 
-    The same state may have been gone on from before: the same backup is restored once more, or the
-    recovery from a loss is lost too. Then as many may have been given as in the first time.
+    A service may have gone on from this state before: the same backup is restored a second time, or
+    the recovery from a loss was lost too. In that time it gave at most one number each second.
     """
     last = reading.changes_after(reading.position().sequence - 1, 1)
     return max([0, *(int((now - one.at).total_seconds()) for one in last)])

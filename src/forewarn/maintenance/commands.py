@@ -357,7 +357,7 @@ def postpone_operations(
             )
             raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
         if working.now < operation.not_before == notice.whole_seconds(asked):
-            continue  # it is said again, as the first answer was lost
+            continue  # repeated, as after a lost answer
         not_before = notice.later(asked, operation.not_before, working.now)
         if operation.closed(not_before):
             assert operation.closes_at is not None

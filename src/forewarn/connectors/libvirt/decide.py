@@ -316,9 +316,9 @@ def _patient(order: Order, past: Past, message: str) -> Step:
 
 
 def _at_work(order: Order, found: Found) -> HostSight | None:
-    """Return a host with a job whose end comes first.
+    """Return a host with a job to wait for; None where there is none.
 
-    A machine that this operation has paused is resumed meanwhile: a backup may take hours.
+    A machine that this operation has paused is resumed beside a job: a backup may take hours.
     """
     for host, domain in found:
         mine = order.act is Act.PAUSE and order.owns(domain.marker) and not domain.handed_over
