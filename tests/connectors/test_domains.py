@@ -279,7 +279,7 @@ async def test_a_program_that_is_killed_between_two_surveys_is_a_host_that_was_l
 ) -> None:
     (found,) = await kept.survey("answers")
     os.kill(int(found.uuid), 9)
-    await patience.reached(lambda: kept.surveys._running["answers"].returncode is not None)
+    await patience.reached(kept.surveys._running["answers"].over.is_set)
     assert "-9" in await kept.why("answers")
     (again,) = await kept.survey("answers")
     assert again.uuid != found.uuid

@@ -5,6 +5,7 @@ The driver keeps its domain in the memory of the process, so each run finds it a
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tracemalloc
@@ -21,6 +22,7 @@ from forewarn.connectors.libvirt.connector import LibvirtConnector
 from forewarn.connectors.port import Found, Outcome
 from forewarn.connectors.settings import LibvirtHost, LibvirtSettings
 from forewarn.vocabulary import EventType
+from leftovers import open_files
 
 PYTHON = hypervisor.PYTHON
 DOMAIN = "6695eb01-f6a4-8304-79aa-97f2502e193f"
@@ -212,6 +214,24 @@ async def test_a_reboot_command_that_is_given_up_ends_with_all_that_it_began(
     await asyncio.wait({rebooting})
     assert await asyncio.to_thread(holding.read) == ""  # once nobody holds it any more
     holding.close()
+
+
+async def test_a_command_that_is_given_up_leaves_no_pipe_open_to_what_it_left_behind(
+    shop: Workshop,
+) -> None:
+    begun = shop.pipe("begun")
+    left = shop.program("setsid sh -c 'echo $$ > begun; exec sleep 600' &\nwait")
+    short = LibvirtHost(name="h2", uri="test:///2", reboot=("true",))
+    hosts = connector(shop, LibvirtHost(name="h1", uri="test:///1", reboot=(left,)), short)
+    await hosts.reboot_host("h2")  # the loop has opened what it keeps for programs
+    before = open_files()
+    rebooting = asyncio.create_task(hosts.reboot_host("h1"))
+    survivor = int(await asyncio.to_thread(begun.read_text))
+    await patience.settled()
+    rebooting.cancel()
+    await asyncio.wait({rebooting})
+    os.kill(survivor, signal.SIGKILL)  # it was alive all the time
+    assert open_files() <= before
 
 
 async def test_a_flood_of_a_reboot_command_is_read_in_bounded_memory(shop: Workshop) -> None:

@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import msgspec
 
@@ -44,8 +44,6 @@ SSH_FAILED: Final = 255
 
 PROBE_SECONDS: Final = 60.0
 """The time for a Python to import libvirt: a tenth of a second, and more on a busy machine."""
-
-READ_BYTES: Final = 64 * 1024
 
 MAX_SURVEY: Final = 64 * 1024 * 1024
 """The bytes kept of a survey: a thousand hosts with 300 guests each."""
@@ -132,31 +130,17 @@ class LibvirtConnector(CommandConnector):
             with tempfile.TemporaryFile() as file:
                 file.write(stdin)
                 file.seek(0)
-                process = await asyncio.create_subprocess_exec(
-                    *argv,
-                    stdin=file,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env=self._environment,
-                    start_new_session=True,
-                )
+                child = await Child.begun(argv, self._environment, kept, stdin=file)
         except OSError as error:
             return -1, b"", str(error).encode()
-        assert process.stdout is not None
-        assert process.stderr is not None
-        ended = False
         try:
             async with asyncio.timeout(seconds):
-                ends = (_end(process.stdout, kept), _end(process.stderr, MAX_KEPT))
-                out, err = await asyncio.gather(*ends)
-                await process.wait()
-                ended = True
+                await child.over.wait()
         except TimeoutError:
             return -1, b"", f"no answer in {seconds:g} s".encode()
         finally:
-            if not ended:
-                await kill(process)
-        return process.returncode or 0, out, err
+            await child.end()
+        return child.status or 0, bytes(child.said[1]), bytes(child.said[2])
 
     def _goes_on(self, left: RunResult | RunTrace) -> bool:
         """Return True if the program was killed or has crashed, so that another run continues."""
@@ -243,20 +227,86 @@ def require_libvirt(settings: LibvirtSettings, environment: Mapping[str, str]) -
         )
 
 
-async def kill(process: asyncio.subprocess.Process) -> None:
-    """End a program with all that it began, which could reboot the host later.
+class Child(asyncio.SubprocessProtocol):
+    """A program, the last bytes that it said, and its end with all that it began.
 
-    An ssh to a host that hangs never ends by itself.
+    `end` closes its pipes too: another program that it began may hold them open for ever.
     """
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
 
+    def __init__(self, kept: int) -> None:
+        self._kept = {1: kept, 2: MAX_KEPT}
+        self.said = {1: bytearray(), 2: bytearray()}
+        """By the descriptor: of the output as many bytes as are `kept`, and of the errors."""
+        self.heard = asyncio.Event()
+        """Set when it has said more, or is over."""
+        self.over = asyncio.Event()
+        """Set when it has ended, and its pipes with it."""
+        self._gone = asyncio.Event()
 
-async def _end(stream: asyncio.StreamReader, size: int) -> bytes:
-    """Read a stream to its end; return its last bytes."""
-    kept = bytearray()
-    while data := await stream.read(READ_BYTES):
-        kept += data
-        del kept[:-size]
-    return bytes(kept)
+    @classmethod
+    async def begun(
+        cls,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        kept: int,
+        *,
+        stdin: IO[bytes] | int,
+        stderr: int = subprocess.PIPE,
+    ) -> "Child":
+        """Begin a program in a session of its own: Ctrl-C is for the service, which ends it.
+
+        Raises:
+            OSError: It cannot be run.
+        """
+        loop = asyncio.get_running_loop()
+        _, child = await loop.subprocess_exec(
+            lambda: cls(kept),
+            *argv,
+            stdin=stdin,
+            stderr=stderr,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        return child
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, once it has ended."""
+        return self._transport.get_returncode()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what reaches it, as asyncio says."""
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Keep the last of what it says, as asyncio says."""
+        self.said[fd] += data
+        del self.said[fd][: -self._kept[fd]]
+        self.heard.set()
+
+    def process_exited(self) -> None:
+        """Note its end, as asyncio says: others may hold its pipes still."""
+        self._gone.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell who waits, as asyncio says."""
+        self.over.set()
+        self.heard.set()
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input, if that is a pipe and it still reads."""
+        pipe = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        if not pipe.is_closing():
+            pipe.write(data)
+
+    async def end(self) -> None:
+        """End it, if it runs, with all that it began, which could reboot the host later.
+
+        An ssh to a host that hangs never ends by itself.
+        """
+        if not self.over.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._transport.get_pid(), signal.SIGKILL)
+        await self._gone.wait()  # to close while it runs would take its status from the loop
+        self._transport.close()
+        await self.over.wait()

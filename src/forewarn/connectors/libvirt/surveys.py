@@ -4,16 +4,15 @@ The service never loads the C library, and a host that hangs is a process that i
 connection, and started again for the next survey.
 """
 
-import asyncio
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Iterable, Mapping
+from subprocess import DEVNULL, PIPE
 from typing import Final
 
 import msgspec
 
 from forewarn.clock import Clock
-from forewarn.connectors.libvirt.connector import PROGRAM, kill
+from forewarn.connectors.libvirt.connector import PROGRAM, Child
 from forewarn.connectors.libvirt.program import NO_LIBVIRT
 from forewarn.connectors.port import Unanswered
 from forewarn.maintenance.fleet_import import Domain
@@ -52,7 +51,7 @@ class LibvirtSurveys:
         self._python = python or sys.executable
         self._environment = environment
         self._clock = clock
-        self._running: dict[str, Process] = {}
+        self._running: dict[str, Child] = {}
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -61,13 +60,10 @@ class LibvirtSurveys:
 
     async def survey(self, host: str, tags_of: Iterable[str] = ()) -> tuple[Domain, ...]:
         """Ask a host for all its domains, as the port says."""
-        process = self._running.get(host) or await self._start(host)
+        child = self._running.get(host) or await self._start(host)
         kept = False
         try:
-            data = await self._ask(process, " ".join(("states", *tags_of)))
-            if not data:
-                await process.wait()
-                raise Unanswered(self._ended(process))
+            data = await self._ask(child, " ".join(("states", *tags_of)))
             answer = msgspec.json.decode(data, type=_SurveyAnswer)
             kept = True
         except (msgspec.DecodeError, ValueError) as error:
@@ -76,7 +72,7 @@ class LibvirtSurveys:
         finally:
             if not kept:
                 self._running.pop(host, None)
-                await kill(process)
+                await child.end()
         if answer.error:
             raise Unanswered(answer.error)
         return answer.domains
@@ -84,42 +80,32 @@ class LibvirtSurveys:
     async def close(self) -> None:
         """End all programs, and with them the surveys that are under way."""
         running, self._running = [*self._running.values()], {}
-        for process in running:
-            await kill(process)
+        for child in running:
+            await child.end()
 
-    async def _start(self, host: str) -> Process:
+    async def _start(self, host: str) -> Child:
+        argv = (self._python, "-I", PROGRAM, "states", self._uris[host])
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(self._python, "-I", PROGRAM, "states", self._uris[host]),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=DEVNULL,
-                limit=MAX_LINE,
-                env=dict(self._environment),
-                start_new_session=True,  # Ctrl-C is for the service, which ends it
-            )
+            child = await Child.begun(argv, self._environment, MAX_LINE, stdin=PIPE, stderr=DEVNULL)
         except OSError as error:
             raise Unanswered(f"cannot run {self._python}: {error.strerror}") from error
-        self._running[host] = process
-        return process
+        self._running[host] = child
+        return child
 
-    async def _ask(self, process: Process, request: str) -> bytes:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if not process.stdin.is_closing():
-            process.stdin.write(f"{request}\n".encode())
-        reading = asyncio.create_task(process.stdout.readline())
-        late = asyncio.create_task(self._clock.wait(ANSWER_SECONDS, asyncio.Event()))
-        try:
-            await asyncio.wait({reading, late}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
+    async def _ask(self, child: Child, request: str) -> bytes:
+        child.said[1].clear()
+        child.write(f"{request}\n".encode())
+        until = self._clock.monotonic() + ANSWER_SECONDS
+        while not child.said[1].endswith(b"\n"):
+            if child.over.is_set():
+                raise Unanswered(self._ended(child))
+            if (left := until - self._clock.monotonic()) <= 0:
                 raise Unanswered(f"no answer in {ANSWER_SECONDS:.0f} s")
-            return reading.result()
-        finally:
-            reading.cancel()
-            late.cancel()
+            child.heard.clear()
+            await self._clock.wait(left, child.heard)
+        return bytes(child.said[1])
 
-    def _ended(self, process: Process) -> str:
-        if process.returncode == NO_LIBVIRT:
+    def _ended(self, child: Child) -> str:
+        if child.status == NO_LIBVIRT:
             return f"{self._python} has no module libvirt"
-        return f"the program that surveys it has ended: exit status {process.returncode}"
+        return f"the program that surveys it has ended: exit status {child.status}"
