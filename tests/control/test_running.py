@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -53,10 +53,6 @@ class TroubledPlane(Plane):
         """The question whose next answer is held back, as a slow disk holds it."""
         self.held: list[tuple[Future[Any], Any]] = []
         self.broken: dict[str, Exception] = {}
-
-    def next_wakeup(self) -> "Future[datetime | None]":
-        future = super().next_wakeup()
-        return future if future.result() is not None else self._answer("next-wakeup", future)
 
     def advance(self, operation: str = "") -> "Future[int]":
         return self._answer("advance", super().advance(operation))

@@ -349,7 +349,7 @@ def test_a_question_does_not_wait_for_whoever_writes(tmp_path: Path) -> None:
     plane = Plane(writer, mint("a"))
     with store.write():
         waiting = plane.probe()
-        assert plane.next_wakeup().result(patience.SECONDS) is None
+        assert plane.setting("s").result(patience.SECONDS) is None
         assert not waiting.done()
     waiting.result(patience.SECONDS)
     writer.close()

@@ -237,6 +237,9 @@ class Town:
         self.advance()
 
     def advance(self) -> None:
+        ends = (self.memory.next_wakeup(), *(hold.until for hold in self.memory.holds()))
+        if (wakeup := self.writer.next_wakeup) != min(filter(None, ends), default=None):
+            raise Wrong(f"the ticker would sleep until {wakeup}, which is not the first of {ends}")
         self.expire_holds()
         while self.ask("advance", self.plane.advance) == ADVANCE_BATCH:
             pass

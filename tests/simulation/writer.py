@@ -99,6 +99,11 @@ class JudgedWriter:
         with self.store.read() as reading:
             self._follower.begin(reading)
 
+    @property
+    def next_wakeup(self) -> datetime | None:
+        """The follower's."""
+        return self._follower.next_wakeup
+
     def restart(self) -> None:
         """Forget what the process had in memory, which was what the store has."""
         self.compare()

@@ -133,7 +133,7 @@ class Model:
 
     def next_wakeup(self) -> datetime | None:
         known = (operation.wakeup_at for operation in self.live.values())
-        return min((at for at in known if at is not None), default=None)
+        return min(filter(None, known), default=None)
 
     def outcomes(self, number: int) -> Counter[EventStatus]:
         return Counter(one.status for one in self.operations_of_maintenance(number).values())

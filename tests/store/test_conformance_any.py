@@ -153,7 +153,6 @@ class TestValues:
                 assert getattr(reading, kind)() == {one.key: one for one in getattr(saved, kind)}
             assert reading.maintenances([maintenance.number]) == {maintenance.number: maintenance}
             assert reading.operations([operation.id]) == {operation.id: operation}
-            assert reading.next_wakeup() == operation.wakeup_at
             assert reading.holds() == saved.holds
             assert reading.drains() == {drain.host: drain for drain in saved.drains}
             assert reading.tokens() == {token.name: token for token in saved.tokens}
@@ -221,5 +220,4 @@ QUESTIONS: list[Callable[[Reading | Model], object]] = [
     lambda r: [r.operations_of_events([f"{id_}-A"]) for id_ in IDS],
     lambda r: in_order(r.live_operations()),
     lambda r: in_order(r.unacknowledged_failures(99)),
-    lambda r: r.next_wakeup(),
 ]

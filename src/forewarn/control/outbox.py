@@ -366,6 +366,8 @@ class Follower:
     """When it was last known to be the last of the store, in real seconds."""
     lost: LostChanges | None = None
     """When the store last lost changes, as far as this process has read."""
+    next_wakeup: datetime | None = None
+    """The earliest time at which something in the World is due; any thread may read it."""
     _world: World = field(default_factory=World)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: dict[str, int] = field(default_factory=dict)
@@ -383,6 +385,7 @@ class Follower:
         with self._lock:
             self._world = World(state_of(reading))
             self.applied, self.lost = reading.position(), latest_loss(reading)
+            self.next_wakeup = self._world.next_wakeup()
         self.looked_at = self.real.monotonic()
 
     def known(self) -> LiveState:
@@ -554,6 +557,7 @@ class Follower:
             self._publish(saved, position, Reached(position.sequence, news))
 
     def _publish(self, saved: Sequence[Changes], position: Position, reached: Reached) -> None:
+        self.next_wakeup = self._world.next_wakeup()
         self.feed.publish(saved, reached)
         self.applied = position
         for operation in itertools.chain.from_iterable(each.operations for each in saved):

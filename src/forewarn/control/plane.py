@@ -357,15 +357,6 @@ class Plane:
         """Look again at the machines that these operations await."""
         return self._decide(unit, commands.record_returns, unit.operations(operations)).operations
 
-    def next_wakeup(self) -> "Future[datetime | None]":
-        """Return the next time for `advance` or `expire_holds`; None while nothing is scheduled."""
-
-        def question(reading: Reading) -> datetime | None:
-            times = (reading.next_wakeup(), *(hold.until for hold in reading.holds()))
-            return min((at for at in times if at is not None), default=None)
-
-        return self.writer.read(question)
-
     @_job
     def forget(self, unit: UnitOfWork, keep: Retention) -> bool:
         """Delete old history, and surplus refused requests; answer True if more may be left."""

@@ -303,36 +303,34 @@ class Ticker(Rounds):
         super().__init__("time", clock)
         self._plane = plane
         self._keep = keep
-        self.next_wakeup: datetime | None = None
-        """The earliest time that it knows of at which something is due."""
+        self._until: datetime | None = None
+        """The time at which something was due when it last looked."""
         self._purged = clock.monotonic()
 
-    def learn(self, changes: Changes) -> None:
-        """Wake up for changes that are due earlier than the known ones."""
-        wakeups = (operation.wakeup_at for operation in changes.operations)
-        ends = (hold.until for hold in changes.holds)
-        for at in (*wakeups, *ends):
-            if self._due(at):
-                self._wake.set()
+    def learn(self, _: Changes) -> None:
+        """Wake up where something is due earlier now."""
+        at = self._plane.writer.next_wakeup
+        if at is not None and (self._until is None or at < self._until):
+            self._wake.set()
 
     async def _round(self) -> timedelta:
         if not self._plane.may_start():
             return WHILE_HALTED
-        await self._look()
-        if self.next_wakeup is not None and self.next_wakeup <= self._clock.now():
+        due = self._plane.writer.next_wakeup
+        if due is not None and due <= self._clock.now():
             with self._contained(HOLDS):
                 await asyncio.wrap_future(self._plane.expire_holds())
             await self._advance()
-            await self._look()
         more = False
         with self._contained(HISTORY):
             more = await self._purge()
         self._wake.clear()  # what woke it meanwhile is counted in
+        self._until = self._plane.writer.next_wakeup
         if more:
             return NOT_DUE_YET
-        if self.next_wakeup is None:
+        if self._until is None:
             return LONGEST_NAP
-        if (left := self.next_wakeup - self._clock.now()) > timedelta(0):
+        if (left := self._until - self._clock.now()) > timedelta(0):
             return min(left, LONGEST_NAP)
         return AFTER_TROUBLE if self._still_failing() else NOT_DUE_YET
 
@@ -349,19 +347,6 @@ class Ticker(Rounds):
             for operation in due:
                 with self._contained(operation):
                     await asyncio.wrap_future(self._plane.advance(operation))
-
-    async def _look(self) -> None:
-        """Ask the store: replicas that have nothing to start do not wait for writers."""
-        # Forgotten before the store is asked, not after: what `learn` hears of while the answer is
-        # on its way may not be in the answer.
-        self.next_wakeup = None
-        self._due(await asyncio.wrap_future(self._plane.next_wakeup()))
-
-    def _due(self, at: datetime | None) -> bool:
-        if at is None or (self.next_wakeup is not None and at >= self.next_wakeup):
-            return False
-        self.next_wakeup = at
-        return True
 
     async def _purge(self) -> bool:
         """Purge a batch, if that is due; return True if more may be left: starts come before it."""

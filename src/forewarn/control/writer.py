@@ -77,6 +77,11 @@ class Writer:
         self.ended = _promise()
         """Done when it decides nothing any more; raises StoreUnavailable if it was not closed."""
 
+    @property
+    def next_wakeup(self) -> datetime | None:
+        """The earliest time at which an operation is due, or a hold ends, by what is committed."""
+        return self._follower.next_wakeup
+
     def submit(self, job: Job) -> "Future[Any]":
         """Run a job in a transaction.
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -144,39 +144,44 @@ class Table(dict[K, V]):
     pop = popitem = update = setdefault = clear = __ior__ = _refuse
 
 
-class OperationTimes:
-    """The operations that have a time of some kind, by that time."""
+class Times(Generic[K, V]):
+    """The values of a table that have a time of some kind, by that time."""
 
-    def __init__(
-        self,
-        operations: Mapping[str, Operation],
-        at_of: Callable[[Operation], datetime | None],
-    ) -> None:
-        self._operations = operations
+    def __init__(self, values: Mapping[K, V], at_of: Callable[[V], datetime | None]) -> None:
+        self._values = values
         self._at_of = at_of
-        self._heap: list[tuple[datetime, str]] = []
-        """An entry counts while its operation still has that time."""
+        self._heap: list[tuple[datetime, K]] = []
+        """An entry counts while its value still has that time."""
 
-    def note(self, one: Operation) -> None:
-        """Take over an operation's time."""
-        if (at := self._at_of(one)) is not None:
-            heapq.heappush(self._heap, (at, one.id))
-        if len(self._heap) > 4 * len(self._operations) + 1000:
-            known = ((self._at_of(each), each.id) for each in self._operations.values())
+    def note(self, name: K, value: V) -> None:
+        """Take over a value's time."""
+        if (at := self._at_of(value)) is not None:
+            heapq.heappush(self._heap, (at, name))
+        if len(self._heap) > 4 * len(self._values) + 1000:
+            known = ((self._at_of(each), name) for name, each in self._values.items())
             self._heap = [(at, name) for at, name in known if at is not None]
             heapq.heapify(self._heap)
 
-    def due(self, now: datetime, limit: int) -> list[str]:
-        """Return up to `limit` operations whose time has come, the earliest first."""
-        found: dict[str, datetime] = {}
+    def first(self) -> datetime | None:
+        """Return the earliest time."""
+        while self._heap and not self._counts(*self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: datetime, limit: int) -> list[K]:
+        """Return the keys of up to `limit` values whose time has come, the earliest first."""
+        found: dict[K, datetime] = {}
         while self._heap and self._heap[0][0] <= now and len(found) < limit:
             at, name = heapq.heappop(self._heap)
-            one = self._operations.get(name)
-            if one is not None and self._at_of(one) == at:
+            if self._counts(at, name):
                 found[name] = at
         for name, at in found.items():  # until it has gone on
             heapq.heappush(self._heap, (at, name))
         return [*found]
+
+    def _counts(self, at: datetime, name: K) -> bool:
+        value = self._values.get(name)
+        return value is not None and self._at_of(value) == at
 
 
 class Kind(NamedTuple):
@@ -240,11 +245,12 @@ class World:
         self.scopes: Table[str, Scope] = self._table("scopes")
         self.machines: Table[str, Machine] = self._table("machines", self._index_machine)
         self.operations: Table[str, Operation] = self._table("operations", self._index_operation)
-        self._wakeups = OperationTimes(self.operations, attrgetter("wakeup_at"))
-        self._leases = OperationTimes(self.operations, attrgetter("lease_until"))
-        self._unclaimed = OperationTimes(self.operations, _free_since)
+        self._wakeups = Times(self.operations, attrgetter("wakeup_at"))
+        self._leases = Times(self.operations, attrgetter("lease_until"))
+        self._unclaimed = Times(self.operations, _free_since)
         self.maintenances: Table[int, Maintenance] = self._table("maintenances")
-        self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
+        self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds", self._index_hold)
+        self._hold_ends = Times(self.holds, attrgetter("until"))
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
         self.retired: Table[str, int] = self._table("retired")
         self.drain_of_machine, self.drain_to_host = Index(), Index()
@@ -299,6 +305,10 @@ class World:
         known = self.scopes.get(scope)
         return self.retired.get(scope, 0) if known is None else known.incarnation
 
+    def next_wakeup(self) -> datetime | None:
+        """Return the earliest time at which an operation is due, or a hold ends."""
+        return min(filter(None, (self._wakeups.first(), self._hold_ends.first())), default=None)
+
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations whose time has come, the earliest first."""
         return self._wakeups.due(now, limit)
@@ -309,8 +319,7 @@ class World:
 
     def expired_holds(self, now: datetime) -> list[Hold]:
         """Return the holds whose time is over, the first to end first."""
-        ended = (hold for hold in self.holds.values() if hold.expired(now))
-        return sorted(ended, key=lambda hold: (hold.until, hold.kind, hold.name))
+        return [self.holds[name] for name in self._hold_ends.due(now, len(self.holds))]
 
     def claimable(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations that may be claimed, the first started first.
@@ -453,6 +462,10 @@ class World:
                 change(self.members, one.scope, name)
                 change(self.on_host, one.host, name)
 
+    def _index_hold(self, _: Hold | None, new: Hold | None) -> None:
+        if new:
+            self._hold_ends.note((new.kind, new.name), new)
+
     def _index_token(self, old: Token | None, new: Token | None) -> None:
         if old and old.host:
             self.tokens_of_host.drop(old.host, old.name)
@@ -485,7 +498,7 @@ class World:
             self.started.pop(one.id, None)
         if new:
             for times in (self._wakeups, self._leases, self._unclaimed):
-                times.note(new)
+                times.note(new.id, new)
 
 
 def _one(_: object) -> int:

@@ -114,12 +114,6 @@ class Reading:
         found = self._run(f"SELECT body FROM maintenances WHERE {asked}", idempotency_key)
         return next(iter(values_of("maintenance", found)), None)
 
-    def next_wakeup(self) -> datetime | None:
-        """Return the earliest `Operation.wakeup_at` of all operations, None if there is none."""
-        first = "SELECT wakeup FROM operations WHERE wakeup IS NOT NULL ORDER BY wakeup LIMIT 1"
-        found = self._run(first)
-        return moment(found[0][0]) if found else None
-
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         """Return up to `limit` Failed operations that nobody acknowledged, the latest first."""
         latest = "WHERE failed = 1 ORDER BY ended DESC, number DESC LIMIT ?"

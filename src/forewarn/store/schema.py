@@ -42,12 +42,11 @@ TABLES: Final[dict[str, tuple[str, ...]]] = {
     "operations": (
         # The order of first saving breaks the ties of times, so that pages of history are stable.
         """number {SERIAL}, id TEXT NOT NULL UNIQUE, maintenance INTEGER NOT NULL,
-        announced INTEGER NOT NULL, ended INTEGER, wakeup INTEGER, live INTEGER NOT NULL,
-        failed INTEGER NOT NULL, type TEXT NOT NULL, status TEXT NOT NULL, body TEXT NOT NULL""",
+        announced INTEGER NOT NULL, ended INTEGER, live INTEGER NOT NULL, failed INTEGER NOT NULL,
+        type TEXT NOT NULL, status TEXT NOT NULL, body TEXT NOT NULL""",
         "(announced, number)",
         "(maintenance)",
         "(status, announced, number)",
-        "(wakeup) WHERE wakeup IS NOT NULL",
         "(number) WHERE live = 1",
         "(ended, number) WHERE live = 0",
         "(ended, number) WHERE failed = 1",

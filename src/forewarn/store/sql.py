@@ -64,7 +64,7 @@ _ADD: Final = "INSERT INTO state (kind, key, body) {rows}"
 _REMOVE: Final = "DELETE FROM state WHERE (kind, key) IN ({rows})"
 _PUT_OPERATION: Final = _upsert(
     "operations",
-    "id, maintenance, announced, ended, wakeup, live, failed, type, status, body",
+    "id, maintenance, announced, ended, live, failed, type, status, body",
     "id",
 )
 _NAME: Final = "INSERT INTO names (name, operation) {rows} ON CONFLICT DO NOTHING"
@@ -384,13 +384,11 @@ def _hold_key(hold: Hold) -> str:
 
 
 def _row_of_operation(one: Operation) -> Row:
-    wakeup = one.wakeup_at
     return (
         one.id,
         one.maintenance,
         micros(one.announced_at),
         None if one.ended_at is None else micros(one.ended_at),
-        None if wakeup is None else micros(wakeup),
         int(one.live),
         int(one.status is EventStatus.FAILED and not one.acknowledged_by),
         one.event_type.value,

@@ -156,7 +156,7 @@ class Harness:
     def _next_wakeup(self) -> timedelta | None:
         if not self.watch.may_start():
             return None
-        wakeup = self.plane.next_wakeup().result()
+        wakeup = self.plane.writer.next_wakeup
         if self._turn_at is not None:
             wakeup = min(wakeup or self._turn_at, self._turn_at)
         return None if wakeup is None else self.elapsed + (wakeup - self.watch.now())
