@@ -268,7 +268,10 @@ def _git(*arguments: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     if arguments == ["stale"]:
         return stale()
-    what, *names = arguments
+    what, *names = arguments or [""]
+    if what not in {"smoke", "prove", "run"} or (what == "run" and not names):
+        say(str(__doc__))
+        return 2
     table = SMOKE if what == "smoke" else AREAS
     names, more = (names[:1], names[1:]) if what == "run" else (names or list(table), [])
     if unknown := sorted(set(names) - set(table)):
