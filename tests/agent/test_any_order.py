@@ -163,7 +163,7 @@ class AnyOrder(RuleBasedStateMachine):
     # The judge
 
     def key_of(self, run: decider.BeginAction) -> str:
-        return run.action.settings.effect or f"{run.event.event_id}/{run.rule}/0"
+        return run.action.settings.effect or f"{run.event.event_id}/{run.rule}/told/0"
 
     def state(self, key: str) -> Done:
         return self.done.setdefault(key, Done())
