@@ -340,6 +340,7 @@ class Decider:
             and (effect := self.state.effects.get(case.effect(index)))  # else a boot has undone it
             and effect.action.settings.looks_again
             and effect.action.settings.repeatable
+            and self._deadline(case) - now >= case.rule.prepare[index].settings.needs_seconds
         }
         old = [index for index, at in due.items() if at <= now]
         if old:
