@@ -282,6 +282,16 @@ def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Pa
         workplace.check_ended(int(pid))
 
 
+def test_what_a_program_that_is_told_to_stop_began_can_put_things_in_order(tmp_path: Path) -> None:
+    """A shell that waits for a program ends by SIGTERM before that program does."""
+    begun, tidy = tmp_path / "begun", tmp_path / "tidy"
+    child = f"trap 'sleep 0.1; touch {tidy}; exit' TERM; touch {begun}; while :; do sleep 0.1; done"
+    drain = Done(command={"run": ["sh", "-c", f'sh -c "{child}"; true']}).begin()
+    patience.until(begun.exists)
+    assert drain.stop() == "cut"
+    assert tidy.exists()
+
+
 def test_what_a_program_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) -> None:
     pids = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {pids}"
