@@ -12,7 +12,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -322,9 +322,11 @@ class Daemon:
         as well, and cut what runs.
         """
         while True:
-            if self._is_writing or clock.monotonic() - self._heard_at <= ALIVE_SECONDS:
+            lives = self._is_writing or clock.monotonic() - self._heard_at <= ALIVE_SECONDS
+            if lives:
                 self._notifier.alive()
-            if self._ended.wait(every):
+            # The whole machine may have been paused, and that thread be about to wake up.
+            if self._ended.wait(every if lives else min(every, RETRY_SECONDS)):
                 return
 
     def _turn(self) -> None:
@@ -423,7 +425,8 @@ class Daemon:
         if not long or clock.monotonic() < self._shorten_at:
             return
         try:
-            journal.append(self._decider.state.checkpoint())
+            with self._writing():
+                journal.append(self._decider.state.checkpoint())
         except JournalError as error:
             LOGGER.warning("%s; could not shorten the journal", error)
             self._shorten_at = clock.monotonic() + SHORTEN_SECONDS
@@ -470,17 +473,26 @@ class Daemon:
             case approvals.AskPeers():
                 self._peers.ask(output)
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._is_writing = True
+        try:
+            yield
+        finally:
+            self._is_writing = False
+            self._heard_at = clock.monotonic()
+
     def _append(self, journal: Journal, records: Sequence[state.AnyRecord]) -> None:
         """Write records, however often it takes: nothing may follow that is not in the journal."""
         tries = 0
         while True:
             try:
-                self._is_writing = True
-                if journal.is_lost:
-                    LOGGER.warning("somebody removed or replaced the journal: it is made again")
-                    journal.remake(self._decider.state.checkpoint())  # which has the records
-                else:
-                    journal.append(*records)
+                with self._writing():
+                    if journal.is_lost:
+                        LOGGER.warning("somebody removed or replaced the journal: it is made again")
+                        journal.remake(self._decider.state.checkpoint())  # which has the records
+                    else:
+                        journal.append(*records)
             except JournalError as error:
                 if not self._trouble:
                     LOGGER.critical(
@@ -495,9 +507,6 @@ class Daemon:
                     LOGGER.info("the agent can write its journal again")
                     self._trouble = ""
                 return
-            finally:
-                self._is_writing = False
-                self._heard_at = clock.monotonic()
             seconds = min(RETRY_SECONDS, self._notifier.every or RETRY_SECONDS)
             with contextlib.suppress(queue.Empty):
                 self._end_told.get(timeout=seconds)
