@@ -32,7 +32,7 @@ from forewarn.vocabulary import EventStatus
 
 
 class AgentStarted(msgspec.Struct, frozen=True):
-    """The first input; `boot` names the boot, `""` where the platform does not tell."""
+    """The first input; `boot` names the boot, `""` where it is not known: it counts as the same."""
 
     boot: str
 
@@ -263,7 +263,7 @@ class Decider:
     # Inputs
 
     def _resume(self, boot: str) -> None:
-        if boot != self.state.boot:
+        if boot not in {"", self.state.boot}:
             self._write(state.MachineBooted(boot=boot))
         for effect in list(self.state.effects.values()):
             if effect.busy:
