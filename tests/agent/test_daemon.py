@@ -321,6 +321,23 @@ def test_no_action_is_charged_for_the_disk(tmp_path: Path) -> None:
     assert daemon._decider.delay(run.number, 3000) == run.deadline, "the notice is not longer"
 
 
+@pytest.mark.parametrize("over", [True, False])
+def test_what_a_full_disk_kept_waiting_is_decided_again(tmp_path: Path, *, over: bool) -> None:
+    """No database is failed over for an event that came and went meanwhile."""
+    done = tmp_path / "done"
+    failover = {"command": {"run": ["touch", str(done)]}}
+    daemon = workplace.daemon(None, rule(failover, approve="never"))
+    daemon._runner = ActionRunner(daemon._inputs.put)
+    seen = decider.DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0")
+    outputs = daemon._decider.handle(seen, clock.monotonic())
+    daemon._inputs.put(decider.DocumentSeen((), "web-0") if over else seen)
+    for output in outputs:
+        daemon._carry_out(output, took=600.0)
+    while daemon._decider.busy:
+        daemon._turn()
+    assert done.exists() is not over
+
+
 @pytest.mark.parametrize("fault", [SettingsError("agent.toml"), TypeError("agent.toml")])
 def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can(fault: Exception) -> None:
     daemon = workplace.daemon(None)

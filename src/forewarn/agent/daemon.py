@@ -24,7 +24,7 @@ from forewarn.agent import activity, approvals, decider, state, status
 from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import Journal, JournalError
-from forewarn.agent.rules import Rule
+from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
 from forewarn.client.event import ClientError, Event, RequestRefused, Trouble
@@ -395,12 +395,10 @@ class Daemon:
         seconds = min(self._notifier.every or IDLE_SECONDS, IDLE_SECONDS)
         if self._decider.wake_at is not None:
             seconds = min(seconds, max(0.0, self._decider.wake_at - now))
-        told: decider.Input | _ReadRules
         try:
-            told = self._inputs.get(timeout=seconds)
+            return self._inputs.get(timeout=seconds)
         except queue.Empty:
-            told = decider.TimePassed()
-        return told
+            return decider.TimePassed()
 
     def _handle(self, told: decider.Input | _ReadRules) -> None:
         if isinstance(told, _ReadRules):
@@ -458,6 +456,9 @@ class Daemon:
         now = clock.monotonic()
         self._activity.heard(output, self._decider, now)
         match output:
+            case decider.BeginAction() if took > ALIVE_SECONDS and not self._inputs.empty():
+                # Its event may be over by now: what has come meanwhile is decided first.
+                self._inputs.put(decider.ActionFinished(output.run, ActionOutcome.INTERRUPTED))
             case decider.BeginAction():
                 self._publish_ready()  # before a ready action counts its wait
                 self._runner.begin(output, self._decider.name or "", now)
