@@ -247,8 +247,8 @@ def test_a_program_that_fails_says_the_end_of_what_it_said() -> None:
     assert len(str(failed.value)) < 4200
 
 
-def test_a_program_gets_the_event_on_its_input_and_in_variables(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_a_program_gets_the_event_and_no_shell_reads_its_arguments(tmp_path: Path) -> None:
+    out = tmp_path / "a b; touch c $HOME"
     program = workplace.python(tmp_path, "tell", TELLER)
     done = Done(command={"run": [program, str(out)], "undo": [program, str(out), "undo"]})
     assert done.prepare() == "all is well"
@@ -263,13 +263,6 @@ def test_a_program_gets_the_event_on_its_input_and_in_variables(tmp_path: Path) 
     told = workplace.read_json(out)
     assert told["argv"][1:] == ["undo"]
     assert told["variables"]["FOREWARN_PHASE"] == "undo"
-
-
-def test_no_shell_reads_a_programs_arguments(tmp_path: Path) -> None:
-    program = workplace.python(tmp_path, "tell", TELLER)
-    strange = str(tmp_path / "a b; touch c $HOME")
-    Done(command={"run": [program, strange]}).prepare()
-    assert Path(strange).is_file()
 
 
 def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Path) -> None:
