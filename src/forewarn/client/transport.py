@@ -362,9 +362,7 @@ def _connected(
                     proxy.open_tunnel(connected, place, until)
                 host = place if isinstance(place, str) else place.host
                 connected = tls().wrap_socket(
-                    connected,
-                    server_hostname=host.removesuffix("."),
-                    do_handshake_on_connect=False,
+                    connected, server_hostname=host.removesuffix("."), do_handshake_on_connect=False
                 )
                 stack.enter_context(connected)
                 opened(connected)
