@@ -247,8 +247,8 @@ def test_a_program_that_fails_says_the_end_of_what_it_said() -> None:
     assert len(str(failed.value)) < 4200
 
 
-def test_a_program_gets_the_event_on_its_input_and_in_variables(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_a_program_gets_the_event_and_no_shell_reads_its_arguments(tmp_path: Path) -> None:
+    out = tmp_path / "a b; touch c $HOME"
     program = workplace.python(tmp_path, "tell", TELLER)
     done = Done(command={"run": [program, str(out)], "undo": [program, str(out), "undo"]})
     assert done.prepare() == "all is well"
@@ -265,13 +265,6 @@ def test_a_program_gets_the_event_on_its_input_and_in_variables(tmp_path: Path) 
     assert told["variables"]["FOREWARN_PHASE"] == "undo"
 
 
-def test_no_shell_reads_a_programs_arguments(tmp_path: Path) -> None:
-    program = workplace.python(tmp_path, "tell", TELLER)
-    strange = str(tmp_path / "a b; touch c $HOME")
-    Done(command={"run": [program, strange]}).prepare()
-    assert Path(strange).is_file()
-
-
 def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     program = workplace.python(tmp_path, "family", FAMILY)
@@ -280,6 +273,16 @@ def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Pa
     assert begun.stop() == "cut"
     for pid in pids.read_text().split():
         workplace.check_ended(int(pid))
+
+
+def test_what_a_program_that_is_told_to_stop_began_can_put_things_in_order(tmp_path: Path) -> None:
+    """A shell that waits for a program ends by SIGTERM before that program does."""
+    begun, tidy = tmp_path / "begun", tmp_path / "tidy"
+    child = f"trap 'sleep 0.1; touch {tidy}; exit' TERM; touch {begun}; while :; do sleep 0.1; done"
+    drain = Done(command={"run": ["sh", "-c", f'sh -c "{child}"; true']}).begin()
+    patience.until(begun.exists)
+    assert drain.stop() == "cut"
+    assert tidy.exists()
 
 
 def test_what_a_program_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from client.world import EVENT_ID, listed
 from forewarn import clock
 from forewarn.agent import approvals, decider
 from forewarn.agent.actions.runner import ActionRunner
-from forewarn.agent.daemon import Daemon, Poller
+from forewarn.agent.daemon import RETRY_SECONDS, Daemon, Poller
 from forewarn.agent.journal import NAME, Journal, JournalError
 from forewarn.agent.rules import ActionOutcome, ReadySettings, Rule, RuleAction
 from forewarn.agent.state import ActionBegun, AnyRecord, Checkpoint, MachineBooted, RuleMatched
@@ -321,6 +321,23 @@ def test_no_action_is_charged_for_the_disk(tmp_path: Path) -> None:
     assert daemon._decider.delay(run.number, 3000) == run.deadline, "the notice is not longer"
 
 
+@pytest.mark.parametrize("over", [True, False])
+def test_what_a_full_disk_kept_waiting_is_decided_again(tmp_path: Path, *, over: bool) -> None:
+    """No database is failed over for an event that came and went meanwhile."""
+    done = tmp_path / "done"
+    failover = {"command": {"run": ["touch", str(done)]}}
+    daemon = workplace.daemon(None, rule(failover, approve="never"))
+    daemon._runner = ActionRunner(daemon._inputs.put)
+    seen = decider.DocumentSeen((event(starts_by=clock.monotonic() + 900),), "web-0")
+    outputs = daemon._decider.handle(seen, clock.monotonic())
+    daemon._inputs.put(decider.DocumentSeen((), "web-0") if over else seen)
+    for output in outputs:
+        daemon._carry_out(output, took=600.0)
+    while daemon._decider.busy:
+        daemon._turn()
+    assert done.exists() is not over
+
+
 @pytest.mark.parametrize("fault", [SettingsError("agent.toml"), TypeError("agent.toml")])
 def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can(fault: Exception) -> None:
     daemon = workplace.daemon(None)
@@ -336,8 +353,25 @@ def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can(fault: Excep
     assert trouble(daemon) == ""
 
 
+def test_an_agent_that_was_paused_tells_the_watchdog_as_soon_as_it_is_awake() -> None:
+    waits = []
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            daemon._heard_at = clock.monotonic()
+            return len(waits) > 1
+
+    daemon = workplace.daemon(None)
+    daemon._heard_at = -math.inf
+    daemon._ended = Ended()
+    daemon._beat(600.0)
+    assert waits == [RETRY_SECONDS, 600.0]
+
+
+@pytest.mark.parametrize("length", [0, 2], ids=["record", "made-short"])
 def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     beats.bind(str(tmp_path / "notify"))
@@ -352,7 +386,8 @@ def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
         while b"READY=1" not in beats.recv(1000):
             pass
         journal.goes_on.clear()
-        daemon._inputs.put(decider.DocumentSeen((event(),), "web-0"))
+        journal.length = length  # with nothing in hand it is made short
+        daemon._inputs.put(decider.DocumentSeen(() if length else (event(),), "web-0"))
         patience.until(lambda: daemon._is_writing)
         daemon._heard_at = -math.inf
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as marking:

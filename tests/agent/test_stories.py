@@ -82,7 +82,7 @@ class Expected:
 
     def log_kept(self) -> None:
         assert self.of.decider.state.idle
-        gone = ("_begun", "_taken_at", "_phases", "_started", "_missing")
+        gone = ("_begun", "_taken_at", "_phases", "_started", "_asked", "_missing")
         assert not any(vars(self.of.log)[name] for name in gone)
 
     def effects(self, *names: str) -> None:

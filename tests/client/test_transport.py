@@ -4,6 +4,7 @@ import itertools
 import queue
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,18 @@ def test_a_request_has_one_deadline_however_the_answer_trickles_in() -> None:
     with Scripted(script) as server:
         assert failed(server.url, seconds=0.3).reason == "no-answer"
         stop.set()
+
+
+def test_a_request_can_be_ended_in_the_middle_of_its_handshake() -> None:
+    opened: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        asked = pool.submit(failed, url, seconds=1e6, opened=opened.put)
+        with server.accept()[0] as peer:
+            assert peer.recv(1)
+            latest = [opened.get(timeout=patience.SECONDS) for _ in range(2)][1]
+            latest.shutdown(socket.SHUT_RDWR)
+            assert asked.result(patience.SECONDS).reason == "no-connection"
 
 
 def test_an_address_that_loses_packets_leaves_time_for_the_next_one() -> None:

@@ -41,8 +41,19 @@ class Asked(status_port.StatusServer):
 daemon.StatusServer = Asked
 sys.exit(__main__.main(sys.argv[1:]))
 """
-BY = {"": (), "command-line": COMMAND_LINE, "early-signal": ("-c", EARLY)}
-"""What runs the agent; the last is told to reload in the moment in which its port opens."""
+NO_CHILDREN = """
+import signal
+from forewarn.cli import main
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+main.run()
+"""
+BY = {
+    "": (),
+    "command-line": ("-c", NO_CHILDREN, *COMMAND_LINE[2:]),
+    "early-signal": ("-c", EARLY),
+}
+"""What runs the agent: the second as by a parent that ignores the ends of its children, the last
+is told to reload in the moment in which its port opens."""
 
 FLEET = """
 [[availability_set]]

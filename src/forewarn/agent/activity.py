@@ -77,7 +77,7 @@ class Activity:
         self._taken_at: dict[str, float] = {}
         self._phases: dict[str, Phase] = {}
         self._started: set[str] = set()
-        self._asked: AskPeers | None = None
+        self._asked: dict[str, AskPeers] = {}
         self._missing: dict[str, tuple[str, ...]] = {}
         self._retried: set[str] | None = None
         """The events that are prepared for again since an operator asked for it; None if nobody
@@ -100,9 +100,9 @@ class Activity:
         self._retried = None
 
     def _peers_answered(self, answered: PeersAnswered) -> None:
-        asked = self._asked
-        if asked is None or asked.round != answered.round:
-            return  # a late answer of an older round
+        asked = next((each for each in self._asked.values() if each.round == answered.round), None)
+        if asked is None:
+            return  # a late answer, of an older round or for an event that is over
         prepared = {name_of(name) for name in answered.prepared}
         missing = tuple(name for name in asked.machines if name_of(name) not in prepared)
         if missing and self._missing.get(asked.event_id) != missing:
@@ -120,7 +120,7 @@ class Activity:
             case Reloaded():
                 self._retried = set()
             case AskPeers():
-                self._asked = what
+                self._asked[what.event_id] = what
             case BeginAction():
                 self._begun[what.effect] = what, now
             case state.RuleMatched(event=event, rule=rule):
@@ -150,6 +150,7 @@ class Activity:
                 )
                 self._taken_at.pop(event_id, None)
                 self._phases.pop(event_id.upper(), None)
+                self._asked.pop(event_id, None)
                 self._missing.pop(event_id, None)
             case state.Record():
                 LOGGER.debug("%s", what)

@@ -12,7 +12,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -24,7 +24,7 @@ from forewarn.agent import activity, approvals, decider, state, status
 from forewarn.agent.actions.runner import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import Journal, JournalError
-from forewarn.agent.rules import Rule
+from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
 from forewarn.client.event import ClientError, Event, RequestRefused, Trouble
@@ -322,9 +322,11 @@ class Daemon:
         as well, and cut what runs.
         """
         while True:
-            if self._is_writing or clock.monotonic() - self._heard_at <= ALIVE_SECONDS:
+            lives = self._is_writing or clock.monotonic() - self._heard_at <= ALIVE_SECONDS
+            if lives:
                 self._notifier.alive()
-            if self._ended.wait(every):
+            # The whole machine may have been paused, and that thread be about to wake up.
+            if self._ended.wait(every if lives else min(every, RETRY_SECONDS)):
                 return
 
     def _turn(self) -> None:
@@ -393,12 +395,10 @@ class Daemon:
         seconds = min(self._notifier.every or IDLE_SECONDS, IDLE_SECONDS)
         if self._decider.wake_at is not None:
             seconds = min(seconds, max(0.0, self._decider.wake_at - now))
-        told: decider.Input | _ReadRules
         try:
-            told = self._inputs.get(timeout=seconds)
+            return self._inputs.get(timeout=seconds)
         except queue.Empty:
-            told = decider.TimePassed()
-        return told
+            return decider.TimePassed()
 
     def _handle(self, told: decider.Input | _ReadRules) -> None:
         if isinstance(told, _ReadRules):
@@ -423,7 +423,8 @@ class Daemon:
         if not long or clock.monotonic() < self._shorten_at:
             return
         try:
-            journal.append(self._decider.state.checkpoint())
+            with self._writing():
+                journal.append(self._decider.state.checkpoint())
         except JournalError as error:
             LOGGER.warning("%s; could not shorten the journal", error)
             self._shorten_at = clock.monotonic() + SHORTEN_SECONDS
@@ -455,6 +456,9 @@ class Daemon:
         now = clock.monotonic()
         self._activity.heard(output, self._decider, now)
         match output:
+            case decider.BeginAction() if took > ALIVE_SECONDS and not self._inputs.empty():
+                # Its event may be over by now: what has come meanwhile is decided first.
+                self._inputs.put(decider.ActionFinished(output.run, ActionOutcome.INTERRUPTED))
             case decider.BeginAction():
                 self._publish_ready()  # before a ready action counts its wait
                 self._runner.begin(output, self._decider.name or "", now)
@@ -470,17 +474,26 @@ class Daemon:
             case approvals.AskPeers():
                 self._peers.ask(output)
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._is_writing = True
+        try:
+            yield
+        finally:
+            self._is_writing = False
+            self._heard_at = clock.monotonic()
+
     def _append(self, journal: Journal, records: Sequence[state.AnyRecord]) -> None:
         """Write records, however often it takes: nothing may follow that is not in the journal."""
         tries = 0
         while True:
             try:
-                self._is_writing = True
-                if journal.is_lost:
-                    LOGGER.warning("somebody removed or replaced the journal: it is made again")
-                    journal.remake(self._decider.state.checkpoint())  # which has the records
-                else:
-                    journal.append(*records)
+                with self._writing():
+                    if journal.is_lost:
+                        LOGGER.warning("somebody removed or replaced the journal: it is made again")
+                        journal.remake(self._decider.state.checkpoint())  # which has the records
+                    else:
+                        journal.append(*records)
             except JournalError as error:
                 if not self._trouble:
                     LOGGER.critical(
@@ -495,9 +508,6 @@ class Daemon:
                     LOGGER.info("the agent can write its journal again")
                     self._trouble = ""
                 return
-            finally:
-                self._is_writing = False
-                self._heard_at = clock.monotonic()
             seconds = min(RETRY_SECONDS, self._notifier.every or RETRY_SECONDS)
             with contextlib.suppress(queue.Empty):
                 self._end_told.get(timeout=seconds)

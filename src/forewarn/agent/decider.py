@@ -32,7 +32,7 @@ from forewarn.vocabulary import EventStatus
 
 
 class AgentStarted(msgspec.Struct, frozen=True):
-    """The first input; `boot` names the boot, `""` where the platform does not tell."""
+    """The first input; `boot` names the boot, `""` where it is not known: it counts as the same."""
 
     boot: str
 
@@ -53,7 +53,7 @@ class FactsFound(msgspec.Struct, frozen=True):
 
 
 class ActionFinished(msgspec.Struct, frozen=True):
-    """An action has ended: DONE, FAILED or CUT."""
+    """An action has ended: DONE, FAILED or CUT; INTERRUPTED if it was never begun."""
 
     run: int
     outcome: ActionOutcome
@@ -154,6 +154,7 @@ ENDED_IN_IT: Final = "the agent ended while it ran"
 NO_END: Final = "it went on after it was told to stop"
 NEEDED_AGAIN: Final = "it was stopped, because another event needs the action done"
 TOO_LONG: Final = "another event's run took longer than its own limit"
+LATE: Final = "it was not begun, because the disk took too long"
 IN_THE_WAY: Final = "it was stopped for a more urgent event, whose rule waits for something else"
 
 
@@ -263,7 +264,7 @@ class Decider:
     # Inputs
 
     def _resume(self, boot: str) -> None:
-        if boot != self.state.boot:
+        if boot not in {"", self.state.boot}:
             self._write(state.MachineBooted(boot=boot))
         for effect in list(self.state.effects.values()):
             if effect.busy:
@@ -340,6 +341,7 @@ class Decider:
             and (effect := self.state.effects.get(case.effect(index)))  # else a boot has undone it
             and effect.action.settings.looks_again
             and effect.action.settings.repeatable
+            and self._deadline(case) - now >= case.rule.prepare[index].settings.needs_seconds
         }
         old = [index for index, at in due.items() if at <= now]
         if old:
@@ -648,14 +650,15 @@ class Decider:
         del self._runs[run.effect]
         effect = self.state.effects[run.effect]
         terms = effect.action.settings
-        if run.left and outcome is not ActionOutcome.DONE:
+        is_done = outcome is ActionOutcome.DONE
+        if outcome is ActionOutcome.INTERRUPTED or (run.yields and not is_done):
+            self._end(effect, ActionOutcome.CUT, IN_THE_WAY if run.yields else LATE, final=False)
+            return
+        if run.left and not is_done:
             final = not terms.repeatable
             self._end(effect, ActionOutcome.INTERRUPTED, ENDED_IN_IT, final=final)
             return
-        if run.yields and outcome is not ActionOutcome.DONE:
-            self._end(effect, ActionOutcome.CUT, IN_THE_WAY, final=False)
-            return
-        if outcome is not ActionOutcome.DONE:
+        if not is_done:
             cut = run.cut or (outcome is ActionOutcome.CUT and run.stopped is None)
             outcome = ActionOutcome.CUT if cut and not run.undo else ActionOutcome.FAILED
             if run.undo and run.cut:
@@ -668,7 +671,6 @@ class Decider:
             too_late = now + terms.retry_seconds >= run.deadline
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = told.final or over or effect.attempt > terms.retries
-        is_done = outcome is ActionOutcome.DONE
         if terms.looks_again:
             self._done_at[run.effect] = now
         if not is_done and (run.undo or not final):

@@ -233,7 +233,8 @@ class Case(msgspec.Struct, kw_only=True, dict=True):
         """The keys of its actions' effects."""
         own = f"{self.event_id}/{self.rule.name}"
         return tuple(
-            action.settings.effect or f"{own}/{index}"
+            # A rule that has changed may have had a message in this place.
+            action.settings.effect or f"{own}/{'told/' * action.settings.tells}{index}"
             for index, action in enumerate(self.rule.prepare)
         )
 
@@ -566,10 +567,11 @@ class AgentState:
 
 
 def _is_of(effect: Effect, case: Case) -> bool:
+    """Return True if an event's rule, as the event has it now, began this effect."""
     return (
         effect.event_id == case.event_id
         and case.rule.name == effect.rule
-        and effect.index < len(case.results)
+        and case.rule.prepare[effect.index : effect.index + 1] == (effect.action,)
     )
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -194,6 +195,8 @@ def execute(arguments: Sequence[str]) -> int:
 
 def run() -> None:
     """Run the command line of this process, and end the process."""
+    if hasattr(signal, "SIGCHLD"):  # where it is ignored, as inherited, no program has a status
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output.open_streams()
     status = execute(sys.argv[1:])
     output.close_streams()

@@ -361,9 +361,12 @@ def _connected(
                 if proxy and not isinstance(place, str):
                     proxy.open_tunnel(connected, place, until)
                 host = place if isinstance(place, str) else place.host
-                connected = tls().wrap_socket(connected, server_hostname=host.removesuffix("."))
+                connected = tls().wrap_socket(
+                    connected, server_hostname=host.removesuffix("."), do_handshake_on_connect=False
+                )
                 stack.enter_context(connected)
                 opened(connected)
+                connected.do_handshake()
             yield connected
     except (OSError, UnicodeError) as error:
         raise no_connection(proxy.endpoint if proxy else place, error) from error

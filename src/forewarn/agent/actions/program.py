@@ -110,6 +110,9 @@ def execute(
         with run.on_stop(stop):
             group.wait()
     finally:
+        # If it was told to stop, what it began has the same time to put things in order.
+        while last_resort.is_alive() and reader.is_alive():
+            reader.join(LOOK_SECONDS)
         last_resort.cancel()
         status = group.close()
         if reader.ident is not None:  # it was started
