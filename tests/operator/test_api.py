@@ -14,14 +14,17 @@ import msgspec
 import pytest
 import yaml
 from jsonschema_rs import Draft202012Validator
+from starlette.requests import Request
+from starlette.responses import Response
 from structlog.testing import capture_logs
 
 import patience
 from builders import MINUTE, Bench, mint, survey_of
 from forewarn.clock import ManualClock
+from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.world import World
-from forewarn.server.operator import api, routing, table, views
+from forewarn.server.operator import api, application, auth, routing, table, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
@@ -261,3 +264,31 @@ def test_an_account_sends_one_large_body_at_a_time(client: Client) -> None:
         assert not second.done()  # or the memory of several fleets would be a viewer's to take
         first.send(b"}")
         assert (first.getresponse().status, second.result().status) == (200, 200)
+
+
+async def test_of_an_accounts_unread_large_answers_one_is_in_memory() -> None:
+    accounts, made = auth.Accounts(), list[str]()
+    read, lost = asyncio.Event(), [asyncio.Future[None]() for _ in range(3)]
+
+    async def whole(request: Request) -> Response:
+        made.append(auth.request_of(request.scope).request)
+        return Response(bytes(application.LARGE_BYTES + 1))
+
+    path = application.RoutedPath({"GET": table.Route(whole, "GET", "/v1/fleet", None)})
+
+    async def send(_: object) -> None:
+        await read.wait()
+
+    async def ask(place: int) -> None:
+        caller = OperatorRequest(by="ann", role=None, address="", action="", request=str(place))
+        scope = {"type": "http", "method": "GET", "path": "/v1/fleet", "headers": ()}
+        scope |= {"query_string": b"", "state": {auth.LOST: lost[place]}, auth.REQUEST: caller}
+        scope |= {table.BACKEND: SimpleNamespace(accounts=accounts), table.PAGE_CONTEXT: None}
+        await path(scope, table.read_body, send)
+
+    asking = [asyncio.create_task(ask(place)) for place in range(3)]
+    await patience.settled()
+    lost[1].set_result(None)  # the second is not made again
+    read.set()
+    await asyncio.gather(*asking)
+    assert made == ["0", "1", "2", "2"]

@@ -182,6 +182,10 @@ class Accounts:
             asyncio.Lock
         )
         """Held while a large body of an account, by its name, is read and used."""
+        self.unread: collections.defaultdict[str, asyncio.Lock] = collections.defaultdict(
+            asyncio.Lock
+        )
+        """Held until a large answer to an account, by its name, is read."""
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""
