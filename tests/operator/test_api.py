@@ -234,8 +234,11 @@ def test_a_list_of_operators_is_made_beside_the_loop_of_guests(tmp_path: Path) -
 def test_what_operators_ask_takes_no_thread_from_the_service(tmp_path: Path) -> None:
     store = Stuck()
     with Running(settings_in(tmp_path), store, ManualClock(NOON)) as running:
-        store.stick()
         client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        store.stick()
+        tail, loop = running._service._backend.news, running._loop
+        following = [asyncio.run_coroutine_threadsafe(tail.after(0), loop) for _ in range(40)]
         history = ("GET", "/v1/history")
         asking = [threading.Thread(target=client.ask, args=history) for _ in range(40)]
         for each in asking:
@@ -243,10 +246,11 @@ def test_what_operators_ask_takes_no_thread_from_the_service(tmp_path: Path) -> 
         for _ in range(routing.READERS):
             assert store.asked.acquire(timeout=patience.SECONDS)
         # Its heartbeat, the relays' and programs' ends are on the loop's own threads.
-        free = asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), running._loop)
+        free = asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), loop)
         assert free.result(patience.SECONDS) == 0
         assert client.ask("GET", "/v1/clock").status == 200
         store.answers.set()
+        assert all(each.result(patience.SECONDS).told for each in following)
         for each in asking:
             each.join()
 

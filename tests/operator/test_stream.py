@@ -218,7 +218,8 @@ def test_what_is_sent_is_made_once_the_reader_has_taken_what_was_before() -> Non
 
 
 def test_a_reader_that_knows_more_than_this_replica_waits_until_it_has_caught_up() -> None:
-    tail = NewsTail(InMemoryStore(), ManualClock(NOON))
+    asked: Any = None
+    tail = NewsTail(asked, ManualClock(NOON))
     tail.begin(5)
     told = stream.NewsStream(tail, ())
 

@@ -16,13 +16,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control.changefeed import Reached
+from forewarn.control.changefeed import Ask, Reached
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork
@@ -112,14 +112,13 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True):
 class Deliveries(Rounds):
     """Sends to every webhook that no other replica is sending to. On the event loop's thread.
 
-    `read` asks the store, on another thread. Pauses are in the time of `clock`, and `real` passes
-    between two looks.
+    Pauses are in the time of `clock`, and `real` passes between two looks.
     """
 
     def __init__(
         self,
         plane: Plane,
-        read: "Callable[[Callable[[Reading], Any]], Awaitable[Any]]",
+        read: Ask,
         clock: Clock,
         real: Clock,
         send: Send,

@@ -186,7 +186,7 @@ class Backend:
     def __post_init__(self) -> None:
         """Make what follows from these."""
         self.inventory = Inventory(self.guests.machines, self.replicas.sightings)
-        self.news = NewsTail(self.store, self.real)
+        self.news = NewsTail(self.read, self.real)
         self.search = MachineSearch(self.beside)
         self._readers = ThreadPoolExecutor(READERS, "operators-read")
         self._workers = ThreadPoolExecutor(WORKERS, "operators")
