@@ -551,7 +551,8 @@ def _scope(world: World, group: Group) -> model.Scope:
     scope = group.scope
     before = world.scopes.get(scope.key)
     if before is None:
-        return replace(scope, incarnation=world.retired.get(scope.key, -1) + 1)
+        last = world.latest_incarnation(scope.key)
+        return replace(scope, incarnation=last and last + 1)
     if before.kind is not scope.kind:
         message = (
             f"{before.name} is already a scope of kind {before.kind}, not {scope.kind}: "
