@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from forewarn.maintenance.model import Tombstone
+from forewarn.maintenance.model import Tombstone, mapped
 from forewarn.maintenance.world import World
 
 MAX_REMOVED: Final = 10_000
@@ -35,8 +35,7 @@ def record(world: World, removed: Collection[str], now: datetime) -> None:
     """
     for machine in map(world.machines.__getitem__, removed):
         if world.latest_incarnation(machine.scope) > 0:
-            one = Tombstone(name=machine.name, at=now, scope=machine.scope)
-            world.tombstones[machine.key] = one
+            world.tombstones[machine.key] = mapped(Tombstone, machine, at=now)
 
 
 def forget(world: World, limit: int) -> int:

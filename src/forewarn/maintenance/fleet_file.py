@@ -9,7 +9,7 @@ domains for machines that the file gives none.
 import functools
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -713,17 +713,28 @@ def _check_live(
 
 
 def _skip_incarnations(
-    scopes: dict[str, model.Scope], world: World, machines: Collection[model.Machine]
+    scopes: dict[str, model.Scope], world: World, machines: Iterable[model.Machine]
 ) -> None:
     """Raise a scope's incarnation above any that a machine entering it may have read elsewhere.
 
     It must never meet an equal incarnation with other content (protocol.md section 7). In the scope
-    that it left it cannot: incarnations only go up.
+    that it left it cannot: incarnations only go up. Renamed, it has its vm_id or its address still.
     """
-    for machine in machines:
-        old = world.machines.get(machine.key) or world.tombstones.get(machine.key)
-        if old is None or old.scope == machine.scope:
-            continue
-        left, entered = world.latest_incarnation(old.scope), scopes[machine.scope]
-        if left and entered.incarnation <= left:
-            scopes[machine.scope] = replace(entered, incarnation=left + 1)
+    entering = [one for one in machines if world.machines.get(one.key) != one]
+    if not entering:
+        return
+    wanted = {identity for one in entering for identity in _identities(one)}
+    before: list[model.Machine | model.Tombstone] = [*world.tombstones.values()]
+    before += world.machines.values()
+    read: dict[object, str] = {
+        one: old.scope for old in before for one in _identities(old) if one in wanted
+    }
+    for machine in entering:
+        for scope in {read.get(one, machine.scope) for one in _identities(machine)}:
+            left, entered = world.latest_incarnation(scope), scopes[machine.scope]
+            if scope != machine.scope and left and entered.incarnation <= left:
+                scopes[machine.scope] = replace(entered, incarnation=left + 1)
+
+
+def _identities(one: model.Machine | model.Tombstone) -> tuple[object, ...]:
+    return one.key, one.vm_id, (one.listener, one.address or one.key)
