@@ -234,3 +234,18 @@ def test_a_reader_that_knows_more_than_this_replica_waits_until_it_has_caught_up
         return [chunk async for chunk in chunks]
 
     assert asyncio.run(read()) == []
+
+
+async def test_a_reader_that_is_cut_off_before_it_hears_of_a_gap_hears_of_it_again() -> None:
+    asked: Any = None
+    tail = NewsTail(asked, ManualClock(NOON))
+    tail.begin(5)
+    told = stream.NewsStream(tail, ())
+
+    async def kept() -> tuple[int, int]:
+        return 0, 5
+
+    await told.resume("7-0", kept)
+    chunks = told.chunks()
+    assert b"id:" not in await anext(chunks)
+    assert b"event: gap" in await anext(chunks)

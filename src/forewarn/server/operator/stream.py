@@ -206,8 +206,12 @@ class NewsStream:
                 yield item
 
     def _alive(self) -> bytes:
-        """Return a comment, with the place that a reader of few types goes on from."""
-        id_ = b"" if self._index is not None else b"id: %d\n" % self._sequence
+        """Return a comment, with the place that a reader of few types goes on from.
+
+        Before a gap it has none: a reader that was cut off then would not hear of the gap.
+        """
+        is_place = self._index is None and self._gap is None
+        id_ = b"id: %d\n" % self._sequence if is_place else b""
         return b": alive\n%b\n" % id_
 
 
