@@ -296,3 +296,4 @@ async def test_of_an_accounts_unread_large_answers_one_is_in_memory() -> None:
     read.set()
     await asyncio.gather(*asking)
     assert made == ["0", "1", "2", "2"]
+    assert not accounts._locks

@@ -168,8 +168,11 @@ def test_nobody_takes_the_streams_of_others_until_all_are_taken() -> None:
     for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
         assert begun(f"ann-{number}", share + 1) == share
     assert begun("late", 1) == 0
-    leaving[0].set_result(None)
+    leaving.pop(0).set_result(None)
     assert begun("late", 2) == 1
+    for each in leaving:
+        each.set_result(None)
+    assert (news.followers, accounts.following) == (0, {})
 
 
 class Ending(NewsTail):

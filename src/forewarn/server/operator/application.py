@@ -53,7 +53,8 @@ class RoutedPath:
         response: Response | None = await self._answer(request)
         turn: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
         if scope["method"] == "GET" and len(getattr(response, "body", b"")) > LARGE_BYTES:
-            turn = unread = request.scope[table.BACKEND].accounts.unread[auth.request_of(scope).by]
+            accounts, by = request.scope[table.BACKEND].accounts, auth.request_of(scope).by
+            turn = unread = accounts.lock(by, "answer")
             if unread.locked():
                 response = None  # made again then: those that wait keep no memory
         async with turn:

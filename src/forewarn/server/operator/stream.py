@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from typing import Annotated, Final, Protocol
 
@@ -111,7 +112,7 @@ def count_reader(request: Request, what: Followed, accounts: auth.Accounts) -> N
 
     def leave(_: "asyncio.Future[None]") -> None:
         what.followers -= 1
-        accounts.following[own] -= 1
+        accounts.following -= Counter((own,))  # without those that are at 0
 
     lost.add_done_callback(leave)
 
