@@ -252,3 +252,25 @@ async def test_a_reader_that_is_cut_off_before_it_hears_of_a_gap_hears_of_it_aga
     chunks = told.chunks()
     assert b"id:" not in await anext(chunks)
     assert b"event: gap" in await anext(chunks)
+
+
+async def test_a_reader_of_few_types_that_is_far_behind_gets_nearer_each_time_it_is_cut_off() -> (
+    None
+):
+    class Dull(NewsTail):
+        async def after(self, sequence: int) -> Some:
+            item = NumberedNews(id=f"{sequence + 1}-0", index=0, type="hold.put", json=b"{}")
+            return Some((Told(sequence + 1, (item,)),), sequence + 1)
+
+    asked: Any = None
+    tail = Dull(asked, ManualClock(NOON))
+    tail.begin(5)
+    told = stream.NewsStream(tail, ("operation.failed",))
+
+    async def kept() -> tuple[int, int]:
+        return 0, 5
+
+    await told.resume("1-0", kept)
+    chunks = told.chunks()
+    assert b"id:" not in await anext(chunks)
+    assert [b"id: %d\n" % n in await anext(chunks) for n in (1, 2, 3, 4)] == [True] * 4

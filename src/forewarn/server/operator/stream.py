@@ -180,10 +180,15 @@ class NewsStream:
                 if self._sequence == self._tail.reached and not self._tail.closed:
                     yield self._alive()
                 continue
+            is_sent = False
             for chunk in self._frames(some):
                 if not self._is_valid():
                     return
+                is_sent = True
                 yield chunk
+            if not is_sent and self._sequence < self._tail.reached:
+                # To read through what it did not choose may take minutes: cut off, it goes on here.
+                yield self._alive()
 
     def _frames(self, some: Some) -> Iterator[bytes]:
         """Yield what is sent at once, made only then: a transaction may have thousands of items."""
