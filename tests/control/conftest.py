@@ -208,7 +208,7 @@ class Scripted(Connector):
         self.tasks: list[Task] = []
         self.asked: list[tuple[str, str, int]] = []
         self.outcomes: dict[str, asyncio.Future[Any]] = {}
-        self.earlier: Outcome | Found = Found.NOT_DONE
+        self.earlier: Outcome | Found | Exception = Found.NOT_DONE
         self.swept: list[Collection[str]] = []
         self.at_once = 0
         """How many are being performed."""
@@ -227,6 +227,8 @@ class Scripted(Connector):
 
     async def check(self, act: Task) -> Outcome | Found:
         self.asked.append(("check", act.operation, act.attempt))
+        if isinstance(self.earlier, Exception):
+            raise self.earlier
         return self.earlier
 
     async def forget(self, act: Task) -> None:

@@ -1,6 +1,8 @@
 """The tail of the news: what it keeps, what it asks the store for, and who is told."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import patience
 from builders import NOW
@@ -10,6 +12,7 @@ from forewarn.control import changefeed
 from forewarn.control.changefeed import NewsTail, Reached
 from forewarn.maintenance import news
 from forewarn.store.port import StoreUnavailable
+from forewarn.store.queries import Reading
 from store.story import new_change
 
 ITEM = news.encode([news.lost(1, "r1", NOW)])
@@ -23,7 +26,14 @@ def append(store: Counting, items: bytes = ITEM, skip: int = 0) -> int:
 
 
 def tail_of(store: Counting, followers: int = 1) -> NewsTail:
-    tail = NewsTail(store, SystemClock())
+    async def ask(question: Callable[[Reading], Any]) -> object:
+        def read() -> object:
+            with store.read() as reading:
+                return question(reading)
+
+        return await asyncio.to_thread(read)
+
+    tail = NewsTail(ask, SystemClock())
     with store.read() as reading:
         tail.begin(reading.position().sequence)
     tail.followers = followers
@@ -112,6 +122,16 @@ async def test_who_is_further_behind_than_memory_goes_reads_the_store() -> None:
         sequence = some.sequence
     assert seen == list(range(1, rows + 1))
     assert store.reads > 0
+
+
+async def test_who_is_far_behind_holds_few_large_transactions() -> None:
+    store = Counting()
+    tail = tail_of(store, followers=0)
+    item = news.encode([news.lost(1, "r" * 400_000, NOW)])
+    for _ in range(changefeed.MAX_ROWS):
+        tail.learn(Reached(append(store, item), item))
+    some = await tail.after(0)
+    assert ([told.sequence for told in some.told], some.sequence) == ([1, 2, 3], 3)
 
 
 async def test_a_store_that_is_away_is_asked_again() -> None:

@@ -271,7 +271,7 @@ class RunningStory(PlaneStory):
     def finds(self, what: str, message: str = "") -> None:
         """What the connector knows of earlier attempts."""
         outcome = Outcome(succeeded=what == "well", message=message)
-        self.acting.earlier = FOUND.get(what, outcome)
+        self.acting.earlier = OSError(message) if what == "raises" else FOUND.get(what, outcome)
 
     def ends(self, operation: str, how: str, message: str = "", hosts: str = "") -> None:
         ended = self.acting.outcomes[operation]

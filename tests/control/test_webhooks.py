@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -191,6 +192,18 @@ def told() -> Iterator[WebhookStory]:
 @pytest.mark.parametrize("rows", stories_beside(__file__, "webhooks.txt"))
 def test_the_story_holds(told: WebhookStory, rows: list[tuple[int, str]]) -> None:
     assert told.play("webhooks.txt", rows)
+
+
+def test_of_a_transaction_with_thousands_of_items_few_are_held_and_all_are_sent(
+    told: WebhookStory,
+) -> None:
+    told.add("ours")
+    told.tell(*["operation.started"] * (2 * orders.MAX_ITEMS + 1))
+    batch = told.look_up(partial(orders._next, told.hook("ours")))
+    assert (len(batch.items), batch.end) == (orders.MAX_ITEMS, (1, orders.MAX_ITEMS))
+    told.run("one")
+    told.pass_("5s")
+    told.got("ours", *(f"1-{n}" for n in range(2 * orders.MAX_ITEMS + 1)))
 
 
 def test_a_webhook_gets_what_it_wants_of_what_happens_after_it_was_added_in_order(

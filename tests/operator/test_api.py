@@ -14,14 +14,17 @@ import msgspec
 import pytest
 import yaml
 from jsonschema_rs import Draft202012Validator
+from starlette.requests import Request
+from starlette.responses import Response
 from structlog.testing import capture_logs
 
 import patience
 from builders import MINUTE, Bench, mint, survey_of
 from forewarn.clock import ManualClock
+from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.world import World
-from forewarn.server.operator import api, routing, table, views
+from forewarn.server.operator import api, application, auth, routing, table, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
@@ -231,8 +234,11 @@ def test_a_list_of_operators_is_made_beside_the_loop_of_guests(tmp_path: Path) -
 def test_what_operators_ask_takes_no_thread_from_the_service(tmp_path: Path) -> None:
     store = Stuck()
     with Running(settings_in(tmp_path), store, ManualClock(NOON)) as running:
-        store.stick()
         client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        store.stick()
+        tail, loop = running._service._backend.news, running._loop
+        following = [asyncio.run_coroutine_threadsafe(tail.after(0), loop) for _ in range(40)]
         history = ("GET", "/v1/history")
         asking = [threading.Thread(target=client.ask, args=history) for _ in range(40)]
         for each in asking:
@@ -240,10 +246,11 @@ def test_what_operators_ask_takes_no_thread_from_the_service(tmp_path: Path) -> 
         for _ in range(routing.READERS):
             assert store.asked.acquire(timeout=patience.SECONDS)
         # Its heartbeat, the relays' and programs' ends are on the loop's own threads.
-        free = asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), running._loop)
+        free = asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), loop)
         assert free.result(patience.SECONDS) == 0
         assert client.ask("GET", "/v1/clock").status == 200
         store.answers.set()
+        assert all(each.result(patience.SECONDS).told for each in following)
         for each in asking:
             each.join()
 
@@ -261,3 +268,32 @@ def test_an_account_sends_one_large_body_at_a_time(client: Client) -> None:
         assert not second.done()  # or the memory of several fleets would be a viewer's to take
         first.send(b"}")
         assert (first.getresponse().status, second.result().status) == (200, 200)
+
+
+async def test_of_an_accounts_unread_large_answers_one_is_in_memory() -> None:
+    accounts, made = auth.Accounts(), list[str]()
+    read, lost = asyncio.Event(), [asyncio.Future[None]() for _ in range(3)]
+
+    async def whole(request: Request) -> Response:
+        made.append(auth.request_of(request.scope).request)
+        return Response(bytes(application.LARGE_BYTES + 1))
+
+    path = application.RoutedPath({"GET": table.Route(whole, "GET", "/v1/fleet", None)})
+
+    async def send(_: object) -> None:
+        await read.wait()
+
+    async def ask(place: int) -> None:
+        caller = OperatorRequest(by="ann", role=None, address="", action="", request=str(place))
+        scope = {"type": "http", "method": "GET", "path": "/v1/fleet", "headers": ()}
+        scope |= {"query_string": b"", "state": {auth.LOST: lost[place]}, auth.REQUEST: caller}
+        scope |= {table.BACKEND: SimpleNamespace(accounts=accounts), table.PAGE_CONTEXT: None}
+        await path(scope, table.read_body, send)
+
+    asking = [asyncio.create_task(ask(place)) for place in range(3)]
+    await patience.settled()
+    lost[1].set_result(None)  # the second is not made again
+    read.set()
+    await asyncio.gather(*asking)
+    assert made == ["0", "1", "2", "2"]
+    assert not accounts._locks

@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,6 +17,7 @@ import patience
 from forewarn.clock import SystemClock
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import auth, connections
+from forewarn.server.operator.connections import OperatorConnection, Server
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.store.sqlite import InMemoryStore
 from server.running import Running, settings_in
@@ -63,8 +64,9 @@ Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Served:
-    def __init__(self, port: int, reached: connections.ReachedLimits) -> None:
+    def __init__(self, port: int, server: Server, reached: connections.ReachedLimits) -> None:
         self.port = port
+        self.server = server
         self.reached = reached
         self.open: list[asyncio.StreamWriter] = []
 
@@ -86,7 +88,7 @@ async def serving(
     gate = auth.AuthMiddleware(application, auth_context(), ())
     server = connections.Server(gate, reached, head_seconds, tls=tls, slow_seconds=slow_seconds)
     running = asyncio.create_task(server.serve(sockets=[opened]))
-    served = Served(opened.getsockname()[1], reached)
+    served = Served(opened.getsockname()[1], server, reached)
     try:
         yield served
     finally:
@@ -153,6 +155,25 @@ async def test_strangers_keep_no_operator_out(rows: Rows) -> None:
             strangers = Strangers(served, logs)
             for verb, words, options in told:
                 await getattr(strangers, verb.replace("-", "_"))(*words, **options)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_of_a_large_answer_no_more_is_handed_over_than_its_reader_takes(
+    secure: bool,
+) -> None:
+    trusting = ssl.create_default_context(cafile=CERTIFICATE) if secure else None
+    async with serving(LONG, context if secure else None) as served:
+        reader, _ = await served.send(ASK.replace(b"/v1/x", b"/v1/large"), trusting)
+        await reader.readuntil(b"\r\n\r\n")
+        (connection,) = served.server.server_state.connections
+        cycle = cast("OperatorConnection", connection).cycle
+        assert not cycle.response_complete
+        left = LARGE
+        while left > 0:
+            waiting = connection.transport.get_write_buffer_size()
+            assert waiting <= 3 * connections.PART_BYTES
+            left -= len(await reader.read(left))
+        assert cycle.response_complete
 
 
 async def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off() -> None:

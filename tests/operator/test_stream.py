@@ -5,7 +5,7 @@ import itertools
 import json
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -168,8 +168,11 @@ def test_nobody_takes_the_streams_of_others_until_all_are_taken() -> None:
     for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
         assert begun(f"ann-{number}", share + 1) == share
     assert begun("late", 1) == 0
-    leaving[0].set_result(None)
+    leaving.pop(0).set_result(None)
     assert begun("late", 2) == 1
+    for each in leaving:
+        each.set_result(None)
+    assert (news.followers, accounts.following) == (0, {})
 
 
 class Ending(NewsTail):
@@ -217,19 +220,43 @@ def test_what_is_sent_is_made_once_the_reader_has_taken_what_was_before() -> Non
     assert made == [1]
 
 
-def test_a_reader_that_knows_more_than_this_replica_waits_until_it_has_caught_up() -> None:
-    tail = NewsTail(InMemoryStore(), ManualClock(NOON))
+async def resumed(
+    place: str, latest: int = 5, *types: str, of: type[NewsTail] = NewsTail
+) -> tuple[NewsTail, AsyncIterator[bytes]]:
+    """Return the tail of a replica that has read up to 5, and the stream of who goes on there."""
+    asked: Any = None
+    tail = of(asked, ManualClock(NOON))
     tail.begin(5)
-    told = stream.NewsStream(tail, ())
+    told = stream.NewsStream(tail, types)
 
     async def kept() -> tuple[int, int]:
-        return 0, 7
+        return 0, latest
 
-    async def read() -> list[bytes]:
-        await told.resume("7-0", kept)
-        chunks = told.chunks()
-        await anext(chunks)  # the greeting
-        asyncio.get_running_loop().call_soon(tail.close)
-        return [chunk async for chunk in chunks]
+    await told.resume(place, kept)
+    return tail, told.chunks()
 
-    assert asyncio.run(read()) == []
+
+async def test_a_reader_that_knows_more_than_this_replica_waits_until_it_has_caught_up() -> None:
+    tail, chunks = await resumed("7-0", 7)
+    await anext(chunks)  # the greeting
+    asyncio.get_running_loop().call_soon(tail.close)
+    assert [chunk async for chunk in chunks] == []
+
+
+async def test_a_reader_that_is_cut_off_before_it_hears_of_a_gap_hears_of_it_again() -> None:
+    _, chunks = await resumed("7-0")
+    assert b"id:" not in await anext(chunks)
+    assert b"event: gap" in await anext(chunks)
+
+
+async def test_a_reader_of_few_types_that_is_far_behind_gets_nearer_each_time_it_is_cut_off() -> (
+    None
+):
+    class Dull(NewsTail):
+        async def after(self, sequence: int) -> Some:
+            item = NumberedNews(id=f"{sequence + 1}-0", index=0, type="hold.put", json=b"{}")
+            return Some((Told(sequence + 1, (item,)),), sequence + 1)
+
+    _, chunks = await resumed("1-0", 5, "operation.failed", of=Dull)
+    assert b"id:" not in await anext(chunks)
+    assert [await anext(chunks) for _ in range(2)] == [b": alive\nid: 1\n\n", b": alive\nid: 2\n\n"]

@@ -16,7 +16,7 @@ import msgspec
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import heartbeat
-from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
+from forewarn.control.executor import Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
 from forewarn.maintenance import alerts, commands
 from forewarn.maintenance.model import (
@@ -96,9 +96,9 @@ class Town:
         self.executor = Executor(
             self.plane, self.connector, ManualClock(START), "e", on_unknown=self.on_unknown
         )
-        self.acts: list[tuple[Task, Outcome | None]] = []
-        """What was carried out and is not reported yet; None where nobody knows."""
-        self.reported: list[tuple[Task, Outcome | None]] = []
+        self.acts: list[tuple[Task, Outcome | str]] = []
+        """What was carried out and is not reported yet; the reason where nobody knows."""
+        self.reported: list[tuple[Task, Outcome | str]] = []
         self.seen: list[tuple[str, str]] = []
         """Scopes and ids of events that guests have read, live or over."""
         self.saved: dict[str, Sighting] = {}
@@ -343,9 +343,9 @@ class Town:
         self.reported.append((act, outcome))
         del self.reported[:-REMEMBERED]
 
-    def finish(self, act: Task, outcome: Outcome | None) -> None:
-        if outcome is None:
-            if self.ask("doubt", self.plane.report_unknown, act.operation, act.attempt, UNKNOWN):
+    def finish(self, act: Task, outcome: Outcome | str) -> None:
+        if isinstance(outcome, str):
+            if self.ask("doubt", self.plane.report_unknown, act.operation, act.attempt, outcome):
                 self.doubted[act.operation] = act.attempt
             return
         machines = self.memory.machines([key(name) for name in act.machines])

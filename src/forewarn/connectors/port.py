@@ -71,7 +71,7 @@ class Connector(Protocol):
         """Carry it out and return when it is over.
 
         What an earlier attempt has finished is not repeated; a run whose result is unknown is.
-        An exception is an outcome too: a failure with its text.
+        After an exception its outcome is unknown.
 
         Returns:
             The outcome; UNKNOWN if the process that carried it out was lost.

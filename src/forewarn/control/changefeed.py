@@ -20,9 +20,9 @@ or in the store, never in a queue of its own, so a slow one holds nothing up.
 import asyncio
 import bisect
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import structlog
@@ -32,7 +32,7 @@ from forewarn.maintenance import news
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.news import NumberedNews
 from forewarn.store.port import StoreError
-from forewarn.store.sql import Store
+from forewarn.store.queries import Reading
 
 Listener = Callable[[Changes], None]
 
@@ -112,10 +112,16 @@ MAX_HANDED_OVER: Final = 64 * 1024
 is read from the store on another thread."""
 
 MAX_ROWS: Final = 20
-"""The most transactions whose news is read from the store at once: one may have 2 MB, and every
-follower holds what it has read."""
+"""The most transactions whose news is read from the store at once."""
+
+MAX_READ_BYTES: Final = 1024 * 1024
+"""The news after which no more is kept of them: one transaction may have 2 MB, and each follower
+holds what it has read until it is sent."""
 
 AFTER_TROUBLE_SECONDS: Final = 1.0
+
+Ask: TypeAlias = "Callable[[Callable[[Reading], Any]], Awaitable[Any]]"
+"""Asks the store, on another thread."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -136,8 +142,8 @@ class Some(msgspec.Struct, frozen=True):
 class NewsTail:
     """The news of the latest transactions; on the event loop's thread."""
 
-    def __init__(self, store: Store, real: Clock) -> None:
-        self._store = store
+    def __init__(self, ask: Ask, real: Clock) -> None:
+        self._ask = ask
         self._real = real
         self._told: list[Told] = []
         self._bytes = 0
@@ -190,7 +196,7 @@ class NewsTail:
             StoreError: It is not in memory, and the store is away.
         """
         if sequence < self._from:
-            return await asyncio.to_thread(self._read, sequence, self._from)
+            return await self._read(sequence, self._from)
         first = bisect.bisect_right(self._told, sequence, key=lambda told: told.sequence)
         end = first + MAX_ROWS
         place = self._told[end - 1].sequence if end < len(self._told) else self._to
@@ -235,7 +241,7 @@ class NewsTail:
             while self._to < self.reached and not self._closed:
                 losses = self.losses
                 try:
-                    some = await asyncio.to_thread(self._read, self._to, self.reached)
+                    some = await self._read(self._to, self.reached)
                 except StoreError as error:
                     _log.warning("news cannot be read now", why=str(error))
                     await self._real.wait(AFTER_TROUBLE_SECONDS, asyncio.Event())
@@ -249,13 +255,21 @@ class NewsTail:
         finally:
             self._filling = None
 
-    def _read(self, sequence: int, until: int) -> Some:
-        with self._store.read() as reading:
-            rows = reading.news_after(sequence, MAX_ROWS)
-        known = [row for row in rows if row.sequence <= until]
-        told = tuple(Told(row.sequence, news.numbered(row.sequence, row.items)) for row in known)
-        is_all = len(known) < MAX_ROWS
-        return Some(told, until if is_all else told[-1].sequence)
+    async def _read(self, sequence: int, until: int) -> Some:
+        def question(reading: Reading) -> Some:
+            told, size, place = list[Told](), 0, until
+            for row in reading.news_after(sequence, MAX_ROWS):
+                if row.sequence > until:
+                    break
+                told.append(Told(row.sequence, news.numbered(row.sequence, row.items)))
+                size += len(row.items)
+                if len(told) == MAX_ROWS or size >= MAX_READ_BYTES:
+                    place = row.sequence
+                    break
+            return Some(tuple(told), place)
+
+        some: Some = await self._ask(question)
+        return some
 
 
 def _size(told: Told) -> int:

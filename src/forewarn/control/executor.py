@@ -11,7 +11,7 @@ its task ended: if another one had to report the outcome as unknown, it looks, a
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -50,9 +50,7 @@ MAX_REPEATS = 3
 OnUnknown = Literal["ask", "repeat", "fail"]
 """The treatment of a task whose outcome is unknown: ask an operator, do it again, or fail it."""
 
-UNKNOWN = (
-    "nobody knows whether it was carried out: whoever did it was lost before there was a result"
-)
+LOST = "whoever did it was lost before there was a result"
 
 _log = structlog.get_logger(__name__)
 
@@ -116,28 +114,36 @@ class Executor(Rounds):
             if started and operation.lease_until is None:
                 self._wake.set()
 
-    async def outcome(self, task: Task) -> Outcome | None:
-        """Carry out the rest of a task; return how it ended, None to ask an operator.
+    async def outcome(self, task: Task) -> Outcome | str:
+        """Carry out the rest of a task; return how it ended, or why an operator is asked.
 
-        If an earlier attempt may have begun, it is checked first; where that is unknown,
-        `on_unknown` decides. An exception of the connector is a failure with its text.
+        If an earlier attempt may have begun, it is checked first. Where the outcome is unknown, as
+        it is after an exception of the connector, `on_unknown` decides.
         """
-        try:
-            found: Outcome | Found = Found.NOT_DONE
-            if task.attempt > 1:
-                found = await self._connector.check(task)
-            for _ in range(MAX_REPEATS):
-                if found is Found.UNKNOWN and self._on_unknown != "repeat":
-                    break
-                if isinstance(found, Outcome):
-                    return found
-                found = await self._connector.perform(task)
-        except Exception as error:  # noqa: BLE001 - an exception is an outcome
-            _log.exception("the connector failed", operation=task.operation)
-            return Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")
+        found: Outcome | Found = Found.NOT_DONE
+        why = ""
+        if task.attempt > 1:
+            found, why = await self._answer(task, self._connector.check(task))
+        for _ in range(MAX_REPEATS):
+            if isinstance(found, Outcome):
+                return found
+            if found is Found.UNKNOWN and self._on_unknown != "repeat":
+                break
+            found, why = await self._answer(task, self._connector.perform(task))
         if isinstance(found, Outcome):
             return found
-        return None if self._on_unknown == "ask" else Outcome(succeeded=False, message=UNKNOWN)
+        why = f"{commands.NO_REASON}: {why}"
+        return why if self._on_unknown == "ask" else Outcome(succeeded=False, message=why)
+
+    async def _answer(
+        self, task: Task, asked: Awaitable[Outcome | Found]
+    ) -> tuple[Outcome | Found, str]:
+        """Return the connector's answer, and the reason for it to be UNKNOWN."""
+        try:
+            return await asked, LOST
+        except Exception as error:  # noqa: BLE001 - nobody knows how far it came
+            _log.exception("the connector failed", operation=task.operation)
+            return Found.UNKNOWN, f"{type(error).__name__}: {error}"
 
     async def _sweep(self) -> None:
         started = await asyncio.wrap_future(self._plane.started())
@@ -223,7 +229,7 @@ class Executor(Rounds):
             if self._running.get(task.operation, (None,))[0] is task:
                 del self._running[task.operation]
             self._wake.set()
-        if is_recorded and outcome is not None:
+        if is_recorded and isinstance(outcome, Outcome):
             await self._tidy(self._connector.forget(task))
 
     async def _look(self) -> None:
@@ -252,13 +258,14 @@ class Executor(Rounds):
         finally:
             self._looking.discard(task.operation)
 
-    async def _record(self, task: Task, outcome: Outcome | None) -> bool:
-        """Record an outcome; return False if another attempt has taken over.
+    async def _record(self, task: Task, outcome: Outcome | str) -> bool:
+        """Record an outcome, or why it is unknown; return False if another attempt has taken over.
 
         Until then its claim is renewed, however long the store was away.
         """
         named = task.operation, task.attempt
-        record = partial(self._plane.report_unknown, *named, UNKNOWN)
-        if outcome is not None:
+        if isinstance(outcome, str):
+            record = partial(self._plane.report_unknown, *named, outcome)
+        else:
             record = partial(self._plane.finish, *named, outcome)
         return await self._record_result(task.operation, record)

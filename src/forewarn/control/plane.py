@@ -359,7 +359,7 @@ class Plane:
 
     @_job
     def forget(self, unit: UnitOfWork, keep: Retention) -> bool:
-        """Delete old history, and surplus refused requests; answer True if more may be left."""
+        """Delete old history and what is too much; answer True if more may be left."""
         store, now, most = unit.store, unit.now, FORGET_BATCH
         written = store.now() or now  # by this clock changes, news and replicas have their times
         store.forget_replicas(written - keep.replicas)
@@ -368,6 +368,7 @@ class Plane:
             store.purge_audit(now - keep.audit, most, refusals=MAX_REFUSALS),
             store.trim(written - keep.outbox, most),
             store.trim_news(written - keep.news, most),
+            tombstones.forget(unit.world, most),
         )
         return most in forgotten
 

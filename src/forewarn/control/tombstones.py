@@ -6,20 +6,24 @@ back with other events behind it (protocol.md section 7), and a client that comp
 see nothing new.
 """
 
+import heapq
 from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from forewarn.maintenance.model import Tombstone
+from forewarn.maintenance.model import Tombstone, mapped
 from forewarn.maintenance.world import World
 
 MAX_REMOVED: Final = 10_000
 """The most machines removed by operators that are remembered, the latest. A machine that comes back
 to another scope does so soon, and fleets that grow and shrink by ever new names must not be
-remembered for ever. Machines deleted by a Preempt or Terminate are remembered until they are added
-again."""
+remembered for ever."""
+
+MAX_DELETED: Final = 100_000
+"""The most machines deleted by a Preempt or Terminate that are remembered, the latest: a fleet file
+that still names one would add it again."""
 
 replace = msgspec.structs.replace
 
@@ -27,16 +31,23 @@ replace = msgspec.structs.replace
 def record(world: World, removed: Collection[str], now: datetime) -> None:
     """Leave a tombstone of each machine (keys) that an operator removes, before it is gone.
 
-    One that has read no event needs none. Where these are too many, the oldest go.
+    One that has read no event needs none.
     """
     for machine in map(world.machines.__getitem__, removed):
         if world.latest_incarnation(machine.scope) > 0:
-            one = Tombstone(name=machine.name, at=now, scope=machine.scope)
-            world.tombstones[machine.key] = one
-    kept = [one for one in world.tombstones.values() if one.event_type is None] if removed else []
-    kept.sort(key=lambda one: (one.at, one.key))
-    for one in kept[: max(0, len(kept) - MAX_REMOVED)]:
-        del world.tombstones[one.key]
+            world.tombstones[machine.key] = mapped(Tombstone, machine, at=now)
+
+
+def forget(world: World, limit: int) -> int:
+    """Forget up to `limit` machines of each kind, the oldest of too many; return how many."""
+    known, forgotten = world.tombstones.values(), 0
+    for is_deleted, most in ((False, MAX_REMOVED), (True, MAX_DELETED)):
+        kept = [one for one in known if (one.event_type is not None) is is_deleted]
+        surplus = min(limit, max(0, len(kept) - most))
+        for one in heapq.nsmallest(surplus, kept, key=lambda one: (one.at, one.key)):
+            del world.tombstones[one.key]
+        forgotten = max(forgotten, surplus)
+    return forgotten
 
 
 def highest(world: World) -> int:

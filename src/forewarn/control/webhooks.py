@@ -16,13 +16,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control.changefeed import Reached
+from forewarn.control.changefeed import Ask, Reached
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork
@@ -44,6 +44,9 @@ news may come a thousand times a second."""
 
 BATCH: Final = 10
 """Transactions whose news is read at once: an item has some 400 bytes, a transaction up to 2 MB."""
+
+MAX_ITEMS: Final = 200
+"""The most items that are kept of these: a slow receiver takes 15 s for each."""
 
 Send: TypeAlias = Callable[[Webhook, str, bytes], Awaitable[str]]
 """Sends a body under an id; returns why it was not accepted, `""` if it was."""
@@ -112,14 +115,13 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True):
 class Deliveries(Rounds):
     """Sends to every webhook that no other replica is sending to. On the event loop's thread.
 
-    `read` asks the store, on another thread. Pauses are in the time of `clock`, and `real` passes
-    between two looks.
+    Pauses are in the time of `clock`, and `real` passes between two looks.
     """
 
     def __init__(
         self,
         plane: Plane,
-        read: "Callable[[Callable[[Reading], Any]], Awaitable[Any]]",
+        read: Ask,
         clock: Clock,
         real: Clock,
         send: Send,
@@ -193,8 +195,7 @@ class Deliveries(Rounds):
 def _next(webhook: Webhook, reading: Reading) -> _Batch:
     """Read the next news of a webhook, on the reader's thread: a transaction may have 2 MB."""
     records = reading.news_after(webhook.cursor[0] - 1, BATCH)
-    types = news.chosen(webhook.types)
-    items = []
+    types, items, end = news.chosen(webhook.types), list[_Item](), webhook.cursor
     for record in records:
         told = news.numbered(record.sequence, record.items)
         for one, at in zip(told, (item.at for item in news.decode(record.items)), strict=True):
@@ -202,8 +203,9 @@ def _next(webhook: Webhook, reading: Reading) -> _Batch:
             if place >= webhook.cursor and (not types or one.type in types):
                 id_ = f"{one.id}_{micros(at)}"
                 items.append(_Item(place=place, at=at, id=id_, body=one.json))
-    return _Batch(
-        items=items,
-        end=(records[-1].sequence + 1, 0) if records else webhook.cursor,
-        oldest=reading.news_trimmed() + 1,
-    )
+        end = record.sequence + 1, 0
+        if len(items) >= MAX_ITEMS:
+            items = items[:MAX_ITEMS]
+            end = items[-1].place[0], items[-1].place[1] + 1
+            break
+    return _Batch(items=items, end=end, oldest=reading.news_trimmed() + 1)

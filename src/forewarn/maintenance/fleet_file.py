@@ -409,7 +409,7 @@ def apply(
     _check_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
     _check_live(world, gone, moved)
-    _skip_incarnations(scopes, world, after.values())
+    _skip_incarnations(scopes, world, after)
     populated = {m.scope for m in (*after.values(), *kept)} | scopes.keys()
     emptied = world.scopes if prune else {old.scope: None for old, _ in moved}
     changes = model.Changes(
@@ -551,7 +551,8 @@ def _scope(world: World, group: Group) -> model.Scope:
     scope = group.scope
     before = world.scopes.get(scope.key)
     if before is None:
-        return replace(scope, incarnation=world.retired.get(scope.key, -1) + 1)
+        last = world.latest_incarnation(scope.key)
+        return replace(scope, incarnation=last and last + 1)
     if before.kind is not scope.kind:
         message = (
             f"{before.name} is already a scope of kind {before.kind}, not {scope.kind}: "
@@ -712,17 +713,28 @@ def _check_live(
 
 
 def _skip_incarnations(
-    scopes: dict[str, model.Scope], world: World, machines: Collection[model.Machine]
+    scopes: dict[str, model.Scope], world: World, after: Mapping[str, model.Machine]
 ) -> None:
     """Raise a scope's incarnation above any that a machine entering it may have read elsewhere.
 
     It must never meet an equal incarnation with other content (protocol.md section 7). In the scope
-    that it left it cannot: incarnations only go up.
+    that it left it cannot: incarnations only go up. Renamed, it has its vm_id or its address still.
     """
-    for machine in machines:
-        old = world.machines.get(machine.key) or world.tombstones.get(machine.key)
-        if old is None or old.scope == machine.scope:
-            continue
-        left, entered = world.latest_incarnation(old.scope), scopes[machine.scope]
-        if left and entered.incarnation <= left:
-            scopes[machine.scope] = replace(entered, incarnation=left + 1)
+    entering = [one for one in after.items() if world.machines.get(one[0]) != one[1]]
+    if not entering:
+        return
+    wanted = {identity for one in entering for identity in _identities(*one)}
+    before: list[tuple[str, model.Machine | model.Tombstone]] = [*world.tombstones.items()]
+    before += world.machines.items()
+    read: dict[object, str] = {
+        one: old.scope for name, old in before for one in _identities(name, old) if one in wanted
+    }
+    for name, machine in entering:
+        for scope in {read.get(one, machine.scope) for one in _identities(name, machine)}:
+            left, entered = world.latest_incarnation(scope), scopes[machine.scope]
+            if scope != machine.scope and left and entered.incarnation <= left:
+                scopes[machine.scope] = replace(entered, incarnation=left + 1)
+
+
+def _identities(name: str, one: model.Machine | model.Tombstone) -> tuple[object, ...]:
+    return name, one.vm_id, (one.listener, one.address or name)

@@ -130,8 +130,7 @@ class Machine(Named, frozen=True, kw_only=True, gc=False):
     address: str = ""
     """Its source address at the metadata endpoint, as `ipaddress` writes it; `""` for none."""
     listener: str = ""
-    """The name of the listener that it asks, within which its address is unique; `""` for a
-    listener without a name."""
+    """The name of the listener that it asks, where its address is unique; `""` for one without."""
     role: str = ""
     """The cloud service's role that it is an instance of; `""` in other scopes."""
     tags: tuple[tuple[str, str], ...] = ()
@@ -154,8 +153,7 @@ LISTENING = timedelta(minutes=5)
 """A machine that asked this lately listens (protocol.md section 6)."""
 
 Sightings = Callable[[str], Sighting | None]
-"""From a machine's key to the facts from its latest requests; None if it never asked. Any thread
-may ask."""
+"""From a machine's key to the facts from its latest requests; None without any. Any thread asks."""
 
 
 def unseen(machine: str) -> None:
@@ -561,16 +559,19 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
         return confirms and not self.confirmed and self.state is MaintenanceState.RUNNING
 
 
-class Tombstone(Named, frozen=True, kw_only=True, gc=False):
-    """A machine that is gone from the fleet, remembered in case its name is added again."""
+class Tombstone(Named, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A machine that is gone, in case it comes again: after a deletion by its name alone."""
 
     event_type: vocabulary.EventType | None = None
     """Preempt or Terminate; None where an operator removed it."""
     operation: str = ""
-    """The operation that deleted it; `""` where an operator removed it."""
+    """The operation that deleted it, if one did."""
     at: datetime
     scope: str
     """The key of the scope that it was in, whose incarnations it may have read."""
+    vm_id: str = ""
+    address: str = ""
+    listener: str = ""
 
 
 class GuestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -41,6 +41,14 @@ V = TypeVar("V")
 
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
+MAX_RETIRED: Final = 10_000
+"""The most removed scopes whose last incarnations are kept: a fleet that grows and shrinks by ever
+new names must not be remembered for ever. Of the lowest a tenth goes at once."""
+
+OTHERS: Final = ""
+"""The key in `retired` of all removed scopes that are not kept: the highest of their incarnations,
+above which every new scope begins from then on."""
+
 Name: TypeAlias = "tuple[str, Any]"
 """The identity of one value of the World: its table and its key."""
 
@@ -217,7 +225,7 @@ class LiveState(msgspec.Struct, frozen=True):
     tokens: Mapping[str, Token] = NOTHING
     tombstones: Mapping[str, Tombstone] = NOTHING
     retired: Mapping[str, int] = NOTHING
-    """The last incarnations of removed scopes that ever had an event."""
+    """The last incarnations of removed scopes that ever had an event, and of OTHERS."""
 
 
 class World:
@@ -301,9 +309,13 @@ class World:
         return [self.tokens[name] for name in self.tokens_of_host.of(host)]
 
     def latest_incarnation(self, scope: str) -> int:
-        """Return the incarnation of a scope, by its key: its last one where it was removed."""
+        """Return the incarnation of a scope, by its key: its last one where it was removed.
+
+        Of a scope that is not known, it is at least that; 0 where it never had an event.
+        """
         known = self.scopes.get(scope)
-        return self.retired.get(scope, 0) if known is None else known.incarnation
+        others = self.retired.get(OTHERS, 0)
+        return self.retired.get(scope, others) if known is None else known.incarnation
 
     def next_wakeup(self) -> datetime | None:
         """Return the earliest time at which an operation is due, or a hold ends."""
@@ -406,6 +418,13 @@ class World:
                 if gone.incarnation > 0:
                     self.retired[name] = gone.incarnation
                 del self.scopes[name]
+        if len(self.retired) > MAX_RETIRED:  # each replica forgets the same
+            others = self.retired.get(OTHERS, 0)
+            lowest = sorted((last, name) for name, last in self.retired.items() if name != OTHERS)
+            for last, name in lowest[: len(lowest) - MAX_RETIRED * 9 // 10]:
+                del self.retired[name]
+                others = max(others, last)
+            self.retired[OTHERS] = others
 
     def undo(self, mark: int = 0) -> None:
         """Put back what was there at a mark.

@@ -134,7 +134,7 @@ KINDS: Final[dict[str, Any]] = {
     "number": int,
 }
 """The types of the values in `state`, by their `kind`. A `number` is the last one that was given,
-`retired` the last incarnation of a scope that was removed."""
+`retired` the last incarnation of a scope that was removed, under `""` of those forgotten."""
 
 SHOWN_BODY: Final = 80
 """The characters of a row that cannot be read which its error shows: its name is among them."""

@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import FLEET, MINUTE, NOW, Bench
-from forewarn.maintenance import commands
-from forewarn.maintenance.model import AT_ONCE, Changes, HoldKind, Operation
-from forewarn.maintenance.world import Index, IndexBroken, LiveState, Table, World
-from forewarn.vocabulary import EventStatus, EventType
+from builders import FLEET, MINUTE, NOW, Bench, mint
+from forewarn.maintenance import commands, fleet_file
+from forewarn.maintenance.model import AT_ONCE, Changes, HoldKind, Operation, Scope
+from forewarn.maintenance.world import (
+    MAX_RETIRED,
+    OTHERS,
+    Index,
+    IndexBroken,
+    LiveState,
+    Table,
+    World,
+)
+from forewarn.vocabulary import EventStatus, EventType, ScopeKind
 
 replace = msgspec.structs.replace
 REBOOT = EventType.REBOOT
@@ -206,3 +214,20 @@ def test_a_removed_scope_leaves_its_incarnation_until_it_is_added_again() -> Non
     assert world.retired == {"bastion": 1}
     world.take(Changes(scopes=(bastion, web)))
     assert world.retired == {}
+
+
+def test_scopes_of_ever_new_names_are_forgotten_and_no_incarnation_comes_again() -> None:
+    one = Scope(name="spot-0", kind=ScopeKind.MACHINE, update_domains=1, incarnation=5)
+    names = [f"spot-{n}" for n in range(MAX_RETIRED)]
+    retired = {name: 5 + (name == "spot-1") for name in names[1:]}
+    world = World(LiveState(scopes={one.key: one}, retired=retired | {OTHERS: 4}))
+    mark = world.mark()
+    world.take(Changes(removed_scopes=("spot-0",)))
+    assert len(world.retired) <= MAX_RETIRED
+    assert world.retired["spot-1"] == 6
+    assert {world.latest_incarnation(name) for name in (*names, "new")} == {5, 6}
+    fleet = fleet_file.Fleet(machine=(fleet_file.StandaloneMachine(name="new"),))
+    (scope,) = fleet_file.apply(world, fleet, prune=False, mint=mint()).changes.scopes
+    assert scope.incarnation == 6
+    world.undo(mark)
+    assert world.retired == retired | {OTHERS: 4}

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
@@ -674,7 +675,7 @@ async def drain_hosts(
     asked = _asked_of(data, call.by)
     is_started = not dry_run and len(wanted) > 1
     made = await _granted(backend, asked) if is_started else None
-    async with backend.taking_turns(dry_run=dry_run):
+    async with backend.whole if dry_run else nullcontext():  # a change waits for no dry run
         state, judge = backend.live_state(), not dry_run and made is None
         plan = partial(host_plan.planned, state, wanted, survey, judge=judge)
         plans = await backend.beside(plan)  # of a thousand hosts it takes seconds

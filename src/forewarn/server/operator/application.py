@@ -23,6 +23,11 @@ MODULES: Final = (api, administration, stream, routes, machines, maintenance, hi
 """They fill the tables."""
 
 
+LARGE_BYTES: Final = 256 * 1024
+"""The most bytes of an answer to a GET that is sent whatever its account has not read yet. Longer
+ones, up to a whole fleet, are sent one at a time of each account."""
+
+
 class DigitsConvertor(StringConvertor):
     """A number of a path, still as text: Starlette's own fails at thousands of digits."""
 
@@ -45,14 +50,27 @@ class RoutedPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request by its method."""
         request = _begun(scope, receive)
-        try:
-            response = await self._answer(request)
-        except Exception as error:  # noqa: BLE001 - each is answered, and logged if it is ours
-            response = _refuse(request, error)
-        with contextlib.suppress(auth.ClientLeftError):  # nobody is left to answer
-            await response(scope, receive, send)
+        response: Response | None = await self._answer(request)
+        turn: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
+        if scope["method"] == "GET" and len(getattr(response, "body", b"")) > LARGE_BYTES:
+            accounts, by = request.scope[table.BACKEND].accounts, auth.request_of(scope).by
+            turn = unread = accounts.lock(by, "answer")
+            if unread.locked():
+                response = None  # made again then: those that wait keep no memory
+        async with turn:
+            if response is None and scope["state"][auth.LOST].done():
+                return
+            response = response or await self._answer(request)
+            with contextlib.suppress(auth.ClientLeftError):  # nobody is left to answer
+                await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
+        try:
+            return await self._made(request)
+        except Exception as error:  # noqa: BLE001 - each is answered, and logged if it is ours
+            return _refuse(request, error)
+
+    async def _made(self, request: Request) -> Response:
         route = self._methods.get(request.method)
         if route is not None:
             return await table.answer(route, request)

@@ -28,12 +28,13 @@ import contextlib
 import os
 import re
 import urllib.parse
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -125,6 +126,10 @@ _log = structlog.get_logger(__name__)
 
 Refusal = tuple[int, ErrorCode, str]
 
+Large = Literal["body", "answer"]
+"""What an account has in memory one at a time: a large body until it is read and used, and a large
+answer until that is read."""
+
 
 # Accounts.
 
@@ -178,10 +183,14 @@ class Accounts:
         self._of_file: Token | None = None
         self.following: collections.Counter[tuple[str, int]] = collections.Counter()
         """The number of streams that each account reads, by its name and its limit."""
-        self.large: collections.defaultdict[str, asyncio.Lock] = collections.defaultdict(
-            asyncio.Lock
+        self._locks: weakref.WeakValueDictionary[tuple[str, Large], asyncio.Lock] = (
+            weakref.WeakValueDictionary()
         )
-        """Held while a large body of an account, by its name, is read and used."""
+        """Those that somebody has or awaits: names of accounts come and go for ever."""
+
+    def lock(self, account: str, large: Large) -> asyncio.Lock:
+        """Return the lock that is held for the only large thing of an account, by its name."""
+        return self._locks.setdefault((account, large), asyncio.Lock())
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""

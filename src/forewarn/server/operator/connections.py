@@ -6,7 +6,6 @@ asyncio's own servers take any number of handshakes, a minute each.
 
 import asyncio
 import contextlib
-import math
 import os
 import socket
 import ssl
@@ -20,7 +19,7 @@ import h11
 import structlog
 import uvicorn
 from prometheus_client import Counter
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forewarn.server import sockets
@@ -43,9 +42,13 @@ MAX_HEAD_BYTES: Final = 128 * 1024
 IDLE_SECONDS: Final = 75
 """The longest silence of a connection between requests."""
 
+PART_BYTES: Final = 64 * 1024
+"""The most bytes of an answer that are handed over at once, and that may wait there when the next
+are: no more of a large answer is copied or encrypted than its reader takes."""
+
 SLOW_SECONDS: Final = 30.0
-"""The longest time for which a reader may accept no data. Then it is disconnected; a reader of the
-news may resume."""
+"""The longest time for which a reader may keep a part waiting, so it takes some 4 kB a second. Then
+it is disconnected; a reader of the news may resume."""
 
 LOOK_SECONDS: Final = 0.05
 """The interval at which a draining server checks for open connections."""
@@ -69,7 +72,7 @@ class OperatorLimit(StrEnum):
     CONNECTIONS = "connections"
     SLOW_REQUEST = "slow-request"
     SLOW_READER = "slow-reader"
-    """Nothing was read of an answer for a long time."""
+    """Too little was read of an answer for a long time."""
     FAULTY_REQUEST = "faulty-request"
     """A head that is too long, or not HTTP; a handshake that is not TLS."""
 
@@ -127,6 +130,7 @@ class OperatorConnection(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, and close the oldest one without a right if there are too many."""
         super().connection_made(cast("asyncio.Transport", transport))
+        self.transport.set_write_buffer_limits(PART_BYTES)  # with TLS it would be half a megabyte
         self.lost = self.loop.create_future()
         self.app_state = {**self.app_state, auth.LOST: self.lost}
         if (peer := _peer_of(transport)) is not None:
@@ -152,22 +156,14 @@ class OperatorConnection(H11Protocol):
     def pause_writing(self) -> None:
         """Wait until the peer has taken most of what is sent."""
         super().pause_writing()
-        self._await_reader(math.inf)
+        seconds = self.config.slow_seconds
+        self._slow = self.loop.call_later(seconds, self.cut_off, OperatorLimit.SLOW_READER)
 
     def resume_writing(self) -> None:
         """Send on."""
         super().resume_writing()
         if self._slow is not None:
             self._slow.cancel()
-
-    def _await_reader(self, before: float) -> None:
-        """Cut the peer off unless less is left than before."""
-        left = self.transport.get_write_buffer_size()
-        if left < before:
-            seconds = self.config.slow_seconds
-            self._slow = self.loop.call_later(seconds, self._await_reader, left)
-        else:
-            self.cut_off(OperatorLimit.SLOW_READER)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what h11 could not read."""
@@ -347,6 +343,22 @@ def _peer_of(transport: asyncio.BaseTransport) -> auth.UnixPeer | None:
     return auth.UnixPeer(user_id)
 
 
+def _in_parts(application: ASGIApp) -> ASGIApp:
+    """Return an application whose answers are sent in parts, as their readers take them."""
+
+    async def parted(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_parts(message: Message) -> None:
+            left = memoryview(message.get("body", b""))
+            while len(left) > PART_BYTES:
+                await send({**message, "body": bytes(left[:PART_BYTES]), "more_body": True})
+                left = left[PART_BYTES:]
+            await send({**message, "body": bytes(left)} if left else message)
+
+        await application(scope, receive, send_parts)
+
+    return parted
+
+
 class Server(uvicorn.Server):
     """uvicorn within our process, which handles signals itself; `should_exit` stops it."""
 
@@ -361,7 +373,7 @@ class Server(uvicorn.Server):
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         config = _Config(
-            application,
+            _in_parts(application),
             http=OperatorConnection
             if tls is None
             else TlsHandshake,  # h11 limits a head's size; operators need no faster parser

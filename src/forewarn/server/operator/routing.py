@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, Self, TypeVar
@@ -186,7 +185,7 @@ class Backend:
     def __post_init__(self) -> None:
         """Make what follows from these."""
         self.inventory = Inventory(self.guests.machines, self.replicas.sightings)
-        self.news = NewsTail(self.store, self.real)
+        self.news = NewsTail(self.read, self.real)
         self.search = MachineSearch(self.beside)
         self._readers = ThreadPoolExecutor(READERS, "operators-read")
         self._workers = ThreadPoolExecutor(WORKERS, "operators")
@@ -235,10 +234,6 @@ class Backend:
                 return question(reading)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
-
-    def taking_turns(self, *, dry_run: bool) -> AbstractAsyncContextManager[None]:
-        """Take turns with other dry runs; a change waits for none."""
-        return self.whole if dry_run else nullcontext()
 
     @property
     def drains(self) -> bool:

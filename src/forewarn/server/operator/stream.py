@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from typing import Annotated, Final, Protocol
 
@@ -111,7 +112,7 @@ def count_reader(request: Request, what: Followed, accounts: auth.Accounts) -> N
 
     def leave(_: "asyncio.Future[None]") -> None:
         what.followers -= 1
-        accounts.following[own] -= 1
+        accounts.following -= Counter((own,))  # without those that are at 0
 
     lost.add_done_callback(leave)
 
@@ -179,10 +180,15 @@ class NewsStream:
                 if self._sequence == self._tail.reached and not self._tail.closed:
                     yield self._alive()
                 continue
+            is_sent = False
             for chunk in self._frames(some):
                 if not self._is_valid():
                     return
+                is_sent = True
                 yield chunk
+            if not is_sent and self._sequence < self._tail.reached:
+                # To read through what it did not choose may take minutes: cut off, it goes on here.
+                yield self._alive()
 
     def _frames(self, some: Some) -> Iterator[bytes]:
         """Yield what is sent at once, made only then: a transaction may have thousands of items."""
@@ -206,8 +212,12 @@ class NewsStream:
                 yield item
 
     def _alive(self) -> bytes:
-        """Return a comment, with the place that a reader of few types goes on from."""
-        id_ = b"" if self._index is not None else b"id: %d\n" % self._sequence
+        """Return a comment, with the place that a reader of few types goes on from.
+
+        Before a gap it has none: a reader that was cut off then would not hear of the gap.
+        """
+        is_place = self._index is None and self._gap is None
+        id_ = b"id: %d\n" % self._sequence if is_place else b""
         return b": alive\n%b\n" % id_
 
 

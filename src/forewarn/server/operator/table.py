@@ -192,7 +192,8 @@ async def answer(route: Route, request: Request) -> Response:
     if route.max_body <= MAX_BODY:
         return await _admitted(route, request)
     # One at a time of each account: several fleets of 64 MiB at once take the memory of guests.
-    async with request.scope[BACKEND].accounts.large[auth.request_of(request.scope).by]:
+    accounts, by = request.scope[BACKEND].accounts, auth.request_of(request.scope).by
+    async with accounts.lock(by, "body"):
         return await _admitted(route, request)
 
 
