@@ -94,7 +94,7 @@ class Pages(Exchanges):
         """Compare facts; of a page also those of its main part."""
         text = document["text"]
         main = text.partition("<main ")[2]
-        named = r'<tr>\s*<td class="name"><a [^>]*>([^<]*)</a></td>'
+        named = r'<tr[^>]*>\s*<td class="name"><a [^>]*>([^<]*)</a></td>'
         table = csv.DictReader(io.StringIO(text, newline=""))
         rows = [row["operation"] for row in table] if text.startswith("operation,") else []
         known = {

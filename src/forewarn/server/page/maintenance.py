@@ -273,7 +273,7 @@ def _plan(
 
 def _shown(says: str, *what: object) -> str:
     """Return what a form remembers of what it showed: other machines may be as many."""
-    return f"{says} {secret_files.digest(repr(what).encode())[:16]}"
+    return f"{says} {secret_files.digest(repr(what).encode())[:16]}".strip()
 
 
 @PAGE.route("GET", "/maintenance/new", AccessRole.VIEWER)

@@ -108,6 +108,8 @@
     if (millis) set(millis);
     if (shown) htmx.ajax("GET", shown, { target: "#panel", swap: "innerMorph" });
   });
+  let focused = null; // what had the focus last
+  document.addEventListener("focusin", (event) => { focused = event.target; });
   let refused = null; // whose request the refusal that is shown is about
   document.addEventListener("htmx:after:swap", (event) => {
     const { target, sourceElement } = event.detail.ctx ?? {};
@@ -119,6 +121,8 @@
       panel().hidden = false;
       if (was) panel().querySelector("h1")?.focus();
     }
+    if (focused && !focused.isConnected) // a reader of the screen would begin at the top
+      (panel().querySelector("h1") ?? document.getElementById("main")).focus({ preventScroll: true });
     local();
     tick();
   });
