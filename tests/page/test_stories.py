@@ -16,6 +16,7 @@ import yaml
 
 import stories
 from forewarn.clock import ManualClock
+from forewarn.maintenance import model
 from forewarn.server.operator import table
 from forewarn.server.page import machines
 from forewarn.store.sqlite import InMemoryStore
@@ -204,7 +205,7 @@ def told(tmp_path: Path) -> Iterator[Pages]:
     clock = ManualClock(NOON)
     with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
         story = Pages(running, clock, no_command)
-        story.bound |= {"hosts": HOSTS, "on_hosts": on(HOSTS)}
+        story.bound |= {"hosts": HOSTS, "on_hosts": on(HOSTS), "longest": "h" * model.MAX_TEXT}
         story.bound |= {"places": PLACES, "on_places": on(PLACES)}
         assert story.root.ask("PUT", "/v1/fleet", story.bound["fleet"]).status == 200
         yield story

@@ -70,6 +70,7 @@ PROGRESS: Final = {
 
 replace = msgspec.structs.replace
 
+Reference = Annotated[str, msgspec.Meta(max_length=len("machine ") + model.MAX_TEXT)]
 UnitFilter = Annotated[str, msgspec.Meta(max_length=20)]
 Offset = Annotated[int, msgspec.Meta(extra={table.NAME: "from"}, ge=0, le=100_000)]
 
@@ -367,7 +368,7 @@ async def ask(
     page: PageRequest,
     *,
     order: str,
-    reference: routing.Name = "",
+    reference: Reference = "",
     unit: routing.Name = "",
     back: routing.Name = "",
 ) -> Response:
@@ -422,7 +423,7 @@ def _order(name: str) -> OperatorOrder:
 
 
 async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
-    reference = form.text("reference")
+    reference = form.whole("reference")
     kind, _, name = reference.partition(" ")
     if order == "revoke":
         return Subject(reference=reference, address="/tokens")
