@@ -1,7 +1,9 @@
 """The command line: all commands, and how their errors are printed."""
 
+import contextlib
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -29,7 +31,7 @@ from forewarn.cli import (
     webhook,
 )
 from forewarn.cli.command import READ_ON, CommandGroup, command
-from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.exits import ExitStatus, Failed, handled
 from forewarn.cli.options import Choice, argument
 
 NAME: Final = "forewarn"
@@ -193,9 +195,16 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """Run the command line of this process, and end the process."""
+    """Run the command line of this process, and end the process.
+
+    Ctrl-C raises KeyboardInterrupt within a command alone: before and after it tells nobody.
+    """
     output.open_streams()
-    status = execute(sys.argv[1:])
+    status: int = ExitStatus.INTERRUPTED
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    names = () if is_ignored else ("SIGINT",)
+    with contextlib.suppress(KeyboardInterrupt), handled(signal.default_int_handler, *names):
+        status = execute(sys.argv[1:])
     output.close_streams()
     sys.exit(status)
 
