@@ -101,7 +101,9 @@
   document.addEventListener("htmx:sse:close", () => live("cut off"));
   document.addEventListener("htmx:sse:error", (event) => {
     live("cut off");
-    if (event.detail.status === 401) location.assign("/login");
+    if (event.detail.status !== 401) return;
+    if (document.querySelector("main[hx-get]")) location.assign("/login");
+    else document.getElementById("live-word").textContent = "logged out"; // what is typed stays
   });
   document.addEventListener("changed", (event) => {
     const millis = Number(event.detail?.data);
