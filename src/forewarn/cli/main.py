@@ -172,7 +172,7 @@ def execute(arguments: Sequence[str]) -> int:
         return ended.exit_code
     except Failed as failed:
         for line in failed.message.splitlines():
-            output.note(f"{NAME}: {line}")
+            output.note(output.printable(f"{NAME}: {line}"))  # it may be a server's word
         return failed.status
     except click.ClickException as error:
         output.note(_usage(error))
