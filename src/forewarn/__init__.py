@@ -20,9 +20,11 @@ pyproject.toml keep this):
 """
 
 import importlib
-from typing import TYPE_CHECKING
 
 from forewarn.version import __version__
+
+TYPE_CHECKING = False
+"""Type checkers take this for true. Every program begins here: to load `typing` takes 10 ms."""
 
 if TYPE_CHECKING:
     from forewarn.client.aio import AsyncClient, AsyncDocuments, AsyncWatch

@@ -36,6 +36,7 @@ def said_once(capsys: Capture) -> str:
     lines = captured.err.splitlines()
     assert len(lines) == 1, captured.err
     assert lines[0].startswith("forewarn: ")
+    assert lines[0].isprintable()
     assert "Traceback" not in captured.err
     return lines[0]
 
@@ -52,7 +53,7 @@ class Mistakes:
         verb, words, options = stories.split(line)
         if not verb:
             return
-        named = {"FILE": self.file, "LONG": UNREADABLE, "BYTE": os.fsdecode(b"\xff")}
+        named = {"FILE": self.file, "LONG": UNREADABLE, "BYTE": os.fsdecode(b"\xff"), "BELL": "\a"}
         given = [re.sub("|".join(named), lambda name: named[name[0]], word) for word in words]
         said = getattr(self, verb)(*given, **options)
         for part in filter(None, follows.split(" | ")):

@@ -116,7 +116,7 @@ class Machine:
         (packages / "dependencies.pth").write_text(DEPENDENCIES)
         program = self.environment / "bin" / "forewarn"
         program.write_text(
-            f"#!{self.environment}/bin/python\nfrom forewarn.cli.main import run\nrun()\n"
+            f"#!{self.environment}/bin/python\nfrom forewarn.__main__ import run\nrun()\n"
         )
         program.chmod(0o755)
         assert Path(forewarn.__file__).parent != packages / "forewarn"

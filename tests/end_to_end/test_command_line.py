@@ -209,6 +209,39 @@ def test_a_signal_while_an_object_is_destroyed_ends_the_watch(tmp_path: Path) ->
     assert "Exception ignored" in watching.tail()
 
 
+INTERRUPTING: Final = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+"""Python's own start, which has Ctrl-C come while a module is imported."""
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "status"),
+    [
+        (("events",), "forewarn.cli.main", -signal.SIGINT),
+        (("events",), "forewarn.client.transport", ExitStatus.INTERRUPTED),
+        (("agent", "run"), "forewarn.agent.daemon", ExitStatus.OK),
+    ],
+)
+def test_an_interrupt_at_the_start_shows_no_traceback(
+    tmp_path: Path, command: tuple[str, ...], module: str, status: int
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING.format(module=module))
+    argv = [sys.executable, "-m", "forewarn", *command]
+    own = {"PYTHONPATH": str(tmp_path), "FOREWARN_AGENT_SET_STATE__FOLDER": str(tmp_path)}
+    own |= {"FOREWARN_AGENT_SET_STATUS__LISTEN": "off"}
+    ended = subprocess.run(argv, env=os.environ | own, capture_output=True, check=False)
+    assert ended.returncode == status
+    assert b"Traceback" not in ended.stderr
+
+
 def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: Path) -> None:
     names = [f"machine-{number:04}-{'x' * 60}" for number in range(3000)]
     large = listed(Resources=[*names, "web-0"])

@@ -16,6 +16,7 @@ import yaml
 
 import stories
 from forewarn.clock import ManualClock
+from forewarn.maintenance import model
 from forewarn.server.operator import table
 from forewarn.server.page import machines
 from forewarn.store.sqlite import InMemoryStore
@@ -94,7 +95,7 @@ class Pages(Exchanges):
         """Compare facts; of a page also those of its main part."""
         text = document["text"]
         main = text.partition("<main ")[2]
-        named = r'<tr>\s*<td class="name"><a [^>]*>([^<]*)</a></td>'
+        named = r'<tr[^>]*>\s*<td class="name"><a [^>]*>([^<]*)</a></td>'
         table = csv.DictReader(io.StringIO(text, newline=""))
         rows = [row["operation"] for row in table] if text.startswith("operation,") else []
         known = {
@@ -204,7 +205,7 @@ def told(tmp_path: Path) -> Iterator[Pages]:
     clock = ManualClock(NOON)
     with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore(), clock) as running:
         story = Pages(running, clock, no_command)
-        story.bound |= {"hosts": HOSTS, "on_hosts": on(HOSTS)}
+        story.bound |= {"hosts": HOSTS, "on_hosts": on(HOSTS), "longest": "h" * model.MAX_TEXT}
         story.bound |= {"places": PLACES, "on_places": on(PLACES)}
         assert story.root.ask("PUT", "/v1/fleet", story.bound["fleet"]).status == 200
         yield story

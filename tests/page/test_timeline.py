@@ -116,8 +116,10 @@ def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
     assert bar.approved == pytest.approx(38.33)
     assert bar.expected is None
     assert bar.not_before is None
-    for told in ("Reboot", "web-0", f"{announced + timedelta(minutes=6):%H:%M:%S}", "Completed"):
+    for told in ("Reboot", "web-0", f"{announced + timedelta(minutes=6):%H:%M}", "Completed"):
         assert told in bar.title
+    next_year = only(operation(not_before=NOW + timedelta(days=365)))
+    assert f"{NOW + timedelta(days=365):%Y-%m-%d}" in next_year.title
 
 
 @pytest.mark.parametrize(

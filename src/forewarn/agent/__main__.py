@@ -57,6 +57,8 @@ def main(arguments: Sequence[str]) -> int:
                 number = getattr(signal, name, None)  # Windows has the first two only
                 if number is not None:
                     signal.signal(number, lambda got, _: daemon.signal(got))
+            if os.name == "posix":  # the command line blocked it until here
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             daemon.listen()
             daemon.run()
         except JournalError as error:

@@ -353,7 +353,7 @@ def doctor(*, service: bool, is_agent: bool, as_json: bool) -> None:
         word = level.name.lower()
         told.append({"part": part, "check": name, "level": word, "message": message})
         if not as_json:
-            output.say(f"{word:<4}  {part:<7}  {name}: {message}")
+            output.say(output.printable(f"{word:<4}  {part:<7}  {name}: {message}"))
     if as_json:
         output.document({"findings": told})
     if worst is not Level.OK:

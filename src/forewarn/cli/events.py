@@ -74,7 +74,7 @@ def planned(plan: "maintenance_schemas.MaintenancePlan") -> None:
 def states(found: "schemas.OperationList") -> None:
     """Print each operation in a line, as it is after a request."""
     for operation in found.operations:
-        output.say(state(operation))
+        output.say(output.printable(state(operation)))
 
 
 def state(
@@ -208,7 +208,7 @@ def _cancelled(found: "schemas.OperationList") -> None:
     """Print what is cancelled, and what goes on; not what was over before."""
     for operation in found.operations:
         if operation.status is EventStatus.CANCELED or not operation.status.over:
-            output.say(state(operation))
+            output.say(output.printable(state(operation)))
 
 
 postpone = RequestCommand(

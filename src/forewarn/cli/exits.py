@@ -112,6 +112,8 @@ def need_program(name: str) -> None:
 def become(program: str, options: Sequence[str]) -> None:
     """Go on as a program of ours, where a process can; else the caller runs it in this one."""
     if os.name == "posix":
+        # Ctrl-C waits until the program handles it: Python's own start would show a traceback.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         # The same process, without the command line's memory; -P: not the current folder's modules.
         os.execv(  # noqa: S606 - no shell is the point
             sys.executable, [sys.executable, "-P", "-m", program, *options]

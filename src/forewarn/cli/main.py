@@ -1,5 +1,6 @@
 """The command line: all commands, and how their errors are printed."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -30,7 +31,7 @@ from forewarn.cli import (
     webhook,
 )
 from forewarn.cli.command import READ_ON, CommandGroup, command
-from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.exits import ExitStatus, Failed, handled
 from forewarn.cli.options import Choice, argument
 
 NAME: Final = "forewarn"
@@ -171,7 +172,7 @@ def execute(arguments: Sequence[str]) -> int:
         return ended.exit_code
     except Failed as failed:
         for line in failed.message.splitlines():
-            output.note(f"{NAME}: {line}")
+            output.note(output.printable(f"{NAME}: {line}"))  # it may be a server's word
         return failed.status
     except click.ClickException as error:
         output.note(_usage(error))
@@ -194,11 +195,18 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """Run the command line of this process, and end the process."""
+    """Run the command line of this process, and end the process.
+
+    Ctrl-C raises KeyboardInterrupt within a command alone: before and after it tells nobody.
+    """
     if hasattr(signal, "SIGCHLD"):  # where it is ignored, as inherited, no program has a status
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output.open_streams()
-    status = execute(sys.argv[1:])
+    status: int = ExitStatus.INTERRUPTED
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    names = () if is_ignored else ("SIGINT",)
+    with contextlib.suppress(KeyboardInterrupt), handled(signal.default_int_handler, *names):
+        status = execute(sys.argv[1:])
     output.close_streams()
     sys.exit(status)
 

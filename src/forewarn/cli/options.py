@@ -29,7 +29,14 @@ def text(typed: str) -> str:
     return typed
 
 
-KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "DATABASE": TEXT, **fields.READERS}
+def name(typed: str) -> str:
+    """Read a name: with "", an unset variable of a script, one host would be the list of all."""
+    if not typed:
+        raise ValueError("expected a name, not ''")
+    return text(typed)
+
+
+KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "DATABASE": TEXT, "NAME": name, **fields.READERS}
 """The readers of values with these names; any other is text."""
 
 
@@ -45,9 +52,9 @@ class Choice(click.Choice[str]):
         return str(choice).lower()
 
 
-def flag(name: str, about: str) -> click.Option:
+def flag(spec: str, about: str) -> click.Option:
     """Declare an option without a value: `--name`, or `--name parameter`."""
-    return click.Option(name.split(), is_flag=True, help=about)
+    return click.Option(spec.split(), is_flag=True, help=about)
 
 
 def option(
@@ -61,12 +68,12 @@ def option(
     `VALUE...` may be repeated. A FILE, TIME or SPAN is read as such without a `kind`, any other as
     text.
     """
-    name, metavar, *parameter = spec.split()
+    label, metavar, *parameter = spec.split()
     value = metavar.removesuffix("...")
     if value != metavar:
         about += " Repeatable."
     return click.Option(
-        [name, *parameter],
+        [label, *parameter],
         metavar=value,
         help=about,
         type=kind or KINDS.get(value, text),
@@ -77,12 +84,12 @@ def option(
 
 def argument(spec: str, about: str, kind: Kind | None = None) -> click.Argument:
     """Declare an argument: `parameter VALUE`. `[X]` may be left out, `X...` takes several."""
-    name, _, metavar = spec.partition(" ")
+    parameter, _, metavar = spec.partition(" ")
     return click.Argument(
-        [name],
+        [parameter],
         metavar=metavar,
         help=about,
-        type=kind or KINDS.get(metavar, text),
+        type=kind or KINDS.get(metavar, name),
         nargs=-1 if "..." in metavar else 1,
         required=not metavar.startswith("["),
     )
@@ -93,7 +100,7 @@ def of_field(field: Field) -> click.Option:
     spec = f"{field.option}{'...' * field.several} {field.name}"
     if field.control is Control.CHECK:
         return flag(spec, field.help)
-    kind: Kind = text if field.read is str else field.read
+    kind: Kind | None = None if field.read is str else field.read
     default = field.default
     if field.control is Control.CHOICE:
         kind, default = Choice(value for value, _ in field.choices), default.lower()

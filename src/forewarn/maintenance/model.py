@@ -230,7 +230,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def __str__(self) -> str:
         """Name what it covers: `scope web`, or `everything`."""
-        return f"{self.kind} {self.name}".rstrip()
+        return f"{self.kind} {self.name}" if self.name else str(self.kind)
 
     def covers(self, operation: "Operation") -> bool:
         """Tell whether it keeps this operation from starting."""

@@ -232,6 +232,8 @@ def _page(path: str, relay: HostRelay) -> status_port.Page | None:
 def check(own: HostRelaySettings) -> int:
     """Ask each replica for this host, and print the result; return the exit status."""
     process.set_up_logs(own.log)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     return asyncio.run(_check(own))
 
 

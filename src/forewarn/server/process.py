@@ -156,6 +156,7 @@ def follow_signals(stop: asyncio.Event) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         if os.name == "posix":
             loop.add_signal_handler(number, asked, int(number))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])  # a relay's start blocked it
         else:  # Windows' loops know no signals: the handler runs between two bytecodes
             signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(asked, caught))
 

@@ -6,7 +6,7 @@ test compares.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -223,10 +223,12 @@ async def request_maintenance(
     """Request maintenance; the answer is what it became, and in a dry run nothing more."""
     data = _with_scopes(data, call.backend.inventory)
     plane = call.backend.plane if dry_run else _requesting(call, data)
-    if data.to_host:
-        hosts = await _hosts_like(call.backend, data.to_host)
-        if hosts and data.to_host not in hosts:
-            raise model.unknown("host", data.to_host)
+    if (
+        data.to_host
+        and not await has_host(call.backend, data.to_host)
+        and (await call.backend.hosts.recent_survey()).hosts  # else nobody can tell
+    ):
+        raise model.unknown("host", data.to_host)
     request = model.mapped(
         planner.Request,
         data,
@@ -530,21 +532,26 @@ async def hold(call: OperatorCall, data: schemas.HoldRequest) -> schemas.Operati
     place = f"{data.kind} {data.name}".rstrip()
     ends = f" until {times.brief(data.until, call.backend.now())}" if data.until else ""
     plane = call.changing(Deed.HOLD, f"{place}{ends}: {reason}".removesuffix(": "))
-    hosts = await _hosts_like(call.backend, data.name) if data.kind is model.HoldKind.HOST else ()
+    is_known = data.kind is model.HoldKind.HOST and await has_host(call.backend, data.name)
     held = plane.hold(
-        data.kind, data.name, reason=reason, by=call.by, until=data.until, hosts=hosts
+        data.kind,
+        data.name,
+        reason=reason,
+        by=call.by,
+        until=data.until,
+        hosts=(data.name,) * is_known,
     )
     return await _listed(call, held)
 
 
-async def _hosts_like(backend: Backend, name: str) -> Collection[str]:
-    """Return the connector's hosts, unless a host of this name has machines, or is drained."""
+async def has_host(backend: Backend, name: str) -> bool:
+    """Tell whether a host of this name has machines, is drained, or is known to the connector."""
     machines = backend.inventory.snapshot().machines.values()
     there = name in backend.hosts.drains or await backend.beside(
         lambda: any(machine.host == name for machine in machines)
     )
     # Some may not answer for long, and a hold is in a hurry.
-    return () if there else (await backend.hosts.recent_survey()).hosts
+    return there or name in (await backend.hosts.recent_survey()).hosts
 
 
 @API.route("DELETE", "/v1/holds", AccessRole.OPERATOR)

@@ -40,7 +40,11 @@ class FilledForm:
 
     def text(self, name: str) -> str:
         """Return a field's text without blanks around it; `""` where there is none."""
-        return next((value for each, value in self.pairs if each == name), "").strip()
+        return self.whole(name).strip()
+
+    def whole(self, name: str) -> str:
+        """Return a field's text with its blanks: a host's name may begin or end with them."""
+        return next((value for each, value in self.pairs if each == name), "")
 
     def all(self, name: str) -> tuple[str, ...]:
         """Return all values of a field that may be sent several times, without empty ones."""

@@ -42,6 +42,7 @@ async def list_machines(
     """List machines: those with a part of their name, scope, host or address; or all."""
     inventory, now = page.backend.inventory.snapshot(), page.backend.now()
     after = routing.key_before("machines", cursor)
+    is_host = bool(host) and await api.has_host(page.backend, host)
     found = await page.backend.search.find(
         inventory, q.strip(), after, SHOWN + 1, scope=scope, host=host
     )
@@ -54,6 +55,7 @@ async def list_machines(
             "q": q.strip(),
             "scope": scope,
             "host": host,
+            "is_host": is_host,
             "cursor": cursor,
             "total": len(inventory.machines),
             "machines": views.machines(shown, inventory),

@@ -70,6 +70,7 @@ PROGRESS: Final = {
 
 replace = msgspec.structs.replace
 
+Reference = Annotated[str, msgspec.Meta(max_length=len("machine ") + model.MAX_TEXT)]
 UnitFilter = Annotated[str, msgspec.Meta(max_length=20)]
 Offset = Annotated[int, msgspec.Meta(extra={table.NAME: "from"}, ge=0, le=100_000)]
 
@@ -261,7 +262,19 @@ def _plan(
         "further": [unit for unit in planned.units if unit.machines.count],
         "waves": waves,
         "says": says,
+        "shown": _shown(
+            says,
+            *(operation.machines for operation in planned.operations),
+            *((unit.name, unit.machines) for unit in planned.units),
+            *(operation.id for operation in planned.superseded),
+            *(wave.units for wave in waves),
+        ),
     }
+
+
+def _shown(says: str, *what: object) -> str:
+    """Return what a form remembers of what it showed: other machines may be as many."""
+    return f"{says} {secret_files.digest(repr(what).encode())[:16]}".strip()
 
 
 @PAGE.route("GET", "/maintenance/new", AccessRole.VIEWER)
@@ -297,8 +310,8 @@ async def send_maintenance(page: PageRequest) -> Response:
         with suppress(model.Refused) if starts else nullcontext():
             if shown or not starts:
                 planned = await api.request_maintenance(page.call, data=asked, dry_run=True)
-                values = _plan(asked, planned)
-        if starts and values.get("says", shown) == shown:
+                values = await backend.beside(_plan, asked, planned)
+        if starts and values.get("shown", shown) == shown:
             made = await api.request_maintenance(page.call, data=asked)
             return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
     except forms.REFUSED as error:
@@ -306,7 +319,7 @@ async def send_maintenance(page: PageRequest) -> Response:
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
             form = form.filled(key=secret_files.new_token())
         return await _form(page, draft._replace(form=form))
-    draft = Draft(forms.settled(form, now).filled(shown=values["says"]))
+    draft = Draft(forms.settled(form, now).filled(shown=values["shown"]))
     if starts:
         draft = page.refused(orders.changed_since(), draft.form, ())
     return await page.show("maintenance_plan.html", lambda: {"asked": asked, **values}, draft)
@@ -355,7 +368,7 @@ async def ask(
     page: PageRequest,
     *,
     order: str,
-    reference: routing.Name = "",
+    reference: Reference = "",
     unit: routing.Name = "",
     back: routing.Name = "",
 ) -> Response:
@@ -373,7 +386,7 @@ async def do(page: PageRequest, order: str) -> Response:
     subject = await _subject(page.backend, form, order)
     try:
         shown = form.text("shown")
-        if wanted.is_dangerous and shown and shown != wanted.says(subject):
+        if wanted.is_dangerous and shown and shown != _shown_of(order, subject):
             raise orders.changed_since()
         await wanted.carry_out(page.request, form, page.backend.now())
         return RedirectResponse(subject.address, status_code=303)
@@ -386,16 +399,20 @@ async def _asked(page: PageRequest, order: str, draft: Draft) -> Response:
     subject = await _subject(page.backend, draft.form, order)
 
     def make() -> Mapping[str, Any]:
-        says = wanted.says(subject)
         return {
             "name": order,
             "order": wanted,
             "subject": subject,
-            "says": says,
-            "form": draft.form.filled(shown=says),
+            "says": wanted.says(subject),
+            "form": draft.form.filled(shown=_shown_of(order, subject)),
         }
 
     return await page.show("order.html", make, draft)
+
+
+def _shown_of(order: str, subject: Subject) -> str:
+    ids = [o.id for o in subject.operations if subject.hold or order in orders.of_operation(o)]
+    return _shown(_order(order).says(subject), *ids)
 
 
 def _order(name: str) -> OperatorOrder:
@@ -406,7 +423,7 @@ def _order(name: str) -> OperatorOrder:
 
 
 async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
-    reference = form.text("reference")
+    reference = form.whole("reference")
     kind, _, name = reference.partition(" ")
     if order == "revoke":
         return Subject(reference=reference, address="/tokens")

@@ -278,7 +278,7 @@ def _references(form: FilledForm) -> dict[str, object]:
 
 
 def _held(form: FilledForm) -> dict[str, object]:
-    kind, _, name = form.text("reference").partition(" ")
+    kind, _, name = form.whole("reference").partition(" ")
     return {"kind": kind, "name": name}
 
 

@@ -19,6 +19,7 @@ import jinja2
 import msgspec
 from starlette.responses import Response
 
+from forewarn import times
 from forewarn.clock import Clock
 from forewarn.server.page import orders, timeline
 
@@ -151,11 +152,6 @@ class Renderer:
 # Times and spans as the page writes them: what templates use as filters.
 
 
-def time_of_day(moment: datetime) -> str:
-    """Return `14:05`."""
-    return f"{moment.astimezone(UTC):%H:%M}"
-
-
 def clock(moment: datetime) -> str:
     """Return `14:05:09`."""
     return f"{moment.astimezone(UTC):%H:%M:%S}"
@@ -210,7 +206,7 @@ def span(length: timedelta) -> str:
 FILTERS: Final = MappingProxyType(
     {
         each.__name__: each
-        for each in (time_of_day, clock, instant, moment_of, seconds, millis, countdown, span)
+        for each in (times.brief, clock, instant, moment_of, seconds, millis, countdown, span)
     }
 )
 """By the names that templates call them."""

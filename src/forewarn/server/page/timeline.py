@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from forewarn import times
 from forewarn.maintenance import model
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -425,7 +426,7 @@ def _bar(
         approved=scale.mark(approval.at) if approval is not None else None,
         cross=max(x, round(end - CROSS, 2)) if form is Form.FAILED else None,
         label=label_of(event.machines) + (f" after {operation.waits_for}" if queued else ""),
-        title=_title(operation, event),
+        title=_title(operation, event, now),
     )
     if scale.is_narrow and form in {Form.DONE, Form.CANCELLED}:
         return bar
@@ -470,19 +471,19 @@ def _at(bar: Bar, x: float, side: Side) -> Bar:
     return msgspec.structs.replace(bar, label_x=round(x, 2), side=side)
 
 
-def _title(operation: model.Operation, event: model.OperationEvent) -> str:
+def _title(operation: model.Operation, event: model.OperationEvent, now: datetime) -> str:
     told = [
         f"{operation.id} {operation.event_type} of {model.listed(event.machines)}",
-        f"{operation.status}, announced {operation.announced_at:%H:%M:%S}",
+        f"{operation.status}, announced {times.brief(operation.announced_at, now)}",
     ]
     if event.approval is not None:
-        told.append(f"approved {event.approval.at:%H:%M:%S} by {event.approval.by}")
+        told.append(f"approved {times.brief(event.approval.at, now)} by {event.approval.by}")
     if operation.started_at is not None:
-        told.append(f"started {operation.started_at:%H:%M:%S}")
+        told.append(f"started {times.brief(operation.started_at, now)}")
     elif operation.pending:
-        told.append(f"not before {operation.not_before:%H:%M:%S}")
+        told.append(f"not before {times.brief(operation.not_before, now)}")
     if operation.ended_at is not None:
-        told.append(f"ended {operation.ended_at:%H:%M:%S}")
+        told.append(f"ended {times.brief(operation.ended_at, now)}")
     if operation.waits_for:
         told.append(f"after {operation.waits_for}")
     if operation.held_at is not None:

@@ -101,13 +101,17 @@
   document.addEventListener("htmx:sse:close", () => live("cut off"));
   document.addEventListener("htmx:sse:error", (event) => {
     live("cut off");
-    if (event.detail.status === 401) location.assign("/login");
+    if (event.detail.status !== 401) return;
+    if (document.querySelector("main[hx-get]")) location.assign("/login");
+    else document.getElementById("live-word").textContent = "logged out"; // what is typed stays
   });
   document.addEventListener("changed", (event) => {
     const millis = Number(event.detail?.data);
     if (millis) set(millis);
     if (shown) htmx.ajax("GET", shown, { target: "#panel", swap: "innerMorph" });
   });
+  let focused = null; // what had the focus last
+  document.addEventListener("focusin", (event) => { focused = event.target; });
   let refused = null; // whose request the refusal that is shown is about
   document.addEventListener("htmx:after:swap", (event) => {
     const { target, sourceElement } = event.detail.ctx ?? {};
@@ -119,6 +123,8 @@
       panel().hidden = false;
       if (was) panel().querySelector("h1")?.focus();
     }
+    if (focused && !focused.isConnected) // a reader of the screen would begin at the top
+      (panel().querySelector("h1") ?? document.getElementById("main")).focus({ preventScroll: true });
     local();
     tick();
   });
