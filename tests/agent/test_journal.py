@@ -177,7 +177,7 @@ def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(tmp_
             daemon._turn()
     journal.close()
     assert (tmp_path / NAME).stat().st_size < MAX_BYTES / 2
-    assert Journal(tmp_path).length < 100
+    assert len(read(tmp_path)) < 100
 
 
 def test_two_agents_never_share_a_journal(tmp_path: Path) -> None:

@@ -155,6 +155,17 @@ class DatabaseFile:
             )
 
 
+class FleetingConnection(sqlite3.Connection):
+    """A connection to a database in memory, which goes with it: nobody need close it first.
+
+    Others warn of that from Python 3.13 on.
+    """
+
+    def __del__(self) -> None:
+        """Close it."""
+        self.close()
+
+
 class SqliteConnection(DatabaseConnection):
     """A connection to a file; one in memory begins with the content of `image`."""
 
@@ -172,7 +183,11 @@ class SqliteConnection(DatabaseConnection):
         # and what was read before that is then no part of the transaction (increments get lost).
         with self._told():
             self.driver = sqlite3.connect(
-                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                path,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=FleetingConnection if path == IN_MEMORY else sqlite3.Connection,
             )
             if image:  # before any statement: those that are kept would crash
                 self.driver.deserialize(image)

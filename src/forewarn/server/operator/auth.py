@@ -127,8 +127,8 @@ _log = structlog.get_logger(__name__)
 Refusal = tuple[int, ErrorCode, str]
 
 Large = Literal["body", "answer"]
-"""What an account has in memory one at a time: a large body until it is read and used, and a large
-answer until that is read."""
+"""The things that an account has in memory one at a time: a large body until it is read and used,
+and a large answer until that is read."""
 
 
 # Accounts.

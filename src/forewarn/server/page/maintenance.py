@@ -273,7 +273,7 @@ def _plan(
 
 
 def _shown(says: str, *what: object) -> str:
-    """Return what a form remembers of what it showed: other machines may be as many."""
+    """Return the memory of a form of all that it showed: other machines may be as many."""
     return f"{says} {secret_files.digest(repr(what).encode())[:16]}".strip()
 
 
