@@ -21,9 +21,7 @@ from guest.room import APPROVAL, EVENTS, answers, get, post, statuses
 from guest.served import GUESTS, HERE, played, serving
 from patience import reached
 
-STRANGER = "10.9.9.9"
 LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
-CODED = "Transfer-Encoding: chunked"
 
 
 @pytest.mark.parametrize("data", [get(), get("/nowhere"), b"no HTTP", b""])

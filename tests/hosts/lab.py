@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from authority import Authority
 from end_to_end.running import Running
 from forewarn.cli import main
 from hosts import site
@@ -57,8 +58,8 @@ PLANE = f"{SERVICE}:8173"
 RELAYS = """
 [relay]
 listen = "{plane}"
-tls_certificate = "{folder}/relay.crt"
-tls_key = "{folder}/relay.key"
+tls_certificate = "{folder}/ca/relay.pem"
+tls_key = "{folder}/ca/relay.pem"
 """
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
 
@@ -123,7 +124,7 @@ class Lab:
         self._image = kernel, image.initramfs(folder, kernel, MODULES, files)
         _network(SERVICE if has_relays else ROUTER)
         if has_relays:
-            process.certify(folder, SERVICE)
+            Authority(folder / "ca").sign("relay", f"IP:{SERVICE}")
         self._watcher.start()
 
     @property
@@ -200,7 +201,7 @@ class Lab:
         self.forewarn("relay", "token", host.name, "--output", str(token))
         host.relay = state / "relay.toml"
         host.relay.write_text(
-            process.settings(state, f"https://{PLANE}", trusts=self.folder / "relay.crt")
+            process.settings(state, f"https://{PLANE}", trusts=self.folder / "ca" / "ca.pem")
         )
         host.start_relay()
 

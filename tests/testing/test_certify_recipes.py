@@ -26,7 +26,6 @@ FEW = {"drain-fails", "two-events"}
 """What examples do by `make test`; all scenarios, and the recipes, are the soak's."""
 
 EXAMPLES = ROOT / "docs" / "examples"
-LOG = "drain.log"
 NAMES = {scenario.name for scenario in certify.SCENARIOS}
 
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.1", "wait_seconds = 5 ": "wait_seconds = 0.1 "}
