@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import patience
 from builders import NOW
 from connectors import hypervisor
@@ -43,9 +44,7 @@ NODE = Path(__file__).with_name("node.xml")
 def run(*arguments: str, given: str = "") -> dict[str, Any]:
     """Return what the program's last line says."""
     argv = [hypervisor.PYTHON, "-I", PROGRAM, *arguments]
-    done = subprocess.run(
-        argv, input=given, check=False, capture_output=True, text=True, timeout=patience.SECONDS
-    )
+    done = forked.completed(argv, input=given, timeout=patience.SECONDS)
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == (1 if "error" in told else 0)
     assert not done.stderr
@@ -110,7 +109,7 @@ def surveyed(*steps: tuple[str, ...], uri: str = "test:///default") -> list[dict
     """Return what `states` answers to lines, each after a statement about the domain."""
     argv = [hypervisor.PYTHON, "-I", DRIVEN, PROGRAM, uri]
     asked = json.dumps(steps)
-    done = subprocess.run(argv, input=asked, check=False, capture_output=True, text=True)
+    done = forked.completed(argv, input=asked)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -163,13 +163,7 @@ def test_a_recording_that_cannot_be_written_ends_with_the_reason(tmp_path: Path)
     with running() as at:
         recording = [sys.executable, *FOREWARN, "record", str(file), "--endpoint", at["guests"]]
         full = f"ulimit -f 0; exec {shlex.join(recording)}"
-        done = subprocess.run(
-            ["/bin/sh", "-c", full],
-            capture_output=True,
-            text=True,
-            timeout=patience.SECONDS,
-            check=False,
-        )
+        done = forked.completed(["/bin/sh", "-c", full], timeout=patience.SECONDS)
     assert (done.returncode, str(file) in done.stderr) == (ExitStatus.USAGE, True)
 
 

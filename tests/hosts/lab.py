@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import forked
 from authority import Authority
 from end_to_end.running import Running
 from forewarn.cli import main
@@ -81,9 +82,7 @@ def missing() -> str:
     """Say what is missing for a lab; empty if nothing is."""
     if absent := _absent(PROGRAMS):
         return f"{absent} not found: install {PACKAGES}"
-    if subprocess.run(
-        [PYTHON, "-c", "import libvirt"], capture_output=True, check=False
-    ).returncode:
+    if forked.completed([PYTHON, "-c", "import libvirt"]).returncode:
         return f"{PYTHON} cannot import libvirt: install python3-libvirt"
     return image.missing_kernel("linux-image-cloud-amd64")
 

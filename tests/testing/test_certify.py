@@ -83,15 +83,9 @@ def test_all_that_the_endpoint_takes_for_an_approval_is_judged(
 def test_an_ordinary_user_makes_a_namespace_in_a_user_namespace() -> None:
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     assert python is not None  # the tests' own may be for root alone
-    tried = subprocess.run(
-        [python, "-I", "-"],
-        input=Path(namespace.__file__).read_bytes(),
-        user=65534,
-        group=65534,
-        capture_output=True,
-        check=False,
-    )
-    if b"Operation not permitted" in tried.stderr or b"PermissionError" in tried.stderr:
+    program = Path(namespace.__file__).read_text(encoding="utf-8")
+    tried = forked.completed([python, "-I", "-"], input=program, user=65534, group=65534)
+    if "Operation not permitted" in tried.stderr or "PermissionError" in tried.stderr:
         pytest.skip("this system lets no ordinary user make namespaces")
     assert tried.returncode == 0, tried.stderr
 

@@ -1,12 +1,12 @@
 """What settings files have in common, and what a process does before it has threads."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 import patience
 from forewarn import settings
 from forewarn.agent.settings import AgentSettings, StateSettings
@@ -41,13 +41,7 @@ for kind in kinds:
 
 def test_threads_that_decode_one_type_at_once_do_not_end_the_process() -> None:
     """As they do without: msgspec looks at a type when it is first decoded."""
-    ended = subprocess.run(
-        [sys.executable, "-c", THREADS],
-        capture_output=True,
-        timeout=patience.SECONDS,
-        text=True,
-        check=False,
-    )
+    ended = forked.completed([sys.executable, "-c", THREADS], timeout=patience.SECONDS)
     assert ended.returncode == 0, ended.stderr
 
 
