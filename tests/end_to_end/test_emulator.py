@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -222,18 +221,9 @@ def test_an_event_starts_at_the_endpoint_when_its_reader_lets_time_pass(tmp_path
         assert get(at["guests"]).json()["Events"] == []
         silent = order(at["operators"], "until-asked", machine="web-0", seconds=0)
         assert (silent.status_code, silent.json()["error"]["code"]) == (409, "conflict")
-        over = threading.Event()
-
-        def poll() -> None:
-            while not over.is_set():
-                get(at["guests"])
-
-        asking = threading.Thread(target=poll)
-        asking.start()
         awaited = {"machine": "web-0", "times": 2, "seconds": patience.SECONDS}
-        assert order(at["operators"], "until-asked", **awaited).status_code == 200
-        over.set()
-        asking.join()
+        with patience.meanwhile(lambda: get(at["guests"])):
+            assert order(at["operators"], "until-asked", **awaited).status_code == 200
 
 
 GONE = "nft list tables; ip -o address show to 169.254.169.254\n"
