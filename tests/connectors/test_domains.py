@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -224,7 +223,7 @@ for line in sys.stdin:
 
 
 class Kept:
-    """Surveys whose programs end with the story."""
+    """Surveys, and why one fails."""
 
     def __init__(self, surveys: LibvirtSurveys) -> None:
         self.surveys = surveys
@@ -235,15 +234,6 @@ class Kept:
         with pytest.raises(Unanswered) as unanswered:
             await self.survey(host)
         return str(unanswered.value)
-
-    def play(self, story: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            try:
-                await story()
-            finally:
-                await self.surveys.close()
-
-        asyncio.run(run())
 
 
 CLOCK = ManualClock(NOW)
@@ -308,12 +298,8 @@ async def test_a_program_that_hangs_is_killed_with_all_that_it_began(
 
 
 @real
-def test_libvirts_own_test_driver_is_surveyed() -> None:
-    uris = {"lab": "test:///default"}
-    kept = Kept(LibvirtSurveys(uris, hypervisor.PYTHON, os.environ, CLOCK))
-
-    async def story() -> None:
-        (found,) = await kept.survey("lab")
-        assert (found.name, found.state, found.run) == ("test", "running", 1)
-
-    kept.play(story)
+async def test_libvirts_own_test_driver_is_surveyed() -> None:
+    surveys = LibvirtSurveys({"lab": "test:///default"}, hypervisor.PYTHON, os.environ, CLOCK)
+    (found,) = await surveys.survey("lab")
+    assert (found.name, found.state, found.run) == ("test", "running", 1)
+    await surveys.close()

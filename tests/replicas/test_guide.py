@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -206,15 +205,10 @@ class Moved:
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fw-") as made:
-        yield Path(made)
-
-
-@pytest.fixture(scope="module")
-def moved(folder: Path, postgresql: None) -> Iterator[Moved]:
+def moved(shared_folder: Path, postgresql: None) -> Iterator[Moved]:
     """The fleet, after the page's commands: those that make secrets, and those that copy it."""
     assert postgresql is None
+    folder = shared_folder
     private = folder / "etc"
     user, _, commands = pages.block(PAGE, "sh", "useradd").partition("\n")
     assert user.startswith("useradd ")

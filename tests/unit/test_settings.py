@@ -14,6 +14,7 @@ from forewarn.settings import SettingsError
 
 THREADS = """
 import enum, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from forewarn.settings import prepare_types
 
@@ -31,11 +32,8 @@ for kind in kinds:
         at_once.wait()
         msgspec.convert({"one": "a", "other": "b"}, kind)
 
-    threads = [threading.Thread(target=decode) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        [threads.submit(decode) for _ in range(4)]
 """
 
 
