@@ -4,8 +4,10 @@ import contextlib
 import socket
 import threading
 
+from tcp_proxy import TcpProxy
 
-class HttpProxy:
+
+class HttpProxy(TcpProxy):
     """Passes all that it is asked for on to one server of 127.0.0.1, whatever name it has.
 
     Args:
@@ -14,30 +16,16 @@ class HttpProxy:
     """
 
     def __init__(self, target: int, *, refusal: str = "") -> None:
-        self._target = target
+        super().__init__(target)
         self._refusal = refusal
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{self.port}"
         self.asked: list[list[str]] = []
         """The lines of each request's head."""
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> "HttpProxy":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # this wakes the thread that accepts
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(
-                    target=self._serve, args=(self._listener.accept()[0],), daemon=True
-                ).start()
 
     def _serve(self, client: socket.socket) -> None:
+        threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+
+    def _answer(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
             read = b""
             while b"\r\n\r\n" not in read:

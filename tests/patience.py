@@ -6,10 +6,12 @@ passes by a stepped clock. `tests/house` keeps numbers of seconds out of all oth
 """
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -79,6 +81,28 @@ async def settled() -> None:
     await asyncio.sleep(0)
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     await reached(lambda: not ready, lambda: ready)
+
+
+@contextlib.contextmanager
+def meanwhile(*acts: Callable[[], object], every: float = PAUSE_SECONDS) -> Iterator[list[str]]:
+    """Do things again and again, each in a thread of its own; yield what failed of them so far."""
+    over = threading.Event()
+    faults: list[str] = []
+
+    def go_on(act: Callable[[], object]) -> None:
+        while not over.wait(every):
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test tells it
+                faults.append(f"{act}: {error!r}")
+
+    with ThreadPoolExecutor(len(acts)) as threads:
+        for act in acts:
+            threads.submit(go_on, act)
+        try:
+            yield faults
+        finally:
+            over.set()
 
 
 def eventually(question: Callable[[], Any], wanted: Any) -> None:

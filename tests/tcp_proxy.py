@@ -99,19 +99,22 @@ class TcpProxy:
             if self._refusing:
                 client.close()
                 continue
-            try:
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                client.close()
-                continue
-            for each in (client, server):  # while nobody else can close them
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = _Link(client, server)
-            with self._lock:
-                self._links.add(link)
-            for source, target, asks in ((client, server, True), (server, client, False)):
-                work = (link, source, target, asks)
-                threading.Thread(target=self._pass_on, args=work, daemon=True).start()
+            self._serve(client)
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            client.close()
+            return
+        for each in (client, server):  # while nobody else can close them
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = _Link(client, server)
+        with self._lock:
+            self._links.add(link)
+        for source, target, asks in ((client, server, True), (server, client, False)):
+            work = (link, source, target, asks)
+            threading.Thread(target=self._pass_on, args=work, daemon=True).start()
 
     def _pass_on(
         self, link: "_Link", source: socket.socket, target: socket.socket, asks: bool

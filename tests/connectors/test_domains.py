@@ -7,13 +7,13 @@ import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 import patience
 from builders import NOW
 from connectors import hypervisor
@@ -43,9 +43,7 @@ NODE = Path(__file__).with_name("node.xml")
 def run(*arguments: str, given: str = "") -> dict[str, Any]:
     """Return what the program's last line says."""
     argv = [hypervisor.PYTHON, "-I", PROGRAM, *arguments]
-    done = subprocess.run(
-        argv, input=given, check=False, capture_output=True, text=True, timeout=patience.SECONDS
-    )
+    done = forked.completed(argv, input=given, timeout=patience.SECONDS)
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == (1 if "error" in told else 0)
     assert not done.stderr
@@ -110,7 +108,7 @@ def surveyed(*steps: tuple[str, ...], uri: str = "test:///default") -> list[dict
     """Return what `states` answers to lines, each after a statement about the domain."""
     argv = [hypervisor.PYTHON, "-I", DRIVEN, PROGRAM, uri]
     asked = json.dumps(steps)
-    done = subprocess.run(argv, input=asked, check=False, capture_output=True, text=True)
+    done = forked.completed(argv, input=asked)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -225,7 +223,7 @@ for line in sys.stdin:
 
 
 class Kept:
-    """Surveys whose programs end with the story."""
+    """Surveys, and why one fails."""
 
     def __init__(self, surveys: LibvirtSurveys) -> None:
         self.surveys = surveys
@@ -236,15 +234,6 @@ class Kept:
         with pytest.raises(Unanswered) as unanswered:
             await self.survey(host)
         return str(unanswered.value)
-
-    def play(self, story: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            try:
-                await story()
-            finally:
-                await self.surveys.close()
-
-        asyncio.run(run())
 
 
 CLOCK = ManualClock(NOW)
@@ -309,12 +298,8 @@ async def test_a_program_that_hangs_is_killed_with_all_that_it_began(
 
 
 @real
-def test_libvirts_own_test_driver_is_surveyed() -> None:
-    uris = {"lab": "test:///default"}
-    kept = Kept(LibvirtSurveys(uris, hypervisor.PYTHON, os.environ, CLOCK))
-
-    async def story() -> None:
-        (found,) = await kept.survey("lab")
-        assert (found.name, found.state, found.run) == ("test", "running", 1)
-
-    kept.play(story)
+async def test_libvirts_own_test_driver_is_surveyed() -> None:
+    surveys = LibvirtSurveys({"lab": "test:///default"}, hypervisor.PYTHON, os.environ, CLOCK)
+    (found,) = await surveys.survey("lab")
+    assert (found.name, found.state, found.run) == ("test", "running", 1)
+    await surveys.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from end_to_end import installed
 from house.tree import ROOT
 from recipes import pages
@@ -93,13 +94,5 @@ def test_every_block_of_the_page_is_run(environment: dict[str, str], tmp_path: P
     }
     script = pages.placed(SCRIPT, blocks)
     argv = ["unshare", "--net", "sh", "-c", script]
-    ran = subprocess.run(
-        argv,
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert "\nall of the page was run\n" in ran.stdout, ran.stdout
+    ran = forked.completed(argv, cwd=tmp_path, env=environment)
+    assert "all of the page was run\n" in ran.stdout, ran.stdout + ran.stderr

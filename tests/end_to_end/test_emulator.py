@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -163,13 +162,7 @@ def test_a_recording_that_cannot_be_written_ends_with_the_reason(tmp_path: Path)
     with running() as at:
         recording = [sys.executable, *FOREWARN, "record", str(file), "--endpoint", at["guests"]]
         full = f"ulimit -f 0; exec {shlex.join(recording)}"
-        done = subprocess.run(
-            ["/bin/sh", "-c", full],
-            capture_output=True,
-            text=True,
-            timeout=patience.SECONDS,
-            check=False,
-        )
+        done = forked.completed(["/bin/sh", "-c", full], timeout=patience.SECONDS)
     assert (done.returncode, str(file) in done.stderr) == (ExitStatus.USAGE, True)
 
 
@@ -228,18 +221,9 @@ def test_an_event_starts_at_the_endpoint_when_its_reader_lets_time_pass(tmp_path
         assert get(at["guests"]).json()["Events"] == []
         silent = order(at["operators"], "until-asked", machine="web-0", seconds=0)
         assert (silent.status_code, silent.json()["error"]["code"]) == (409, "conflict")
-        over = threading.Event()
-
-        def poll() -> None:
-            while not over.is_set():
-                get(at["guests"])
-
-        asking = threading.Thread(target=poll)
-        asking.start()
         awaited = {"machine": "web-0", "times": 2, "seconds": patience.SECONDS}
-        assert order(at["operators"], "until-asked", **awaited).status_code == 200
-        over.set()
-        asking.join()
+        with patience.meanwhile(lambda: get(at["guests"])):
+            assert order(at["operators"], "until-asked", **awaited).status_code == 200
 
 
 GONE = "nft list tables; ip -o address show to 169.254.169.254\n"

@@ -30,6 +30,7 @@ from forewarn.server import settings
 from house.tree import ROOT
 from ports import free_port
 from recipes import pages
+from recipes.balancer import Balancer
 
 
 def test_libvirts_examples_are_well_formed_and_agree() -> None:
@@ -264,12 +265,11 @@ def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(tmp_path: Path) ->
             "10.0.1.12:8170": f"127.0.0.1:{free_port()}",
             "10.0.1.13:8170": f"127.0.0.1:{free_port()}",
         }
-        settled = tmp_path / "haproxy.cfg"
-        settled.write_text(pages.placed(HAPROXY.read_text(encoding="utf-8"), places))
-        command = ["haproxy", "-db", "-q", "-f", str(settled)]
+        settled = pages.placed(HAPROXY.read_text(encoding="utf-8"), places)
+        key = {"FOREWARN_PROXY_KEY": KEY}
         claims = {"X-Instance-ID": "web-1", "X-Instance-ID-Signature": "0"}
         claims["X-Forwarded-For"] = "1.2.3.4"
-        with subprocess.Popen(command, env=os.environ | {"FOREWARN_PROXY_KEY": KEY}) as process:
+        with contextlib.closing(Balancer(tmp_path, settled, tmp_path / "admin.sock", (), key)):
             until(lambda: asked(port, "127.0.0.1", claims) == 200)
             told = heard[-1]
             assert told["x-instance-id"] == "web-0"
@@ -279,7 +279,6 @@ def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(tmp_path: Path) ->
             before = len(heard)
             assert asked(port, "127.0.0.9", claims) == 403  # it is not on the map
             assert len(heard) == before
-            process.kill()
 
 
 def asked(port: int, source: str, headers: dict[str, str]) -> int:

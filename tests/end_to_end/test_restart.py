@@ -11,9 +11,8 @@ import itertools
 import json
 import os
 import socket
-import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import patience
 import web
 from end_to_end.running import Running
 from forewarn.server import run
-from patience import SECONDS
 
 RESTARTS = 2
 EVERY = 0.04
@@ -40,21 +38,22 @@ FIRST_FILE = 20
 
 
 class Clients:
-    """Clients in threads of their own, until they are told to stop."""
+    """Clients in threads of their own, as long as a block lasts."""
 
     def __init__(self, service: Running) -> None:
         self._service = service
-        self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._numbers = itertools.count()
         self.faults: list[str] = []
         self.answered = Counter[str]()
         self.approved: dict[str, int] = {}
         """Events whose approval was answered 200, and their maintenances' numbers."""
-        for _ in range(3):
-            self._begin("polls", functools.partial(self._ask, self._machine()))
-        for _ in range(2):
-            self._begin("approves", self._approve)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        polls = [functools.partial(self._poll, self._machine()) for _ in range(3)]
+        acts = [*polls, self._approve, self._approve]
+        with patience.meanwhile(*acts, every=EVERY) as self.faults:
+            yield
 
     def _machine(self) -> str:
         """Return the name of one that no other client has."""
@@ -65,6 +64,10 @@ class Clients:
         told = web.ask(self._service.guest_port, path(machine), method, body)
         assert told.status == 200
 
+    def _poll(self, machine: str) -> None:
+        self._ask(machine)
+        self.answered["polls"] += 1
+
     def _approve(self) -> None:
         """Ask for maintenance as an operator, and approve it as its machine."""
         machine = self._machine()
@@ -74,18 +77,7 @@ class Clients:
         event = asked.json["operations"][0]["events"][0]["id"]
         self._ask(machine, json.dumps({"StartRequests": [{"EventId": event}]}))
         self.approved[event] = asked.json["maintenance"]["number"]
-
-    def _begin(self, kind: str, ask: Callable[[], object]) -> None:
-        def story() -> None:
-            while not self._over.wait(EVERY):
-                try:
-                    ask()
-                except Exception as error:  # noqa: BLE001 - whatever it is, the test tells it
-                    self.faults.append(f"{kind}: {error!r}")
-                self.answered[kind] += 1
-
-        self._threads.append(threading.Thread(target=story, daemon=True))
-        self._threads[-1].start()
+        self.answered["approves"] += 1
 
     def go_on(self) -> None:
         """Return once each kind was answered twice by each of its clients, or has a fault."""
@@ -93,12 +85,6 @@ class Clients:
         patience.until(
             lambda: self.faults or all(self.answered[kind] >= enough[kind] for kind in enough)
         )
-
-    def stop(self) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join(SECONDS)
-            assert not thread.is_alive()
 
 
 def path(machine: str) -> str:
@@ -126,12 +112,12 @@ def test_no_client_notices_a_restart(folder: Path) -> None:
         fleet = {"machine": [{"name": f"m{number}"} for number in range(MACHINES)]}
         assert service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
         clients = Clients(service)
-        for _ in range(RESTARTS):
+        with clients.at_work():
+            for _ in range(RESTARTS):
+                clients.go_on()
+                assert service.stop() == run.STOPPED
+                start()
             clients.go_on()
-            assert service.stop() == run.STOPPED
-            start()
-        clients.go_on()
-        clients.stop()
         assert not clients.faults
         assert clients.approved
         for event, number in clients.approved.items():

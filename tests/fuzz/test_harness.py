@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.server.guest.connection import NEVER, Connection
+from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.endpoint import GuestEndpoint
 from forewarn.server.guest.http import AnswerWriter
 from fuzz import harness, programs
 from fuzz.programs import Do
 from seeds import SEED
+from simulation.test_seeds import broken
 
 COUNT = 400
 
@@ -64,42 +65,28 @@ def test_any_bytes_are_a_program() -> None:
     assert programs.read(bytes([Do.SEND, 9]) + b"GET") == [programs.Step(Do.SEND, data=b"GET")]
 
 
-def raising(self: Connection) -> None:
-    raise ValueError("broken on purpose")
-
-
-def forgetting(self: Connection) -> None:
-    self.deadline = NEVER
-
-
-def write_garbage(self: AnswerWriter, *_: object, **__: object) -> bytes:
-    return b"HTTP/1.1 200\r\n\r\n"
-
-
 @pytest.mark.parametrize(
-    ("place", "name", "broken"),
+    ("place", "name", "first"),
     [
-        (Connection, "retire", raising),
-        (Connection, "expire", forgetting),
-        (Connection, "_read_on", lambda *_, **__: None),
-        (AnswerWriter, "render", write_garbage),
-        (GuestEndpoint, "admit", lambda *_: 1 / 0),
+        (Connection, "retire", "raise ValueError"),
+        (Connection, "expire", "self.deadline = NEVER; return"),
+        (Connection, "_read_on", "return"),
+        (AnswerWriter, "render", r"return b'HTTP/1.1 200\r\n\r\n'"),
+        (GuestEndpoint, "admit", "1 / 0"),
     ],
     ids=["raises", "lets a deadline pass", "does not pause", "answers badly", "cannot refuse"],
 )
 def test_the_harness_sees_what_is_broken(
-    place: type, name: str, broken: object, loop: asyncio.AbstractEventLoop
+    place: type, name: str, first: str, loop: asyncio.AbstractEventLoop
 ) -> None:
-    whole = place.__dict__[name]
-    setattr(place, name, broken)
     chance = random.Random(11)
 
     def play_some() -> None:
         for _ in range(COUNT):
             harness.play(random_program(chance), loop)
 
-    try:
-        with pytest.raises((AssertionError, ValueError, ZeroDivisionError)):
-            play_some()
-    finally:
-        setattr(place, name, whole)
+    with (
+        broken(place, name, first),
+        pytest.raises((AssertionError, ValueError, ZeroDivisionError)),
+    ):
+        play_some()

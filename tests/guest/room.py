@@ -23,6 +23,7 @@ from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate
 from forewarn.server.guest.listener import Listener, SourceOf
 from forewarn.server.guest.machines import Proxies, Registry
+from store import values
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
@@ -31,53 +32,31 @@ APPROVAL = b'{"StartRequests":[{"EventId":"%s"}]}' % EVENT_ID.encode()
 
 
 def machine(name: str, address: str = "", **facts: Any) -> model.Machine:
-    defaults: dict[str, Any] = {
-        "name": name,
-        "scope": name.lower(),
-        "update_domain": 0,
-        "fault_domain": 0,
-        "vm_id": "02aab8a4-74ef-476e-8182-f6d2ba4166a6",
-        "address": address,
-    }
-    return model.Machine(**(defaults | facts))
+    known = {"scope": name.lower(), "vm_id": "02aab8a4-74ef-476e-8182-f6d2ba4166a6"}
+    return values.machine(name, **({"address": address} | known | facts))
 
 
 def scope(name: str, **facts: Any) -> model.Scope:
-    defaults: dict[str, Any] = {
-        "name": name,
-        "kind": vocabulary.ScopeKind.MACHINE,
-        "update_domains": 1,
-    }
-    return model.Scope(**(defaults | facts))
+    known: dict[str, Any] = {"kind": vocabulary.ScopeKind.MACHINE, "update_domains": 1}
+    return model.Scope(name=name, **(known | facts))
 
 
 def operation(*events: model.OperationEvent, **facts: Any) -> model.Operation:
-    defaults: dict[str, Any] = {
-        "id": "1.1",
-        "maintenance": 1,
-        "event_type": vocabulary.EventType.REBOOT,
-        "source": vocabulary.EventSource.USER,
+    known: dict[str, Any] = {
         "description": "Virtual machine is going to be restarted as requested by authorized user.",
-        "duration_seconds": -1,
-        "target": vocabulary.TargetKind.MACHINES,
-        "live_migration": False,
-        "status": vocabulary.EventStatus.SCHEDULED,
         "announced_at": START,
         "not_before": START + timedelta(minutes=15),
-        "events": events,
     }
-    return model.Operation(**(defaults | facts))
+    return values.operation(facts.pop("id", "1.1"), *events, **(known | facts))
 
 
-def event(event_id: str = EVENT_ID, **facts: Any) -> model.OperationEvent:
-    defaults: dict[str, Any] = {
-        "id": event_id,
-        "scope": "web",
-        "update_domain": 0,
-        "machines": ("web-0",),
-        "published": 2,
-    }
-    return model.OperationEvent(**(defaults | facts))
+def event(
+    event_id: str = EVENT_ID,
+    scope: str = "web",
+    machines: Collection[str] = ("web-0",),
+    **facts: Any,
+) -> model.OperationEvent:
+    return values.event(event_id, scope, *machines, **({"published": 2} | facts))
 
 
 SCOPES = [
@@ -108,42 +87,43 @@ class BookedApprovals:
     def approve(
         self, scope: str, event_ids: tuple[str, ...], *, by: str, address: str
     ) -> Future[Any]:
-        future: Future[Any] = Future()
         if self.closed:
             raise RuntimeError
 
-        def decide() -> None:
+        def book() -> None:
             unknown = [each for each in event_ids if each not in self.published.get(scope, ())]
-            if isinstance(self.error, CancelledError):
-                future.cancel()
-            elif self.error is not None:
-                future.set_exception(self.error)
-            elif unknown:
+            if unknown:
                 message = f"{unknown[0]} was never published in {scope}"
-                future.set_exception(
-                    model.Refused(vocabulary.ErrorCode.NOT_FOUND, message, event_id=unknown[0])
-                )
-            else:
-                self.book.append((scope, event_ids, by, address))
-                future.set_result(())
+                raise model.Refused(vocabulary.ErrorCode.NOT_FOUND, message, event_id=unknown[0])
+            self.book.append((scope, event_ids, by, address))
 
         self.asked.set()
-        if self.waits:
-            self._waiting.append(decide)
-        else:
-            decide()
-        return future
+        return self._decided(book)
 
-    def answer_turning(self, scopes: Collection[str]) -> Future[None]:
-        """Take note that scopes were asked for, at once or when told."""
-        future: Future[None] = Future()
+    def answer_turning(self, scopes: Collection[str]) -> Future[Any]:
+        """Take note that scopes were asked for."""
+
+        def note() -> None:
+            self.turned.append(tuple(sorted(scopes)))
+            self.learn(scopes)
+
+        return self._decided(note)
+
+    def _decided(self, act: Callable[[], None]) -> Future[Any]:
+        future: Future[Any] = Future()
 
         def decide() -> None:
-            if self.error is not None:
-                future.set_exception(self.error)
+            error = self.error
+            try:
+                if error is None:
+                    act()
+            except model.Refused as refusal:
+                error = refusal
+            if isinstance(error, CancelledError):
+                future.cancel()
+            elif error is not None:
+                future.set_exception(error)
             else:
-                self.turned.append(tuple(sorted(scopes)))
-                self.learn(scopes)
                 future.set_result(None)
 
         if self.waits:

@@ -97,7 +97,6 @@ def test_a_claim_counts_for_nothing_where_no_proxy_is_trusted() -> None:
 # Documents.
 
 
-PREVIEW = VERSION_BY_NAME["2017-03-01"]
 NEWEST = NEWEST_VERSION
 
 

@@ -20,7 +20,6 @@ from guest.served import HERE, Served, played, serving
 from patience import reached
 
 MACHINE = Source(address="10.0.0.10")
-STRANGER = Source(address="10.9.9.9")
 CLOSING = get(EVENTS, "Connection: close")
 
 

@@ -6,7 +6,6 @@ import json
 import socket
 import struct
 import sys
-import threading
 from datetime import timedelta
 
 import pytest
@@ -19,11 +18,9 @@ from forewarn.server.guest.machines import Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, answers, get, post, statuses
 from guest.served import GUESTS, HERE, played, serving
-from patience import reached
+from patience import meanwhile, reached
 
-STRANGER = "10.9.9.9"
 LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
-CODED = "Transfer-Encoding: chunked"
 
 
 @pytest.mark.parametrize("data", [get(), get("/nowhere"), b"no HTTP", b""])
@@ -171,29 +168,18 @@ def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_ch
     machines = [room.machine(f"m{number}", scope="web") for number in range(200)]
     registry.learn(Changes(machines=tuple(machines)))
     found: set[Sighting | None] = set()
-    failed: list[BaseException] = []
-    stop = threading.Event()
 
     def read() -> None:
-        try:
-            while not stop.is_set():
-                found.update(registry.seen(machine.key) for machine in machines)
-        except BaseException as error:  # noqa: BLE001 - the thread's end is judged below
-            failed.append(error)
+        found.update(registry.seen(machine.key) for machine in machines)
 
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for second in range(60):
-        when = room.START + room.timedelta(seconds=second)
-        for machine in machines:
-            registry.saw(machine, when, "2020-07-01")
-        registry.learn(Changes(removed_machines=tuple(m.key for m in machines[second::7])))
-        registry.learn(Changes(machines=tuple(machines[second::7])))
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert failed == []
+    with meanwhile(read, read, read, every=0) as faults:
+        for second in range(60):
+            when = room.START + room.timedelta(seconds=second)
+            for machine in machines:
+                registry.saw(machine, when, "2020-07-01")
+            registry.learn(Changes(removed_machines=tuple(m.key for m in machines[second::7])))
+            registry.learn(Changes(machines=tuple(machines[second::7])))
+    assert faults == []
     assert all(each is None or each.version == "2020-07-01" for each in found)
 
 

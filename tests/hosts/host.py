@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked
 import patience
 
 HERE = Path(__file__).resolve().parent
@@ -241,9 +242,7 @@ class Host:
     def call(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run virsh against it."""
         command = ["virsh", "--quiet", "--connect", self.uri, *arguments]
-        return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, check=False, timeout=CALL_SECONDS
-        )
+        return forked.completed(command, input=stdin, timeout=CALL_SECONDS)
 
     def virsh(self, *arguments: str, stdin: str | None = None) -> str:
         """Run virsh against it, which is to succeed; return what it printed."""

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import forked
+from authority import Authority
 from end_to_end.running import Running
 from forewarn.cli import main
 from hosts import site
@@ -57,8 +59,8 @@ PLANE = f"{SERVICE}:8173"
 RELAYS = """
 [relay]
 listen = "{plane}"
-tls_certificate = "{folder}/relay.crt"
-tls_key = "{folder}/relay.key"
+tls_certificate = "{folder}/ca/relay.pem"
+tls_key = "{folder}/ca/relay.pem"
 """
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
 
@@ -80,9 +82,7 @@ def missing() -> str:
     """Say what is missing for a lab; empty if nothing is."""
     if absent := _absent(PROGRAMS):
         return f"{absent} not found: install {PACKAGES}"
-    if subprocess.run(
-        [PYTHON, "-c", "import libvirt"], capture_output=True, check=False
-    ).returncode:
+    if forked.completed([PYTHON, "-c", "import libvirt"]).returncode:
         return f"{PYTHON} cannot import libvirt: install python3-libvirt"
     return image.missing_kernel("linux-image-cloud-amd64")
 
@@ -123,7 +123,7 @@ class Lab:
         self._image = kernel, image.initramfs(folder, kernel, MODULES, files)
         _network(SERVICE if has_relays else ROUTER)
         if has_relays:
-            process.certify(folder, SERVICE)
+            Authority(folder / "ca").sign("relay", f"IP:{SERVICE}")
         self._watcher.start()
 
     @property
@@ -200,7 +200,7 @@ class Lab:
         self.forewarn("relay", "token", host.name, "--output", str(token))
         host.relay = state / "relay.toml"
         host.relay.write_text(
-            process.settings(state, f"https://{PLANE}", trusts=self.folder / "relay.crt")
+            process.settings(state, f"https://{PLANE}", trusts=self.folder / "ca" / "ca.pem")
         )
         host.start_relay()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from hosts import site, system_host
 from hosts.guest import BRIDGED, Guest
 from hosts.lab import Lab
@@ -62,26 +63,14 @@ def prepare(home: Path) -> None:
 
 
 def as_operator(home: Path, command: str) -> str:
-    ran = subprocess.run(
-        ["sh", "-ec", command],
-        env={"PATH": site.PATH, "HOME": str(home)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    own = {"PATH": site.PATH, "HOME": str(home)}
+    ran = forked.completed(["sh", "-ec", command], env=own, stdin=subprocess.DEVNULL)
     assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
     return ran.stdout
 
 
 def as_the_unit(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*site.as_the_unit(), *command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forked.completed([*site.as_the_unit(), *command], stdin=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -98,7 +98,7 @@ def found_in(kind: str, pattern: str) -> set[str]:
 
 def test_every_test_and_every_story_that_a_page_names_is_there() -> None:
     tests, stories = found_in("*.md", r"`(test_\w+)`"), found_in("*.md", r"`\w+\.txt`: [^|]+\b")
-    assert len(tests) > 5
+    assert tests
     assert tests <= found_in("test_*.py", r"def (test_\w+)")
     assert stories
     assert stories <= found_in("*.txt", r"^story (.+)$")

@@ -13,12 +13,12 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
-def story(folder: Path) -> Iterator[MachineStory]:
+def story(shared_folder: Path) -> Iterator[MachineStory]:
     files = {
         "/etc/systemd/system/forewarn.service": text_of("forewarn.service"),
         "/etc/forewarn/fleet.toml": text_of("fleet.toml"),
     }
-    made = Machine(folder, files=files)
+    made = Machine(shared_folder, files=files)
     try:
         made.run("systemctl", "enable", "--now", "forewarn")
         yield MachineStory(made)

@@ -11,7 +11,6 @@ from forewarn.protocol.instance import ADDED_IN, INSTANCE_VERSIONS
 from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS, Version
 from forewarn.vocabulary import ScopeKind
 from protocol import cases, world
-from protocol.world import get
 
 REFUSED = {
     "body_too_large": (refusals.BODY_TOO_LARGE, {"limit": refusals.MAX_BODY_BYTES}),
@@ -61,21 +60,14 @@ def test_the_instance_tree_is_written_byte_for_byte(name: str) -> None:
     assert written == cases.golden(f"instance/{name}.json")
 
 
-def test_the_list_of_versions_is_written_byte_for_byte() -> None:
-    reply = get(b"/metadata/versions")
-    assert reply.status == 200
-    assert reply.headers == ((b"Content-Type", b"application/json; charset=utf-8"),)
-    assert reply.body == cases.golden("instance/versions.json")
-
-
 def test_every_golden_file_is_used() -> None:
     told = Path(__file__).with_name("requests.txt").read_text(encoding="utf-8")
     used = {
         *(f"{v.name}/{kind.value}.json" for v in VERSIONS for kind in cases.DOCUMENTS),
         *(f"errors/{name}.http" for name in REFUSED),
         *(f"{name}.http" for name in re.findall(r" bytes=(\S+)", told)),
-        *("section_4.json", "empty.json"),
-        *(f"instance/{name}.json" for name in (*TREES, "versions")),
+        *("empty.json", *re.findall(r" golden=(\S+)", told)),
+        *(f"instance/{name}.json" for name in TREES),
     }
     there = {
         path.relative_to(cases.GOLDEN).as_posix()

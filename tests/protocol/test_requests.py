@@ -20,7 +20,6 @@ import pytest
 import stories
 from forewarn.protocol import codec, exchange, refusals
 from forewarn.protocol.codec import AgentReport, Malformed
-from forewarn.protocol.instance import INSTANCE_VERSIONS
 from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS, Version
 from forewarn.vocabulary import ScopeKind
@@ -265,16 +264,6 @@ def test_each_version_may_read_and_approve(version: Version) -> None:
     for method, wanted in ((b"GET", exchange.GetDocument), (b"POST", exchange.PostApproval)):
         request = HttpRequest(method, target, HEADER)
         assert exchange.judge(request, world.GUEST, exchange.Rules()) == wanted(version=version)
-
-
-def test_every_instance_version_is_served() -> None:
-    for name in INSTANCE_VERSIONS:
-        target = f"/metadata/instance/compute/name?api-version={name}&format=text".encode()
-        wanted = exchange.GetInstance(version=name, path=("compute", "name"), format="text")
-        assert (
-            exchange.judge(HttpRequest(b"GET", target, HEADER), world.GUEST, exchange.Rules())
-            == wanted
-        )
 
 
 def waiting(*tags: bytes, seconds: int = 0) -> exchange.GetDocument:

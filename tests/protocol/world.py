@@ -136,29 +136,6 @@ def operations_of(document: EventsDocument) -> list[Operation]:
     ]
 
 
-def ask(request: HttpRequest, world: World | None = None, rules: Rules | None = None) -> Reply:
-    return (world or World()).ask(request, rules)
-
-
-def get(
-    target: bytes = EVENTS,
-    *headers: tuple[bytes, bytes],
-    world: World | None = None,
-) -> Reply:
-    """GET with the header that every request needs."""
-    return ask(HttpRequest(b"GET", target, HEADER + headers), world)
-
-
-def post(
-    body: bytes,
-    *headers: tuple[bytes, bytes],
-    target: bytes = EVENTS,
-    world: World | None = None,
-) -> Reply:
-    """POST with the header that every request needs."""
-    return ask(HttpRequest(b"POST", target, HEADER + headers, body), world)
-
-
 def signed(id_: bytes, secret: bytes = SECRET) -> tuple[tuple[bytes, bytes], ...]:
     """Return the headers by which a proxy speaks for a machine."""
     signature = exchange.sign(id_, secret)

@@ -186,7 +186,6 @@ class Witness:
         self.faults: list[str] = []
         """Requests that got no answer, and looks that found no machine on that took sessions."""
         self._pair = pair
-        self._over = threading.Event()
         self._kept = http.client.HTTPConnection("127.0.0.1", pair.port, timeout=patience.SECONDS)
 
     @contextlib.contextmanager
@@ -195,24 +194,9 @@ class Witness:
         self._kept.connect()
         first = self._kept.sock
         doing = (self._ask, self._keep, self._look)
-        threads = [threading.Thread(target=self._go_on, args=(each,)) for each in doing]
-        for thread in threads:
-            thread.start()
-        try:
+        with contextlib.closing(self._kept), patience.meanwhile(*doing, every=PAUSE) as self.faults:
             yield
             assert self._kept.sock is first
-        finally:
-            self._over.set()
-            for thread in threads:
-                thread.join()
-            self._kept.close()
-
-    def _go_on(self, do: Callable[[], None]) -> None:
-        while not self._over.wait(PAUSE):
-            try:
-                do()
-            except (OSError, http.client.HTTPException, AssertionError) as error:
-                self.faults.append(repr(error))
 
     def _ask(self) -> None:
         told = web.ask(self._pair.port, "/")

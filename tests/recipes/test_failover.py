@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,14 +34,13 @@ SWITCHED = ["stopped", "the standby has everything", "the standby is promoted"]
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with tempfile.TemporaryDirectory(prefix="fw-") as folder:
-        made = Pair(Path(folder))
-        try:
-            made.make()
-            yield made
-        finally:
-            made.stop()
+def pair(folder: Path) -> Iterator[Pair]:
+    made = Pair(folder)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture

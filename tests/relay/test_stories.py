@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 import patience
+from authority import Authority
 from forewarn.clock import SystemClock
 from forewarn.maintenance.model import Changes
 from forewarn.protocol import codec
@@ -25,7 +26,6 @@ from guest import room
 from relay import running
 from relay.running import AheadClock, Running
 from relay.standin import Answer, Request, StandIn
-from relays.process import certify
 from server.exchange import samples
 from stories import Rows, Told, elapsed, method, on_a_loop, spelled, split, stories_beside
 
@@ -117,7 +117,7 @@ class RelayStory(Told):
         """Begin to open it."""
         given: dict[str, Any] = {name: int(value) for name, value in own.items()}
         if trusting:
-            given["ca_file"] = str(self.folder / "relay.crt")
+            given["ca_file"] = str(self.folder / "ca" / "ca.pem")
         listener = running.GUESTS if strangers else running.HERE
         replicas = self.replicas.values()
         settings = running.settings(self.folder, *replicas, listener=listener, **given)
@@ -205,7 +205,7 @@ class RelayStory(Told):
         context = None
         if tls:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(*certify(self.folder, "127.0.0.1"))
+            context.load_cert_chain(Authority(self.folder / "ca").sign("one", "IP:127.0.0.1"))
         await made.start(context)
 
     def incarnation(self, name: str, number: str) -> None:

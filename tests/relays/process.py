@@ -1,28 +1,10 @@
 """A relay as a process of its own."""
 
 import json
-import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from programs import Program
-
-
-def certify(folder: Path, address: str) -> tuple[Path, Path]:
-    """Make a certificate for an address, which signs itself, and its key; return both files."""
-    certificate, key = folder / "relay.crt", folder / "relay.key"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"),
-            *("-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=forewarn"),
-            *("-addext", f"subjectAltName=IP:{address}"),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    key.chmod(0o600)
-    return certificate, key
 
 
 def settings(folder: Path, *urls: str, trusts: Path | None = None, listener: str = "") -> str:

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 import postgres
+from end_to_end.conftest import shared_folder
+
+__all__ = ["shared_folder"]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The guide to growing, followed from SQLite to three replicas, of which one after another dies."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -7,10 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Iterator
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +18,7 @@ import web
 from end_to_end.running import Running
 from forewarn.protocol import refusals
 from house import tree
-from patience import until
+from patience import meanwhile, until
 from ports import free_port
 from postgres import BIN, OWNER, Postgres
 from programs import Printing
@@ -207,15 +205,10 @@ class Moved:
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fw-") as made:
-        yield Path(made)
-
-
-@pytest.fixture(scope="module")
-def moved(folder: Path, postgresql: None) -> Iterator[Moved]:
+def moved(shared_folder: Path, postgresql: None) -> Iterator[Moved]:
     """The fleet, after the page's commands: those that make secrets, and those that copy it."""
     assert postgresql is None
+    folder = shared_folder
     private = folder / "etc"
     user, _, commands = pages.block(PAGE, "sh", "useradd").partition("\n")
     assert user.startswith("useradd ")
@@ -271,37 +264,24 @@ class Guests:
         endpoint = f"http://{PROXY}:{moved.port}"
         self.watch = Printing(moved.folder, "watch", "--endpoint", endpoint)
         self.answered = 0
-        self._failures: list[str] = []
         self._seen = 0
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._addresses = itertools.cycle(POLLERS)
 
-    def __enter__(self) -> "Guests":
-        self._thread.start()
-        self.see(1)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ends.set()
-        self._thread.join()
-        watched = self.watch.runs, self.watch.errors()
-        self.watch.kill()
-        print(f"{self.answered} polls")
-        if error[0] is None:
-            assert (watched, self._failures) == ((True, ""), [])
+    @contextlib.contextmanager
+    def unhindered(self) -> Iterator["Guests"]:
+        try:
+            with meanwhile(self._poll, every=POLL_SECONDS) as failures:
+                self.see(1)
+                yield self
+            assert (self.watch.runs, self.watch.errors(), failures) == (True, "", [])
+        finally:
+            self.watch.kill()
+            print(f"{self.answered} polls")
 
     def _poll(self) -> None:
-        for address in itertools.cycle(POLLERS):
-            if self._ends.wait(POLL_SECONDS):
-                return
-            try:
-                told = web.ask(self.moved.port, EVENTS, to=PROXY, source=address)
-            except (OSError, HTTPException) as error:
-                self._failures.append(repr(error))
-            else:
-                self.answered += 1
-                if told.status != 200:
-                    self._failures.append(f"{told.status} {told.body[:80]}")
+        told = web.ask(self.moved.port, EVENTS, to=PROXY, source=next(self._addresses))
+        self.answered += 1
+        assert told.status == 200, told
 
     def reschedule(self, absent: str) -> None:
         """Cancel the reboot of web-0 at a replica that is there, and announce another at another.
@@ -322,7 +302,7 @@ class Guests:
 def test_no_guest_notices_that_a_replica_is_killed_restarted_frozen_or_cut_off(
     moved: Moved,
 ) -> None:
-    with Guests(moved) as guests:
+    with Guests(moved).unhindered() as guests:
         for name, replica in moved.replicas.items():
             others = [other for other in NAMES if other != name]
             for end in (replica.kill, replica.stop):
@@ -361,7 +341,7 @@ def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> 
 
 def test_documents_are_read_while_no_standby_or_no_primary_is_there(moved: Moved) -> None:
     servers = moved.databases.servers
-    with Guests(moved) as guests:
+    with Guests(moved).unhindered() as guests:
         watch = guests.watch
         (event,) = moved.live()
         for standby in servers[1:]:

@@ -5,7 +5,6 @@ The fixtures `store`, `shared_store`, `new` and `engine` say which store is held
 
 import signal
 import subprocess
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -130,23 +129,16 @@ class TestOutbox:
 
     def test_numbers_have_no_gaps_and_follow_the_order_of_commits(self, store: Store) -> None:
         seen: list[int] = []
-        stop = threading.Event()
 
         def follow() -> None:
-            while not stop.wait(patience.PAUSE_SECONDS):
-                with store.read() as reading:
-                    new = reading.changes_after(seen[-1] if seen else 0, 7)
-                seen.extend(one.sequence for one in new)
+            with store.read() as reading:
+                new = reading.changes_after(seen[-1] if seen else 0, 7)
+            seen.extend(one.sequence for one in new)
 
-        follower = threading.Thread(target=follow)
-        follower.start()
-        try:
-            with ThreadPoolExecutor(8) as threads:
-                made = list(threads.map(lambda n: append_alone(store, f"t{n}"), range(80)))
+        with patience.meanwhile(follow) as faults, ThreadPoolExecutor(8) as threads:
+            made = list(threads.map(lambda n: append_alone(store, f"t{n}"), range(80)))
             append_alone(store, "last")
-        finally:
-            stop.set()
-            follower.join()
+        assert faults == []
         assert sorted(p.sequence for p in made) == list(range(1, 81))
         assert seen == list(range(1, len(seen) + 1))
 
@@ -286,27 +278,17 @@ class TestTogether:
 
     def test_a_view_is_of_the_instant_at_which_it_was_opened(self, store: Store) -> None:
         save(store, model.Changes(scopes=(WEB,)))
-        begun = threading.Event()
-
-        def write() -> None:
-            begun.set()
-            save(store, model.Changes(scopes=(msgspec.structs.replace(WEB, incarnation=1),)))
-
-        writer = threading.Thread(target=write)
-        with store.read() as reading:
-            writer.start()
-            assert begun.wait(patience.SECONDS)
-            writer.join(patience.SECONDS)
+        later = model.Changes(scopes=(msgspec.structs.replace(WEB, incarnation=1),))
+        with ThreadPoolExecutor(1) as threads, store.read() as reading:
+            threads.submit(save, store, later).result(patience.SECONDS)
             assert reading.scopes() == {"web": WEB}
-        writer.join()
         with store.read() as reading:
             assert reading.scopes()["web"].incarnation == 1
 
     def test_any_thread_may_close_the_store(self, engine: Engine, tmp_path: Path) -> None:
         opened = engine.open(tmp_path)
-        closing = threading.Thread(target=opened.close)
-        closing.start()
-        closing.join()
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(opened.close).result()
         again = engine.open(tmp_path)
         with again.read() as reading:
             assert reading.scopes() == {}

@@ -2,13 +2,13 @@
 
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import forked
 import patience
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import connections, sql, sqlite
@@ -122,20 +122,15 @@ store.close()
 
 
 def may_mount() -> bool:
-    unshare = shutil.which("unshare")
-    command = [unshare or "false", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    unshare = shutil.which("unshare") or "false"
+    command = [unshare, "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return not forked.completed(command).returncode
 
 
 @pytest.mark.skipif(not may_mount(), reason="nobody may mount a file system here")
 def test_a_disk_that_is_full_can_still_be_read(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-B", "-c", ON_A_SMALL_DISK, str(tmp_path)],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    argv = ["unshare", "-rm", sys.executable, "-B", "-c", ON_A_SMALL_DISK, str(tmp_path)]
+    ran = forked.completed(argv, cwd=Path(__file__).parents[1])
     assert ran.stderr == ""
     assert "SQLITE_FULL" in ran.stdout or "SQLITE_IOERR" in ran.stdout
 
@@ -154,6 +149,12 @@ def test_another_programs_lock_is_told_and_passes(store: sql.SqlStore, tmp_path:
     save(store, FLEET)
 
 
+def broken(name: str) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode, error.sqlite_errorname = getattr(sqlite3, name), name
+    return error
+
+
 class FailingOnce(sqlite.SqliteConnection):
     left = 1
 
@@ -161,10 +162,7 @@ class FailingOnce(sqlite.SqliteConnection):
         super().begin(writing=writing)
         if self.left:
             self.left -= 1
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
-            error.sqlite_errorname = "SQLITE_IOERR_READ"
-            raise error
+            raise broken("SQLITE_IOERR_READ")
 
 
 @pytest.mark.parametrize("writing", [True, False])
@@ -204,9 +202,7 @@ def test_what_is_purged_leaves_no_row(store: sql.SqlStore) -> None:
 class Failing(sqlite.SqliteConnection):
     def end(self, *, commit: bool) -> None:
         if commit:
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
-            raise error
+            raise broken("SQLITE_FULL")
         super().end(commit=commit)
 
 

@@ -73,6 +73,7 @@ def event(id_: str, scope: str = "web", *machines: str, **fields: Any) -> model.
 
 def operation(id_: str, *events: model.OperationEvent, **fields: Any) -> model.Operation:
     known: dict[str, Any] = {
+        "maintenance": int(id_.partition(".")[0]),
         "event_type": EventType.REBOOT,
         "source": EventSource.USER,
         "description": "",
@@ -84,8 +85,7 @@ def operation(id_: str, *events: model.OperationEvent, **fields: Any) -> model.O
         "not_before": NOW + 15 * MINUTE,
     }
     shown = events or (event(f"EVENT-{id_}", "web", "Web-0"),)
-    number = int(id_.partition(".")[0])
-    return model.Operation(id=id_, maintenance=number, events=shown, **(known | fields))
+    return model.Operation(id=id_, events=shown, **(known | fields))
 
 
 def hold(kind: model.HoldKind, name: str = "", **fields: Any) -> model.Hold:

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -221,51 +222,33 @@ def test_the_environment_leads_a_client_here(emulator: Emulator, web: EmulatedMa
 
 def test_threads_may_stop_it_together_while_another_asks() -> None:
     """Each stop comes back once all is closed, and a question is answered or refused."""
-    stopping = 4
-    ended: list[BaseException | str] = []
 
     def stop(emulator: Emulator, together: threading.Barrier) -> None:
         together.wait(patience.SECONDS)
-        try:
-            emulator.stop()
-            assert emulator._thread is not None
-            assert not emulator._thread.is_alive()
-        except BaseException as error:  # noqa: BLE001 - the test's thread looks
-            ended.append(error)
-        else:
-            ended.append("stopped")
+        emulator.stop()
+        assert emulator._thread is not None
+        assert not emulator._thread.is_alive()
 
     def wait(emulator: Emulator, together: threading.Barrier) -> None:
-        try:
-            emulator.until(lambda: together.n_waiting == stopping + 1, patience.SECONDS)
-            together.wait(patience.SECONDS)
-            emulator.until(lambda: False, patience.SECONDS)
-        except BaseException as error:  # noqa: BLE001 - the test's thread looks
-            ended.append(error)
+        emulator.until(lambda: together.n_waiting == together.parties - 1, patience.SECONDS)
+        together.wait(patience.SECONDS)
+        emulator.until(lambda: False, patience.SECONDS)
 
     def ask(emulator: Emulator, together: threading.Barrier) -> None:
         together.wait(patience.SECONDS)
-        try:
-            while True:
-                emulator.events()
-        except BaseException as error:  # noqa: BLE001 - the test's thread looks
-            ended.append(error)
+        while True:
+            emulator.events()
 
+    acts = (stop, stop, stop, stop, ask, wait)
     for _ in range(20):
-        ended.clear()
-        with Emulator() as emulator:
-            together = threading.Barrier(stopping + 2)
-            threads = [
-                threading.Thread(target=act, args=(emulator, together))
-                for act in (*[stop] * stopping, ask, wait)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(patience.SECONDS)
-        refused = [each for each in ended if isinstance(each, Refused)]
-        assert [each.code for each in refused] == [ErrorCode.UNAVAILABLE] * 2
-        assert [each for each in ended if each not in refused] == ["stopped"] * stopping
+        with Emulator() as emulator, ThreadPoolExecutor(len(acts)) as threads:
+            together = threading.Barrier(len(acts))
+            begun = [threads.submit(act, emulator, together) for act in acts]
+        *stopped, asked, waited = [act.exception() for act in begun]
+        assert stopped == [None] * 4
+        for refused in (asked, waited):
+            assert isinstance(refused, Refused)
+            assert refused.code == ErrorCode.UNAVAILABLE
 
 
 def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> None:

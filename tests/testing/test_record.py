@@ -83,19 +83,10 @@ def test_what_is_no_document_is_not_recorded() -> None:
 
 def test_documents_come_back_to_the_byte(tmp_path: Path) -> None:
     seen: list[requests.Response] = []
-    over = threading.Event()
     with Emulator(beginning=NOON + timedelta(days=400)) as emulator:
-
-        def read_all() -> None:
-            while not over.is_set():
-                seen.append(get(emulator))
-
         emulator.machine("other")  # before the recording's own fleet
-        thread = threading.Thread(target=read_all)
-        thread.start()
-        emulator.replay(write(tmp_path, recorded(keep_names=True)), patience.SECONDS)
-        over.set()
-        thread.join()
+        with patience.meanwhile(lambda: seen.append(get(emulator))):
+            emulator.replay(write(tmp_path, recorded(keep_names=True)), patience.SECONDS)
     told = [answer for answer in seen if answer.headers["Server"] == HEADERS[1][1]]
     bodies = [answer.content for answer in told]
     assert list(dict.fromkeys(bodies)) == [NOTHING, DOCUMENT]

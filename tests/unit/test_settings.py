@@ -1,12 +1,12 @@
 """What settings files have in common, and what a process does before it has threads."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 import patience
 from forewarn import settings
 from forewarn.agent.settings import AgentSettings, StateSettings
@@ -14,6 +14,7 @@ from forewarn.settings import SettingsError
 
 THREADS = """
 import enum, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from forewarn.settings import prepare_types
 
@@ -31,23 +32,14 @@ for kind in kinds:
         at_once.wait()
         msgspec.convert({"one": "a", "other": "b"}, kind)
 
-    threads = [threading.Thread(target=decode) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        [threads.submit(decode) for _ in range(4)]
 """
 
 
 def test_threads_that_decode_one_type_at_once_do_not_end_the_process() -> None:
     """As they do without: msgspec looks at a type when it is first decoded."""
-    ended = subprocess.run(
-        [sys.executable, "-c", THREADS],
-        capture_output=True,
-        timeout=patience.SECONDS,
-        text=True,
-        check=False,
-    )
+    ended = forked.completed([sys.executable, "-c", THREADS], timeout=patience.SECONDS)
     assert ended.returncode == 0, ended.stderr
 
 

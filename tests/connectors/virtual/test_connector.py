@@ -13,6 +13,7 @@ import tracemalloc
 import msgspec
 import pytest
 
+import forked
 import patience
 from connectors import hypervisor
 from connectors.workshop import Workshop, play, task
@@ -117,8 +118,8 @@ def test_a_host_is_asked_once_for_what_matters_whatever_its_guest_does(
 ) -> None:
     code = f"{ODD_DOMAIN}print({asked}, flush=True); os._exit(0)"
     argv = [PYTHON, "-I", "-c", code, libvirt.PROGRAM]
-    ran = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=patience.SECONDS)
-    assert ran.stdout.split() == [expected]
+    ran = forked.completed(argv, timeout=patience.SECONDS)
+    assert ran.stdout.split() == [expected], ran.stderr
 
 
 @with_libvirt
@@ -251,10 +252,9 @@ def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:
         "subprocess.Popen(['sleep', '600']); program.end_group(); print('ended')"
     )
     asked = [sys.executable, "-c", code]
-    ran = subprocess.run(  # it waits until nobody holds the program's output
-        asked, capture_output=True, check=True, start_new_session=True, timeout=patience.SECONDS
-    )
-    assert ran.stdout == b"ended\n"
+    # It waits until nobody holds the program's output.
+    ran = forked.completed(asked, start_new_session=True, timeout=patience.SECONDS)
+    assert ran.stdout == "ended\n"
 
 
 def test_settings_that_cannot_be_used_are_refused_in_one_line(shop: Workshop) -> None:
@@ -270,11 +270,6 @@ def test_settings_that_cannot_be_used_are_refused_in_one_line(shop: Workshop) ->
 def test_the_program_starts_without_our_libraries(shop: Workshop) -> None:
     """Neither msgspec nor the package's own `__init__` is imported on the way in."""
     (shop.folder / "libvirt.py").write_text("raise ImportError('seen')", encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, "-I", "-S", libvirt.PROGRAM, "probe"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = forked.completed([sys.executable, "-I", "-S", libvirt.PROGRAM, "probe"])
     assert ran.returncode == 12
     assert "libvirt" in ran.stderr
