@@ -77,6 +77,8 @@ def execute(
     program = shutil.which(argv[0])
     if program is None:
         raise ActionFailed(f"no executable program {argv[0]!r}")
+    if run.stopped:
+        raise ActionStopped
     try:
         process = subprocess.Popen(  # noqa: S603 - running what the settings name is the point
             [program, *argv[1:]],
@@ -98,16 +100,21 @@ def execute(
     last_resort.daemon = True
 
     def stop() -> None:
-        group.send("SIGTERM")
         try:
-            last_resort.start()
+            last_resort.start()  # first: the leader's end finds it there
         except RuntimeError:  # the system gives no more threads, and nobody else would send it
             group.send("SIGKILL")
+        else:
+            group.send("SIGTERM")
 
     try:
         reader.start()
         writer.start()
-        with run.on_stop(stop):
+        try:
+            with run.on_stop(stop):
+                group.wait()
+        except ActionStopped:  # while it was begun
+            stop()
             group.wait()
     finally:
         # If it was told to stop, what it began has the same time to put things in order.
