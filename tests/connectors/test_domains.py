@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ for line in sys.stdin:
 
 
 class Kept:
-    """Surveys, and why one fails."""
+    """Surveys, and why one fails; their programs end with the story, which it plays."""
 
     def __init__(self, surveys: LibvirtSurveys) -> None:
         self.surveys = surveys
@@ -234,6 +235,15 @@ class Kept:
         with pytest.raises(Unanswered) as unanswered:
             await self.survey(host)
         return str(unanswered.value)
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            try:
+                await story()
+            finally:
+                await self.surveys.close()
+
+        asyncio.run(run())
 
 
 CLOCK = ManualClock(NOW)
