@@ -3,7 +3,7 @@
 import threading
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -346,6 +346,51 @@ def test_memory_is_known_to_be_whole_though_the_writer_is_in_a_transaction() -> 
         assert follower.cut_off
         follower.look()
         assert not follower.cut_off
+
+
+def test_a_change_that_is_announced_is_read_once_and_its_own_only_after_a_time() -> None:
+    store = Counting(SharedStore())
+    first, second = replica(store, "a"), replica(store, "b")
+    first.plane.apply_fleet(FLEET).result()
+
+    def reads(process: Process, told: int) -> int:
+        before = store.reads
+        process.follower.look(told)
+        return store.reads - before
+
+    assert [reads(first, 1), reads(second, 1), reads(second, 1)] == [0, 1, 0]
+    for each in (first, second):
+        each.real.advance(MINUTE)
+    ask(first, "web-0")
+    assert not first.follower.cut_off
+    assert [reads(first, 2), reads(second, 1)] == [0, 2]  # the first may be lost by now
+    second.assert_whole()
+
+
+def test_what_the_writer_is_about_to_publish_is_not_read_again() -> None:
+    store, there = Counting(SharedStore()), threading.Event()
+    only = replica(store, "a")
+    lock = threading.Lock()
+
+    class Lock(ExitStack):
+        def __enter__(self) -> Self:
+            there.set()
+            lock.acquire()
+            self.callback(lock.release)
+            return self
+
+    looking = threading.Thread(target=only.follower.look, args=(1,))
+
+    def look() -> None:
+        there.clear()
+        looking.start()
+        assert there.wait(patience.SECONDS)
+
+    only.follower._lock, store.after_commit = Lock(), look  # type: ignore[assignment]
+    before = store.reads
+    only.plane.apply_fleet(FLEET).result()
+    looking.join()
+    assert store.reads == before
 
 
 def test_what_others_have_committed_is_read_while_the_writer_waits_for_its_turn() -> None:

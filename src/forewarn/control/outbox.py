@@ -436,7 +436,7 @@ class Follower:
                     unit.save()
                     told = unit.told()
                     own = self.append(transaction, unit.saved, unit.now, told)
-                    decided = own, unit.saved, told, answers
+                    decided = own, unit.saved, told, answers, self.real.monotonic()
             if decided is None:
                 _log.error(
                     "the database lost its last changes; incarnations were raised, and what had "
@@ -446,7 +446,7 @@ class Follower:
                 with self.store.read() as reading:
                     self._read_again(reading, lost=True)
                 raise LostTail
-            own, saved, told, answers = decided
+            own, saved, told, answers, self.looked_at = decided
             try:
                 self._take(own, saved, told)
             except Exception as error:  # noqa: BLE001 - it was committed: no job may run again
@@ -483,25 +483,38 @@ class Follower:
 
     # The thread's side.
 
-    def look(self) -> None:
+    def look(self, told: int = 0) -> None:
         """Take over all that was committed.
+
+        `told` is the number of a change that was announced, 0 for none: nothing is read if that is
+        in the World already, as its own mostly are.
 
         Raises:
             StoreError: The store cannot be read now.
         """
+        if self._knows(told):
+            return
         began = self.real.monotonic()
-        with self.store.read() as reading:
-            position = reading.position()
+        if told <= self.applied.sequence:
+            with self.store.read() as reading:
+                position = reading.position()
+            if position == self.applied:
+                self.looked_at = began
+                return
         # While the writer has the lock, nobody else can commit.
-        if position != self.applied:
-            with self._lock:
-                began = self.real.monotonic()
-                with self.store.read() as reading:
-                    lost = self._has_lost(reading)
-            if lost:  # and another transaction may have recovered by then
-                with suppress(LostTail):
-                    self.transact((), lambda one: one.now() or self.real.now())
+        with self._lock:
+            if self._knows(told):
+                return
+            began = self.real.monotonic()
+            with self.store.read() as reading:
+                lost = self._has_lost(reading)
+        if lost:  # and another transaction may have recovered by then
+            with suppress(LostTail):
+                self.transact((), lambda one: one.now() or self.real.now())
         self.looked_at = began
+
+    def _knows(self, told: int) -> bool:
+        return 0 < told <= self.applied.sequence and self.behind_seconds < POLL_SECONDS
 
     def _has_lost(self, reading: Reading) -> bool:
         """Take over the commits that are not in the World yet; the lock is held.
@@ -609,6 +622,8 @@ class FollowerThread:
         self._store = store
         self._membership: Membership | None = membership
         self._process = process
+        self._told = 0
+        """The number of the change that was announced last; 0 for none."""
         self._stop = threading.Event()
         self.ended: Future[None] = Future()
         """Done when the thread has ended; raises what ended it before `close`."""
@@ -641,9 +656,9 @@ class FollowerThread:
     def _follow(self) -> None:
         try:
             if self._membership is None:
-                self._membership = self._join()
-            self._follower.look()
-            self._membership.wait(POLL_SECONDS)
+                self._membership, self._told = self._join(), 0
+            self._follower.look(self._told)
+            self._told = self._membership.wait(POLL_SECONDS)
         except StoreError as error:  # a password or a right may be changed right now
             if not self._follower.cut_off:
                 _log.warning("what other replicas commit cannot be read", why=str(error))

@@ -93,7 +93,8 @@ _BEGIN_READING: Final = (
     # A transaction that only reads blocks no other, and may take its time between two statements:
     # a start makes a whole fleet of the first one's rows.
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
-    "SET LOCAL idle_in_transaction_session_timeout = %d"
+    "SET LOCAL idle_in_transaction_session_timeout = %d; "
+    "SELECT 1"  # this takes the snapshot
 )
 _TABLES: Final = (
     "SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = ANY(current_schemas(false))"
@@ -372,7 +373,6 @@ class PostgresqlConnection(DatabaseConnection):
         else:
             driver.execute(_BEGIN_READING % int(patience.reading * 1000))
             driver.patience = patience.reading
-            driver.execute("SELECT 1")  # this takes the snapshot
 
     def begin_report(self, *, sightings: bool) -> None:
         """Begin a transaction that neither waits for the writing one nor for the disk."""
@@ -680,7 +680,6 @@ class _PostgresqlMembership:
     def wait(self, seconds: float) -> int:
         try:
             told = [*self._connection.notifies(timeout=seconds, stop_after=1)]
-            told += self._connection.notifies(timeout=0)
         except psycopg.Error as error:
             raise explain(error, self._access.place) or error from error
         return max((int(one.payload) for one in told), default=0)

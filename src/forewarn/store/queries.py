@@ -55,6 +55,8 @@ class Reading:
 
     def __init__(self, connection: DatabaseConnection) -> None:
         self._connection = connection
+        self._last: Position | None = None
+        """The last change of the outbox, once that was read."""
 
     def scopes(self) -> dict[str, Scope]:
         """Return all scopes by key."""
@@ -174,8 +176,10 @@ class Reading:
 
     def position(self) -> Position:
         """Return the place of the last change of the outbox."""
-        found = self._run("SELECT number, token FROM changes ORDER BY number DESC LIMIT 1")
-        return Position(*found[0]) if found else Position()
+        if self._last is None:
+            found = self._run("SELECT number, token FROM changes ORDER BY number DESC LIMIT 1")
+            self._last = Position(*found[0]) if found else Position()
+        return self._last
 
     def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
         """Return up to `limit` changes with greater numbers, in their order.

@@ -105,13 +105,10 @@ class Transaction(Reading):
         self.appended: Position | None = None
         """The change of this transaction in the outbox."""
         self._last = connection.last_change
-        """The change before it, once that was read: nobody else writes meanwhile."""
 
     def position(self) -> Position:
         """Return the place of the last change of the outbox, this transaction's too."""
-        if self._last is None:
-            self._last = super().position()
-        return self.appended or self._last
+        return self.appended or super().position()
 
     def save(
         self,
