@@ -79,7 +79,7 @@ class Story:
         kind = "names" if ask.of_instance else "posts" if ask.method == b"POST" else "says"
         said = self.said[kind] if kind in self.said else self.said["says"]
         if held:
-            assert dict(ask.held)[b"Prefer"] == b"wait=60"
+            assert dict(ask.held)[b"Prefer"] == b"wait=25"
         waits = self.waits if held else None
         since = said.come(run.seconds + (waits or 0.0))
         if since is not None:

@@ -199,7 +199,8 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     unit: str = ""
     """The systemd unit whose main process gets the signal."""
     pid_file: str = ""
-    """The file that holds the number of the process. Give one of `unit` and `pid_file`."""
+    """The file that holds the number of the process. Give one of `unit` and `pid_file`. A boot must
+    empty its folder, such as `/run`: in an older file the number may be another process's."""
     signal: str = "SIGTERM"
     """The signal's name."""
     wait: Literal["nothing", "exit", "file"] = "exit"

@@ -277,8 +277,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 1.0
     """The pause between two questions to a server that does not wait: Azure recommends once a
     second, and a preemption has 30 s of notice."""
-    wait_seconds: int = 60
-    """The hold that a server which waits is asked for; it may cap this (section 10)."""
+    wait_seconds: int = 25
+    """The hold that a server which waits is asked for; it may cap this (section 10). Proxies on the
+    way end a request themselves: OpenStack's for metadata after 32 s, nginx after 60 s."""
     backoff_seconds: float = 0.5
     """After a first failure; doubled with each further one."""
     longest_backoff_seconds: float = 10.0
