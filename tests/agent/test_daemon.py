@@ -528,6 +528,14 @@ def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
     assert told.first() == approvals.PeersAnswered(1, frozenset())
 
 
+def test_every_peer_of_a_list_is_asked_however_long_it_is() -> None:
+    told, agreed = Told(), [{"event_id": "E1", "agrees": True}]
+    with Scripted(lambda talk: talk.answer(body={"machine": "web-1", "events": agreed})) as peer:
+        peers = Peers(["http://127.0.0.1:9"] * 1000 + [peer.url], told)
+        peers.ask(approvals.AskPeers(1, "E1", ("web-1",)))
+        assert told.first() == approvals.PeersAnswered(1, frozenset({"web-1"}))
+
+
 WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {
     "an action has failed": (
         lambda told: ActionRunner(told).begin(
