@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from forewarn import clock
+from forewarn.client import discovery
 from forewarn.client.discovery import EndpointAddress
 
 ANSWER_BYTES = 16 * 1024
@@ -70,7 +71,7 @@ def chosen(url: str, environment: Mapping[str, str]) -> Proxy | None:
         return None
     try:
         proxy = urllib.parse.urlsplit(named if "://" in named else f"http://{named}")
-        place = EndpointAddress(proxy.hostname or "", proxy.port or 80)
+        place = EndpointAddress(discovery.host_of(proxy.hostname), proxy.port or 80)
     except ValueError as error:
         raise BadProxy(f"invalid proxy for {parts.scheme}: {error}") from error
     if proxy.scheme != "http" or not place.host:
