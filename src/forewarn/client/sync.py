@@ -188,7 +188,7 @@ class Client:
         Args:
             known: Events that the caller saw before, as in an earlier process: if the first answer
                 does not list all of them, the first document comes with the second, or if none
-                comes.
+                comes. If it lists nothing, a second answer has to confirm their end.
             on_trouble: As for `watch`.
 
         Raises:

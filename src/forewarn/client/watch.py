@@ -154,7 +154,8 @@ class Watcher:
 
     Without a filter it reports whole documents. These are not held back until an end is confirmed:
     only among changes the order counts, and ended events come first. But the first one waits for
-    one more answer, if it does not list all of `events`, which an earlier process saw.
+    one more answer, if it does not list all of `events`, which an earlier process saw. If it lists
+    nothing, it waits until their end is confirmed.
     """
 
     def __init__(
@@ -267,9 +268,11 @@ class Watcher:
         """Take every change; return the document if its events are new since the last call."""
         while self._pending:
             self._apply()
-        if self._shown is None and self._looks_again:
+        known = self._known.values()
+        in_doubt = bool(known) and all(each.missing for each in known)
+        if self._shown is None and (self._looks_again or in_doubt):
             return None
-        listed = tuple(known.event for known in self._known.values())
+        listed = tuple(each.event for each in known)
         if not self._has_document or listed == self._shown:
             return None
         self._shown = listed
