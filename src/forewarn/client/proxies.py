@@ -79,8 +79,8 @@ def chosen(url: str, environment: Mapping[str, str]) -> Proxy | None:
         raise BadProxy(f"invalid proxy for {parts.scheme} in the environment: {expected}")
     authorization = b""
     if proxy.username is not None:
-        words = (proxy.username, proxy.password or "")
-        user = ":".join(map(urllib.parse.unquote, words)).encode()
+        given = ":".join((proxy.username, proxy.password or ""))  # in any encoding
+        user = urllib.parse.unquote_to_bytes(given.encode(errors="surrogateescape"))
         authorization = b"Proxy-Authorization: Basic " + base64.b64encode(user) + b"\r\n"
     return Proxy(place, authorization)
 
