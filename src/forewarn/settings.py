@@ -122,15 +122,21 @@ def read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: cannot read the settings file: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
         raise SettingsError(f"{path}: larger than {MAX_FILE_BYTES} bytes; is this a settings file?")
+    text = _text(data, path)
     try:
-        text = data.decode("utf-8-sig")  # editors on Windows write the mark
-        if r"\u0000" in text or r"\U00000000" in text:
-            raise SettingsError(f"{path}: contains a NUL character: remove it")
         return tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: not UTF-8 text: save it as UTF-8") from error
     except NOT_TOML as error:
         raise SettingsError(f"{path}: invalid TOML: {error}") from error
+
+
+def _text(data: bytes, source: str | Path) -> str:
+    try:
+        text = data.decode("utf-8-sig")  # editors on Windows write the mark
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{source}: not UTF-8 text: save it as UTF-8") from error
+    if r"\u0000" in text or r"\U00000000" in text:
+        raise SettingsError(f"{source}: contains a NUL character: remove it")
+    return text
 
 
 def overrides(environment: Mapping[str, str], prefix: str, shape: type) -> list[Source]:
@@ -141,7 +147,7 @@ def overrides(environment: Mapping[str, str], prefix: str, shape: type) -> list[
     sources = []
     for variable in sorted(name for name in environment if name.startswith(prefix)):
         path = variable.removeprefix(prefix).lower().split("__")
-        tree: Any = environment[variable]
+        tree: Any = _text(environment[variable].encode(errors="surrogatepass"), variable)
         hint = _type_at(shape, path)
         if hint is not str and typing.get_origin(hint) is not Literal:
             tree = _toml_value(tree)

@@ -455,12 +455,12 @@ def test_a_request_goes_through_the_proxy_of_the_environment(
     site: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with HttpProxy(site.port) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//us%40er:pass@"))
+        monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//us%40er:p%E9\udcfcss@"))
         done = Done(http={"url": f"http://{NOWHERE}/drain?now=1", "body": "x" * 60_000})
         assert done.prepare() == "answered 200"
     (lines,) = proxy.asked
     assert lines[0] == f"POST http://{NOWHERE}/drain?now=1 HTTP/1.1"
-    secret = base64.b64encode(b"us@er:pass").decode()
+    secret = base64.b64encode(b"us@er:p\xe9\xfcss").decode()  # the bytes as they are
     assert f"Proxy-Authorization: Basic {secret}" in lines
     (asked,) = site.asked
     assert (asked.method, asked.target) == ("POST", "/drain?now=1")

@@ -520,12 +520,13 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
         assert ended.wait(patience.SECONDS)
 
 
-def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
-    told = Told()
-    Peers("http://{machine}:8171", told).ask(
-        approvals.AskPeers(1, "E1", ("a..b", "c:d", "x" * 100))
-    )
-    assert told.first() == approvals.PeersAnswered(1, frozenset())
+def test_every_peer_of_a_list_is_asked_whatever_the_others_are() -> None:
+    told, agreed = Told(), [{"event_id": "E1", "agrees": True}]
+    with Scripted(lambda talk: talk.answer(body={"machine": "web-1", "events": agreed})) as peer:
+        odd = (f"http://{name}:8171" for name in ("a..b", "c:d", "x" * 100))
+        peers = Peers([*odd, *["http://127.0.0.1:9"] * 1000, peer.url], told)
+        peers.ask(approvals.AskPeers(1, "E1", ("web-1",)))
+        assert told.first() == approvals.PeersAnswered(1, frozenset({"web-1"}))
 
 
 WITHOUT_THREADS: dict[str, tuple[Callable[[Told], None], decider.Input]] = {

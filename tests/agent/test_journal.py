@@ -220,7 +220,9 @@ def test_events_have_room_on_a_disk_that_is_full_meanwhile(tmp_path: Path) -> No
         for _ in range(100):
             journal.append(*lived())
             journal.append(Checkpoint(boot="b", cases=[], effects=[]))
+        journal.append(*lived())
     journal.close()
+    assert read(tmp_path) == [Checkpoint(boot="b", cases=[], effects=[]), *lived()]
 
 
 def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from forewarn import logs, status_port
 from forewarn.agent import activity, status
 from forewarn.agent.activity import PREFIX, Activity
 from forewarn.agent.decider import ApprovalAnswered
+from forewarn.agent.state import RuleMatched
 from forewarn.settings import Log
 from forewarn.status_port import StatusServer
 from leftovers import check_nothing_left
@@ -62,6 +63,14 @@ def test_an_approval_that_is_not_taken_is_counted_by_reason(bench: Bench) -> Non
         counted.heard(ApprovalAnswered(1, taken), bench.decider, 0.0)
         told.append(re.findall(r'failed_total{reason="\w+"} (\d)', page(counted, bench)))
     assert told == [["0", "0"], ["1", "0"], ["1", "1"]]
+
+
+def test_a_type_that_nobody_knows_is_no_value_of_a_label(bench: Bench) -> None:
+    counted = Activity()
+    for number in range(3):
+        odd = event(event_type=f"Odd{number}")
+        counted.heard(RuleMatched(event=odd, rule=bench.rules[0]), bench.decider, 0.0)
+    assert re.findall(r'taken_total{type="(\w+)"} (\d)', page(counted, bench)) == [("other", "3")]
 
 
 def test_what_a_labels_value_must_not_hold_is_escaped() -> None:

@@ -63,6 +63,8 @@ def test_a_question_is_written_as_http() -> None:
         b"GET /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
     )
     assert b"\r\nHost: [fe80::1]:8080\r\n" in sent
+    other, _ = transport.prepared("GET", f"{made.endpoint}/status")  # as messages write it
+    assert other.endpoint.host == made.endpoint.host
     for header in (b"Metadata: true", b"Forewarn-Agent: back", b"User-Agent: Forewarn/"):
         assert b"\r\n" + header in sent
 

@@ -1,7 +1,7 @@
 """The fleet in step with its hosts, which are in memory here: fleet_sync.txt."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -73,8 +73,11 @@ class Troubled(Plane):
         super().__init__(*given, **more)
         self.requested: list[str] = []
         self.failing = ""
+        self.meanwhile: list[Callable[[], None]] = []
 
     def request(self, request: Any, *given: Any, **more: Any) -> Any:
+        while self.meanwhile:
+            self.meanwhile.pop()()
         self.requested += request.machines
         if self.failing in request.machines:
             raise RuntimeError(request)
@@ -167,6 +170,10 @@ class SyncStory(PlaneStory):
         first, second = (known[name] for name in names)
         swapped = replace(first, vm_id=second.vm_id), replace(second, vm_id=first.vm_id)
         self.house.put(Changes(machines=swapped))
+
+    def swap_meanwhile(self, *names: str) -> None:
+        """Swap two machines' ids while the next crash is recorded."""
+        self.troubled.meanwhile.append(lambda: self.swap(*names))
 
     def becomes(self, operation: str, status: str) -> None:
         """The watch hears that an operation has a status."""

@@ -25,7 +25,7 @@ QUERIES: Final = [
 ]
 METRICS: Final = {
     name
-    for page in ("metrics", "agent-metrics")
+    for page in ("metrics", "agent-metrics", "relay-metrics")
     for name in re.findall(
         r"^### `(\w+)`$", (ROOT / "docs" / "reference" / f"{page}.md").read_text(), re.MULTILINE
     )
@@ -45,6 +45,8 @@ CALM: Final = {
     f"forewarn_guest_connections{SERVICE}": "100",
     'forewarn_maintenances{state="running"}': "1",
     'forewarn_maintenances{state="halted"}': "0",
+    'forewarn_relay_serving{instance="h1"}': "1",
+    'forewarn_relay_state_saved{instance="h1"}': "1",
     'forewarn_agent_healthy{instance="web-0"}': "1",
     'forewarn_agent_endpoint_up{instance="web-0"}': "1",
     'forewarn_agent_name_known{instance="web-0"}': "1",

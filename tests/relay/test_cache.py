@@ -53,6 +53,7 @@ def test_a_document_is_all_there_is() -> None:
         ("\N{REPLACEMENT CHARACTER}", HOST),
         ("e6", msgspec.structs.replace(HOST, scopes=())),
         ("e6", msgspec.structs.replace(HOST, machines=(room.machine("db", scope="nowhere"),))),
+        ("e6", msgspec.structs.replace(HOST, machines=(room.machine("db", "a:b", scope="web"),))),
     ],
 )
 def test_a_document_that_does_not_fit_is_refused(etag: str, told: HostDocument) -> None:

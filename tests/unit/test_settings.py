@@ -52,6 +52,8 @@ def test_another_encoding_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("[log]", encoding="utf-16")
     with pytest.raises(SettingsError, match="UTF-8"):
         settings.read(tmp_path / "x.toml")
+    with pytest.raises(SettingsError, match=r"SET_RULE.*UTF-8"):
+        settings.overrides({"SET_RULE": os.fsdecode(b"caf\xe9")}, "SET_", AgentSettings)
 
 
 @pytest.mark.parametrize("value", ["[" * 20_000, "9" * 5_000])
@@ -78,3 +80,5 @@ def test_a_nul_is_refused_before_a_program_is_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(r'run = ["drain\u0000"]', encoding="utf-8")
     with pytest.raises(SettingsError, match="NUL"):
         settings.read(tmp_path / "x.toml")
+    with pytest.raises(SettingsError, match=r"SET_RULE.*NUL"):
+        settings.overrides({"SET_RULE": r'[{name="\u0000"}]'}, "SET_", AgentSettings)

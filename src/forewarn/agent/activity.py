@@ -16,7 +16,9 @@ from forewarn.agent.approvals import ApprovalAnswered, AskPeers, PeersAnswered, 
 from forewarn.agent.decider import BeginAction, Decider, Input, Output, Reloaded
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import Phase
+from forewarn.client.event import Event
 from forewarn.status_port import Labels
+from forewarn.vocabulary import EventType
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -51,6 +53,8 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """The help of every metric, by its name without PREFIX; a counter's name ends in `_total`."""
+
+TYPES: Final = frozenset(EventType)
 
 REFUSED: Final = (("reason", "refused"),)
 UNANSWERED: Final = (("reason", "unanswered"),)
@@ -126,7 +130,7 @@ class Activity:
             case state.RuleMatched(event=event, rule=rule):
                 text = f"{event.event_type} {event.event_id}: rule {rule.name!r}"
                 _log(event.event_id, text, rule=rule.name)
-                self._add("events_taken_total", (("type", str(event.event_type)),))
+                self._add("events_taken_total", (_type(event),))
                 self._taken_at[event.event_id.upper()] = now
             case state.ActionEnded():
                 self._ended(what, decider, now)
@@ -199,7 +203,7 @@ class Activity:
         """Return all metrics but those of `live_page`."""
         cases = decider.state.cases.values()
         events: Counter[Labels] = Counter(
-            (("type", str(case.event.event_type)), ("phase", case.phase.value)) for case in cases
+            (_type(case.event), ("phase", case.phase.value)) for case in cases
         )
         left = [
             event.starts_by - now
@@ -214,6 +218,11 @@ class Activity:
             stuck={(): stuck},
             **self._values,
         )
+
+
+def _type(event: Event) -> tuple[str, str]:
+    known = event.event_type in TYPES
+    return "type", str(event.event_type) if known else "other"  # an endpoint may have any
 
 
 def _log(event_id: str, text: str, *, rule: str | None = None, level: int = logging.INFO) -> None:

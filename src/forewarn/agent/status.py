@@ -189,8 +189,9 @@ ANSWER_SECONDS: Final = 2.0
 """The time limit of a peer's whole answer; a slower one is asked again."""
 
 PATH: Final = "/status"
-MAX_PEERS: Final = 200
-"""The most peers that are asked at once: an update domain of the largest scale set has fewer."""
+PEERS_AT_ONCE: Final = 200
+"""The most peers that are asked at once, each by a thread: an update domain of the largest scale
+set has fewer."""
 
 
 class Peers:
@@ -208,9 +209,11 @@ class Peers:
     def _round(self, output: AskPeers) -> None:
         until = clock.monotonic() + ANSWER_SECONDS
         prepared: list[str] = []
+        addresses = self._of(output.machines)
+        left = iter(addresses)  # the threads share it
         threads = [
-            start_thread(_ask, address, output.event_id, prepared)
-            for address in self._of(output.machines)[:MAX_PEERS]
+            start_thread(_ask, left, output.event_id, prepared, until)
+            for _ in addresses[:PEERS_AT_ONCE]
         ]
         for thread in threads:
             if thread is not None:
@@ -234,15 +237,18 @@ def start_thread(what: Callable[..., None], *told: object) -> threading.Thread |
     return thread
 
 
-def _ask(address: str, event_id: str, prepared: list[str]) -> None:
-    url = address.rstrip("/") + PATH
-    try:
-        reply = transport.request("GET", url, seconds=ANSWER_SECONDS, max_body=MAX_ANSWER)
-    except (RequestFailed, ValueError):
-        return  # a peer that does not answer, or has an impossible address, is not prepared
-    name = _agreeing(reply.body, event_id) if reply.status == 200 else None
-    if name is not None:
-        prepared.append(name)
+def _ask(addresses: Iterator[str], event_id: str, prepared: list[str], until: float) -> None:
+    for address in addresses:
+        if (seconds := until - clock.monotonic()) <= 0:
+            return
+        url = address.rstrip("/") + PATH
+        try:
+            reply = transport.request("GET", url, seconds=seconds, max_body=MAX_ANSWER)
+        except (RequestFailed, ValueError):
+            continue  # a peer that does not answer, or has an impossible address, is not prepared
+        name = _agreeing(reply.body, event_id) if reply.status == 200 else None
+        if name is not None:
+            prepared.append(name)
 
 
 class _PeerEvent(msgspec.Struct):

@@ -116,7 +116,7 @@ def parse(address: str) -> EndpointAddress:
         raise _bad(address, "the protocol is plain HTTP")
     try:
         parts = urllib.parse.urlsplit("//" + (rest if separator else address))
-        host, port = re.sub("%25(?=.)", "%", parts.hostname or ""), parts.port  # RFC 6874 section 2
+        host, port = host_of(parts.hostname), parts.port
         bracketed = parts.netloc.startswith("[")
         if bracketed or re.fullmatch(r"[0-9.]+", host):
             ipaddress.ip_address(host)
@@ -132,6 +132,11 @@ def parse(address: str) -> EndpointAddress:
     if "/metadata/" in f"{path.lower()}/":
         raise _bad(address, "leave out the path from /metadata on")
     return EndpointAddress(host, PORT if port is None else port, path)
+
+
+def host_of(name: str | None) -> str:
+    """Return a URL's host as the system takes it, which knows no `%25` (RFC 6874, section 2)."""
+    return re.sub("%25(?=.)", "%", name or "")
 
 
 # A text and no compiled pattern: re compiles it at its first use, and importing this costs nothing.

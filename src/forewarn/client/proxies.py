@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from forewarn import clock
+from forewarn.client import discovery
 from forewarn.client.discovery import EndpointAddress
 
 ANSWER_BYTES = 16 * 1024
@@ -70,7 +71,7 @@ def chosen(url: str, environment: Mapping[str, str]) -> Proxy | None:
         return None
     try:
         proxy = urllib.parse.urlsplit(named if "://" in named else f"http://{named}")
-        place = EndpointAddress(proxy.hostname or "", proxy.port or 80)
+        place = EndpointAddress(discovery.host_of(proxy.hostname), proxy.port or 80)
     except ValueError as error:
         raise BadProxy(f"invalid proxy for {parts.scheme}: {error}") from error
     if proxy.scheme != "http" or not place.host:
@@ -78,8 +79,8 @@ def chosen(url: str, environment: Mapping[str, str]) -> Proxy | None:
         raise BadProxy(f"invalid proxy for {parts.scheme} in the environment: {expected}")
     authorization = b""
     if proxy.username is not None:
-        words = (proxy.username, proxy.password or "")
-        user = ":".join(map(urllib.parse.unquote, words)).encode()
+        given = ":".join((proxy.username, proxy.password or ""))  # in any encoding
+        user = urllib.parse.unquote_to_bytes(given.encode(errors="surrogateescape"))
         authorization = b"Proxy-Authorization: Basic " + base64.b64encode(user) + b"\r\n"
     return Proxy(place, authorization)
 

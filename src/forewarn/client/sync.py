@@ -186,8 +186,9 @@ class Client:
         event stays in the document until a second answer confirms its end.
 
         Args:
-            known: Events that the caller saw before, as in an earlier process: the first document
-                comes when a second answer has confirmed the end of those that it does not list.
+            known: Events that the caller saw before, as in an earlier process: if the first answer
+                does not list all of them, the first document comes with the second, or if none
+                comes. If it lists nothing, a second answer has to confirm their end.
             on_trouble: As for `watch`.
 
         Raises:

@@ -402,7 +402,7 @@ def _parts(url: str) -> tuple[EndpointAddress, str]:
         raise ValueError(f"the URL {url!r} is not http://HOST or https://HOST")
     port = parts.port or (443 if parts.scheme == "https" else discovery.PORT)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return EndpointAddress(parts.hostname, port, scheme=parts.scheme), target
+    return EndpointAddress(discovery.host_of(parts.hostname), port, scheme=parts.scheme), target
 
 
 def connect(

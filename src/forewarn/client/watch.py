@@ -153,8 +153,9 @@ class Watcher:
     """Decides the questions of a watch, their times, and its reports; resumes from a state `since`.
 
     Without a filter it reports whole documents. These are not held back until an end is confirmed:
-    only among changes the order counts, and ended events come first. But the first one is, if it
-    does not list all of `events`, which an earlier process saw: their current state is unknown.
+    only among changes the order counts, and ended events come first. But the first one waits for
+    one more answer, if it does not list all of `events`, which an earlier process saw. If it lists
+    nothing, it waits until their end is confirmed.
     """
 
     def __init__(
@@ -267,10 +268,11 @@ class Watcher:
         """Take every change; return the document if its events are new since the last call."""
         while self._pending:
             self._apply()
-        events = self._known.values()
-        if self._shown is None and any(known.missing for known in events):
+        known = self._known.values()
+        in_doubt = bool(known) and all(each.missing for each in known)
+        if self._shown is None and (self._looks_again or in_doubt):
             return None
-        listed = tuple(known.event for known in events)
+        listed = tuple(each.event for each in known)
         if not self._has_document or listed == self._shown:
             return None
         self._shown = listed

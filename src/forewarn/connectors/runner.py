@@ -117,20 +117,23 @@ def _follow(
     Returns their ends, and its stage: 0 it ended by itself, 1 it was asked to end, 2 killed.
     """
     tails = dict.fromkeys(kept, b"")
-    stage = 0
+    reading, over, stage = set(kept), False, 0
     deadline = _now() + limits[0]
     poll = select.poll()
     for descriptor in (*kept, ended):
         poll.register(descriptor, select.POLLIN)
-    while True:
+    # Asked to end, what it began has the grace too, as long as it holds one of the pipes.
+    while not over or (stage == 1 and reading):
         wait = None if stage == 2 else max(0, deadline - _now()) * 1000
-        ready = [descriptor for descriptor, _ in poll.poll(wait)]
-        for descriptor in ready:
-            if descriptor != ended and not _take(descriptor, kept, tails):
+        for descriptor, _ in poll.poll(wait):
+            if descriptor == ended:
+                over = bool(os.read(ended, READ_BYTES)) and _has_ended(pid)
+            elif not _take(descriptor, kept, tails):
                 poll.unregister(descriptor)
-        if ended in ready and os.read(ended, READ_BYTES) and _has_ended(pid):
-            break
+                reading.remove(descriptor)
         if stage < 2 and _now() >= deadline:
+            if over:
+                break
             stage += 1
             _kill(pid, SIGTERM if stage == 1 else SIGKILL)
             deadline = _now() + limits[1]

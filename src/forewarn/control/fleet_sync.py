@@ -192,6 +192,9 @@ class FleetSync(Contained):
 
     async def _carry_out(self, action: Recorded) -> None:
         """Record the result of a survey; the next survey finds again what the store cannot take."""
+        known = self._machines.get(action.machine.vm_id)
+        if known is None or known.key != action.machine.key:
+            return  # renamed or replaced while others were recorded: the next survey decides
         try:
             await self._record(action)
         except Refused as refused:

@@ -25,6 +25,7 @@ import msgspec
 
 from forewarn.maintenance.model import Machine
 from forewarn.server import relay_feed
+from forewarn.server.guest.machines import network_of
 from forewarn.server.relay_feed import (
     MAX_ETAG,
     GuestRules,
@@ -97,6 +98,11 @@ def take(held: HostDocuments | None, etag: str, told: HostDocument) -> HostDocum
         if machine.scope not in documents:
             message = f"it has machine {machine.name!r} without its scope {machine.scope!r}"
             raise DocumentRefused(message)
+        try:
+            network_of(machine.address)
+        except OSError:
+            message = f"it has machine {machine.name!r} with the address {machine.address!r}"
+            raise DocumentRefused(message) from None
     return HostDocuments(
         host=told.host,
         etag=etag,

@@ -129,7 +129,7 @@ def replica(url: str) -> ReplicaAddress:
         port = parts.port or PORT
     except ValueError as error:
         raise ValueError(f"{bad}{error}") from None
-    host = parts.hostname or ""
+    host = discovery.host_of(parts.hostname)
     plain = url.isascii() and url.isprintable() and " " not in url and parts.port != 0
     if parts.scheme not in {"http", "https"} or not (host and plain) or parts.username is not None:
         raise ValueError(f"{bad}expected one such as 'https://forewarn-1.example:{PORT}'")
