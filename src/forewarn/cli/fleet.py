@@ -261,13 +261,10 @@ HYPERVISORS: Final = (
 
 
 def _name(text: str) -> str:
-    from forewarn.maintenance.fleet_file import NAME
+    from forewarn.maintenance.fleet_file import EXPECTED_NAME, NAME
 
     if text and not NAME.fullmatch(text):
-        message = (
-            f"invalid name {text[:80]!r}: expected 1 to 80 letters, digits, '.', '_' or '-', "
-            "not starting with '_'"
-        )
+        message = f"invalid name {text[:80]!r}: {EXPECTED_NAME}"
         raise ValueError(message)
     return text
 

@@ -21,9 +21,11 @@ from forewarn.maintenance.planner import by_scope, natural
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
-NAME = re.compile(r"[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
-"""1 to 80 letters, digits, `.`, `_` and `-`, not starting with `_`, which the preview version puts
-before names."""
+NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
+EXPECTED_NAME = (
+    "expected 1 to 80 letters, digits, '.', '_' or '-', not starting with '_', and not '.' or '..'"
+)
+"""The preview version puts `_` before names; in a path browsers and proxies resolve dots alone."""
 
 LISTENER = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.ASCII)
 """A listener's name, in lower case only, so that fleet file and settings spell it alike."""
@@ -292,11 +294,7 @@ def _check_group(group: Group) -> None:
 def _check_name(name: str, where: str) -> None:
     if not NAME.fullmatch(name):
         shown = name if len(name) <= 80 else f"{name[:80]}..."
-        message = (
-            f"invalid name {shown!r}: expected 1 to 80 letters, digits, '.', '_' or '-', not "
-            "starting with '_'"
-        )
-        raise _refused(where, "", message)
+        raise _refused(where, "", f"invalid name {shown!r}: {EXPECTED_NAME}")
 
 
 def _check_member(member: Member, group: Group) -> None:
