@@ -109,6 +109,11 @@ class Commands(Exchanges):
         """Keep what the last command printed in a file."""
         self.write(name, self.printed.out)
 
+    def full_disk(self) -> None:
+        """Have a stdout that takes nothing."""
+        stdout = io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)
+        self.opened.enter_context(self.environment.context()).setattr(sys, "stdout", stdout)
+
     def losing(self, times: str) -> None:
         """Have a way to the service on which answers to requests with a key are lost."""
         proxy = self.opened.enter_context(TcpProxy(int(self.bound["port"])))
