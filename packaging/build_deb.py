@@ -5,6 +5,7 @@ Ubuntu, that they are built on: they use its Python.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,8 +41,8 @@ def build(to: Path, version: str) -> list[Path]:
         for writer in WRITERS:
             _run([sys.executable, f"packaging/{writer}", str(tree / "packaging")], ROOT)
         shutil.move(tree / "packaging" / "debian", tree / "debian")
-        stamp = formatdate(int(os.environ.get("SOURCE_DATE_EPOCH", _committed_at())))
-        text = CHANGELOG.format(version=version, date=stamp)
+        stamp = formatdate(int(os.environ.get("SOURCE_DATE_EPOCH") or _committed_at()))
+        text = CHANGELOG.format(version=debian_version(version), date=stamp)
         (tree / "debian" / "changelog").write_text(text, encoding="utf-8")
         _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tree)], ROOT)
         # Build dependencies are checked above: not every machine that has them is Debian's.
@@ -50,7 +51,15 @@ def build(to: Path, version: str) -> list[Path]:
         return [Path(shutil.copy(made, to)) for made in sorted(Path(folder).glob("*.deb"))]
 
 
+def debian_version(version: str) -> str:
+    """Return a version of Python's as dpkg sorts it: `1.0rc1` comes before `1.0`."""
+    others = version.replace(".dev", "~~dev").replace(".post", "+post")
+    return re.sub("(a|b|rc)(?=[0-9])", r"~\1", others)
+
+
 def _committed_at() -> str:
+    if shutil.which("git") is None:
+        return "0"
     argv = ["git", "log", "-1", "--format=%ct"]
     found = subprocess.run(  # noqa: S603 - our own words
         argv, cwd=ROOT, capture_output=True, text=True, check=False

@@ -33,10 +33,11 @@ from server.running import NOON, Running, settings_in
 from tcp_proxy import TcpProxy
 
 PYTHON = """#!{python}
-import json, sys, threading
+import json, subprocess, sys, threading
 told = json.load(open({folder!r} + "/told.json"))
 with open({folder!r} + "/asked.json", "w") as asked:
     json.dump([sys.argv[3:], sys.stdin.read()], asked)
+subprocess.run(told.pop("meanwhile", "true").split(), stdout=2, check=True)
 threading.Event().wait(told.pop("sleep", 0))
 print(json.dumps(told))
 sys.exit(told.get("status", 1 if "error" in told else 0))
@@ -70,7 +71,7 @@ class Commands(Exchanges):
     def carry_out(self, row: str) -> None:
         verb, _, rest = row.partition(" ")
         if verb == "hosts":
-            (self.folder / "told.json").write_text(rest)
+            (self.folder / "told.json").write_text(self.spelled(rest))
         elif verb == "asked":
             what, _, document = rest.partition(" ")
             asked, given = json.loads((self.folder / "asked.json").read_text())
@@ -107,6 +108,11 @@ class Commands(Exchanges):
     def save(self, name: str) -> None:
         """Keep what the last command printed in a file."""
         self.write(name, self.printed.out)
+
+    def full_disk(self) -> None:
+        """Have a stdout that takes nothing."""
+        stdout = io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)
+        self.opened.enter_context(self.environment.context()).setattr(sys, "stdout", stdout)
 
     def losing(self, times: str) -> None:
         """Have a way to the service on which answers to requests with a key are lost."""

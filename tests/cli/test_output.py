@@ -89,12 +89,14 @@ def test_a_narrow_terminal_cuts_first_and_then_does_without_the_least_important_
     assert list(output.layout(HISTORY, least - 10)) == ["REF", "TYPE", "OUTCOME"]
 
 
-def test_columns_without_a_value_go_first_and_the_notice_and_the_machines_last() -> None:
+def test_columns_without_a_value_go_first_and_status_notice_and_machines_last() -> None:
     cells = {**EVENTS, "APPROVED BY": ["-"]}
     all_of_it = sum(max(len(each), len(cells[each][0])) for each in cells) + 2 * (len(cells) - 1)
     assert list(output.layout(cells, all_of_it)) == list(cells)
     assert cells.keys() - output.layout(cells, all_of_it - 1).keys() == {"APPROVED BY"}
     assert list(output.layout(cells, 50))[-2:] == ["MACHINES", "NOTICE LEFT"]
+    ended = {"REF": ["1.1"], "MACHINES": ["a"], "STATUS": ["Failed"], "OUTCOME": ["b" * 16]}
+    assert list(output.layout(ended, 32)) == ["REF", "MACHINES", "STATUS"]
 
 
 def test_what_maintenance_waits_for_is_shown_whole_in_80_columns(

@@ -4,16 +4,20 @@ Packages and bytes of the locked versions are as docs/internals/decisions/0001 h
 raises a number says there what the growth buys.
 """
 
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import build_deb
 import pytest
 import reference
 import write_manual
@@ -59,6 +63,24 @@ def test_each_thing_that_is_built_is_in_a_release() -> None:
     lines = {line for text in RUNS.values() for line in text.splitlines()}
     assert lines >= {"make deb", ".venv/bin/python -m hatchling build -d dist"}
     assert any("cyclonedx-py" in line for line in lines)
+
+
+def test_the_source_distribution_has_every_file(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(argv, cwd=tree.ROOT, capture_output=True, check=True)
+    (made,) = tmp_path.iterdir()
+    with tarfile.open(made) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert names >= {str(path.relative_to(tree.ROOT)) for path in tree.committed_files()}
+
+
+@pytest.mark.skipif(shutil.which("dpkg") is None, reason="dpkg is needed")
+def test_a_package_of_a_release_replaces_those_of_its_candidates() -> None:
+    told = ("1.0.dev1", "1.0a1.dev2", "1.0a1", "1.0b2", "1.0rc1", "1.0", "1.0.post1", "1.0.1")
+    versions = [build_deb.debian_version(one) for one in told]
+    for earlier, later in itertools.pairwise(versions):
+        argv = ["dpkg", "--compare-versions", earlier, "lt", later]
+        assert subprocess.run(argv, check=False).returncode == 0, (earlier, later)
 
 
 def packages(extra: str) -> set[str]:

@@ -29,6 +29,19 @@ def test_the_stream_opens_however_late_its_script_comes(site: Site) -> None:
     expect(window.locator("#live")).to_have_attribute("data-state", "live")
 
 
+def test_a_page_that_gets_no_stream_says_so_and_asks_again(site: Site) -> None:
+    window = site.window()
+    refusal = {"status": 502, "content_type": "text/html", "body": "<p>a proxy</p>"}
+    window.route("**/page/stream*", lambda route: route.fulfill(**refusal), times=1)
+    window.reload()
+    live = window.locator("#live")
+    expect(live).to_have_attribute("data-state", "cut off")
+    expect(live).to_have_text("cut off")
+    window.evaluate("htmx.trigger('#live', 'every')")
+    expect(live).to_have_attribute("data-state", "live")
+    site.said.clear()
+
+
 def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, chromium: Chromium) -> None:
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
     with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:

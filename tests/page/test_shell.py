@@ -126,3 +126,15 @@ def test_a_second_click_sends_nothing(site: Site) -> None:
     with window.expect_navigation(url=f"{site.url}/maintenance/1"):
         window.get_by_role("button", name="Cancel 1.1").evaluate(twice)
     assert sent.count("POST") == 1
+
+
+def test_what_was_stopped_on_its_way_is_sent_again(site: Site) -> None:
+    window = site.window(path="/orders/hold?reference=everything")
+    window.route("**/page/orders/hold", lambda _: None)
+    browser = window.context.new_cdp_session(window)
+    for _ in range(2):
+        with window.expect_request("**/page/orders/hold"):
+            window.get_by_role("button", name="Hold everything").click(no_wait_after=True)
+        browser.send("Page.stopLoading")
+    window.close()
+    site.said.clear()  # of its stream, which was stopped too

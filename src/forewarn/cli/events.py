@@ -310,11 +310,13 @@ def hold(
         service.get("/v1/holds").show(HOLDS)
         return
     ends = None if until is None else service.moment(until)
-    answer = service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends)
-    if not service.as_json:
+
+    def draw(found: "schemas.OperationList") -> None:
         span = f" until {times.shown(datetime.fromisoformat(ends))}" if ends else ""
         output.say(f"{_held(what, name)} is held{span}")
-    answer.show(states)
+        states(found)
+
+    service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends).show(draw)
 
 
 @asking(argument("what WHAT", "everything, scope, host or machine.", Choice(HELD)), NAME)
@@ -323,10 +325,12 @@ def release(service: OperatorClient, what: str, name: str | None) -> None:
 
     It goes on with the notice that was left, unless another hold covers it.
     """
-    answer = service.delete("/v1/holds", kind=what, name=name)
-    if not service.as_json:
+
+    def draw(found: "schemas.OperationList") -> None:
         output.say(f"{_held(what, name)} is released")
-    answer.show(states)
+        states(found)
+
+    service.delete("/v1/holds", kind=what, name=name).show(draw)
 
 
 def _held(what: str, name: str | None) -> str:

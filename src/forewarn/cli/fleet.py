@@ -7,6 +7,7 @@ Domains are read by the program of `connectors.libvirt`, so that the command nev
 loads the C library, and ends in time when a host hangs.
 """
 
+import hashlib
 import json
 import re
 import sys
@@ -237,6 +238,9 @@ STATUSES: Final = {
 }
 """The exit status of each refusal of the program; any other is a host that does not answer."""
 
+SYNCS: Final = 5
+"""The most tries of a sync while others change the fleet."""
+
 _NAMED_URI = re.compile(r"([^=:/?]+)=(.+)", re.DOTALL)
 
 HYPERVISORS: Final = (
@@ -261,13 +265,10 @@ HYPERVISORS: Final = (
 
 
 def _name(text: str) -> str:
-    from forewarn.maintenance.fleet_file import NAME
+    from forewarn.maintenance.fleet_file import EXPECTED_NAME, NAME
 
     if text and not NAME.fullmatch(text):
-        message = (
-            f"invalid name {text[:80]!r}: expected 1 to 80 letters, digits, '.', '_' or '-', "
-            "not starting with '_'"
-        )
+        message = f"invalid name {text[:80]!r}: {EXPECTED_NAME}"
         raise ValueError(message)
     return text
 
@@ -293,14 +294,23 @@ def sync(
 
     from forewarn.maintenance import fleet_file, fleet_import
 
-    found = _hosts(settings_in_use(), **hypervisors)
-    hosts = msgspec.convert(found, type=dict[str, tuple[fleet_import.Domain, ...]])
-    known = service.get("/v1/fleet").read(fleet_file.Fleet)
-    imported = fleet_import.fleet_of(hosts, known)
-    for warning in imported.warnings:
-        output.note(f"warning: {output.printable(warning)}")
-    body = msgspec.json.encode(imported.fleet)
-    _show_change(service.put("/v1/fleet", body, dry_run=dry_run))
+    for left in reversed(range(SYNCS)):
+        # Before the hosts are looked at: what changes from now on, others know better.
+        known = service.get("/v1/fleet")
+        found = _hosts(settings_in_use(), **hypervisors)
+        hosts = msgspec.convert(found, type=dict[str, tuple[fleet_import.Domain, ...]])
+        imported = fleet_import.fleet_of(hosts, known.read(fleet_file.Fleet))
+        body, based_on = msgspec.json.encode(imported.fleet), hashlib.sha256(known.body).hexdigest()
+        try:
+            answer = service.put("/v1/fleet", body, based_on=based_on, dry_run=dry_run)
+        except Failed as failed:
+            if left and "based_on" in failed.facts:
+                continue
+            raise
+        for warning in imported.warnings:
+            output.note(f"warning: {output.printable(warning)}")
+        _show_change(answer)
+        return
 
 
 @command(

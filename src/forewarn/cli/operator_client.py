@@ -62,6 +62,9 @@ GATEWAYS: Final = frozenset({502, 504})
 MAY_BE_DONE: Final = "it may have been done all the same: look before you repeat it"
 """The warning about a change whose answer did not come."""
 
+IS_DONE: Final = "it is done all the same"
+"""The end of the message where the answer to a change cannot be shown."""
+
 AGAIN_SECONDS: Final = (0.1, 1.0, 4.0, 10.0)
 """The pauses before a request whose answer was lost is sent again: a restart takes ten seconds."""
 
@@ -90,6 +93,7 @@ class Answer:
 
     body: bytes
     as_json: bool
+    is_change: bool = False
 
     def tree(self) -> dict[str, Any]:
         """Return the document as JSON values."""
@@ -113,6 +117,13 @@ class Answer:
 
     def show(self, draw: Show) -> None:
         """Print the document: as JSON, or as `draw` does with a value of its type."""
+        try:
+            self._print(draw)
+        except Failed as failed:
+            failed.message += f"; {IS_DONE}" * self.is_change
+            raise
+
+    def _print(self, draw: Show) -> None:
         if self.as_json:
             output.document(self.tree())
             return
@@ -239,7 +250,7 @@ class OperatorClient:
                 output.note(f"Interrupted: {MAY_BE_DONE}")
             raise
         if 200 <= reply.status < 300:
-            return Answer(reply.body, as_json=self.as_json)
+            return Answer(reply.body, self.as_json, is_change)
         failure = self._failure(reply)
         if is_change and reply.status in GATEWAYS and failure.status is ExitStatus.UNREACHABLE:
             raise AnswerLost(failure.status, f"{failure.message}; {MAY_BE_DONE}")

@@ -139,16 +139,12 @@ class Plane:
     def apply_fleet(
         self,
         unit: UnitOfWork,
+        /,
         wanted: fleet_file.Fleet,
-        *,
-        prune: bool = False,
-        again: bool = False,
-        allow_empty: bool = False,
+        **options: Any,  # noqa: ANN401 - those of `fleet_file.apply`
     ) -> fleet_file.Applied:
         """Make the fleet match a fleet file."""
-        applied = fleet_file.apply(
-            unit.world, wanted, prune=prune, mint=self.mint, again=again, allow_empty=allow_empty
-        )
+        applied = fleet_file.apply(unit.world, wanted, mint=self.mint, **options)
         self._change_fleet(unit, applied.changes)
         return applied
 

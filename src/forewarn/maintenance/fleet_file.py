@@ -7,6 +7,7 @@ domains for machines that the file gives none.
 """
 
 import functools
+import hashlib
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -21,9 +22,11 @@ from forewarn.maintenance.planner import by_scope, natural
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
-NAME = re.compile(r"[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
-"""1 to 80 letters, digits, `.`, `_` and `-`, not starting with `_`, which the preview version puts
-before names."""
+NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
+EXPECTED_NAME = (
+    "expected 1 to 80 letters, digits, '.', '_' or '-', not starting with '_', and not '.' or '..'"
+)
+"""The preview version puts `_` before names; in a path browsers and proxies resolve dots alone."""
 
 LISTENER = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.ASCII)
 """A listener's name, in lower case only, so that fleet file and settings spell it alike."""
@@ -292,11 +295,7 @@ def _check_group(group: Group) -> None:
 def _check_name(name: str, where: str) -> None:
     if not NAME.fullmatch(name):
         shown = name if len(name) <= 80 else f"{name[:80]}..."
-        message = (
-            f"invalid name {shown!r}: expected 1 to 80 letters, digits, '.', '_' or '-', not "
-            "starting with '_'"
-        )
-        raise _refused(where, "", message)
+        raise _refused(where, "", f"invalid name {shown!r}: {EXPECTED_NAME}")
 
 
 def _check_member(member: Member, group: Group) -> None:
@@ -369,21 +368,26 @@ def apply(
     world: World,
     wanted: Fleet,
     *,
-    prune: bool,
+    prune: bool = False,
     mint: Callable[[], str],
     again: bool = False,
     allow_empty: bool = False,
+    based_on: str = "",
 ) -> Applied:
     """Return the changes that make the fleet as the file says.
 
     `prune` removes machines that are not in the file, but the last machine only with `allow_empty`:
     a file that was cut short would. `again` adds machines that were preempted or terminated.
+    `based_on` is the `digest` of the fleet that the file was made from; `""` for any.
 
     Raises:
-        Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event,
-            an address of a machine outside the file, or a fleet that would be empty.
+        Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event, an
+            address of a machine outside the file, a fleet that would be empty, or another basis.
     """
     before = world.machines
+    if based_on and based_on != digest(exported(world.scopes.values(), before.values())):
+        message = "the fleet has changed since it was read: read it again"
+        raise model.Refused(ErrorCode.CONFLICT, message, based_on=based_on)
     groups, lost = _without_lost(flatten(wanted), world, again=again)
     places = {model.key(one.name): group.scope.key for group in groups for one in group.members}
     members = by_scope(
@@ -469,6 +473,11 @@ def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine
                 continue
         tables[scope.kind].append(entry)
     return Fleet(**{table: tuple(entries) for table, entries in tables.items()})
+
+
+def digest(fleet: Fleet) -> str:
+    """Return the SHA-256 of a fleet as the API answers it."""
+    return hashlib.sha256(msgspec.json.encode(fleet)).hexdigest()
 
 
 def _written(machine: model.Machine) -> dict[str, Any]:

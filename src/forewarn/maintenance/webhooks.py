@@ -10,6 +10,7 @@ about to send writes first that no other may try for a while. If it dies, that t
 """
 
 import ipaddress
+import re
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -26,6 +27,9 @@ MAX_WEBHOOKS: Final = 20
 
 MAX_URL: Final = 2000
 """The most characters of a URL: those of chat services have some 300."""
+
+HOST: Final = re.compile(r"(?!.{255})([a-z0-9_-]{1,63}(\.|\Z))+|[0-9a-f.]*:[0-9a-f:.]+(%(?!25).+)?")
+"""A name that DNS may have, or an IPv6 address: to other hosts no request could be sent."""
 
 TURN: Final = timedelta(seconds=30)
 """The time for which the other replicas leave an item to the one that sends it: twice its longest
@@ -104,7 +108,7 @@ def judge_url(url: str, *, insecure: bool) -> None:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise Refused(ErrorCode.INVALID, f"at url: {error}", where="url") from error
-    if parts.scheme not in {"http", "https"} or not host or port == 0:
+    if parts.scheme not in {"http", "https"} or not HOST.fullmatch(host or "") or port == 0:
         refuse("expected a URL such as https://example.com/hook")
     if parts.username is not None or parts.fragment:
         refuse("a user name, a password or a fragment in it would not be sent")

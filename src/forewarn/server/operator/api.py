@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
@@ -83,16 +83,23 @@ async def apply_fleet(
     prune: bool = False,
     re_add: bool = False,
     allow_empty: bool = False,
+    based_on: routing.Name = "",
     dry_run: bool = False,
 ) -> schemas.FleetChange:
     """Make the fleet match the body, all or nothing; only `prune` removes machines.
 
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
-    preempted or terminated are left out unless `re_add` adds them.
+    preempted or terminated are left out unless `re_add` adds them. With `based_on`, the SHA-256 of
+    an answer to the GET, it is refused if that would be another by now.
     """
     backend = call.backend
     wanted = await backend.beside(routing.decoded_fleet, data)
-    asked = {"prune": prune, "again": re_add, "allow_empty": allow_empty}
+    asked: dict[str, Any] = {
+        "prune": prune,
+        "again": re_add,
+        "allow_empty": allow_empty,
+        "based_on": based_on,
+    }
     if dry_run:  # not by the writer, which viewers may not occupy
         tombstones = await backend.read(Reading.tombstones)
         state = msgspec.structs.replace(backend.live_state(), tombstones=tombstones)

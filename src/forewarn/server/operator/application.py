@@ -78,7 +78,8 @@ class RoutedPath:
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=allowed)
         path = request.scope["path"]
-        message = f"{path} does not support {request.method}: /v1/schema lists the methods"
+        message = f"{path} does not support {request.method}"
+        message += "" if auth.is_of_page(path) else ": /v1/schema lists the methods"
         raise HTTPException(405, message, allowed)
 
 

@@ -412,7 +412,7 @@ async def _asked(page: PageRequest, order: str, draft: Draft) -> Response:
 
 def _shown_of(order: str, subject: Subject) -> str:
     ids = [o.id for o in subject.operations if subject.hold or order in orders.of_operation(o)]
-    return _shown(_order(order).says(subject), *ids)
+    return _shown(_order(order).says(subject), *ids, *subject.things)
 
 
 def _order(name: str) -> OperatorOrder:
@@ -426,7 +426,8 @@ async def _subject(backend: Backend, form: FilledForm, order: str) -> Subject:
     reference = form.whole("reference")
     kind, _, name = reference.partition(" ")
     if order == "revoke":
-        return Subject(reference=reference, address="/tokens")
+        token = backend.accounts.tokens.get(reference)
+        return Subject(reference=reference, address="/tokens", things=(token,))
     back = form.text("back")
     if kind in {each.value for each in model.HoldKind}:
         inventory, now = backend.inventory.snapshot(), backend.now()
@@ -457,11 +458,13 @@ def _of_hold(
 ) -> Subject:
     key = name if kind is model.HoldKind.HOST else model.key(name)
     hold = model.Hold(kind=kind, name=key, reason="", by="", at=now)
+    there = sorted(m.key for m in inventory.machines.values() if kind == "host" and m.host == name)
     covered = [each for each in inventory.operations.values() if hold.covers(each)]
     return Subject(
         reference=reference,
         address=orders.address_of_hold(kind, name),
         operations=views.operations(covered, inventory, now),
-        further=sum(m.host == name for m in inventory.machines.values()),
+        further=len(there),
+        things=tuple(there),
         hold=inventory.holds.get((kind, key)),
     )

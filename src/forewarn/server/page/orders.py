@@ -229,6 +229,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[schemas.OperationView, ...] = ()
     further: int = 0
     """The number of its machines that are not announced yet."""
+    things: tuple[object, ...] = ()
+    """The machines on a host, or a token: an order is asked again where they have changed."""
     maintenance: MaintenanceView | None = None
     """None where it is about an operation or a hold."""
     hold: model.Hold | None = None

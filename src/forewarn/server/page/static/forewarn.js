@@ -93,11 +93,16 @@
 
   document.addEventListener("htmx:sse:after:connection", () => {
     live("live");
+    if (refused?.id === "live") document.getElementById("refusal").replaceChildren();
     // A hidden window lets go of its stream: a browser has six connections for all windows. htmx
     // sees to that when the visibility changes, so not by itself in one that was hidden before.
     if (document.hidden) queueMicrotask(() => document.dispatchEvent(new Event("visibilitychange")));
   });
   document.addEventListener("visibilitychange", () => { if (document.hidden) live("connecting"); });
+  // The first connection is a request like others: #live asks again each 11 s until it has a stream.
+  document.addEventListener("htmx:finally:request", ({ target, detail }) => {
+    if (target.id === "live" && !detail.ctx.response?.raw.ok) live("cut off");
+  });
   document.addEventListener("htmx:sse:close", () => live("cut off"));
   document.addEventListener("htmx:sse:error", (event) => {
     live("cut off");
@@ -137,13 +142,15 @@
       else event.target.closest(".refusal")?.remove();
     }
   });
-  // A second click sends nothing; a page that the browser goes back to may be sent again.
+  // A second click sends nothing. What Stop ended, or the browser goes back to, may be sent again.
   let sent = new WeakSet();
+  const forget = () => { sent = new WeakSet(); };
   document.addEventListener("submit", (event) => {
     if (event.target.method === "post" && sent.has(event.target)) event.preventDefault();
     sent.add(event.target);
   });
-  window.addEventListener("pageshow", () => { sent = new WeakSet(); });
+  window.addEventListener("pageshow", forget);
+  window.navigation?.addEventListener("navigateerror", forget);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !panel()?.hidden) close();
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
