@@ -161,11 +161,18 @@ class UnitsInWorld:
     def occupied(self, unit: Unit, takes: Footprint) -> str:
         """Describe the hold on a unit, or the obstacle in its way; `""` if it can go.
 
-        A host is not drained before the machines that other drains moved to it are home again.
+        A host is not drained before the machines that other drains moved to it are home again. Of
+        several domains of a scope that are not drained together, it is the first that goes now.
         """
         world = self.world
-        if world.holds:  # mostly there are none, and units are many
+        several = not unit.drain and SEVERAL in takes.domains.values()
+        machines: list[Machine] = []
+        if world.holds or several:  # mostly there are none, and units are many
             machines = [world.machines[name] for name in takes.machines]
+        if several:
+            first = next(planner.turns(machines))
+            takes = replace(takes, domains={one.scope: one.update_domain for one in first})
+        if world.holds:
             hosts = (unit.host, self.maintenance.to_host)
             if held := planner.on_hold(machines, world.holds_in_order(), *hosts):
                 return held
