@@ -170,7 +170,9 @@ def follow(
     for index in range(len(after)) if concerned is None else concerned:
         unit = after[index]
         drain = its.world.drains.get(unit.name) if unit.drain else None
-        if unit.state is not running and not (unit.state is failed and drain is not None):
+        began_at = now if drain is None else drain.requested_at
+        goes_on = unit.state is failed and drain and began_at <= (unit.changed_at or now)
+        if unit.state is not running and not goes_on:
             continue
         name = f"{maintenance.number}.{unit.operation}"
         if unit.drain:
