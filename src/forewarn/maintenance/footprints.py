@@ -97,7 +97,7 @@ def in_the_way(
         if not operation.status.over:
             shared = [name for name in operation.machines if key(name) in names]
             if shared:
-                return f"{listed(shared)} has {operation.id}, which is {operation.status}"
+                return f"{listed(shared)} has {_standing(operation)}"
         # Nor does it wait for what itself waits until its own machines are repaired.
         waits = operation.gives_way or (not operation.pending and operation.waits_for in repaired)
         for event in () if waits else operation.events:
@@ -106,9 +106,12 @@ def in_the_way(
             stands = operation.outcome_unknown or operation.status is EventStatus.FAILED
             if (queues or stands) and mine is not None and mine != event.update_domain:
                 domain = f"update domain {event.update_domain} of {event.scope}"
-                standing = behind(operation) or f", which is {operation.status}"
-                return f"{domain} has {operation.id}{standing}"
+                return f"{domain} has {_standing(operation)}"
     return ""
+
+
+def _standing(operation: Operation) -> str:
+    return f"{operation.id}{behind(operation) or f', which is {operation.status}'}"
 
 
 @dataclass(eq=False, repr=False)

@@ -193,8 +193,10 @@ def _stands(ended: Maintenance | None) -> str:
     if ended is None or ended.state is MaintenanceState.DONE:
         return ""
     left = [unit for unit in ended.units if not unit.state.over]
-    whys = (ended.reason, *(unit.reason for unit in left), *(f"{u.name} is held" for u in left))
-    return next((why for why in whys if why), "")
+    whys = [f"{unit.name} cannot go now: {unit.reason}" for unit in left if unit.reason]
+    # Where it goes on, its own reason may be a window: that opens again and again.
+    whys.insert(len(whys) if ended.state is MaintenanceState.RUNNING else 0, ended.reason)
+    return next(filter(None, (*whys, *(f"{unit.name} is held" for unit in left))), "")
 
 
 def _due_at(operation: Operation) -> datetime | None:
