@@ -75,6 +75,14 @@ def repaired_by(machines: Iterable[str], live: Iterable[Operation]) -> list[Oper
     return [one for one in failed if any(key(name) in names for name in one.awaited)]
 
 
+def lets_repair(queued: Operation, scope: str, repaired: Iterable[Operation]) -> bool:
+    """Return True if what is Queued in a scope (key) cannot go before one of these is repaired."""
+    return any(
+        queued.waits_for == failed.id or any(event.scope == scope for event in failed.events)
+        for failed in repaired
+    )
+
+
 def in_the_way(
     unit: Unit,
     takes: Footprint,
@@ -92,15 +100,17 @@ def in_the_way(
     # By start order, so that the store's order does not decide the answer. What is held, or has
     # its window ahead, gives way to other update domains.
     live = sorted(live, key=planner.start_order)
-    repaired = {one.id for one in repaired_by(takes.machines, live)}
+    repaired = repaired_by(takes.machines, live)
     for operation in live:
         if not operation.status.over:
             shared = [name for name in operation.machines if key(name) in names]
             if shared:
                 return f"{listed(shared)} has {_standing(operation)}"
-        # Nor does it wait for what itself waits until its own machines are repaired.
-        waits = operation.gives_way or (not operation.pending and operation.waits_for in repaired)
-        for event in () if waits else operation.events:
+        queued = operation.status is EventStatus.QUEUED
+        for event in () if operation.gives_way else operation.events:
+            # Nor does it wait for what itself waits until its own machines are repaired.
+            if queued and lets_repair(operation, event.scope, repaired):
+                continue
             mine = takes.domains.get(event.scope)
             queues = unit.drain or event.scope in queueing
             stands = operation.outcome_unknown or operation.status is EventStatus.FAILED
