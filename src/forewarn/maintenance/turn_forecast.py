@@ -174,7 +174,7 @@ def planned(
     )
 
 
-_NOT_GONE: Final = frozenset((UnitState.WAITING, UnitState.SKIPPED))
+_NOT_GONE: Final = frozenset((UnitState.WAITING, UnitState.SKIPPED, UnitState.FAILED))
 
 
 def _over_at(course: Course, places: Iterable[int]) -> datetime | None:
