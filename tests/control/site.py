@@ -220,7 +220,7 @@ class Site:
         return HostState.UP if drain is None else drain.state
 
     async def drain(self, name: str, **more: Any) -> Drain:
-        wanted = drain_of(name, **more)
+        wanted = drain_of(name, requested_at=self.clock.now(), **more)
         return done(self.plane.drain_host(wanted, await self.hosts.survey()))
 
     # Maintenances.

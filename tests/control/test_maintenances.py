@@ -20,7 +20,7 @@ from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.outbox import state_of
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.maintenance import fleet_file, host_drain, host_plan, planner
+from forewarn.maintenance import commands, fleet_file, host_drain, host_plan, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
@@ -162,6 +162,12 @@ class SiteStory(PlaneStory):
         for _ in range(int(times)):
             self.clock.advance(elapsed(span))
             RUNNER.run(self.site.settle())
+
+    def set_back(self, span: str) -> None:
+        """The clock is set back, and the service knows."""
+        by = elapsed(span)
+        self.clock.jump(-by)
+        done(self.plane.order(lambda unit, decided: decided(unit, commands.set_back, by)))
 
     def fails(self, *machines: str) -> None:
         """What is done to these machines fails."""

@@ -372,7 +372,7 @@ class Story(PlaneStory):
         assert without not in found.message
         self.compare(found, options, remedy=remedy(found))
 
-    def expect_standing(self, name: str, *words: str) -> None:
+    def expect_standing(self, name: str, *words: str, without: str = "\0") -> None:
         """Look for words in what keeps an operation where it is; `""` where nothing does."""
         found = self.house.operation(name)
         assert found is not None
@@ -380,6 +380,7 @@ class Story(PlaneStory):
         holds = self.house.look(lambda reading: reading.holds())
         text = of_operation(found, live, holds, self.house.watch.now())
         assert all(word in text for word in words) if any(words) else not text, text
+        assert without not in text
 
     def expect_news(self, *expected: str) -> None:
         """Compare the types of the news since the last look, and the subject of each."""

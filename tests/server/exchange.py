@@ -223,9 +223,6 @@ class Exchanges(Told):
         status = AgentStatus(agent) if agent else None
         self.service.guests.saw(machine, version, at=when, agent=status, reason=reason)
 
-    def begin(self, operation: str) -> None:
-        under_way(self.root, operation)
-
     def end(self, operation: str, how: str) -> None:
         end(self.service, self.root, operation, well=how == "well")
 

@@ -1,6 +1,6 @@
 """What must hold of every change, judged by a record of its own and not by the decider's words."""
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
@@ -65,7 +65,7 @@ class Judge:
             if operation.started_at is not None and (old is None or old.started_at is None):
                 self._see_holds(operation, changes)
                 self._see_host(operation, changes)
-            self._see_place(operation, {o.id: o for o in changes.operations})
+            self._see_place(operation, changes)
             self._see_recovery(operation, {o.id: o for o in changes.operations})
         self._see_hosts(changes)
         self.turns.see(changes, now)
@@ -205,7 +205,7 @@ class Judge:
         if new.unit is None and new.event_type not in DELETIONS and here - own:
             raise Wrong(f"{new.id} started on {host}, and {min(here - own)} had no notice")
 
-    def _see_place(self, new: model.Operation, changed: dict[str, model.Operation]) -> None:
+    def _see_place(self, new: model.Operation, changes: model.Changes) -> None:
         """Nobody hears of maintenance while another domain of the scope is down or announced."""
         old = self._memory.all_operations.get(new.id)
         announced = new.status is EventStatus.SCHEDULED and (
@@ -213,7 +213,8 @@ class Judge:
         )
         if not announced or new.event_type in DELETIONS:
             return
-        scopes = self._memory.all_scopes
+        changed = {operation.id: operation for operation in changes.operations}
+        scopes = ChainMap({scope.key: scope for scope in changes.scopes}, self._memory.all_scopes)
         for event in (one for one in new.events if self._queues(scopes[one.scope])):
             known = self._live_in(event.scope) | changed
             for other in known.values():

@@ -467,13 +467,14 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
         working.put(_no_later(dated, now, "carried_out_at", "ended_at"))
     for number, maintenance in working.maintenances.items():
         check = earlier(maintenance.check, length, "began_at", "lease_until", "passed_at")
-        its = tuple(earlier(u, length, "retry_at", "refused_at") for u in maintenance.units)
+        dated_units = (earlier(u, length, "retry_at", "refused_at") for u in maintenance.units)
+        its = tuple(_no_later(unit, now, "changed_at") for unit in dated_units)
         working.maintenances[number] = replace(
             earlier(maintenance, length, "wave_at"), check=check, units=its
         )
     for host, drain in working.world.drains.items():
         dated_drain = earlier(drain, length, "reboot_asked_at", "silent_since")
-        working.world.drains[host] = _no_later(dated_drain, now, "changed_at")
+        working.world.drains[host] = _no_later(dated_drain, now, "requested_at", "changed_at")
     for name, token in working.world.tokens.items():
         if token.host:
             working.world.tokens[name] = _no_later(token, now, "created_at", "used_at")

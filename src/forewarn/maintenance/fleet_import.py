@@ -128,8 +128,9 @@ class _Import:
         self._scopes = {group.scope.key: group.scope for group in groups}
         self._kinds = {name: scope.kind for name, scope in self._scopes.items()}
         """The kind of each scope, by key: no set has the name of a standalone machine."""
+        for uuid in [*self._known, *(domain.uuid for domain in found)]:
+            self._names.setdefault(uuid, uuid)
         for domain in found:
-            self._names.setdefault(domain.uuid, domain.uuid)
             if domain.tag and domain.tag.scope:
                 self._kinds.setdefault(key(domain.tag.scope), ScopeKind.AVAILABILITY_SET)
         self._added: list[tuple[str, fleet_file.NamedMachine, Domain]] = []
@@ -229,6 +230,10 @@ class _Import:
             return known.name
         name = asked or domain.name
         shown, why = name, ""
+        if self._names[domain.uuid] != domain.uuid:
+            what = "is left out, for another machine has its UUID as its name"
+            self._warn(f"{name[:80]!r} on {host}", what)
+            return ""
         if not fleet_file.NAME.fullmatch(name):
             shown, why = repr(name[:80]), "no machine can have this name"
         elif self._names.setdefault(key(name), domain.uuid) != domain.uuid:

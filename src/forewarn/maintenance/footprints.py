@@ -75,6 +75,14 @@ def repaired_by(machines: Iterable[str], live: Iterable[Operation]) -> list[Oper
     return [one for one in failed if any(key(name) in names for name in one.awaited)]
 
 
+def lets_repair(queued: Operation, scope: str, repaired: Iterable[Operation]) -> bool:
+    """Return True if what is Queued in a scope (key) cannot go before one of these is repaired."""
+    return any(
+        queued.waits_for == failed.id or any(event.scope == scope for event in failed.events)
+        for failed in repaired
+    )
+
+
 def in_the_way(
     unit: Unit,
     takes: Footprint,
@@ -92,23 +100,28 @@ def in_the_way(
     # By start order, so that the store's order does not decide the answer. What is held, or has
     # its window ahead, gives way to other update domains.
     live = sorted(live, key=planner.start_order)
-    repaired = {one.id for one in repaired_by(takes.machines, live)}
+    repaired = repaired_by(takes.machines, live)
     for operation in live:
         if not operation.status.over:
             shared = [name for name in operation.machines if key(name) in names]
             if shared:
-                return f"{listed(shared)} has {operation.id}, which is {operation.status}"
-        # Nor does it wait for what itself waits until its own machines are repaired.
-        waits = operation.gives_way or (not operation.pending and operation.waits_for in repaired)
-        for event in () if waits else operation.events:
+                return f"{listed(shared)} has {_standing(operation)}"
+        queued = operation.status is EventStatus.QUEUED
+        for event in () if operation.gives_way else operation.events:
+            # Nor does it wait for what itself waits until its own machines are repaired.
+            if queued and lets_repair(operation, event.scope, repaired):
+                continue
             mine = takes.domains.get(event.scope)
             queues = unit.drain or event.scope in queueing
             stands = operation.outcome_unknown or operation.status is EventStatus.FAILED
             if (queues or stands) and mine is not None and mine != event.update_domain:
                 domain = f"update domain {event.update_domain} of {event.scope}"
-                standing = behind(operation) or f", which is {operation.status}"
-                return f"{domain} has {operation.id}{standing}"
+                return f"{domain} has {_standing(operation)}"
     return ""
+
+
+def _standing(operation: Operation) -> str:
+    return f"{operation.id}{behind(operation) or f', which is {operation.status}'}"
 
 
 @dataclass(eq=False, repr=False)
@@ -161,11 +174,18 @@ class UnitsInWorld:
     def occupied(self, unit: Unit, takes: Footprint) -> str:
         """Describe the hold on a unit, or the obstacle in its way; `""` if it can go.
 
-        A host is not drained before the machines that other drains moved to it are home again.
+        A host is not drained before the machines that other drains moved to it are home again. Of
+        several domains of a scope that are not drained together, it is the first that goes now.
         """
         world = self.world
-        if world.holds:  # mostly there are none, and units are many
+        several = not unit.drain and SEVERAL in takes.domains.values()
+        machines: list[Machine] = []
+        if world.holds or several:  # mostly there are none, and units are many
             machines = [world.machines[name] for name in takes.machines]
+        if several:
+            first = next(planner.turns(machines))
+            takes = replace(takes, domains={one.scope: one.update_domain for one in first})
+        if world.holds:
             hosts = (unit.host, self.maintenance.to_host)
             if held := planner.on_hold(machines, world.holds_in_order(), *hosts):
                 return held

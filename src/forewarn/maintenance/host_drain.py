@@ -222,10 +222,12 @@ def _rebooted(view: DrainView, facts: HostFacts, now: datetime) -> DrainStep | N
 def _asking(view: DrainView, now: datetime) -> DrainStep | None:
     """Return the step that asks for the moves that nobody has asked for; None for none.
 
-    Other maintenance may have moved a machine away while its own move waited for that.
+    Other maintenance may have moved or deleted a machine while its own move waited for that.
     """
     drain = view.drain
     waiting = [g for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by]
+    if lost := [guest for guest in waiting if host_plan.machine_of(view.world, guest) is None]:
+        return DrainStep(drain=_without(drain, lost), survey=True)
     if elsewhere := [guest for guest in waiting if _is_elsewhere(view, guest)]:
         if view.survey is None:
             return DrainStep(drain=drain, survey=True)

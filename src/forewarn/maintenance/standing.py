@@ -103,7 +103,7 @@ def behind(other: Operation) -> str:
         return f", which failed: acknowledge {other.id}"
     if other.held_at is not None:
         return ", which is held"
-    if other.awaited:
+    if other.awaited and other.status is not EventStatus.STARTED:
         return f", which awaits {listed(other.awaited)}"
     return ", which is settling" if other.up_at is not None else ""
 

@@ -737,8 +737,6 @@ class Transitions:
         turn = planner.queue_order(operation)
         live = (one for event in operation.events for one in self.world.live_in(event.scope))
         repaired = footprints.repaired_by(map(model.key, operation.machines), live)
-        names = {one.id for one in repaired}
-        scopes = {event.scope for one in repaired for event in one.events}
         ahead = (
             other
             for other, scope in apart
@@ -748,8 +746,7 @@ class Transitions:
                 or other.pending
                 or (
                     not other.gives_way
-                    and scope not in scopes
-                    and other.waits_for not in names
+                    and not footprints.lets_repair(other, scope, repaired)
                     and planner.queue_order(other) < turn
                 )
             )

@@ -21,6 +21,7 @@ from forewarn.maintenance.model import (
     Approval,
     Changes,
     Drain,
+    Enablement,
     Maintenance,
     Operation,
     Policy,
@@ -173,14 +174,17 @@ def planned(
     )
 
 
-_NOT_GONE: Final = frozenset((UnitState.WAITING, UnitState.SKIPPED))
+_NOT_GONE: Final = frozenset((UnitState.WAITING, UnitState.SKIPPED, UnitState.FAILED))
 
 
 def _over_at(course: Course, places: Iterable[int]) -> datetime | None:
     if course.ended is None:
         return None
     its = [course.ended.units[index] for index in places]
-    times = [unit.changed_at for unit in its if unit.state.over and unit.changed_at is not None]
+    over = {state for state in UnitState if state.over}
+    if course.ended.state is MaintenanceState.HALTED:
+        over.discard(UnitState.FAILED)  # it is the rules that do not allow it
+    times = [unit.changed_at for unit in its if unit.state in over and unit.changed_at is not None]
     return max(times, default=None) if len(times) == len(its) else None
 
 
@@ -189,8 +193,15 @@ def _stands(ended: Maintenance | None) -> str:
     if ended is None or ended.state is MaintenanceState.DONE:
         return ""
     left = [unit for unit in ended.units if not unit.state.over]
-    whys = (ended.reason, *(unit.reason for unit in left), *(f"{u.name} is held" for u in left))
-    return next((why for why in whys if why), "")
+    whys = [f"{unit.name} cannot go now: {unit.reason}" for unit in left if unit.reason]
+    # Where it goes on, its own reason may be a window: that opens again and again.
+    whys.insert(len(whys) if ended.state is MaintenanceState.RUNNING else 0, ended.reason)
+    return next(filter(None, (*whys, *(f"{unit.name} is held" for unit in left))), "")
+
+
+def _due_at(operation: Operation) -> datetime | None:
+    # What is held moves its NotBefore on and on, until its hold ends or its window closes.
+    return operation.wakeup_at if operation.held_at is None else operation.closes_at
 
 
 class _TooLong(Exception):  # noqa: N818 - what happened: too many decisions
@@ -230,10 +241,11 @@ class _Play:
         self._steps: dict[int, Step | None] = {}
         """Their steps, until these are taken."""
         self._sighting: Sighting | None = None
+        for name, scope in [*world.scopes.items()]:
+            if rules.enablement is not Enablement.ALWAYS and rules.is_on(scope, now):
+                world.scopes[name] = replace(scope, asked_at=now + NEVER)  # it stays on
         awaited = [o.id for o in self._live() if o.awaited and o.status is not EventStatus.FAILED]
-        self._sighting = Sighting(asked_at=now + FURTHEST, version="", agent=AgentStatus.BACK)
-        self.decide(commands.record_returns, awaited)
-        self._sighting = None  # nobody listens: machines are back as soon as they are carried out
+        self.decide(self._return, awaited)
 
     def decide(self, command: Callable[..., Iterable[str]], *given: object) -> Decision:
         """Decide a command, and keep its changes.
@@ -268,9 +280,8 @@ class _Play:
         """Return the time of the next happening; None for never."""
         if self.maintenance.state.over:
             return None
-        # What is held moves its NotBefore on and on, until its hold ends.
-        wakeups = (one.wakeup_at for one in self._live() if one.held_at is None)
         holds = (hold.until for hold in self._world.holds.values())
+        wakeups = map(_due_at, self._live())
         times = (*self._ends.values(), *wakeups, *holds, *self._wake_at.values())
         return min((at for at in times if at is not None and at > self.now), default=None)
 
@@ -309,9 +320,7 @@ class _Play:
             self.decide(commands.expire_holds)
             return True
         due = [
-            one.id
-            for one in self._live()
-            if (at := one.wakeup_at) is not None and at <= self.now and one.held_at is None
+            one.id for one in self._live() if (at := _due_at(one)) is not None and at <= self.now
         ]
         return bool(due) and bool(self.decide(commands.advance_time, due).changes)
 
@@ -344,7 +353,7 @@ class _Play:
         self.decide(self._finish, ended)
         return True
 
-    def _finish(self, working: Transitions, ended: list[str]) -> list[str]:
+    def _finish(self, working: Transitions, ended: list[str]) -> Iterable[str]:
         for name in ended:
             one = working.named(name)
             hosts = dict.fromkeys(one.machines, one.to_host) if one.to_host else {}
@@ -353,7 +362,14 @@ class _Play:
             commands.finish_task(
                 working, name, one.attempt, succeeded=True, message="", hosts=hosts
             )
-        return ended
+        return self._return(working, ended)
+
+    def _return(self, working: Transitions, operations: list[str]) -> Iterable[str]:
+        """Have all machines of these ask, and be back: at other times nobody listens."""
+        self._sighting = Sighting(asked_at=self.now + NEVER, version="", agent=AgentStatus.BACK)
+        commands.record_returns(working, operations)
+        self._sighting = None
+        return operations
 
     def _vm_ids(self, operation: Operation) -> list[str]:
         machines = self._world.machines

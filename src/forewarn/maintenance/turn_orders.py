@@ -76,15 +76,12 @@ def order(
 def _resumed(maintenance: Maintenance, now: datetime) -> Maintenance:
     if maintenance.state is MaintenanceState.RUNNING and turns.pause_of(maintenance, now):
         return replace(maintenance, confirmed=True, reason="")
-    return going_on(maintenance, now)
-
-
-def going_on(maintenance: Maintenance, now: datetime) -> Maintenance:
-    """Return the maintenance as it goes on: failures accepted, and its check run again."""
-    after = tuple(
-        replace(unit, accepted=True) if unit.state is UnitState.FAILED else unit
-        for unit in maintenance.units
-    )
+    after = maintenance.units
+    if maintenance.state is MaintenanceState.HALTED:  # a pause was ordered for another reason
+        after = tuple(
+            replace(unit, accepted=True) if unit.state is UnitState.FAILED else unit
+            for unit in after
+        )
     again = turn_check.begin_again(replace(maintenance, units=after))
     return turns.entered(again, MaintenanceTrigger.RESUME, now)
 

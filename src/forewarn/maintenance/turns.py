@@ -170,7 +170,9 @@ def follow(
     for index in range(len(after)) if concerned is None else concerned:
         unit = after[index]
         drain = its.world.drains.get(unit.name) if unit.drain else None
-        if unit.state is not running and not (unit.state is failed and drain is not None):
+        began_at = now if drain is None else drain.requested_at
+        goes_on = unit.state is failed and drain and began_at <= (unit.changed_at or now)
+        if unit.state is not running and not goes_on:
             continue
         name = f"{maintenance.number}.{unit.operation}"
         if unit.drain:
@@ -202,12 +204,10 @@ def _follow(unit: Unit, operation: Operation) -> Unit:
     if operation.status is EventStatus.COMPLETED:
         done = dict.fromkeys((*unit.done, *map(key, operation.machines)))
         return replace(unit, state=UnitState.DONE, reason="", done=tuple(done))
-    outcome = operation.outcome
+    outcome, closes = operation.outcome, operation.closes_at
+    is_late = closes is not None and outcome == notice.window_closes(closes)
     # The unit of a host does not answer for machines that have left the host.
-    if outcome == left_host(operation.on_host):
-        return replace(unit, state=UnitState.DONE, reason="")
-    closes = operation.closes_at
-    if unit.recalled or (closes is not None and outcome == notice.window_closes(closes)):
+    if unit.recalled or is_late or outcome == left_host(operation.on_host):
         return replace(unit, state=UnitState.WAITING, reason=outcome[:MAX_REASON])
     return _failed(unit, f"{operation.id} is {operation.status}: {outcome}")
 
