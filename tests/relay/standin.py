@@ -61,6 +61,7 @@ class StandIn:
         self.hangs_up = False
         """Each connection has one answer, as behind some proxies."""
         self.connections: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.scheme, self.port = "http", 0
 
@@ -70,13 +71,15 @@ class StandIn:
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
         self.scheme = "https" if tls else "http"
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=tls)
+        self._server = await asyncio.start_server(self._begin, "127.0.0.1", self.port, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
+        for _ in range(2):
+            await asyncio.sleep(0)  # what was accepted is a connection by then
         self.drop()
         await asyncio.sleep(0)
 
@@ -117,8 +120,12 @@ class StandIn:
             awaited=self.awaited,
         )
 
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(writer)  # its task may be cancelled before it begins
+        self._serving.add(task := asyncio.ensure_future(self._serve(reader, writer)))
+        task.add_done_callback(self._serving.discard)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections.add(writer)
         http = h11.Connection(h11.SERVER)
         try:
             while True:
