@@ -365,7 +365,7 @@ class _Play:
         return self._return(working, ended)
 
     def _return(self, working: Transitions, operations: list[str]) -> Iterable[str]:
-        """Have all machines of these ask, and be back: at other times nobody listens."""
+        """Record that all machines of these are back: at other times nobody listens."""
         self._sighting = Sighting(asked_at=self.now + NEVER, version="", agent=AgentStatus.BACK)
         commands.record_returns(working, operations)
         self._sighting = None
