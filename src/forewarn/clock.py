@@ -37,7 +37,7 @@ class Clock(Protocol):
         """Return seconds of this clock from an origin of its own; it never goes back."""
         ...
 
-    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
+    async def wait(self, seconds: float, wake: "asyncio.Event | None" = None) -> None:
         """Return when `seconds` of this clock are over, or at once when `wake` is set.
 
         0 seconds or less return at the loop's next turn. `wake` is left as it is.
@@ -54,11 +54,11 @@ class SystemClock:
     def monotonic(self) -> float:
         return monotonic()
 
-    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
+    async def wait(self, seconds: float, wake: "asyncio.Event | None" = None) -> None:
         import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it
 
-        if seconds <= 0:
-            await asyncio.sleep(0)
+        if wake is None or seconds <= 0:
+            await asyncio.sleep(max(0.0, seconds))
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for would make a task of the waiting
@@ -93,7 +93,7 @@ class ManualClock:
         """Set the time of day, forward or back, without any time passing."""
         self._now += by
 
-    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
+    async def wait(self, seconds: float, wake: "asyncio.Event | None" = None) -> None:
         """Wait until `advance` has passed `seconds`, or `wake` is set."""
         import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it
 
@@ -103,7 +103,7 @@ class ManualClock:
         roused = asyncio.Event()
         sleeper = (self._monotonic + seconds, roused.set)
         self._sleepers.append(sleeper)
-        tasks = [asyncio.ensure_future(event.wait()) for event in (roused, wake)]
+        tasks = [asyncio.ensure_future(event.wait()) for event in (roused, wake) if event]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -45,7 +45,7 @@ class AheadClock(SystemClock):
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead
 
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+    async def wait(self, seconds: float, wake: asyncio.Event | None = None) -> None:
         await super().wait(seconds / self.haste, wake)
 
 

@@ -143,7 +143,7 @@ class Hurried(SystemClock):
     def monotonic(self) -> float:
         return super().monotonic() * self.HASTE
 
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+    async def wait(self, seconds: float, wake: asyncio.Event | None = None) -> None:
         await super().wait(seconds / self.HASTE, wake)
 
 

@@ -84,7 +84,7 @@ class SimulatedConnector(Connector):
         try:
             while (left := self._left(task)) > timedelta(0) or self._awaits_boot(task):
                 seconds = max(left.total_seconds(), LOOK_EVERY)
-                await self.clock.wait(seconds, asyncio.Event())
+                await self.clock.wait(seconds)
         finally:
             self._off.difference_update(task.vm_ids)
         return self._done(task)

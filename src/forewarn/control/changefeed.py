@@ -244,7 +244,7 @@ class NewsTail:
                     some = await self._read(self._to, self.reached)
                 except StoreError as error:
                     _log.warning("news cannot be read now", why=str(error))
-                    await self._real.wait(AFTER_TROUBLE_SECONDS, asyncio.Event())
+                    await self._real.wait(AFTER_TROUBLE_SECONDS)
                     continue
                 if losses != self.losses:
                     continue

@@ -112,7 +112,7 @@ class ServiceClock:
         """Return the machine's monotonic seconds, in this clock's."""
         return self._real.monotonic() * self._pace.scale
 
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+    async def wait(self, seconds: float, wake: asyncio.Event | None = None) -> None:
         """Wait in this clock's seconds."""
         await self._real.wait(seconds / self._pace.scale, wake)
 

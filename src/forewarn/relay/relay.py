@@ -380,7 +380,7 @@ class HostRelay:
             self._turn(self.clock.monotonic())
             self._beat(self._alive)
             self.on_beat(self._alive)
-            await self.clock.wait(BEAT_SECONDS, asyncio.Event())
+            await self.clock.wait(BEAT_SECONDS)
 
     def _beat(self, now: float) -> None:
         self._beats += 1

@@ -353,7 +353,7 @@ class HostReader:
         self.tried.set()
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.rounds_failed, 10))
         self.rounds_failed += 1
-        await self.clock.wait(longest * (1 + self.chance()) / 2, asyncio.Event())
+        await self.clock.wait(longest * (1 + self.chance()) / 2)
 
     def _fail(self, error: Exception) -> None:
         now = self.clock.monotonic()

@@ -429,7 +429,7 @@ class Service:
                 self._guests.resume()
             if stale is not suspended:
                 suspended, self._is_serving = stale, not stale
-            await self._control.real.wait(LOOK_SECONDS, asyncio.Event())
+            await self._control.real.wait(LOOK_SECONDS)
 
     async def _probe(self) -> str:
         """Try to write; return the reason why that failed, `""` when a write was committed."""

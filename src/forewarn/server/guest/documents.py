@@ -261,11 +261,11 @@ class Enabler:
         finally:
             del self._turning_on[key]
         if self.delay_seconds:
-            await self.clock.wait(self.delay_seconds, asyncio.Event())
+            await self.clock.wait(self.delay_seconds)
 
     async def _save(self) -> None:
         while self._noted:
-            await self.clock.wait(GATHER_SECONDS, asyncio.Event())
+            await self.clock.wait(GATHER_SECONDS)
             noted = tuple(self._noted)
             try:
                 await asyncio.wrap_future(self.save_scopes(noted), loop=self.loop)

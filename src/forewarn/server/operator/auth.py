@@ -414,7 +414,7 @@ class AuthContext(msgspec.Struct, frozen=True):
         """Count a failed log-in, and wait before it is answered, if it is not the first."""
         delay = self.failures.delay_seconds(reason, address, self.real.monotonic())
         if delay:
-            await self.real.wait(delay, asyncio.Event())
+            await self.real.wait(delay)
 
     @property
     def collectors(self) -> tuple[Collector, ...]:

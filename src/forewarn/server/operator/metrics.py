@@ -6,6 +6,7 @@ compares.
 """
 
 import asyncio
+import functools
 import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +87,7 @@ class OperationMetrics:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._started, self._ended, self._approvals = (
+        counters = started, ended, approvals = tuple(
             Counter(f"forewarn_{name}", documentation, labels, registry=None)
             for name, documentation, labels in (
                 ("operations_started", "Operations that started, by cause.", ("type", "cause")),
@@ -100,7 +101,11 @@ class OperationMetrics:
             buckets=LATENESS_BUCKETS,
             registry=None,
         )
-        self.collectors = (self._started, self._ended, self._approvals, self._lateness)
+        self.collectors = (*counters, self._lateness)
+        # Prometheus' own way to a series by its labels takes twice as long: a lock, and text.
+        self._started, self._ended, self._approvals = map(
+            functools.cache, (started.labels, ended.labels, approvals.labels)
+        )
 
     def learn(self, changes: model.Changes) -> None:
         """Count what changed."""
@@ -114,13 +119,13 @@ class OperationMetrics:
         approved = {event.id for event in known if event.approval is not None}
         for event in operation.events:
             if event.approval is not None and event.id not in approved:
-                self._approvals.labels(event.approval.kind).inc()
+                self._approvals(event.approval.kind).inc()
         if operation.status.over and not (before is not None and before.status.over):
-            self._ended.labels(operation.event_type, operation.status).inc()
+            self._ended(operation.event_type, operation.status).inc()
         was_started = before is not None and before.started_at is not None
         if operation.started_at is None or operation.start_cause is None or was_started:
             return
-        self._started.labels(operation.event_type, operation.start_cause).inc()
+        self._started(operation.event_type, operation.start_cause).inc()
         due = before.wakeup_at if before is not None else None
         if due is not None and operation.start_cause is model.StartCause.NOTICE_OVER:
             self._lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))

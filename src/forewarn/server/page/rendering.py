@@ -141,7 +141,7 @@ class Renderer:
         All together take a quarter of a second, which a service that starts does not have.
         """
         for name in environment().list_templates():
-            await real.wait(COMPILE_GAP_SECONDS, asyncio.Event())
+            await real.wait(COMPILE_GAP_SECONDS)
             await self.on_thread(functools.partial(environment().get_template, name))
 
     def close(self) -> None:
