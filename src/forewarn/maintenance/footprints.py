@@ -194,25 +194,21 @@ class UnitsInWorld:
         visitors = visiting(world, unit.name, set(takes.machines)) if unit.drain else ""
         return visitors or in_the_way(unit, takes, live.values(), queueing)
 
-    def grown(self, maintenance: Maintenance) -> Maintenance:
+    def grown(self, maintenance: Maintenance, skipped: Iterable[int], *, over: bool) -> Maintenance:
         """Return the maintenance with the machines and domains that its scopes have got since.
 
-        An update domain that was empty in its turn waits again as soon as it has machines. Once all
-        units are over, so do domains that got machines after their turn, and new ones.
+        An update domain that was empty in its turn, one of the places `skipped`, waits again as
+        soon as it has machines. Once all other units are `over`, so do domains that got machines
+        after their turn, and new ones.
         """
-        if maintenance.state.over:
-            return maintenance
         waits = {"state": UnitState.WAITING, "reason": ""}
         after = list(maintenance.units)
-        skipped = UnitState.SKIPPED  # of thousands of units, most are not
-        for place in [place for place, unit in enumerate(after) if unit.state is skipped]:
-            if _was_empty(after[place]) and self.machines(after[place]):
-                after[place] = replace(after[place], **waits)
-        if any(not unit.state.over for unit in reversed(after)):  # those wait that come last
-            return replace(maintenance, units=tuple(after))
+        again = [place for place in skipped if _was_empty(after[place])]
+        for place in [place for place in again if self.machines(after[place])]:
+            after[place], over = replace(after[place], **waits), False
         places = {
             (unit.scope, unit.update_domain): index
-            for index, unit in enumerate(after)
+            for index, unit in enumerate(after if over else ())
             if unit.kind is UnitKind.UPDATE_DOMAIN
         }
         for scope in dict.fromkeys(scope for scope, _ in places):

@@ -17,7 +17,7 @@ import msgspec
 from forewarn.maintenance import footprints, model, notice, planner, turns
 from forewarn.maintenance.footprints import UnitsInWorld
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.units import MaintenanceState
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.maintenance.world import Name, World
 from forewarn.vocabulary import (
     AgentStatus,
@@ -467,12 +467,10 @@ class Transitions:
         maintenance = self.maintenances.get(number)
         if maintenance is None or not maintenance.open:
             return
-        queues, world = self.policy.queues, self.world
-        its = UnitsInWorld(maintenance, world, queues)
+        its = UnitsInWorld(maintenance, self.world, self.policy.queues)
         following = turns.follow(maintenance, its, self.now, concerned=concerned, lost=lost)
-        following = UnitsInWorld(following, world, queues).grown(following)
         while True:
-            its = UnitsInWorld(following, world, queues)
+            its = UnitsInWorld(following, self.world, self.policy.queues)
             following, step = turns.step(following, its, self.now)
             self.steps[number] = step
             if following != self.maintenances[number]:
@@ -490,6 +488,10 @@ class Transitions:
             following = self.maintenances[number]
             if drained:
                 self.steps[number] = replace(step, units=drained)
+                return
+            if step.full and all(following.units[i].state is UnitState.RUNNING for i in step.units):
+                at_once = turns.Obstacle.AT_ONCE
+                self.steps[number] = turns.Wait(obstacle=at_once, until=following.closes_at)
                 return
 
     def _ask_for(

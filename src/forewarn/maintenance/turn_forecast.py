@@ -270,9 +270,11 @@ class _Play:
             after = self._world.maintenances.get(number)
             if after is None:
                 continue
-            self._left -= sum(1 for unit in after.units if unit.reason) // UNITS_OF_A_DECISION
+            obstacle = step.obstacle if isinstance(step, Wait) else None
+            if obstacle is not Obstacle.AT_ONCE:  # else it has looked at none
+                self._left -= sum(1 for unit in after.units if unit.reason) // UNITS_OF_A_DECISION
             # Nothing but the ends of its units can change that: they bring the next turn.
-            if isinstance(step, Wait) and step.obstacle in {Obstacle.AT_ONCE, Obstacle.UNITS}:
+            if obstacle in {Obstacle.AT_ONCE, Obstacle.UNITS}:
                 self._looked[number], self._steps[number] = after, step
         return decision
 

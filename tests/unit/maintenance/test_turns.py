@@ -78,6 +78,9 @@ class TurnStory(Told):
     def occupied(self, unit: Unit, _: Footprint) -> str:
         return self.other.get(unit.name, "")
 
+    def grown(self, of: model.Maintenance, *_: object, **__: object) -> model.Maintenance:
+        return of
+
     def step(self) -> turns.Step | None:
         self.of, step = turns.step(self.of, self, self.now)
         return step
@@ -274,7 +277,9 @@ class Alone(SimpleNamespace):
     """Units that have nothing in their way, and one footprint."""
 
     def __init__(self, footprint: Footprint) -> None:
-        super().__init__(footprint=lambda _: footprint, occupied=lambda *_: "")
+        super().__init__(
+            footprint=lambda _: footprint, occupied=lambda *_: "", grown=lambda of, *_, **__: of
+        )
 
 
 def test_units_without_machines_are_left_out_with_a_reason_and_the_next_step_follows_at_once() -> (
