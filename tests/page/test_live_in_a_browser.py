@@ -1,6 +1,7 @@
 """The live stream in a browser, and a log-in: changes show by themselves."""
 
 from pathlib import Path
+from typing import Any, Final
 
 from playwright.sync_api import Route, expect
 
@@ -29,10 +30,29 @@ def test_the_stream_opens_however_late_its_script_comes(site: Site) -> None:
     expect(window.locator("#live")).to_have_attribute("data-state", "live")
 
 
+PROXY: Final[dict[str, Any]] = {
+    "status": 503,
+    "content_type": "text/html",
+    "body": "<p>a proxy</p>",
+}
+
+
+def test_the_page_of_a_proxy_without_the_service_stands_nowhere(site: Site) -> None:
+    request_reboot(site.running.client())
+    window = site.window()
+    window.route("**/operations/1.1", lambda route: route.fulfill(**PROXY), times=1)
+    bar, panel = window.locator("[data-opens='/operations/1.1']").first, window.locator("#panel")
+    bar.click()
+    expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
+    expect(panel).to_be_empty()
+    bar.click()
+    expect(panel).to_be_visible()
+    site.said.clear()
+
+
 def test_a_page_that_gets_no_stream_says_so_and_asks_again(site: Site) -> None:
     window = site.window()
-    refusal = {"status": 502, "content_type": "text/html", "body": "<p>a proxy</p>"}
-    window.route("**/page/stream*", lambda route: route.fulfill(**refusal), times=1)
+    window.route("**/page/stream*", lambda route: route.fulfill(**PROXY), times=1)
     window.reload()
     live = window.locator("#live")
     expect(live).to_have_attribute("data-state", "cut off")

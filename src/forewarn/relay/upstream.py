@@ -48,8 +48,9 @@ commit together, and more would cost the service a handshake each when all guest
 IDLE_SECONDS: Final = 20.0
 """The time for which one of them is kept: servers close theirs after a minute or more."""
 
-ANSWER_SECONDS: Final = relay_feed.IDLE_WAIT_SECONDS + 10.0
-"""The time limit of a request that waits: as long as the service lets it wait, and a slow path."""
+ANSWER_SECONDS: Final = 70.0
+"""The time limit of a request that waits: services of any release let it wait for a minute or less.
+"""
 
 FIRST_SECONDS: Final = 10.0
 """The time limit of a request that does not wait: a host of thousands of machines."""

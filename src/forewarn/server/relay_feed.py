@@ -46,8 +46,8 @@ BUSY_WAIT_SECONDS: Final = 5.0
 """The wait of a request for the host while an operation there is pending, or a drain reboots it: a
 relay that froze, or is back, is noticed so soon."""
 
-IDLE_WAIT_SECONDS: Final = 60.0
-"""The wait of that request otherwise."""
+IDLE_WAIT_SECONDS: Final = 45.0
+"""The wait of that request otherwise: load balancers end a request after 50 or 60 s."""
 
 MAX_SIGHTINGS: Final = 1000
 """The most machines in one request of sightings: with the longest reasons it has 600 KB."""

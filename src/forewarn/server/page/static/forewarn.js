@@ -111,9 +111,16 @@
     else document.getElementById("live-word").textContent = "logged out"; // what is typed stays
   });
   document.addEventListener("changed", (event) => {
+    live("live");
     const millis = Number(event.detail?.data);
     if (millis) set(millis);
     if (shown) htmx.ajax("GET", shown, { target: "#panel", swap: "innerMorph" });
+  });
+  // A proxy that has lost the service, or wants a log-in, answers with a page of its own.
+  document.addEventListener("htmx:before:swap", (event) => {
+    if (event.detail.ctx.response?.raw.headers.get("vary")?.includes("HX-Request")) return;
+    event.preventDefault();
+    live("cut off");
   });
   let focused = null; // what had the focus last
   document.addEventListener("focusin", (event) => { focused = event.target; });
