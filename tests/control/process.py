@@ -19,6 +19,7 @@ from forewarn.maintenance.model import Changes, Policy, Queueing, Sighting
 from forewarn.maintenance.world import World
 from forewarn.store.sql import Store
 from store.story import replica
+from store.values import misfiled
 from stories import elapsed_at, on_a_loop
 
 
@@ -112,6 +113,7 @@ class Process(ControlPlane):
             for table in outbox.KEPT:
                 assert getattr(self.memory, table) == getattr(stored, table)
             assert self.follower.applied == reading.position()
+            assert not misfiled(reading)
 
 
 class ProcessStory(PlaneStory):

@@ -14,6 +14,7 @@ from forewarn.maintenance.world import World
 from forewarn.store.sqlite import InMemoryStore
 from simulation.turn_judge import Wrong
 from store.model import Model
+from store.values import misfiled
 
 
 class Answered:
@@ -145,3 +146,5 @@ def _compare(unit: UnitOfWork) -> None:
     for name, table in vars(stored).items():
         if isinstance(table, dict) and getattr(unit.world, name) != table:
             raise Wrong(f"in memory, {name} is not what the store has")
+    if rows := misfiled(unit.store):
+        raise Wrong(f"rows that no question finds: {rows}")

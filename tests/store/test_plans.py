@@ -211,7 +211,8 @@ def test_a_thousand_operations_are_read_and_written_in_few_statements(noted: Not
         live = transaction.live_operations()
         assert (len(live), len(seen)) == (2000, 1)
         seen.clear()
-        transaction.save(Changes(operations=tuple(live.values())), had=live)
+        had = {("operations", name): one for name, one in live.items()}
+        transaction.save(Changes(operations=tuple(live.values())), had=had)
         assert len(seen) <= 2
 
 

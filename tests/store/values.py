@@ -16,6 +16,8 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.maintenance.webhooks import Webhook
+from forewarn.store import schema
+from forewarn.store.queries import Reading
 from forewarn.vocabulary import (
     ErrorCode,
     EventSource,
@@ -201,3 +203,13 @@ CHANGES = st.builds(
     tokens=st.tuples(TOKENS),
 )
 """One of each, which need not belong together."""
+
+
+def misfiled(reading: Reading) -> list[Any]:
+    """Return the rows that are not found by what their bodies say."""
+    found = []
+    for table, (columns, searched) in schema.ROWS.items():
+        for key, *row, body in reading._connection.run(f"SELECT {', '.join(columns)} FROM {table}"):
+            if tuple(row) != searched(schema.decoded(table.removesuffix("s"), body)):
+                found.append((table, key, *row))
+    return found

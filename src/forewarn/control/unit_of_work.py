@@ -172,9 +172,7 @@ class UnitOfWork:
         changes = world.changes(before)
         retired = {key: world.retired.get(key) for kind, key in before if kind == "retired"}
         if changes or retired:
-            old = before.items()
-            had = {id_ for (kind, id_), one in old if kind == "operations" and one is not None}
-            self._transaction.save(changes, had, retired)
+            self._transaction.save(changes, before, retired)
             self.saved.append(changes)
             self._mark = self._told = world.mark()
         if self._notes:

@@ -23,7 +23,8 @@ import msgspec
 from forewarn.maintenance import accounts, model
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
-from forewarn.store.port import Replica, StoreUnusable
+from forewarn.store.port import Replica, StoreUnusable, micros
+from forewarn.vocabulary import EventStatus
 
 VERSION: Final = "3"
 """The schema that this release reads and writes."""
@@ -192,3 +193,27 @@ def names_of(operation: model.Operation) -> list[str]:
     machines = {f"machine {model.key(name)}" for event in events for name in event.machines}
     scopes = {f"scope {event.scope}" for event in events}
     return sorted({f"event {event.id}" for event in events} | scopes | machines)
+
+
+def _of_operation(one: model.Operation) -> tuple[Any, ...]:
+    return (
+        one.maintenance,
+        micros(one.announced_at),
+        None if one.ended_at is None else micros(one.ended_at),
+        int(one.live),
+        int(one.status is EventStatus.FAILED and not one.acknowledged_by),
+        one.event_type.value,
+        one.status.value,
+    )
+
+
+def _of_maintenance(one: model.Maintenance) -> tuple[Any, ...]:
+    return int(one.open), one.idempotency_key
+
+
+ROWS: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]]] = {
+    "operations": (tuple(columns_of("operations")[1:]), _of_operation),
+    "maintenances": (tuple(columns_of("maintenances")), _of_maintenance),
+}
+"""The columns that are written of a value, from its key's to its body's; and a function that
+returns those between, which are searched."""

@@ -1,7 +1,8 @@
 """The store over connections: transactions, writing and copying, whatever the database."""
 
+import functools
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from itertools import islice, takewhile
@@ -35,9 +36,11 @@ from forewarn.store.port import (
 )
 from forewarn.store.queries import LAST_MAINTENANCE, TRIMMED_NEWS, Reading
 from forewarn.store.schema import encode, names_of
-from forewarn.vocabulary import EventStatus
 
 R = TypeVar("R", bound=Reading)
+
+Had: TypeAlias = Mapping[tuple[str, Any], Any]
+"""The values that the store has, by table of the World and key; None for none."""
 
 TURN_SECONDS = 30
 """The longest wait of a transaction for the one before it: many times the longest (a whole fleet).
@@ -45,13 +48,19 @@ TURN_SECONDS = 30
 
 
 def _upsert(
-    table: str, columns: str, *keys: str, when: str = "", but: Mapping[str, str] = {}
+    table: str,
+    columns: str,
+    *keys: str,
+    when: str = "",
+    but: Mapping[str, str] = {},
+    changed: Sequence[str] = (),
 ) -> str:
-    """Return the statement that writes a row over the one with the same keys."""
-    names = columns.split(", ")
-    new = ", ".join(
-        f"{name} = {but.get(name, f'excluded.{name}')}" for name in names if name not in keys
-    )
+    """Return the statement that writes a row over the one with the same keys.
+
+    Of that one, it writes all columns, or those that are `changed`.
+    """
+    names = changed or [name for name in columns.split(", ") if name not in keys]
+    new = ", ".join(f"{name} = {but.get(name, f'excluded.{name}')}" for name in names)
     condition = f" WHERE {when}" if when else ""
     return (
         f"INSERT INTO {table} ({columns}) {{rows}} "
@@ -59,16 +68,17 @@ def _upsert(
     )
 
 
+@functools.cache
+def _put(table: str, changed: Sequence[str]) -> str:
+    """Return the statement that writes a row, or these columns over those of the same key."""
+    columns, _ = schema.ROWS[table]
+    return _upsert(table, ", ".join(columns), columns[0], changed=changed)
+
+
 _PUT: Final = _upsert("state", "kind, key, body", "kind", "key")
 _ADD: Final = "INSERT INTO state (kind, key, body) {rows}"
 _REMOVE: Final = "DELETE FROM state WHERE (kind, key) IN ({rows})"
-_PUT_OPERATION: Final = _upsert(
-    "operations",
-    "id, maintenance, announced, ended, live, failed, type, status, body",
-    "id",
-)
 _NAME: Final = "INSERT INTO names (name, operation) {rows} ON CONFLICT DO NOTHING"
-_PUT_MAINTENANCE: Final = _upsert("maintenances", "number, open, key, body", "number")
 _AUDIT: Final = "INSERT INTO audit (number, at, by, done, login, body) {rows}"
 _PUT_REPLICA: Final = _upsert("replicas", "name, beat, body", "name")
 _AGENT_SAID: Final = "CASE WHEN excluded.agent = '' THEN sightings.{0} ELSE excluded.{0} END"
@@ -113,13 +123,13 @@ class Transaction(Reading):
     def save(
         self,
         changes: Changes,
-        had: Container[str] = (),
+        had: Had = NOTHING,
         retired: Mapping[str, int | None] = NOTHING,
     ) -> None:
         """Write new values over the old; later readings of this transaction see them.
 
-        `had` are the ids of operations that the store has: their names are there. `retired` are the
-        last incarnations of removed scopes, by key; None for one that is there again.
+        Of operations and maintenances that are not in `had`, all is written, names too. `retired`
+        are the last incarnations of removed scopes, by key; None for one that is there again.
 
         Removed values go last. A machine's scope, and an operation's maintenance, is there already
         or comes with it; a scope goes with or after its machines. An operation keeps its events,
@@ -143,7 +153,7 @@ class Transaction(Reading):
         # A second one of a name is a mistake of ours.
         self._put({("hold", _hold_key(one)): one for one in changes.holds}, _ADD)
         if changes.maintenances:
-            self._save_maintenances(changes.maintenances)
+            self._save_maintenances({one.number: one for one in changes.maintenances}, had)
         if changes.operations:
             self._save_operations({one.id: one for one in changes.operations}, had)
         self._remove("machine", changes.removed_machines)
@@ -352,21 +362,31 @@ class Transaction(Reading):
         if number > self._number(LAST_MAINTENANCE):
             self._put({("number", LAST_MAINTENANCE): number})
 
-    def _save_maintenances(self, maintenances: Iterable[Maintenance]) -> None:
-        by_number = {one.number: one for one in maintenances}
-        self._connection.write(
-            _PUT_MAINTENANCE,
-            (
-                (number, int(one.open), one.idempotency_key, _body(one))
-                for number, one in by_number.items()
-            ),
-        )
-        self._count_up_to(max(by_number))
+    def _save_maintenances(self, maintenances: Mapping[int, Maintenance], had: Had) -> None:
+        self._overwrite("maintenances", maintenances, had)
+        self._count_up_to(max(maintenances))
 
-    def _save_operations(self, operations: Mapping[str, Operation], had: Container[str]) -> None:
-        self._connection.write(_PUT_OPERATION, map(_row_of_operation, operations.values()))
-        new = (one for one in operations.values() if one.id not in had)
-        self._connection.write(_NAME, ((name, one.id) for one in new for name in names_of(one)))
+    def _save_operations(self, operations: Mapping[str, Operation], had: Had) -> None:
+        self._overwrite("operations", operations, had)
+        new = (n for n in operations if had.get(("operations", n)) is None)
+        self._connection.write(_NAME, ((name, n) for n in new for name in names_of(operations[n])))
+
+    def _overwrite(self, table: str, values: Mapping[Any, Any], had: Had) -> None:
+        """Write values by key.
+
+        Only columns with something new are set: SQLite writes to each index over one that is set.
+        """
+        (_, *searched, body), found_in = schema.ROWS[table]
+        rows: dict[tuple[str, ...], list[Row]] = {}
+        for key, value in values.items():
+            new, old = found_in(value), had.get((table, key))
+            changed = searched
+            if old is not None:
+                each = zip(searched, new, found_in(old), strict=True)
+                changed = [name for name, is_, was in each if is_ != was]
+            rows.setdefault((*changed, body), []).append((key, *new, _body(value)))
+        for columns, its in rows.items():
+            self._connection.write(_put(table, columns), its)
 
 
 def _body(value: object) -> str:
@@ -378,20 +398,6 @@ def _body(value: object) -> str:
 
 def _hold_key(hold: Hold) -> str:
     return f"{hold.kind.value} {hold.name}"
-
-
-def _row_of_operation(one: Operation) -> Row:
-    return (
-        one.id,
-        one.maintenance,
-        micros(one.announced_at),
-        None if one.ended_at is None else micros(one.ended_at),
-        int(one.live),
-        int(one.status is EventStatus.FAILED and not one.acknowledged_by),
-        one.event_type.value,
-        one.status.value,
-        _body(one),
-    )
 
 
 def _row_of_relay(one: Relay) -> Row:
