@@ -21,6 +21,7 @@ from forewarn.control.plane import Stepped
 from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import host_drain, news
 from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
@@ -127,6 +128,12 @@ class OutboxStory(ProcessStory):
             stepped = done(self.plane.step_drain(host, self.survey(boot)))
             ordered = ordered or stepped.reboot
         assert ordered == bool(reboots)
+
+    def undrain(self, host: str) -> None:
+        def open_it(view: DrainView, now: datetime) -> DrainStep:
+            return host_drain.order(view, DrainOrder.UNDRAIN, now)
+
+        done(self.plane.order_drain(host, open_it))
 
     def retry(self, host: str) -> None:
         done(self.plane.order_drain(host, host_drain.retry))

@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -30,13 +31,15 @@ from forewarn.clock import Clock
 from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.unit_of_work import Job, UnitOfWork
-from forewarn.maintenance import host_drain, news, turns
+from forewarn.maintenance import commands, host_drain, news, relays, turns
 from forewarn.maintenance.commands import NOBODY
 from forewarn.maintenance.model import (
     Changes,
     Drain,
     Maintenance,
     Operation,
+    Policy,
+    Refused,
 )
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.maintenance.world import IndexBroken, LiveState, World
@@ -108,6 +111,8 @@ BURST: Final = 1000
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
 BACKUP: Final = "restored from a backup, and may have gone on since: look what was done"
 """The reasons for halting a maintenance, or a drain."""
+
+_NOTHING_STARTS: Final = Policy(starts=False)
 
 _encode = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(list[Changes]).decode
@@ -220,9 +225,13 @@ def _new(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> tuple[Any, ...]
 # - Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
 #   A maintenance that had begun with an operation that is gone is halted: the next one would do
 #   its work again. So is a drain stuck that had begun with a move that is gone.
-# - A host's reboot command may have run: its drain goes on as this replica knew it, and the units
-#   that wait for their turn with that host follow it. Only another boot id, or an operator, leads
+# - A host's reboot command may have run, and people rely on a host that is drained: a drain whose
+#   request or reboot is gone goes on as this replica knew it, and the units that wait for their
+#   turn with that host follow it. After a reboot only another boot id, or an operator, leads
 #   further.
+# - Operators rely on what they have stopped: holds that are gone are placed again, but for those of
+#   hosts whose relay is away, which are judged again; a maintenance that was paused is halted. Only
+#   the first replica to notice does so: another may not know that they were released.
 
 
 class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,7 +285,8 @@ def recover(
     before: LostChanges | None,
     noticed: LostChanges,
     *,
-    drains: Iterable[Drain],
+    known: World,
+    mint: Callable[[], str],
 ) -> None:
     """Make the store safe to go on with.
 
@@ -287,7 +297,8 @@ def recover(
         before: The `latest_loss` when this replica last read the store: if there is a later one
             now, another replica noticed first; an earlier one, and its record was lost with it.
         noticed: The loss to record if this replica is the first to notice.
-        drains: The drains that this replica knew.
+        known: The World of this replica: its drains, holds and pauses are not to be lost.
+        mint: Makes ids.
     """
     world, store = unit.world, unit.store
     stored, more = latest_loss(store), passed(store, noticed.at)
@@ -298,15 +309,29 @@ def recover(
     gone = begun.keys() - unit.operations(begun.keys()).keys()
     for number in {int(name.partition(".")[0]) for name in gone} & world.maintenances.keys():
         halt(world, number, LOST_OPERATION, noticed.at, more)
-    for drain in drains:
+    for drain in known.drains.values():
         _recover_drain(world, drain, gone, noticed.at)
     if is_first:
+        _stop_again(world, known, noticed.at, mint)
         tombstones.lift(world, RAISE_BY + more)
         store.skip_maintenance_numbers(SKIPPED_NUMBERS + more)
         lost = applied.sequence - store.position().sequence
-        known = lost if 0 < lost < SKIPPED_CHANGES else 1
-        written = msgspec.json.encode(replace(noticed, changes=known)).decode()
+        changes = lost if 0 < lost < SKIPPED_CHANGES else 1
+        written = msgspec.json.encode(replace(noticed, changes=changes)).decode()
         store.put_setting(LOST_CHANGES, written)
+
+
+def _stop_again(world: World, known: World, now: datetime, mint: Callable[[], str]) -> None:
+    running = MaintenanceState.RUNNING
+    for number, one in known.maintenances.items():
+        stored = world.maintenances.get(number)
+        if stored is not None and stored.state is running and one.state is not running:
+            halt(world, number, one.reason, now)
+    for hold in known.holds.values():
+        if hold.by != relays.BY:
+            with suppress(Refused):  # it is there, or its time is over
+                command = partial(commands.place_hold, hold=hold)
+                commands.decide(world, command, now, mint, _NOTHING_STARTS)
 
 
 def _recover_drain(world: World, known: Drain, gone: Set[str], now: datetime) -> None:
@@ -315,7 +340,8 @@ def _recover_drain(world: World, known: Drain, gone: Set[str], now: datetime) ->
         return
     asked = known.reboot_asked_at
     rebooted = None if stored is None else stored.reboot_asked_at
-    if asked is not None and (rebooted is None or rebooted < asked):
+    is_behind = asked is not None and (rebooted is None or rebooted < asked)
+    if stored is None or stored.requested_at < known.requested_at or is_behind:
         world.drains[host] = stored = known
         for number, maintenance in [*world.maintenances.items()]:
             its = {
@@ -324,7 +350,7 @@ def _recover_drain(world: World, known: Drain, gone: Set[str], now: datetime) ->
                 if unit.drain and unit.host == host and unit.state is UnitState.WAITING
             }
             world.maintenances[number] = turns.asked(maintenance, its, now)
-    if stored is not None and stored.goes_on and any(f"{n}.1" in gone for n in known.maintenances):
+    if stored.goes_on and any(f"{n}.1" in gone for n in known.maintenances):
         world.drains[host] = host_drain.stuck(stored, now, LOST_OPERATION)
 
 
@@ -586,8 +612,8 @@ class Follower:
         now = transaction.now() or self.real.now()
         noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
         unit = UnitOfWork(transaction, World(state_of(transaction)), now)
-        drains = self._world.drains.values()
-        recover(unit, begun | self._ended, self.applied, self.lost, noticed, drains=drains)
+        begun, mint = begun | self._ended, self._token
+        recover(unit, begun, self.applied, self.lost, noticed, known=self._world, mint=mint)
         unit.save()
         if unit.saved:  # the others read again, too, and what was noticed with it
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
