@@ -75,8 +75,8 @@ CUT_OFF_SECONDS: Final = 5.0
 as long as guests may miss anything at all (`notice.OUTAGE_SECONDS`)."""
 
 MAX_ENDED: Final = 10_000
-"""The number of operations that ended lately whose start is remembered: more than end within any
-tail that is lost."""
+"""The number of operations that ended lately and are remembered: more than end within any tail
+that is lost."""
 
 LOST: Final = "canceled: the database lost its last changes, this operation among them"
 """The outcome of an operation that the store no longer has."""
@@ -109,6 +109,7 @@ BURST: Final = 1000
 """The most changes of the whole fleet in a second, over a long time."""
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
+LOST_ORDER: Final = "the database lost the order that had ended it"
 BACKUP: Final = "restored from a backup, and may have gone on since: look what was done"
 """The reasons for halting a maintenance, or a drain."""
 
@@ -230,8 +231,9 @@ def _new(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> tuple[Any, ...]
 #   turn with that host follow it. After a reboot only another boot id, or an operator, leads
 #   further.
 # - Operators rely on what they have stopped: holds that are gone are placed again, but for those of
-#   hosts whose relay is away, which are judged again; a maintenance that was paused is halted. Only
-#   the first replica to notice does so: another may not know that they were released.
+#   hosts whose relay is away, which are judged again; a maintenance that was paused or stopped is
+#   halted, and what was canceled is canceled again. Only the first replica to notice does so:
+#   another may not know what was ordered since.
 
 
 class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,6 +288,7 @@ def recover(
     noticed: LostChanges,
     *,
     known: World,
+    canceled: Iterable[str],
     mint: Callable[[], str],
 ) -> None:
     """Make the store safe to go on with.
@@ -298,6 +301,7 @@ def recover(
             now, another replica noticed first; an earlier one, and its record was lost with it.
         noticed: The loss to record if this replica is the first to notice.
         known: The World of this replica: its drains, holds and pauses are not to be lost.
+        canceled: The ids of operations that ended lately without a start.
         mint: Makes ids.
     """
     world, store = unit.world, unit.store
@@ -312,7 +316,7 @@ def recover(
     for drain in known.drains.values():
         _recover_drain(world, drain, gone, noticed.at)
     if is_first:
-        _stop_again(world, known, noticed.at, mint)
+        _stop_again(world, known, canceled, noticed.at, mint)
         tombstones.lift(world, RAISE_BY + more)
         store.skip_maintenance_numbers(SKIPPED_NUMBERS + more)
         lost = applied.sequence - store.position().sequence
@@ -321,17 +325,22 @@ def recover(
         store.put_setting(LOST_CHANGES, written)
 
 
-def _stop_again(world: World, known: World, now: datetime, mint: Callable[[], str]) -> None:
+def _stop_again(
+    world: World, known: World, canceled: Iterable[str], now: datetime, mint: Callable[[], str]
+) -> None:
     running = MaintenanceState.RUNNING
-    for number, one in known.maintenances.items():
-        stored = world.maintenances.get(number)
-        if stored is not None and stored.state is running and one.state is not running:
-            halt(world, number, one.reason, now)
-    for hold in known.holds.values():
-        if hold.by != relays.BY:
-            with suppress(Refused):  # it is there, or its time is over
-                command = partial(commands.place_hold, hold=hold)
-                commands.decide(world, command, now, mint, _NOTHING_STARTS)
+    for number, stored in [*world.maintenances.items()]:
+        one = known.maintenances.get(number)  # None where it is over
+        if stored.state is running and (one is None or one.state is not running):
+            halt(world, number, LOST_ORDER if one is None else one.reason, now)
+    again = [n for n in canceled if n in world.operations and world.operations[n].unstarted]
+    orders: list[commands.Command] = [
+        partial(commands.cancel_operations, operations=again, reason=LOST_ORDER),
+        *(partial(commands.place_hold, hold=h) for h in known.holds.values() if h.by != relays.BY),
+    ]
+    for command in orders:
+        with suppress(Refused):  # it is there, or its time is over
+            commands.decide(world, command, now, mint, _NOTHING_STARTS)
 
 
 def _recover_drain(world: World, known: Drain, gone: Set[str], now: datetime) -> None:
@@ -397,8 +406,8 @@ class Follower:
     _world: World = field(default_factory=World)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: dict[str, int] = field(default_factory=dict)
-    """The last attempts of what had started and has ended lately, by operation: memory forgets
-    these, and the store may have lost that they ever started."""
+    """The last attempts of what has ended lately, by operation, 0 for what had not started: memory
+    forgets these, and the store may have lost it."""
 
     def __post_init__(self) -> None:
         """Begin the tokens, and count the time since the last look from now on."""
@@ -600,7 +609,7 @@ class Follower:
         self.feed.publish(saved, reached)
         self.applied = position
         for operation in itertools.chain.from_iterable(each.operations for each in saved):
-            if operation.ended_at is not None and operation.started_at is not None:
+            if operation.ended_at is not None:
                 self._ended[operation.id] = operation.attempt
         for name in [*itertools.islice(self._ended, max(0, len(self._ended) - MAX_ENDED))]:
             del self._ended[name]
@@ -612,8 +621,17 @@ class Follower:
         now = transaction.now() or self.real.now()
         noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
         unit = UnitOfWork(transaction, World(state_of(transaction)), now)
-        begun, mint = begun | self._ended, self._token
-        recover(unit, begun, self.applied, self.lost, noticed, known=self._world, mint=mint)
+        begun |= {name: attempt for name, attempt in self._ended.items() if attempt}
+        recover(
+            unit,
+            begun,
+            self.applied,
+            self.lost,
+            noticed,
+            known=self._world,
+            canceled=[name for name, attempt in self._ended.items() if not attempt],
+            mint=self._token,
+        )
         unit.save()
         if unit.saved:  # the others read again, too, and what was noticed with it
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
