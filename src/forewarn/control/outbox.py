@@ -232,8 +232,8 @@ def _new(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> tuple[Any, ...]
 #   further.
 # - Operators rely on what they have stopped: holds that are gone are placed again, but for those of
 #   hosts whose relay is away, which are judged again; a maintenance that was paused or stopped is
-#   halted, and what was canceled is canceled again. Only the first replica to notice does so:
-#   another may not know what was ordered since.
+#   halted, and what was canceled is canceled again; tokens are those that it knows. Only the first
+#   replica to notice does so: another may not know what was ordered since.
 
 
 class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -300,7 +300,7 @@ def recover(
         before: The `latest_loss` when this replica last read the store: if there is a later one
             now, another replica noticed first; an earlier one, and its record was lost with it.
         noticed: The loss to record if this replica is the first to notice.
-        known: The World of this replica: its drains, holds and pauses are not to be lost.
+        known: The World of this replica: what operators rely on is not to be lost.
         canceled: The ids of operations that ended lately without a start.
         mint: Makes ids.
     """
@@ -333,6 +333,8 @@ def _stop_again(
         one = known.maintenances.get(number)  # None where it is over
         if stored.state is running and (one is None or one.state is not running):
             halt(world, number, LOST_ORDER if one is None else one.reason, now)
+    revoked = tuple(world.tokens.keys() - known.tokens.keys())
+    world.take(Changes(tokens=_new(world.tokens, known.tokens), revoked_tokens=revoked))
     again = [n for n in canceled if n in world.operations and world.operations[n].unstarted]
     orders: list[commands.Command] = [
         partial(commands.cancel_operations, operations=again, reason=LOST_ORDER),
