@@ -19,7 +19,7 @@ from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, difference, state_of
 from forewarn.control.plane import Stepped
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.maintenance import host_drain, news
+from forewarn.maintenance import fleet_file, host_drain, news
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
@@ -75,6 +75,11 @@ class OutboxStory(ProcessStory):
         tasks = done(self.plane.claim(self.at.name, MINUTE, 10))
         told = [f"{t.operation} {t.attempt} by {','.join(t.claimed_elsewhere)}" for t in tasks]
         assert [each.removesuffix(" by ") for each in told] == [*expected]
+
+    def add(self, name: str) -> None:
+        more = fleet_file.StandaloneMachine(name=name)
+        wanted = msgspec.structs.replace(FLEET, machine=(*FLEET.machine, more))
+        done(self.plane.apply_fleet(wanted))
 
     def order(self, kind: str, number: str) -> None:
         order = (int(number), MaintenanceOrder(kind), "")

@@ -218,7 +218,8 @@ def _new(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> tuple[Any, ...]
 # backup all since. Lost changes may have been read, approved and carried out.
 #
 # - Guests may hold numbers of documents that will come again with other events behind them: every
-#   incarnation is raised, as `forewarn restore-check` does, by whichever replica notices first.
+#   incarnation is raised, as `forewarn restore-check` does, by whichever replica notices first. A
+#   scope that is gone counts as removed.
 # - Tasks may have been claimed, or carried out, without a trace in the store: Started operations,
 #   and those that this replica knows to have begun since, count as begun elsewhere, so their
 #   connector's check has to say that they were not done (else `on_unknown` decides). Attempts go
@@ -315,6 +316,9 @@ def recover(
         halt(world, number, LOST_OPERATION, noticed.at, more)
     for drain in known.drains.values():
         _recover_drain(world, drain, gone, noticed.at)
+    for name in {*known.scopes, *known.retired} - world.scopes.keys():
+        if (last := known.latest_incarnation(name)) > world.latest_incarnation(name):
+            world.retired[name] = last
     if is_first:
         _stop_again(world, known, canceled, noticed.at, mint)
         tombstones.lift(world, RAISE_BY + more)
