@@ -329,7 +329,7 @@ def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_sto
     with pytest.raises(OutcomeUnknown):
         only.plane.cancel(["1"], reason="").result()
     store.after_commit = nothing
-    world = only.plane.order(lambda unit, _: unit.world).result()
+    world = only.plane.order(lambda unit: unit.world).result()
     with store.read() as reading:
         assert vars_of(world) == vars_of(World(state_of(reading)))
         assert reading.live_operations() == {}
@@ -339,7 +339,7 @@ def test_a_job_that_breaks_an_index_leaves_the_world_as_the_store_is(pair: Pair)
     first, _ = pair
     gone = ask(first, "web-0")
 
-    def broken(unit: UnitOfWork, _: object) -> None:
+    def broken(unit: UnitOfWork) -> None:
         unit.world.of_event.clear()
         del unit.world.operations[gone]
 

@@ -134,7 +134,7 @@ def test_a_removed_scope_is_raised_with_a_restored_store(house: House) -> None:
     with house.store.read() as reading:
         everything = [*reading.machines()]
     done(house.plane.remove_machines(everything))
-    done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
+    done(house.plane.order(lambda unit: tombstones.lift(unit.world, 100)))
     with house.store.read() as reading:
         assert reading.retired() == {"bastion": 102}
     done(house.plane.apply_fleet(FLEET))

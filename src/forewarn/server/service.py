@@ -249,7 +249,7 @@ class Service:
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
         self._database = await asyncio.wrap_future(
-            control.plane.order(lambda unit, _: database_id(unit.store))
+            control.plane.order(lambda unit: database_id(unit.store))
         )
         control.fill(self._parts)
         control.feed.deliver_on(asyncio.get_running_loop())
