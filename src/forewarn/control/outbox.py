@@ -283,29 +283,29 @@ def halt(world: World, number: int, reason: str, now: datetime, more: int = 0) -
 
 def recover(
     unit: UnitOfWork,
-    begun: Mapping[str, int],
     applied: Position,
     before: LostChanges | None,
     noticed: LostChanges,
     *,
     known: World,
-    canceled: Iterable[str],
+    ended: Mapping[str, int],
     mint: Callable[[], str],
 ) -> None:
     """Make the store safe to go on with.
 
     Args:
         unit: A transaction of the store that has lost changes.
-        begun: The last attempts of operations that had started, as this replica knew them, by id.
         applied: The last change that this replica knew.
         before: The `latest_loss` when this replica last read the store: if there is a later one
             now, another replica noticed first; an earlier one, and its record was lost with it.
         noticed: The loss to record if this replica is the first to notice.
         known: The World of this replica: what operators rely on is not to be lost.
-        canceled: The ids of operations that ended lately without a start.
+        ended: The last attempts of operations that ended lately, by id; 0 for those never claimed.
         mint: Makes ids.
     """
     world, store = unit.world, unit.store
+    begun = {one.id: one.attempt for one in known.operations.values() if one.started_at}
+    begun |= {name: attempt for name, attempt in ended.items() if attempt}
     stored, more = latest_loss(store), passed(store, noticed.at)
     is_first = stored is None or (before is not None and stored.at <= before.at)
     for name, one in [*world.operations.items()]:
@@ -320,7 +320,7 @@ def recover(
         if (last := known.latest_incarnation(name)) > world.latest_incarnation(name):
             world.retired[name] = last
     if is_first:
-        _stop_again(world, known, canceled, noticed.at, mint)
+        _stop_again(world, known, ended.keys() - begun.keys(), noticed.at, mint)
         tombstones.lift(world, RAISE_BY + more)
         store.skip_maintenance_numbers(SKIPPED_NUMBERS + more)
         lost = applied.sequence - store.position().sequence
@@ -330,7 +330,7 @@ def recover(
 
 
 def _stop_again(
-    world: World, known: World, canceled: Iterable[str], now: datetime, mint: Callable[[], str]
+    world: World, known: World, canceled: Set[str], now: datetime, mint: Callable[[], str]
 ) -> None:
     running = MaintenanceState.RUNNING
     for number, stored in [*world.maintenances.items()]:
@@ -339,7 +339,8 @@ def _stop_again(
             halt(world, number, LOST_ORDER if one is None else one.reason, now)
     revoked = tuple(world.tokens.keys() - known.tokens.keys())
     world.take(Changes(tokens=_new(world.tokens, known.tokens), revoked_tokens=revoked))
-    again = [n for n in canceled if n in world.operations and world.operations[n].unstarted]
+    there = [world.operations[name] for name in sorted(world.operations.keys() & canceled)]
+    again = [one.id for one in there if one.unstarted]
     orders: list[commands.Command] = [
         partial(commands.cancel_operations, operations=again, reason=LOST_ORDER),
         *(partial(commands.place_hold, hold=h) for h in known.holds.values() if h.by != relays.BY),
@@ -622,22 +623,11 @@ class Follower:
 
     def _recover(self, transaction: Transaction) -> None:
         """Make a store that has lost changes safe to go on with; the lock is held."""
-        known = self._world.operations.values()
-        begun = {one.id: one.attempt for one in known if one.started_at is not None}
         now = transaction.now() or self.real.now()
         noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
         unit = UnitOfWork(transaction, World(state_of(transaction)), now)
-        begun |= {name: attempt for name, attempt in self._ended.items() if attempt}
-        recover(
-            unit,
-            begun,
-            self.applied,
-            self.lost,
-            noticed,
-            known=self._world,
-            canceled=[name for name, attempt in self._ended.items() if not attempt],
-            mint=self._token,
-        )
+        known, ended, mint = self._world, self._ended, self._token
+        recover(unit, self.applied, self.lost, noticed, known=known, ended=ended, mint=mint)
         unit.save()
         if unit.saved:  # the others read again, too, and what was noticed with it
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
