@@ -109,7 +109,7 @@ BURST: Final = 1000
 """The most changes of the whole fleet in a second, over a long time."""
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
-LOST_ORDER: Final = "the database lost the order that had ended it"
+LOST_END: Final = "it had ended, and the database lost that: look what was done"
 BACKUP: Final = "restored from a backup, and may have gone on since: look what was done"
 """The reasons for halting a maintenance, or a drain."""
 
@@ -336,13 +336,13 @@ def _stop_again(
     for number, stored in [*world.maintenances.items()]:
         one = known.maintenances.get(number)  # None where it is over
         if stored.state is running and (one is None or one.state is not running):
-            halt(world, number, LOST_ORDER if one is None else one.reason, now)
+            halt(world, number, LOST_END if one is None else one.reason, now)
     revoked = tuple(world.tokens.keys() - known.tokens.keys())
     world.take(Changes(tokens=_new(world.tokens, known.tokens), revoked_tokens=revoked))
     there = [world.operations[name] for name in sorted(world.operations.keys() & canceled)]
     again = [one.id for one in there if one.unstarted]
     orders: list[commands.Command] = [
-        partial(commands.cancel_operations, operations=again, reason=LOST_ORDER),
+        partial(commands.cancel_operations, operations=again, reason=LOST_END),
         *(partial(commands.place_hold, hold=h) for h in known.holds.values() if h.by != relays.BY),
     ]
     for command in orders:

@@ -68,7 +68,7 @@ clock of its own, a fraction of a second behind, and each question takes its loc
 
 PURGE_EVERY = timedelta(hours=1)
 
-PURGED_LATELY: Final = timedelta(days=1)
+PURGED_LATELY: Final = 2 * PURGE_EVERY
 """If the last purge is longer ago at a start, the next one is PURGE_EVERY later: a machine that
 boots with its clock years ahead must not delete all its history before NTP has set that right."""
 
