@@ -38,7 +38,7 @@ from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, EventType
 from store.shared import SharedStore, lost_tail
-from stories import stories_beside
+from stories import elapsed, stories_beside
 
 
 def replica(store: Store, name: str, *, threaded: bool = False) -> Process:
@@ -91,7 +91,7 @@ class OutboxStory(ProcessStory):
     def token(self, account: str, digest: str) -> None:
         times: dict[str, Any] = {"created_by": "root", "created_at": NOW, "expires_at": None}
         made = Token(name=account, role=AccessRole.OPERATOR, digest=digest, **times)
-        done(self.plane.order(accounts.create_token, made))
+        made = done(self.plane.order(accounts.create_token, made))
         request = OperatorRequest(
             by=account, role=made.role, address="", action="", request="", token=made
         )
@@ -146,6 +146,10 @@ class OutboxStory(ProcessStory):
     def trim(self, count: str) -> None:
         with self.stored.write() as transaction:
             assert transaction.trim(NOW.replace(year=NOW.year + 1), int(count)) == int(count)
+
+    def pass_(self, span: str) -> None:
+        for each in self.processes.values():
+            each.real.advance(elapsed(span))
 
     def keep(self) -> None:
         """From here on the store will have lost what is committed."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -288,6 +288,7 @@ def recover(
     noticed: LostChanges,
     *,
     known: World,
+    known_at: datetime,
     ended: Mapping[str, int],
     mint: Callable[[], str],
 ) -> None:
@@ -300,6 +301,7 @@ def recover(
             now, another replica noticed first; an earlier one, and its record was lost with it.
         noticed: The loss to record if this replica is the first to notice.
         known: The World of this replica: what operators rely on is not to be lost.
+        known_at: When that was all there was: what is dated later was made since the loss.
         ended: The last attempts of operations that ended lately, by id; 0 for those never claimed.
         mint: Makes ids.
     """
@@ -320,7 +322,8 @@ def recover(
         if (last := known.latest_incarnation(name)) > world.latest_incarnation(name):
             world.retired[name] = last
     if is_first:
-        _stop_again(world, known, ended.keys() - begun.keys(), noticed.at, mint)
+        canceled, now = ended.keys() - begun.keys(), noticed.at
+        _stop_again(world, known, canceled, known_at=known_at, now=now, mint=mint)
         tombstones.lift(world, RAISE_BY + more)
         store.skip_maintenance_numbers(SKIPPED_NUMBERS + more)
         lost = applied.sequence - store.position().sequence
@@ -330,14 +333,25 @@ def recover(
 
 
 def _stop_again(
-    world: World, known: World, canceled: Set[str], now: datetime, mint: Callable[[], str]
+    world: World,
+    known: World,
+    canceled: Set[str],
+    *,
+    known_at: datetime,
+    now: datetime,
+    mint: Callable[[], str],
 ) -> None:
     running = MaintenanceState.RUNNING
     for number, stored in [*world.maintenances.items()]:
-        one = known.maintenances.get(number)  # None where it is over
-        if stored.state is running and (one is None or one.state is not running):
-            halt(world, number, LOST_END if one is None else one.reason, now)
-    revoked = tuple(world.tokens.keys() - known.tokens.keys())
+        one = known.maintenances.get(number)
+        is_over = one is None and stored.requested_at <= known_at
+        if stored.state is running and (is_over or (one and one.state is not running)):
+            halt(world, number, one.reason if one else LOST_END, now)
+    revoked = tuple(
+        name
+        for name, token in world.tokens.items()
+        if name not in known.tokens and token.created_at <= known_at
+    )
     world.take(Changes(tokens=_new(world.tokens, known.tokens), revoked_tokens=revoked))
     there = [world.operations[name] for name in sorted(world.operations.keys() & canceled)]
     again = [one.id for one in there if one.unstarted]
@@ -626,8 +640,16 @@ class Follower:
         now = transaction.now() or self.real.now()
         noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
         unit = UnitOfWork(transaction, World(state_of(transaction)), now)
-        known, ended, mint = self._world, self._ended, self._token
-        recover(unit, self.applied, self.lost, noticed, known=known, ended=ended, mint=mint)
+        recover(
+            unit,
+            self.applied,
+            self.lost,
+            noticed,
+            known=self._world,
+            known_at=now - timedelta(seconds=self.real.monotonic() - self.looked_at),
+            ended=self._ended,
+            mint=self._token,
+        )
         unit.save()
         if unit.saved:  # the others read again, too, and what was noticed with it
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
