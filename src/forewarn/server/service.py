@@ -26,7 +26,7 @@ from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libv
 from forewarn.connectors.libvirt.surveys import LibvirtSurveys
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
-from forewarn.control import outbox
+from forewarn.control import recovery
 from forewarn.control.control_plane import ControlPlane, ServicePart
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
@@ -589,7 +589,7 @@ def database_id(reading: Reading) -> str:
 
     The clock's setting tells to the microsecond when the database was first served.
     """
-    told = (reading.setting(CLOCK_SETTING), reading.setting(outbox.RESTORED))
+    told = (reading.setting(CLOCK_SETTING), reading.setting(recovery.RESTORED))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
