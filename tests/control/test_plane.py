@@ -1,5 +1,6 @@
 """The plane: what stories do not tell of the way from a question to the store and the feed."""
 
+import weakref
 from datetime import timedelta
 
 import msgspec
@@ -85,6 +86,10 @@ def test_a_start_voids_the_claims_of_its_replica_and_where_it_is_alone_all_other
     assert done(house.plane.release_claims("there")) == 2
     (_, task) = done(house.plane.claim("there", MINUTE, 10))
     assert (task.attempt, task.claimed_elsewhere) == (2, ())
+
+
+def test_a_transaction_is_let_go_of_without_the_collector(house: House) -> None:
+    assert done(house.plane.order(weakref.ref))() is None
 
 
 def test_what_everybody_has_read_is_trimmed_from_the_outbox(house: House) -> None:

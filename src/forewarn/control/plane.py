@@ -179,7 +179,8 @@ class Plane:
         tombstones.record(world, changes.removed_machines, unit.now)
         world.take(changes)
         if moved and any(one.unstarted for one in world.operations.values()):
-            unit.decided(partial(commands.follow_moves, moved=moved))  # one change with the fleet's
+            # It is one change with that of the fleet, which is not told by itself.
+            unit.decided(unit, partial(commands.follow_moves, moved=moved))
 
     # Maintenance, and the guests' approvals.
 
@@ -532,13 +533,13 @@ class Plane:
         return self._submit(lambda unit: order(unit, *args, **kwargs))
 
     def _submit(self, job: Job) -> "Future[Any]":
-        def by_the_rules(unit: UnitOfWork) -> Any:  # noqa: ANN401 - whatever the job returns
-            unit.decided = partial(self._decision, unit)
+        def ruled(unit: UnitOfWork) -> Any:  # noqa: ANN401 - whatever the job returns
+            unit.decided = self._decision  # no circle, which the collector would have to find
             return job(unit)
 
         if self._audited is None:
-            return self.writer.submit(by_the_rules)
-        return accounts.submit(self.writer, by_the_rules, *self._audited)
+            return self.writer.submit(ruled)
+        return accounts.submit(self.writer, ruled, *self._audited)
 
     # Operators' accounts, and what they asked.
 

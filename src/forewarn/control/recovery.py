@@ -188,11 +188,8 @@ def _stop_again(
         is_over = one is None and stored.requested_at <= known_at
         if stored.state is running and (is_over or (one and one.state is not running)):
             halt(world, number, one.reason if one else LOST_END, now)
-    revoked = tuple(
-        name
-        for name, token in world.tokens.items()
-        if name not in known.tokens and token.created_at <= known_at
-    )
+    old = (name for name, token in world.tokens.items() if token.created_at <= known_at)
+    revoked = tuple(name for name in old if name not in known.tokens)
     made = tuple(t for name, t in known.tokens.items() if world.tokens.get(name) != t)
     world.take(Changes(tokens=made, revoked_tokens=revoked))
     there = [world.operations[name] for name in sorted(world.operations.keys() & canceled)]

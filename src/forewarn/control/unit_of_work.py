@@ -30,7 +30,7 @@ P = ParamSpec("P")
 class UnitOfWork:
     """One transaction of the writer: the live state, and the store as it will be when committed."""
 
-    decided: Callable[[Command], Decision]
+    decided: Callable[["UnitOfWork", Command], Decision]
     """Decides by the rules of the plane whose job it is."""
 
     def __init__(self, transaction: Transaction, world: World, now: datetime) -> None:
@@ -128,7 +128,7 @@ class UnitOfWork:
     ) -> Decision:
         """Return the decision on a command, which the World has; Refused if it is not allowed."""
         self.tell()
-        decision = self.decided(lambda working: command(working, *args, **kwargs))
+        decision = self.decided(self, lambda working: command(working, *args, **kwargs))
         self.tell(decision)
         return decision
 
