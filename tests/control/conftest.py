@@ -45,7 +45,7 @@ def raising(error: Exception) -> Callable[[], None]:
 
 def put(plane: Plane, changes: Changes) -> None:
     """Change what no rule would."""
-    done(plane.order(lambda unit, _: unit.take(changes)))
+    done(plane.order(lambda unit: unit.take(changes)))
 
 
 def nothing() -> None:

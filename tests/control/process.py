@@ -106,7 +106,7 @@ class Process(ControlPlane):
 
     def assert_whole(self) -> None:
         """Compare memory with the store: the loop's, and the writer's World."""
-        world = done(self.plane.order(lambda unit, _: unit.world))
+        world = done(self.plane.order(lambda unit: unit.world))
         with self.store.read() as reading:
             stored = World(state_of(reading))
             assert vars_of(world) == vars_of(stored)

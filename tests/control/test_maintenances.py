@@ -167,7 +167,7 @@ class SiteStory(PlaneStory):
         """The clock is set back, and the service knows."""
         by = elapsed(span)
         self.clock.jump(-by)
-        done(self.plane.order(lambda unit, decided: decided(unit, commands.set_back, by)))
+        done(self.plane.order(lambda unit: unit.decide(commands.set_back, by)))
 
     def fails(self, *machines: str) -> None:
         """What is done to these machines fails."""
@@ -214,7 +214,7 @@ class SiteStory(PlaneStory):
     def lose_zone(self, number: str) -> None:
         """The time zone of a policy is gone."""
 
-        def moved_to_mars(unit: UnitOfWork, _: object) -> None:
+        def moved_to_mars(unit: UnitOfWork) -> None:
             known = unit.world.maintenances[int(number)]
             policy = msgspec.structs.replace(known.policy, zone="Mars/Olympus")
             moved = msgspec.structs.replace(known, policy=policy)

@@ -19,8 +19,9 @@ from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, difference, state_of
 from forewarn.control.plane import Stepped
 from forewarn.control.unit_of_work import UnitOfWork
-from forewarn.maintenance import host_drain, news
+from forewarn.maintenance import fleet_file, host_drain, news
 from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.host_drain import DrainOrder, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
@@ -37,7 +38,7 @@ from forewarn.store.sql import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, EventType
 from store.shared import SharedStore, lost_tail
-from stories import stories_beside
+from stories import elapsed, stories_beside
 
 
 def replica(store: Store, name: str, *, threaded: bool = False) -> Process:
@@ -75,6 +76,11 @@ class OutboxStory(ProcessStory):
         told = [f"{t.operation} {t.attempt} by {','.join(t.claimed_elsewhere)}" for t in tasks]
         assert [each.removesuffix(" by ") for each in told] == [*expected]
 
+    def add(self, name: str) -> None:
+        more = fleet_file.StandaloneMachine(name=name)
+        wanted = msgspec.structs.replace(FLEET, machine=(*FLEET.machine, more))
+        done(self.plane.apply_fleet(wanted))
+
     def order(self, kind: str, number: str) -> None:
         order = (int(number), MaintenanceOrder(kind), "")
         done(self.plane.order(maintenances.order, *order, by="ann"))
@@ -85,7 +91,7 @@ class OutboxStory(ProcessStory):
     def token(self, account: str, digest: str) -> None:
         times: dict[str, Any] = {"created_by": "root", "created_at": NOW, "expires_at": None}
         made = Token(name=account, role=AccessRole.OPERATOR, digest=digest, **times)
-        done(self.plane.order(accounts.create_token, made))
+        made = done(self.plane.order(accounts.create_token, made))
         request = OperatorRequest(
             by=account, role=made.role, address="", action="", request="", token=made
         )
@@ -128,12 +134,22 @@ class OutboxStory(ProcessStory):
             ordered = ordered or stepped.reboot
         assert ordered == bool(reboots)
 
+    def undrain(self, host: str) -> None:
+        def open_it(view: DrainView, now: datetime) -> DrainStep:
+            return host_drain.order(view, DrainOrder.UNDRAIN, now)
+
+        done(self.plane.order_drain(host, open_it))
+
     def retry(self, host: str) -> None:
         done(self.plane.order_drain(host, host_drain.retry))
 
     def trim(self, count: str) -> None:
         with self.stored.write() as transaction:
             assert transaction.trim(NOW.replace(year=NOW.year + 1), int(count)) == int(count)
+
+    def pass_(self, span: str) -> None:
+        for each in self.processes.values():
+            each.real.advance(elapsed(span))
 
     def keep(self) -> None:
         """From here on the store will have lost what is committed."""
@@ -317,7 +333,7 @@ def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_sto
     with pytest.raises(OutcomeUnknown):
         only.plane.cancel(["1"], reason="").result()
     store.after_commit = nothing
-    world = only.plane.order(lambda unit, _: unit.world).result()
+    world = only.plane.order(lambda unit: unit.world).result()
     with store.read() as reading:
         assert vars_of(world) == vars_of(World(state_of(reading)))
         assert reading.live_operations() == {}
@@ -327,7 +343,7 @@ def test_a_job_that_breaks_an_index_leaves_the_world_as_the_store_is(pair: Pair)
     first, _ = pair
     gone = ask(first, "web-0")
 
-    def broken(unit: UnitOfWork, _: object) -> None:
+    def broken(unit: UnitOfWork) -> None:
         unit.world.of_event.clear()
         del unit.world.operations[gone]
 

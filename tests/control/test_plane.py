@@ -1,5 +1,6 @@
 """The plane: what stories do not tell of the way from a question to the store and the feed."""
 
+import weakref
 from datetime import timedelta
 
 import msgspec
@@ -87,6 +88,10 @@ def test_a_start_voids_the_claims_of_its_replica_and_where_it_is_alone_all_other
     assert (task.attempt, task.claimed_elsewhere) == (2, ())
 
 
+def test_a_transaction_is_let_go_of_without_the_collector(house: House) -> None:
+    assert done(house.plane.order(weakref.ref))() is None
+
+
 def test_what_everybody_has_read_is_trimmed_from_the_outbox(house: House) -> None:
     house.ask(REBOOT, "web-0")
     house.clock.advance(MINUTE)
@@ -134,7 +139,7 @@ def test_a_removed_scope_is_raised_with_a_restored_store(house: House) -> None:
     with house.store.read() as reading:
         everything = [*reading.machines()]
     done(house.plane.remove_machines(everything))
-    done(house.plane.order(lambda unit, _: tombstones.lift(unit.world, 100)))
+    done(house.plane.order(lambda unit: tombstones.lift(unit.world, 100)))
     with house.store.read() as reading:
         assert reading.retired() == {"bastion": 102}
     done(house.plane.apply_fleet(FLEET))

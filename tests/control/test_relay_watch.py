@@ -145,10 +145,10 @@ class RelayStory(ProcessStory):
         def refused(*_: object, **__: object) -> Decision:
             raise Refused(ErrorCode.CONFLICT, "not now")
 
-        self.decide, self.plane._decide = self.plane._decide, refused
+        self.decide, self.plane._decision = self.plane._decision, refused
 
     def allow(self) -> None:
-        self.plane._decide = self.decide
+        self.plane._decision = self.decide
 
     def start(self, how: str, until: str = "") -> None:
         """What is due starts, or nothing does: now, or at each look until a time."""
@@ -246,7 +246,7 @@ def test_a_host_is_held_though_the_store_lost_what_its_relay_said_last() -> None
     told.clock.advance(30 * SECOND)
     (host,) = told.crowd(1)
     replica.look()
-    done(replica.plane.order(lambda unit, _: unit.store.forget_relay(host)))
+    done(replica.plane.order(lambda unit: unit.store.forget_relay(host)))
     told.clock.advance(30 * SECOND)
     replica.look()
     assert replica.relays.relays[host].held_for is not None

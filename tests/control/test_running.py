@@ -20,8 +20,8 @@ from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import RENEW_EVERY, Executor
-from forewarn.control.outbox import SKIPPED_NUMBERS
 from forewarn.control.plane import Operations, Plane, Retention
+from forewarn.control.recovery import SKIPPED_NUMBERS
 from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
 from forewarn.control.writer import Writer
 from forewarn.maintenance import fleet_file, planner

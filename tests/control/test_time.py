@@ -169,7 +169,7 @@ class TimeStory(ProcessStory):
 
     def token(self, host: str, at: str) -> None:
         """The World and the store have the one token, made and used at this time."""
-        known = done(self.plane.order(lambda unit, _: dict(unit.world.tokens)))
+        known = done(self.plane.order(lambda unit: dict(unit.world.tokens)))
         (token,) = known.values()
         assert (token.created_at, token.used_at) == (self.moment(at), self.moment(at))
         assert self.look_up(lambda reading: reading.tokens()) == known

@@ -31,7 +31,7 @@ from forewarn.maintenance import fleet_file, news
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Scope
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
-from forewarn.store.port import StoreUnavailable
+from forewarn.store.port import StoreUnavailable, StoreUnusable
 from forewarn.store.sql import Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, ScopeKind
 from stories import elapsed, stories_beside
@@ -134,6 +134,8 @@ class WriterStory(PlaneStory):
                 refuse(unit)
             case "fail":
                 fail(unit)
+            case "unreadable":
+                raise StoreUnusable("cannot read an operation of the database")
             case "away":
                 self.store("away")  # from the next transaction on
             case "wait":
@@ -150,7 +152,8 @@ class WriterStory(PlaneStory):
     # What must be so.
 
     def answers(self, *expected: str) -> None:
-        how = {Refused: "refused", ZeroDivisionError: "defect", StoreUnavailable: "away"}
+        how: dict[Any, str] = {Refused: "refused", ZeroDivisionError: "defect"}
+        how |= {StoreUnavailable: "away", StoreUnusable: "unreadable"}
         for each in expected:
             answer = self.submitted.popleft()
             error = answer.exception(patience.SECONDS)

@@ -129,7 +129,7 @@ class MaintenanceOperators:
         policy = msgspec.structs.replace(chosen.policy, zone=GONE)
         lost = msgspec.structs.replace(chosen, policy=policy)
         change = Changes(maintenances=(lost,))
-        self._town.ask("zone lost", self._town.plane.order, lambda unit, _: unit.take(change))
+        self._town.ask("zone lost", self._town.plane.order, lambda unit: unit.take(change))
 
     def _drained(self) -> tuple[str, ...]:
         hosts = self._town.drains.survey().hosts

@@ -151,6 +151,10 @@ class StoreStory(Told):
             assert transaction.trim_news(self.moment(before), int(limit)) == int(count)
             assert transaction.news_trimmed() == int(trimmed)
 
+    def set_back(self) -> None:
+        with self.writing() as transaction:
+            transaction.set_back(self.now, self.now)
+
     # Maintenances and operations.
 
     def operation(

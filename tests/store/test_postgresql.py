@@ -405,6 +405,15 @@ def test_a_name_whose_connection_is_lost_is_free_and_its_holder_is_told(
     again.close()
 
 
+@pytest.mark.parametrize("said", ["", "hello", "-1", "9" * 7000])
+def test_a_notification_of_a_stranger_is_no_change(url: str, said: str) -> None:
+    with contextlib.closing(postgresql.open_store(url)) as store:
+        member = store.join("r1")
+        server().sql(f"NOTIFY forewarn, '{said}'", "troubled")
+        assert member.wait(patience.SECONDS) == 0
+        member.close()
+
+
 MEANINGS = {
     StoreUnavailable: "08006 25006 25P03 40P01 53100 53300 55P03 57014 57P01 58030",
     StoreUnusable: "28P01 3D000 42501 42P01 XX001",

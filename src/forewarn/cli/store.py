@@ -167,23 +167,17 @@ def _what_to_do(error: "ChangesBeside") -> str:
 def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
     """Raise all incarnations in one transaction; return how many, how far, and the highest.
 
-    The events of a scope keep the incarnation that first showed them: that only orders them. The
-    numbers that maintenances and operations may have had since the backup are not given again:
-    programs, and what is left of their runs, go by them. What was under way may be over since: its
-    connector has to say that it was not done, and an operator what else is to be done again.
+    The events of a scope keep the incarnation that first showed them: that only orders them.
     """
     from forewarn.clock import SystemClock
-    from forewarn.control import outbox, tombstones
+    from forewarn.control import outbox, recovery, tombstones
     from forewarn.control.unit_of_work import UnitOfWork
-    from forewarn.maintenance import host_drain, news
-    from forewarn.maintenance.model import HostState
     from forewarn.maintenance.world import World
     from forewarn.server import process
-    from forewarn.store.port import ChangeRecord
 
     with store.write() as transaction:
         at = transaction.now() or SystemClock().now()
-        more = outbox.passed(transaction, at)
+        more = recovery.passed(transaction, at)
         by = BY + more if by is None else by
         unit = UnitOfWork(transaction, World(outbox.state_of(transaction)), at)
         world = unit.world
@@ -194,21 +188,8 @@ def _raise(store: "Store", by: int | None) -> tuple[int, int, int]:
                 f"up to {MAX_INCARNATION}: give a smaller --by"
             )
             raise Failed(ExitStatus.REFUSED, message)
-        for number in [*world.maintenances]:
-            outbox.halt(world, number, outbox.BACKUP, at, more)
-        for host, drain in [*world.drains.items()]:
-            if drain.state is HostState.DRAINING:  # a host that is empty shows if it has rebooted
-                world.drains[host] = host_drain.stuck(drain, at, outbox.BACKUP)
-        for name in [*world.started]:
-            world.operations[name] = outbox.doubted(world.operations[name])
-        unit.save()
+        recovery.restored(unit, process.mint(), more)
         highest = max((scope.incarnation for scope in world.scopes.values()), default=0)
-        # The next start counts the outbox from here on as another one: relays read all again.
-        change = ChangeRecord(token=process.mint(), at=at)
-        transaction.put_setting(outbox.RESTORED, change.token)
-        transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS + more)
-        lost = news.encode([news.lost(0, "restore-check", at)])
-        transaction.append(change, lost, outbox.SKIPPED_CHANGES + outbox.BURST * more)
     return len(world.scopes), by, highest
 
 

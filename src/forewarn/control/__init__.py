@@ -7,8 +7,8 @@
     writer           the one thread that writes; requests that wait together share a commit
     accounts         operators' tokens, and the record of their requests
     tombstones       the incarnations of removed scopes and machines
-    outbox           takes the commits of all replicas into the World, and publishes them; recovers
-                     when the store has lost its last changes
+    outbox           takes the commits of all replicas into the World, and publishes them
+    recovery         makes a store safe to go on with that has lost changes
     changefeed       publishes changes to the process's memory, after the commit, and has the latest
                      news for those who follow
     heartbeat        saves when guests could last read, and gives an outage back to them

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from forewarn.control.unit_of_work import Decide, Job, UnitOfWork
+from forewarn.control.unit_of_work import Job, UnitOfWork
 from forewarn.control.writer import Writer
 from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Deed, Token
 from forewarn.maintenance.model import Changes, Hold, Refused, unknown
@@ -97,7 +97,7 @@ def submit(writer: Writer, job: Job, request: OperatorRequest, describe: Describ
     return future
 
 
-def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
+def create_token(unit: UnitOfWork, token: Token) -> Token:
     """Keep a new token; its name must be free."""
     known = unit.world.tokens
     if token.name == TOKEN_FILE:
@@ -117,7 +117,7 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     return made
 
 
-def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
+def create_page_token(unit: UnitOfWork, token: Token) -> Token:
     """Keep a token for the page; expired ones go, and the account's oldest for one too many."""
     tokens = unit.world.tokens.values()
     known = [each for each in tokens if each.audience is TokenAudience.PAGE]
@@ -130,7 +130,7 @@ def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     return token
 
 
-def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Token:
+def renew_secret(unit: UnitOfWork, token: Token, digest: str) -> Token:
     """Give a token another secret, once: the one before is spent."""
     if unit.world.tokens.get(token.name) != token:
         raise spent_link()
@@ -144,7 +144,7 @@ def spent_link() -> Refused:
     return Refused(ErrorCode.UNAUTHORIZED, message)
 
 
-def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[Token, ...]:
+def revoke_tokens(unit: UnitOfWork, names: Collection[str]) -> tuple[Token, ...]:
     """Revoke tokens, all or none; requests with one are refused from then on.
 
     The tokens for the page of an account with such a name go too, also where it has no other token.

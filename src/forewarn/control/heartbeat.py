@@ -18,7 +18,7 @@ from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import Served, ServiceClock
-from forewarn.control.unit_of_work import Decide, UnitOfWork
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import commands, notice
 from forewarn.maintenance.alerts import Alert, store_down
 from forewarn.store.port import JUMP, StoreError, StoreUnavailable
@@ -155,7 +155,7 @@ class Heartbeat:
         return left if left.total_seconds() > notice.OUTAGE_SECONDS else timedelta(0)
 
 
-def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datetime]) -> timedelta:
+def set_back(unit: UnitOfWork, shown: Callable[[datetime], datetime]) -> timedelta:
     """Make times from before the clock was set back comparable with now.
 
     It was set back if guests could read later than now, by the last start or by other replicas. The
@@ -175,7 +175,7 @@ def set_back(unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datet
     if served is not None:
         served = msgspec.structs.replace(served, until=min(served.until, now))
         store.put_setting(SETTING, msgspec.json.encode(served).decode())
-    decide(unit, commands.set_back, behind)
+    unit.decide(commands.set_back, behind)
     return behind
 
 

@@ -20,7 +20,7 @@ from forewarn.clock import Clock
 from forewarn.control import lookup
 from forewarn.control.plane import Plane, Stepped
 from forewarn.control.ticker import Steps
-from forewarn.control.unit_of_work import Decide, UnitOfWork
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import (
     commands,
     footprints,
@@ -240,7 +240,7 @@ class Maintenances(Steps[int]):
 # has noted that it runs is the one to run it.
 
 
-def start(unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked) -> Maintenance:
+def start(unit: UnitOfWork, wanted: Maintenance, asked: Asked) -> Maintenance:
     """Start a maintenance that was prepared; the answer is it, with its number.
 
     One that was started already under its idempotency key is answered as it is now.
@@ -248,14 +248,13 @@ def start(unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked) 
     if (known := lookup.granted(unit.store, asked.request, *asked.more)) is not None:
         return known
     number = unit.next_maintenance_number()
-    decision = decided(unit, commands.start_maintenance, wanted, number)
+    decision = unit.decide(commands.start_maintenance, wanted, number)
     assert decision.maintenance is not None
     return decision.maintenance
 
 
 def take_turns(
     unit: UnitOfWork,
-    decided: Decide,
     number: int,
     survey: HostSurvey | None,
     *,
@@ -271,7 +270,7 @@ def take_turns(
     if before is None or not before.open:
         return Stepped()
     lost = _recalled(unit, before)
-    decision = decided(unit, commands.take_turns, number, lost)
+    decision = unit.decide(commands.take_turns, number, lost)
     following, step = decision.maintenance, decision.steps.get(number)
     assert following is not None
     if isinstance(step, Ask):
@@ -307,7 +306,7 @@ def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
     return names - unit.operations(names).keys()
 
 
-def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> None:
+def record_check(unit: UnitOfWork, run: CheckRun, result: CheckResult) -> None:
     """Record the result of a maintenance's check, if that run is still awaited."""
     before = unit.world.maintenances.get(run.maintenance)
     if before is not None:
@@ -316,7 +315,6 @@ def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult
 
 def order(
     unit: UnitOfWork,
-    decided: Decide,
     number: int,
     kind: MaintenanceOrder,
     name: str,
@@ -339,7 +337,7 @@ def order(
         if its is not None and its.state is HostState.STUCK:
             view = lookup.drain(unit, one.name, None)
             unit.world.drains[one.name] = host_drain.retry(view, unit.now).drain
-    return decided(unit, commands.order_maintenance, number, kind, name, by).operations
+    return unit.decide(commands.order_maintenance, number, kind, name, by).operations
 
 
 # What an operator asks for.

@@ -16,25 +16,22 @@ Where one process has the store, it finds no other rows, and the thread does not
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import tombstones
+from forewarn.control import recovery
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.unit_of_work import Job, UnitOfWork
-from forewarn.maintenance import host_drain, news, turns
-from forewarn.maintenance.commands import NOBODY
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
     Maintenance,
     Operation,
 )
@@ -72,42 +69,14 @@ CUT_OFF_SECONDS: Final = 5.0
 as long as guests may miss anything at all (`notice.OUTAGE_SECONDS`)."""
 
 MAX_ENDED: Final = 10_000
-"""The number of operations that ended lately whose start is remembered: more than end within any
-tail that is lost."""
+"""The number of operations that ended lately and are remembered: more than end within any tail
+that is lost."""
 
 LOST: Final = "canceled: the database lost its last changes, this operation among them"
 """The outcome of an operation that the store no longer has."""
 
 AFTER_TROUBLE_SECONDS: Final = 0.5
 """The wait of the thread after the store was away: a new primary is found soon."""
-
-LOST_CHANGES: Final = "lost changes"
-"""The store's setting with the latest `LostChanges`: JSON."""
-
-RESTORED: Final = "restored"
-"""The store's setting with the token of the last `forewarn restore-check`."""
-
-RAISE_BY: Final = 1_000_000
-"""The amount by which incarnations are raised: further than any tail that is lost."""
-
-SKIPPED_ATTEMPTS: Final = 1000
-"""The number of attempt numbers that are skipped: more than were claimed in any tail that is lost.
-"""
-
-SKIPPED_NUMBERS: Final = 1000
-"""The number of maintenance numbers, and of operation ordinals, that are skipped: more than there
-were in any such tail."""
-
-SKIPPED_CHANGES: Final = 1_000_000
-"""The number of change numbers that are skipped: more than there were in any such tail. Outsiders
-know items of news by these, so none may come again with another item behind it."""
-
-BURST: Final = 1000
-"""The most changes of the whole fleet in a second, over a long time."""
-
-LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
-BACKUP: Final = "restored from a backup, and may have gone on since: look what was done"
-"""The reasons for halting a maintenance, or a drain."""
 
 _encode = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(list[Changes]).decode
@@ -207,141 +176,6 @@ def _new(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> tuple[Any, ...]
     return tuple(value for name, value in after.items() if before.get(name) != value)
 
 
-# Recovery when the store has lost changes that guests, operators and connectors know: an
-# asynchronous standby that is promoted lacks the last transactions of the primary, and a restored
-# backup all since. Lost changes may have been read, approved and carried out.
-#
-# - Guests may hold numbers of documents that will come again with other events behind them: every
-#   incarnation is raised, as `forewarn restore-check` does, by whichever replica notices first.
-# - Tasks may have been claimed, or carried out, without a trace in the store: Started operations,
-#   and those that this replica knows to have begun since, count as begun elsewhere, so their
-#   connector's check has to say that they were not done (else `on_unknown` decides). Attempts go
-#   on from higher numbers: the report of a claim that was lost is refused.
-# - Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
-#   A maintenance that had begun with an operation that is gone is halted: the next one would do
-#   its work again. So is a drain stuck that had begun with a move that is gone.
-# - A host's reboot command may have run: its drain goes on as this replica knew it, and the units
-#   that wait for their turn with that host follow it. Only another boot id, or an operator, leads
-#   further.
-
-
-class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss of the store's last changes, as the first replica to notice wrote it down."""
-
-    at: datetime
-    token: str
-    """Different for each loss."""
-    changes: int
-    """The least number of lost changes: those that it knew."""
-    replica: str
-
-
-def latest_loss(reading: Reading) -> LostChanges | None:
-    """Return the latest recorded loss; None if the store never lost anything."""
-    kept = reading.setting(LOST_CHANGES)
-    return None if kept is None else msgspec.json.decode(kept, type=LostChanges)
-
-
-def passed(reading: Reading, now: datetime) -> int:
-    """Return the seconds since the store's last change: that many more numbers are skipped.
-
-    A service may have gone on from this state before: the same backup is restored a second time, or
-    the recovery from a loss was lost too. In that time it gave at most one number each second.
-    """
-    last = reading.changes_after(reading.position().sequence - 1, 1)
-    return max([0, *(int((now - one.at).total_seconds()) for one in last)])
-
-
-def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
-    found = latest_loss(transaction)
-    if found is None or found.token != noticed.token:
-        return b""
-    return news.encode([news.lost(found.changes, found.replica, found.at)])
-
-
-def halt(world: World, number: int, reason: str, now: datetime, more: int = 0) -> None:
-    """Halt a maintenance that runs; skip the numbers that its lost operations may have had."""
-    one = world.maintenances[number]
-    one = replace(one, announced=one.announced + SKIPPED_NUMBERS + more)
-    if one.state is MaintenanceState.RUNNING:
-        halted = replace(one, state=MaintenanceState.HALTED, reason=reason, changed_at=now)
-        one = turns.recalled(halted)
-    world.maintenances[number] = one
-
-
-def recover(
-    unit: UnitOfWork,
-    begun: Mapping[str, int],
-    applied: Position,
-    before: LostChanges | None,
-    noticed: LostChanges,
-    *,
-    drains: Iterable[Drain],
-) -> None:
-    """Make the store safe to go on with.
-
-    Args:
-        unit: A transaction of the store that has lost changes.
-        begun: The last attempts of operations that had started, as this replica knew them, by id.
-        applied: The last change that this replica knew.
-        before: The `latest_loss` when this replica last read the store: if there is a later one
-            now, another replica noticed first; an earlier one, and its record was lost with it.
-        noticed: The loss to record if this replica is the first to notice.
-        drains: The drains that this replica knew.
-    """
-    world, store = unit.world, unit.store
-    stored, more = latest_loss(store), passed(store, noticed.at)
-    is_first = stored is None or (before is not None and stored.at <= before.at)
-    for name, one in [*world.operations.items()]:
-        if (is_first and one.status is EventStatus.STARTED) or _is_behind(one, begun.get(name)):
-            world.operations[name] = doubted(one)
-    gone = begun.keys() - unit.operations(begun.keys()).keys()
-    for number in {int(name.partition(".")[0]) for name in gone} & world.maintenances.keys():
-        halt(world, number, LOST_OPERATION, noticed.at, more)
-    for drain in drains:
-        _recover_drain(world, drain, gone, noticed.at)
-    if is_first:
-        tombstones.lift(world, RAISE_BY + more)
-        store.skip_maintenance_numbers(SKIPPED_NUMBERS + more)
-        lost = applied.sequence - store.position().sequence
-        known = lost if 0 < lost < SKIPPED_CHANGES else 1
-        written = msgspec.json.encode(replace(noticed, changes=known)).decode()
-        store.put_setting(LOST_CHANGES, written)
-
-
-def _recover_drain(world: World, known: Drain, gone: Set[str], now: datetime) -> None:
-    host, stored = known.host, world.drains.get(known.host)
-    if stored is not None and stored.requested_at > known.requested_at:
-        return
-    asked = known.reboot_asked_at
-    rebooted = None if stored is None else stored.reboot_asked_at
-    if asked is not None and (rebooted is None or rebooted < asked):
-        world.drains[host] = stored = known
-        for number, maintenance in [*world.maintenances.items()]:
-            its = {
-                place: 0
-                for place, unit in enumerate(maintenance.units)
-                if unit.drain and unit.host == host and unit.state is UnitState.WAITING
-            }
-            world.maintenances[number] = turns.asked(maintenance, its, now)
-    if stored is not None and stored.goes_on and any(f"{n}.1" in gone for n in known.maintenances):
-        world.drains[host] = host_drain.stuck(stored, now, LOST_OPERATION)
-
-
-def _is_behind(stored: Operation, attempt: int | None) -> bool:
-    return attempt is not None and (stored.unstarted or attempt > stored.attempt)
-
-
-def doubted(operation: Operation) -> Operation:
-    """Return an operation as begun elsewhere: only its connector's check leads further."""
-    return replace(
-        operation,
-        attempt=operation.attempt + SKIPPED_ATTEMPTS,
-        claimed_by=(*(name for name in operation.claimed_by if name != NOBODY), NOBODY),
-        lease_until=None,
-    )
-
-
 @dataclass(eq=False, repr=False)
 class Follower:
     """The World, and the place in the outbox up to which it has the commits of all replicas.
@@ -364,15 +198,15 @@ class Follower:
     """The last row that is in the World, and was published."""
     looked_at: float = 0.0
     """When it was last known to be the last of the store, in real seconds."""
-    lost: LostChanges | None = None
+    lost: recovery.LostChanges | None = None
     """When the store last lost changes, as far as this process has read."""
     next_wakeup: datetime | None = None
     """The earliest time at which something in the World is due; any thread may read it."""
     _world: World = field(default_factory=World)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: dict[str, int] = field(default_factory=dict)
-    """The last attempts of what had started and has ended lately, by operation: memory forgets
-    these, and the store may have lost that they ever started."""
+    """The last attempts of what has ended lately, by operation, 0 for what had not started: memory
+    forgets these, and the store may have lost it."""
 
     def __post_init__(self) -> None:
         """Begin the tokens, and count the time since the last look from now on."""
@@ -384,7 +218,7 @@ class Follower:
         """Take over all in the store, and publish what is committed from then on."""
         with self._lock:
             self._world = World(state_of(reading))
-            self.applied, self.lost = reading.position(), latest_loss(reading)
+            self.applied, self.lost = reading.position(), recovery.latest_loss(reading)
             self.next_wakeup = self._world.next_wakeup()
         self.looked_at = self.real.monotonic()
 
@@ -559,7 +393,7 @@ class Follower:
             return rows[1:] if rows[0].token == applied.token else None
         # The last row is never trimmed. This one was, or another replica has noticed the loss first
         # and left out its number.
-        return rows if rows and latest_loss(reading) == self.lost else None
+        return rows if rows and recovery.latest_loss(reading) == self.lost else None
 
     def _take(
         self, position: Position | None, saved: Sequence[Changes], news: bytes | None = None
@@ -574,25 +408,31 @@ class Follower:
         self.feed.publish(saved, reached)
         self.applied = position
         for operation in itertools.chain.from_iterable(each.operations for each in saved):
-            if operation.ended_at is not None and operation.started_at is not None:
+            if operation.ended_at is not None:
                 self._ended[operation.id] = operation.attempt
         for name in [*itertools.islice(self._ended, max(0, len(self._ended) - MAX_ENDED))]:
             del self._ended[name]
 
     def _recover(self, transaction: Transaction) -> None:
         """Make a store that has lost changes safe to go on with; the lock is held."""
-        known = self._world.operations.values()
-        begun = {one.id: one.attempt for one in known if one.started_at is not None}
         now = transaction.now() or self.real.now()
-        noticed = LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
+        noticed = recovery.LostChanges(at=now, token=self._token(), changes=0, replica=self.replica)
         unit = UnitOfWork(transaction, World(state_of(transaction)), now)
-        drains = self._world.drains.values()
-        recover(unit, begun | self._ended, self.applied, self.lost, noticed, drains=drains)
+        recovery.recover(
+            unit,
+            self.applied,
+            self.lost,
+            noticed,
+            known=self._world,
+            known_at=now - timedelta(seconds=self.real.monotonic() - self.looked_at),
+            ended=self._ended,
+            mint=self._token,
+        )
         unit.save()
         if unit.saved:  # the others read again, too, and what was noticed with it
             change = ChangeRecord(token=self._token(), replica=self.replica, at=now)
-            told = _news_of_loss(transaction, noticed)
-            skip = SKIPPED_CHANGES + BURST * passed(transaction, now)
+            told = recovery.news_of_loss(transaction, noticed)
+            skip = recovery.SKIPPED_CHANGES + recovery.BURST * recovery.passed(transaction, now)
             transaction.append(change, told, skip if told else 0)
 
     def _read_again(self, reading: Reading, *, lost: bool = False) -> None:
@@ -602,7 +442,7 @@ class Follower:
         """
         before, after = self._kept(), state_of(reading)
         ended = reading.operations(before.operations.keys() - after.operations.keys())
-        position, self.lost = reading.position(), latest_loss(reading)
+        position, self.lost = reading.position(), recovery.latest_loss(reading)
         self._world = World(after)
         changes = difference(before, after, ended)
         reached = Reached(position.sequence, lost=lost)

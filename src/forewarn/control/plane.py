@@ -9,11 +9,11 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 """
 
 import copy
-import functools
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
+from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
@@ -21,7 +21,7 @@ import msgspec
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import accounts, lookup, tombstones
 from forewarn.control.accounts import Describe, OperatorRequest, expired
-from forewarn.control.unit_of_work import Decide, Job, UnitOfWork
+from forewarn.control.unit_of_work import Job, UnitOfWork
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
     commands,
@@ -108,7 +108,7 @@ def _job(
 ) -> Callable[Concatenate["Plane", P], "Future[T]"]:
     """Turn a method that decides within a unit of work into one that submits it to the writer."""
 
-    @functools.wraps(method)
+    @wraps(method)
     def submit(plane: "Plane", /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         submitted = plane._submit  # noqa: SLF001 - it wraps the class's own methods
         return submitted(lambda unit: method(plane, unit, *args, **kwargs))
@@ -179,7 +179,8 @@ class Plane:
         tombstones.record(world, changes.removed_machines, unit.now)
         world.take(changes)
         if moved and any(one.unstarted for one in world.operations.values()):
-            self._decision(unit, lambda working: commands.follow_moves(working, moved))
+            # It is one change with that of the fleet, which is not told by itself.
+            unit.decided(unit, partial(commands.follow_moves, moved=moved))
 
     # Maintenance, and the guests' approvals.
 
@@ -194,7 +195,7 @@ class Plane:
             operations = tuple(unit.operations_of_maintenance(known.number).values())
             return planner.Plan(maintenance=known, operations=operations)
         number = unit.next_maintenance_number()
-        return _plan(self._decide(unit, commands.request_maintenance, request, number))
+        return _plan(unit.decide(commands.request_maintenance, request, number))
 
     def plan(self, request: planner.Request, world: World, now: datetime) -> planner.Plan:
         """Return the plan of a request, as maintenance 0, in a World that is thrown away.
@@ -241,7 +242,7 @@ class Plane:
         named = lookup.resolve(unit, *(one for one in references if one not in waiting))
         for number in waiting:
             named |= unit.operations_of_maintenance(int(number))
-        return self._decide(unit, commands.cancel_operations, named, reason, whole, by).operations
+        return unit.decide(commands.cancel_operations, named, reason, whole, by).operations
 
     @_job
     def hold(
@@ -262,14 +263,14 @@ class Plane:
         """
         hold = msgspec.structs.replace(_hold(unit, kind, name, reason, by), until=until)
         lookup.known_place(unit, hold, hosts)
-        return self._decide(unit, commands.place_hold, hold).operations
+        return unit.decide(commands.place_hold, hold).operations
 
     @_job
     def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Operations:
         """Release a hold; the answer is the operations that it covered."""
         hold = _hold(unit, kind, name)
         lookup.known_place(unit, hold)
-        return self._decide(unit, commands.release_hold, hold).operations
+        return unit.decide(commands.release_hold, hold).operations
 
     @_job
     def postpone(
@@ -277,7 +278,7 @@ class Plane:
     ) -> Operations:
         """Move operations later than what guests have read; of a maintenance what is Scheduled."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
-        return self._decide(unit, commands.postpone_operations, named, not_before).operations
+        return unit.decide(commands.postpone_operations, named, not_before).operations
 
     @_job
     def acknowledge(
@@ -286,13 +287,13 @@ class Plane:
         """Acknowledge failures, so that their alerts end; all or none."""
         named = lookup.resolve(unit, *references)
         rule = commands.acknowledge_failures
-        return self._decide(unit, rule, named, by, even_if_down=even_if_down).operations
+        return unit.decide(rule, named, by, even_if_down=even_if_down).operations
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> None:
         """Record that machines of these scopes (keys) asked for their events."""
         known = [name for name in scopes if name in unit.world.scopes]
-        self._decide(unit, commands.record_requests, known)
+        unit.decide(commands.record_requests, known)
 
     # Time.
 
@@ -315,7 +316,7 @@ class Plane:
             length = limit(store, unit.now, length)
         if not length:
             return 0
-        moved = self._decide(unit, commands.extend_notices, length).operations
+        moved = unit.decide(commands.extend_notices, length).operations
         if setting is not None:
             store.put_setting(*setting)
         return len(moved)
@@ -335,7 +336,7 @@ class Plane:
         if operation:
             due = [operation] if operation in due else []
         if due:
-            self._decide(unit, commands.advance_time, due)
+            unit.decide(commands.advance_time, due)
         return len(due)
 
     @_job
@@ -343,7 +344,7 @@ class Plane:
         """Release the holds whose time is over; the answer is how many they were."""
         ended = unit.world.expired_holds(unit.now) if self._starts(unit) else []
         if ended:
-            self._decide(unit, commands.expire_holds)
+            unit.decide(commands.expire_holds)
         for hold in ended:
             unit.note(expired(hold, unit.now))
         return len(ended)
@@ -351,7 +352,7 @@ class Plane:
     @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Operations:
         """Look again at the machines that these operations await."""
-        return self._decide(unit, commands.record_returns, unit.operations(operations)).operations
+        return unit.decide(commands.record_returns, unit.operations(operations)).operations
 
     @_job
     def forget(self, unit: UnitOfWork, keep: Retention) -> bool:
@@ -396,13 +397,13 @@ class Plane:
         if not free:
             return ()
         share = -(-len(free) // replicas)
-        claimed = self._decide(unit, commands.claim_tasks, free[:share], executor, lease).operations
+        claimed = unit.decide(commands.claim_tasks, free[:share], executor, lease).operations
         return lookup.tasks(unit, claimed)
 
     @_job
     def renew(self, unit: UnitOfWork, attempts: Mapping[str, int], lease: timedelta) -> Operations:
         """Lengthen claims, each an operation with its attempt; stale ones are not in the answer."""
-        return self._decide(unit, commands.renew_leases, attempts, lease).operations
+        return unit.decide(commands.renew_leases, attempts, lease).operations
 
     @_job
     def finish(
@@ -411,7 +412,7 @@ class Plane:
         """Record the outcome of an operation; a stale attempt is refused."""
         unit.operations([operation])
         reported = msgspec.structs.asdict(outcome)
-        return self._decide(unit, commands.finish_task, operation, attempt, **reported).operations
+        return unit.decide(commands.finish_task, operation, attempt, **reported).operations
 
     @_job
     def report_unknown(
@@ -422,9 +423,7 @@ class Plane:
         It stays Started, and nobody carries it out, until `resolve`.
         """
         unit.operations([operation])
-        return self._decide(
-            unit, commands.report_unknown_outcome, operation, attempt, message
-        ).operations
+        return unit.decide(commands.report_unknown_outcome, operation, attempt, message).operations
 
     @_job
     def resolve(
@@ -432,7 +431,7 @@ class Plane:
     ) -> Operations:
         """Record the result of operations whose outcome is unknown, or repeat them."""
         named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
-        return self._decide(unit, commands.resolve_outcomes, named, verdict, by).operations
+        return unit.decide(commands.resolve_outcomes, named, verdict, by).operations
 
     @_job
     def started(self, unit: UnitOfWork) -> frozenset[str]:
@@ -463,7 +462,7 @@ class Plane:
         own = [one for one in claimed if alone or one.executor == executor]
         held = [one.id for one in own if one.lease_until is not None]
         renamed = [one.id for one in claimed if heir and one.claimed_by != (heir,)]
-        self._decide(unit, commands.release_leases, dict.fromkeys([*held, *renamed]), heir)
+        unit.decide(commands.release_leases, dict.fromkeys([*held, *renamed]), heir)
         known = unit.world.maintenances
         for number, one in [*known.items()]:
             if one.check.lease_until and (alone or one.check.replica == executor):
@@ -485,7 +484,7 @@ class Plane:
 
         def ask(request: planner.Request) -> int:
             number = unit.next_maintenance_number()
-            self._decide(unit, commands.request_maintenance, request, number)
+            unit.decide(commands.request_maintenance, request, number)
             return number
 
         step = host_drain.ask_first(view, step, ask, unit.now)
@@ -520,23 +519,27 @@ class Plane:
         if step.cancel:
             unit.operations(step.cancel)
             reason = f"the drain of host {host} stopped"
-            self._decide(unit, commands.cancel_operations, step.cancel, reason)
+            unit.decide(commands.cancel_operations, step.cancel, reason)
 
     # Units of maintenances, the relays on hosts, webhooks, and tokens.
 
     def order(
         self,
-        order: Callable[Concatenate[UnitOfWork, Decide, P], T],
+        order: Callable[Concatenate[UnitOfWork, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> "Future[T]":
         """Run a function of `maintenances`, `relay_watch`, `webhooks` or `accounts` as a job."""
-        return self._submit(lambda unit: order(unit, self._decide, *args, **kwargs))
+        return self._submit(lambda unit: order(unit, *args, **kwargs))
 
     def _submit(self, job: Job) -> "Future[Any]":
+        def ruled(unit: UnitOfWork) -> Any:  # noqa: ANN401 - whatever the job returns
+            unit.decided = self._decision  # no circle, which the collector would have to find
+            return job(unit)
+
         if self._audited is None:
-            return self.writer.submit(job)
-        return accounts.submit(self.writer, job, *self._audited)
+            return self.writer.submit(ruled)
+        return accounts.submit(self.writer, ruled, *self._audited)
 
     # Operators' accounts, and what they asked.
 
@@ -572,24 +575,12 @@ class Plane:
     ) -> Operations:
         ids = [event_id.upper() for event_id in events]
         unit.operations_of_events(ids)
-        return self._decide(unit, commands.approve_events, ids, approval, scope).operations
+        return unit.decide(commands.approve_events, ids, approval, scope).operations
 
     def _starts(self, unit: UnitOfWork) -> bool:
         if unit.may_start is None:
             unit.may_start = self.may_start()
         return unit.may_start
-
-    def _decide(
-        self,
-        unit: UnitOfWork,
-        command: Callable[Concatenate[Transitions, P], Iterable[str]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Decision:
-        unit.tell()
-        decision = self._decision(unit, lambda working: command(working, *args, **kwargs))
-        unit.tell(decision)
-        return decision
 
     def _decision(self, unit: UnitOfWork, command: commands.Command) -> Decision:
         return self._decided(unit.world, command, unit.now, starts=self._starts(unit))

@@ -21,7 +21,7 @@ from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import Rounds
-from forewarn.control.unit_of_work import Decide, UnitOfWork
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -413,7 +413,7 @@ class RelayWatch(Rounds):
 # What `Plane.order` does in a transaction; it looks again at what the store has by then.
 
 
-def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
+def create_token(unit: UnitOfWork, token: Token) -> Token:
     """Give a host's relay a new token, beside the one that it uses."""
     made = replace(token, created_at=unit.now)
     void = relays.issue(unit.world.tokens_of(made.host))
@@ -421,7 +421,7 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Token:
     return made
 
 
-def use_token(unit: UnitOfWork, _: Decide, name: str) -> None:
+def use_token(unit: UnitOfWork, name: str) -> None:
     """Note that a token was used first: the one that it replaces is void."""
     known = unit.world.tokens.get(name)
     if known is None or known.used_at is not None:
@@ -435,7 +435,7 @@ def _names(tokens: Iterable[Token]) -> tuple[str, ...]:
     return tuple(token.name for token in tokens)
 
 
-def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> int:
+def revoke_tokens(unit: UnitOfWork, host: str) -> int:
     """Revoke all tokens of a host's relay; a hold for its absence goes, too.
 
     The answer is how many there were.
@@ -444,13 +444,13 @@ def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> int:
     if not void:
         message = f"the relay of host {host!r} has no token: see 'forewarn host list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
-    _release(unit, decided, host)
+    _release(unit, host)
     unit.take(Changes(revoked_tokens=void))
     unit.store.forget_relay(host)
     return len(void)
 
 
-def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Relay:
+def hold(unit: UnitOfWork, relay: Relay, since: datetime) -> Relay:
     """Hold the host of a relay that is away, once for each absence.
 
     The answer is the relay as the store has it then: heard again, or held for its absence.
@@ -464,19 +464,19 @@ def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Re
     if other is not None and other.by != relays.BY:
         return relay  # an operator holds it: once that is released, this holds it
     if other is None:
-        decided(unit, commands.place_hold, _new_hold(relay.host, since, unit.now))
+        unit.decide(commands.place_hold, _new_hold(relay.host, since, unit.now))
     # Decided first: what a refused job has written by then is committed with its batch.
     unit.store.mark_relay(relay.host, relay.heard_at)
     return replace(known, held_for=relay.heard_at)
 
 
-def release(unit: UnitOfWork, decided: Decide, host: str) -> None:
+def release(unit: UnitOfWork, host: str) -> None:
     """Release the host of a relay that is back, unless an operator did."""
-    _release(unit, decided, host)
+    _release(unit, host)
     unit.store.mark_relay(host, None)
 
 
-def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta) -> int:
+def record_stall(unit: UnitOfWork, host: str, length: timedelta) -> int:
     """Move the notices of a host later: its guests got no answer for so long, until now.
 
     The answer is how many operations that concerned.
@@ -490,13 +490,13 @@ def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta
         commands.release_hold(working, new)
         return held
 
-    return len(decided(unit, pause).operations)
+    return len(unit.decide(pause).operations)
 
 
-def _release(unit: UnitOfWork, decided: Decide, host: str) -> None:
+def _release(unit: UnitOfWork, host: str) -> None:
     held = _host_hold(unit, host)
     if held is not None and held.by == relays.BY:
-        decided(unit, commands.release_hold, held)
+        unit.decide(commands.release_hold, held)
 
 
 def _host_hold(unit: UnitOfWork, host: str) -> Hold | None:

@@ -67,8 +67,13 @@ NOT_DUE_YET = timedelta(milliseconds=50)
 clock of its own, a fraction of a second behind, and each question takes its lock."""
 
 PURGE_EVERY = timedelta(hours=1)
-"""Also from the start to the first purge: a machine that boots with its clock years ahead must not
-delete all its history before NTP has set that right."""
+
+PURGED_LATELY: Final = 2 * PURGE_EVERY
+"""If the last purge is longer ago at a start, the next one is PURGE_EVERY later: a machine that
+boots with its clock years ahead must not delete all its history before NTP has set that right."""
+
+PURGED: Final = "purged"
+"""The setting with the time of the last purge: a service may restart more often than that."""
 
 K = TypeVar("K", int, str)
 
@@ -305,7 +310,8 @@ class Ticker(Rounds):
         self._keep = keep
         self._until: datetime | None = None
         """The time at which something was due when it last looked."""
-        self._purged = clock.monotonic()
+        self._purged: datetime | None = None
+        """The time of the last purge, or that from which on a start counts."""
 
     def learn(self, _: Changes) -> None:
         """Wake up where something is due earlier now."""
@@ -350,13 +356,23 @@ class Ticker(Rounds):
 
     async def _purge(self) -> bool:
         """Purge a batch, if that is due; return True if more may be left: starts come before it."""
-        passed = self._clock.monotonic()
-        if passed - self._purged < PURGE_EVERY.total_seconds():
-            return False
-        if await asyncio.wrap_future(self._plane.forget(self._keep)):
-            return True
-        self._purged = passed
+        now = self._clock.now()
+        if self._purged is None:
+            kept = await asyncio.wrap_future(self._plane.setting(PURGED))
+            last = now - PURGED_LATELY if kept is None else datetime.fromisoformat(kept)
+            if timedelta(0) <= now - last < PURGED_LATELY:
+                self._purged = last
+            else:
+                await self._note_purge(now)
+        elif now - self._purged >= PURGE_EVERY:
+            if await asyncio.wrap_future(self._plane.forget(self._keep)):
+                return True
+            await self._note_purge(now)
         return False
+
+    async def _note_purge(self, at: datetime) -> None:
+        self._purged = at
+        await asyncio.wrap_future(self._plane.put_setting(PURGED, at.isoformat()))
 
 
 LOOK_EVERY = timedelta(seconds=0.25)

@@ -8,10 +8,11 @@ of a transaction). The store is asked for history alone, after a save.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord
+from forewarn.maintenance.commands import Command
 from forewarn.maintenance.model import (
     Changes,
     Maintenance,
@@ -24,11 +25,13 @@ from forewarn.maintenance.world import LiveState, Name, World
 from forewarn.store.sql import Transaction
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class UnitOfWork:
     """One transaction of the writer: the live state, and the store as it will be when committed."""
+
+    decided: Callable[["UnitOfWork", Command], Decision]
+    """Decides by the rules of the plane whose job it is."""
 
     def __init__(self, transaction: Transaction, world: World, now: datetime) -> None:
         self.world = world
@@ -117,6 +120,18 @@ class UnitOfWork:
             return refusal.with_traceback(None)
         return result
 
+    def decide(
+        self,
+        command: Callable[Concatenate[Transitions, P], Iterable[str]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision:
+        """Return the decision on a command, which the World has; Refused if it is not allowed."""
+        self.tell()
+        decision = self.decided(self, lambda working: command(working, *args, **kwargs))
+        self.tell(decision)
+        return decision
+
     def take(self, changes: Changes) -> None:
         """Change values of the World, with news of that."""
         self.world.take(changes)
@@ -185,16 +200,3 @@ Job: TypeAlias = Callable[[UnitOfWork], Any]
 
 _OFTEN: Final = frozenset(("operations", "scopes"))
 """The tables whose changes have no news beside those of operations."""
-
-
-class Decide(Protocol):
-    """Decides on a command, and checks the result (`Plane`)."""
-
-    def __call__(
-        self,
-        unit: UnitOfWork,
-        command: Callable[Concatenate[Transitions, P], Iterable[str]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Decision:
-        """Return the decision, which the World has; Refused where the rules do not allow it."""

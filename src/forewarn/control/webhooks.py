@@ -25,7 +25,7 @@ from forewarn.clock import Clock
 from forewarn.control.changefeed import Ask, Reached
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Rounds
-from forewarn.control.unit_of_work import Decide, UnitOfWork
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import news, webhooks
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import Refused, unknown
@@ -54,7 +54,7 @@ Send: TypeAlias = Callable[[Webhook, str, bytes], Awaitable[str]]
 _log = structlog.get_logger(__name__)
 
 
-def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Webhook:
+def add(unit: UnitOfWork, webhook: Webhook) -> Webhook:
     """Add a webhook; its cursor is at the next transaction."""
     known = unit.store.webhooks()
     if webhook.name in known:
@@ -68,7 +68,7 @@ def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Webhook:
     return added
 
 
-def remove(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[Webhook, ...]:
+def remove(unit: UnitOfWork, names: Collection[str]) -> tuple[Webhook, ...]:
     """Remove webhooks, all or none."""
     known = unit.store.webhooks()
     if missing := [name for name in names if name not in known]:
@@ -77,9 +77,7 @@ def remove(unit: UnitOfWork, _: Decide, names: Collection[str]) -> tuple[Webhook
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-def move(
-    unit: UnitOfWork, _: Decide, before: Webhook, step: Callable[[datetime], Webhook]
-) -> Webhook | None:
+def move(unit: UnitOfWork, before: Webhook, step: Callable[[datetime], Webhook]) -> Webhook | None:
     """Change a webhook's row if it is still the one that the caller knows; else return None.
 
     It may have been removed, or another replica may have begun to send. `step` gets the time.

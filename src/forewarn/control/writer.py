@@ -27,7 +27,7 @@ from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.unit_of_work import Job
 from forewarn.maintenance.model import Refused
-from forewarn.store.port import StoreError, StoreUnavailable
+from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable
 from forewarn.store.queries import Reading
 from forewarn.store.sql import Store, Transaction
 
@@ -116,11 +116,14 @@ class Writer:
         asked = self._told.asking() if self._told else 0.0
         try:
             results = self._follower.transact((job for job, _ in batch), partial(self._time, asked))
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            for _, future in batch:
+                future.set_exception(error)
+            return error
         except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
-            if len(batch) == 1 or isinstance(error, StoreError):
-                for _, future in batch:
-                    future.set_exception(error)
-                return error if isinstance(error, StoreError) else None
+            if len(batch) == 1:
+                batch[0][1].set_exception(error)
+                return None
             _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
             for number, single in enumerate(batch, 1):
                 if away := self.commit([single]):

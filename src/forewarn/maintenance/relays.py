@@ -17,8 +17,8 @@ import msgspec
 from forewarn.maintenance.accounts import Token
 from forewarn.vocabulary import AccessRole, TokenAudience
 
-BY: Final = "relay"
-"""The author of these holds and releases, as history shows it."""
+BY: Final = "(relay)"
+"""The author of these holds and releases, as history shows it; no account can have the name."""
 
 LATE: Final = timedelta(seconds=5)
 """The greatest delay of a relay's next request: as long as guests may miss anything at all

@@ -26,7 +26,7 @@ from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libv
 from forewarn.connectors.libvirt.surveys import LibvirtSurveys
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
-from forewarn.control import outbox
+from forewarn.control import recovery
 from forewarn.control.control_plane import ControlPlane, ServicePart
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
@@ -249,7 +249,7 @@ class Service:
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
         self._database = await asyncio.wrap_future(
-            control.plane.order(lambda unit, _: database_id(unit.store))
+            control.plane.order(lambda unit: database_id(unit.store))
         )
         control.fill(self._parts)
         control.feed.deliver_on(asyncio.get_running_loop())
@@ -589,7 +589,7 @@ def database_id(reading: Reading) -> str:
 
     The clock's setting tells to the microsecond when the database was first served.
     """
-    told = (reading.setting(CLOCK_SETTING), reading.setting(outbox.RESTORED))
+    told = (reading.setting(CLOCK_SETTING), reading.setting(recovery.RESTORED))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -62,6 +63,7 @@ FEW: Final = 3
 binary: as text each quote of a body is escaped, which takes 60 times as long."""
 
 CHANNEL: Final = "forewarn"
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 MARK: Final = "forewarn"
 """The comment on a table of ours, by which a database is known to be Forewarn's."""
@@ -112,7 +114,7 @@ _PASSING: Final = {
     "25P04": "the transaction took too long",
     "40": "another transaction was in the way",
     "53": "the server has no room, memory or connections left: make some free",
-    "55P03": "another replica's transaction is taking too long",
+    "55P03": "a replica's transaction, or a lock of somebody else, is taking too long",
     "57": "the server is stopping or starting, or an administrator cancelled it",
     "58": "the server cannot read or write its files: look at its log and its disk",
 }
@@ -682,7 +684,9 @@ class _PostgresqlMembership:
             told = [*self._connection.notifies(timeout=seconds, stop_after=1)]
         except psycopg.Error as error:
             raise explain(error, self._access.place) or error from error
-        return max((int(one.payload) for one in told), default=0)
+        # Any user of the server may notify, of anything.
+        numbers = [one.payload for one in told if _NUMBER.fullmatch(one.payload)]
+        return max(map(int, numbers), default=0)
 
     def close(self) -> None:
         with suppress(psycopg.Error):

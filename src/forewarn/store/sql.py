@@ -97,7 +97,9 @@ _HEAR: Final = _upsert(
     but={"held": "relays.held"},  # `mark_relay` alone writes it
 )
 _SET_BACK: Final = (
-    # Where what was seen is kept, and whether it is dated by the clock that dates rows.
+    # Where a time later than now does harm, and whether the clock that dates rows has written it.
+    ("changes", "at", True),  # `trim` ends at the first row that is not old
+    ("news", "at", True),
     ("sightings", "asked", False),
     ("sightings", "saved", True),
     ("relays", "heard", False),
@@ -222,9 +224,9 @@ class Transaction(Reading):
         Returns:
             The number of records that were forgotten.
         """
-        oldest = self._run("SELECT number, at FROM audit ORDER BY number LIMIT ?", limit)
-        old = [n for n, _ in takewhile(lambda row: row[1] < micros(before), oldest)]
+        oldest = "SELECT number FROM audit WHERE at < ? ORDER BY at LIMIT ?"
         refused = "SELECT number FROM audit WHERE done = 0 ORDER BY number DESC LIMIT ? OFFSET ?"
+        old = [number for (number,) in self._run(oldest, micros(before), limit)]
         old += [number for (number,) in self._run(refused, limit - len(old), refusals)]
         self._among("DELETE FROM audit WHERE number {among}", old)
         return len(set(old))
@@ -298,7 +300,7 @@ class Transaction(Reading):
         return old
 
     def set_back(self, now: datetime, at: datetime) -> None:
-        """Date sightings of machines, relays and replicas that are later than now to now.
+        """Date changes, news and sightings that are later than now to now.
 
         The clock was set back: old requests would count as later ones. Now is `at` by the clock
         that dates rows.
