@@ -147,7 +147,7 @@ class OperatorClient:
         address: str | None = None,
         token: str | None = None,
     ) -> None:
-        self._given = address and _spelled(address)
+        self._given = None if address is None else _spelled(address)
         self._shown = token
         self.as_json = as_json
         self._page = {"limit": limit, "cursor": cursor}
@@ -337,9 +337,9 @@ class OperatorClient:
     @functools.cached_property
     def address(self) -> str:
         """The path of the socket, or the URL, checked."""
-        address = self._given or (self._login.address if self._login else None)
+        address = self._given
         if address is None:
-            address = own_address(self._settings)
+            address = self._login.address if self._login else own_address(self._settings)
         if address.startswith(("http://", "https://")):
             _check_url(address)
         elif "://" in address or not address:
