@@ -1,7 +1,7 @@
 """The units of a maintenance, the policy by which they take their turns, and their progress."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -115,6 +115,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     update_domain: int = 0
     machines: tuple[str, ...] = ()
     """The keys of the machines that were named."""
+    tags: tuple[tuple[str, str], ...] = ()
+    """The tags that they were chosen by: one that has lost a tag by its turn is not maintained."""
     wave: int = 0
     """From 0."""
     state: UnitState = UnitState.WAITING
@@ -140,6 +142,10 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     def key(self) -> str:
         """Its key in the maintenance: a host as it is written, another name in lower case."""
         return self.name if self.kind is UnitKind.HOST else self.name.lower()
+
+    def fits(self, tags: Container[tuple[str, str]]) -> bool:
+        """Tell whether a machine with these tags is still chosen."""
+        return all(tag in tags for tag in self.tags)
 
     @property
     def target(self) -> TargetKind:

@@ -224,7 +224,7 @@ def _still_to_take(
         known = there[unit.name, None]
     else:
         known = there[unit.scope, unit.update_domain]
-    left = (one for one in known if one is not None and one.key not in done)
+    left = (one for one in known if one and one.key not in done and unit.fits(one.tags))
     yield from (one.name for one in sorted(left, key=planner.natural))
 
 
