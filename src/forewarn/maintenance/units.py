@@ -21,6 +21,9 @@ MAX_OPEN: Final = 1000
 MAX_UNITS: Final = 5000
 """Units of one maintenance: all of them are one value, written when one of them changes."""
 
+MAX_BLACKOUTS: Final = 100
+"""Blackouts of one policy: each look for the next window goes through all of them."""
+
 NO_MACHINES: Final = "it has no machines"
 """The reason for skipping a unit that no operator skipped."""
 
@@ -56,7 +59,7 @@ class TurnPolicy(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[str, ...] = ()
     """When units may start, as `time_windows` reads them; empty for always."""
     zone: str = "UTC"
-    blackouts: Annotated[tuple[Span, ...], msgspec.Meta(max_length=100)] = ()
+    blackouts: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MAX_BLACKOUTS)] = ()
     """When no unit may start, whatever the windows say."""
     cutoff_seconds: Seconds = 0
     """The time before the end of a window in which no further unit is asked for."""
