@@ -117,7 +117,7 @@ def of_field(field: Field) -> click.Option:
     return option(spec, about, kind, **({"callback": gather} if field.several else {}))
 
 
-JSON: Final = flag("--json as_json", "Print one JSON document.")
+JSON: Final = flag("--json as_json", "Print JSON.")
 OPERATOR: Final = option(
     "--operator ADDRESS address",
     "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "

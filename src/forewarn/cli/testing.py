@@ -330,6 +330,10 @@ def certify(
     # The log of the guest plane would stand between the verdicts.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     known = {each.name: each for each in certifying.SCENARIOS}
+    if scenarios and as_json:
+        told = [{"name": each.name, "about": each.about} for each in known.values()]
+        output.document({"scenarios": told})
+        return
     if scenarios:
         output.table(known.values(), {"SCENARIO": "name", "ABOUT": "about"})
         return
