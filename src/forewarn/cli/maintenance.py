@@ -3,6 +3,7 @@
 A rollout is maintenance whose units take their turns by a policy of the operator's.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -184,7 +185,7 @@ def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
     maintenance = detail.maintenance
     if maintenance.status in _RESTING and not maintenance.units.running:
         yield output.status(maintenance)
-    elif maintenance.unconfirmed or _waits_for_an_acknowledgement(detail):
+    elif maintenance.unconfirmed or _waits_for_an_operator(detail):
         yield maintenance.status_detail
     for operation in detail.operations:
         if operation.outcome_unknown:
@@ -201,12 +202,15 @@ def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
             yield from (f"{one.id} {one.status}: {one.outcome}".rstrip(": ") for one in ended)
 
 
-def _waits_for_an_acknowledgement(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
-    """Tell whether nothing goes on before somebody acknowledges a failure of it."""
-    ids = [one.id for one in detail.operations if one.status is EventStatus.FAILED]
-    waits = not detail.maintenance.units.running
-    return waits and any(f"acknowledge {one}" in detail.maintenance.status_detail for one in ids)
+def _waits_for_an_operator(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
+    """Tell whether nothing goes on before a failure, of it or not, has been seen to."""
+    going = {EventStatus.STARTED, EventStatus.RETURNING}
+    is_going = detail.maintenance.units.running or any(o.status in going for o in detail.operations)
+    return not is_going and bool(_ORDER.search(detail.maintenance.status_detail))
 
+
+_ORDER: Final = re.compile(r": (acknowledge|resolve) [0-9]")
+"""The end of what waits for a failed operation, or for one whose outcome is unknown."""
 
 _RESTING: Final = frozenset(("paused", "halted"))
 
