@@ -159,9 +159,12 @@ rollout = group(
 
 
 def wait_for(
-    service: OperatorClient, number: int, first: Callable[[], None] = lambda: None
+    service: OperatorClient,
+    number: int,
+    first: Callable[[], None] = lambda: None,
+    document: Callable[[], object] | None = None,
 ) -> None:
-    """Show what changes until a maintenance is over."""
+    """Show what changes until a maintenance is over; `document` is for another end of --json."""
     from forewarn.server.operator import maintenance_schemas
 
     def look() -> follow.Progress:
@@ -169,7 +172,8 @@ def wait_for(
         detail = answer.read(maintenance_schemas.MaintenanceDetail)
         faults = "; ".join(_faults(detail))
         why = f"maintenance {number}: {faults}" if faults else ""
-        return follow.Progress(_is_over(detail), why, answer.tree, dict(_facts(detail)))
+        end = document or answer.tree
+        return follow.Progress(_is_over(detail), why, end, dict(_facts(detail)))
 
     shown_by = f"forewarn maintenance show {number}"
     follow.wait(service, look, types=NEWS, shown_by=shown_by, first=first)
