@@ -103,7 +103,8 @@ def _ask(
 ) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
     if not any(body.get(name) for name in fields.TARGETS):
-        raise click.UsageError("expected names of machines or scopes, --scope, --host or --tag")
+        hosts = "--host, --all-hosts" if "policy" in body else "--host"
+        raise click.UsageError(f"expected names of machines or scopes, --scope, {hosts} or --tag")
     if dry_run:
         plan = service.post("/v1/maintenances?dry_run=true", event_type=kind, **body)
     else:
