@@ -76,7 +76,7 @@ def test_a_row_has_a_line_at_any_width_and_what_is_left_out_is_named(
         for heading in cells:
             assert (heading in lines[0]) is (heading not in hidden), width
         if "WHAT" in cells:
-            assert width < 60 or set(ALERTS["WHAT"][0].split()) <= set(out.split())
+            assert width < 40 or set(ALERTS["WHAT"][0].split()) <= set(out.split())
         else:
             assert len(lines) == 2 + len(cells["REF"])
             assert GUID in out or "EVENT" not in cells or "EVENT" in hidden

@@ -14,6 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 import patience
+from forewarn.cli import main
+from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import auth, connections
@@ -281,6 +283,20 @@ def test_its_own_origin_is_served_and_a_renewed_certificate_is_read_at_a_reload_
     assert ask(service, "second") == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(service, "first")
+
+
+def test_the_authority_is_blamed_only_for_a_certificate_of_the_right_name(
+    service: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = service.opened.operators[1].rpartition(":")[2]
+    for host, trusted, is_blamed in (
+        ("[::ffff:127.0.0.1]", "first", False),
+        ("127.0.0.1", "second", True),
+    ):
+        monkeypatch.setenv("FOREWARN_SET_OPERATOR__TLS_CA", str(CERTIFICATES / f"{trusted}.pem"))
+        events = ["events", "--operator", f"https://{host}:{port}"]
+        assert main.execute(events) == ExitStatus.UNREACHABLE
+        assert ("TLS_CA" in capsys.readouterr().err) is is_blamed
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ BODIES = {
     "blanks": " " * (20 * 1024 * 1024),
     "long_key": {"k" * 10_000: 1},
     "long_tag": {"t" * 257: "y"},
+    "blackouts": [{"opens": "2026-03-02T00:00:00Z", "closes": "2026-03-03T00:00:00Z"}] * 101,
     "tags": {f"t{n}": "" for n in range(51)},
     "many_targets": [f"m{n}" for n in range(100_000)],
     "removed": "&".join(["name=a"] * 1001),

@@ -1,6 +1,7 @@
 """A browser's token beside its stories: files, streams, threads, TLS, and a store that is slow."""
 
 import re
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
             seconds=patience.SECONDS,
             headers=[*FORM.items(), ("Origin", url.removesuffix("/login"))],
             body=f"token={secret}".encode(),
-            ca_file=trusted,
+            tls=ssl.create_default_context(cafile=trusted),
         )
     assert answer.status == 303
     assert "secure" in str(answer.headers).lower()

@@ -15,7 +15,7 @@ from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, asking
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.operator_client import Answer, OperatorClient
 from forewarn.cli.options import REASON, Choice, argument, of_field, option
 from forewarn.server.operator import fields
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
@@ -310,13 +310,9 @@ def hold(
         service.get("/v1/holds").show(HOLDS)
         return
     ends = None if until is None else service.moment(until)
-
-    def draw(found: "schemas.OperationList") -> None:
-        span = f" until {times.shown(datetime.fromisoformat(ends))}" if ends else ""
-        output.say(f"{_held(what, name)} is held{span}")
-        states(found)
-
-    service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends).show(draw)
+    span = f" until {times.shown(datetime.fromisoformat(ends))}" if ends else ""
+    held = service.post("/v1/holds", kind=what, name=name, reason=reason, until=ends)
+    _show(held, what, name, f" is held{span}")
 
 
 @asking(argument("what WHAT", "everything, scope, host or machine.", Choice(HELD)), NAME)
@@ -325,16 +321,15 @@ def release(service: OperatorClient, what: str, name: str | None) -> None:
 
     It goes on with the notice that was left, unless another hold covers it.
     """
+    _show(service.delete("/v1/holds", kind=what, name=name), what, name, " is released")
 
+
+def _show(answer: Answer, what: str, name: str | None, now: str) -> None:
     def draw(found: "schemas.OperationList") -> None:
-        output.say(f"{_held(what, name)} is released")
+        output.say(f"{what} {name or ''}".rstrip() + now)
         states(found)
 
-    service.delete("/v1/holds", kind=what, name=name).show(draw)
-
-
-def _held(what: str, name: str | None) -> str:
-    return f"{what} {name or ''}".rstrip()
+    answer.show(draw)
 
 
 # Alerts.

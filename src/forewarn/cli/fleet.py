@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import urllib.parse
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -493,9 +494,17 @@ def read_file(file: str) -> FleetFile:
         message = f"{shown} has {value} without quotes: expected a string in quotes"
         raise Failed(ExitStatus.USAGE, message)
 
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        # As in TOML: of two lists of machines, --prune would remove those of the first.
+        if len(found := dict(pairs)) < len(pairs):
+            ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+            raise Failed(ExitStatus.USAGE, f"{shown} has the key {twice[:MAX_NAME]!r} twice")
+        return found
+
     try:
         if text.lstrip()[:1] == "{":
-            return FleetFile(shown, text.encode(), json.loads(text), toml=False)
+            tree = json.loads(text, object_pairs_hook=once)
+            return FleetFile(shown, text.encode(), tree, toml=False)
         tree = tomllib.loads(text)
         body = json.dumps(tree, default=refuse, allow_nan=False).encode()
         return FleetFile(shown, body, tree, toml=True)

@@ -9,7 +9,7 @@ import click
 from forewarn import times
 from forewarn.cli import follow, maintenance, output
 from forewarn.cli.command import RequestCommand, asking, group, orders
-from forewarn.cli.operator_client import OperatorClient, segment
+from forewarn.cli.operator_client import Answer, OperatorClient, segment
 from forewarn.cli.options import WAIT, Choice, argument, flag, option
 
 if TYPE_CHECKING:
@@ -84,7 +84,12 @@ def drain(
     if not wait:
         plan.show(_draw_plans)
     elif number is not None:
-        maintenance.wait_for(service, number, lambda: plan.show(_draw_plans))
+        maintenance.wait_for(
+            service,
+            number,
+            lambda: plan.show(_draw_plans),
+            lambda: _trees(_asked(service, hosts)),  # as of one host
+        )
     else:
         _wait(service, hosts, lambda: plan.show(_draw_plans), is_drained=True)
 
@@ -95,8 +100,7 @@ def watch(service: OperatorClient, hosts: Sequence[str]) -> None:
 
     Exit status: 0 when all are over, 11 when one is stuck.
     """
-    for host in hosts:
-        service.get(f"/v1/hosts/{segment(host)}")  # or it ends here, before it waits
+    _asked(service, hosts)  # or it ends here, before it waits
     _wait(service, hosts)
 
 
@@ -111,16 +115,24 @@ def _wait(
     from forewarn.server.operator import schemas
 
     def look() -> follow.Progress:
-        answers = [service.get(f"/v1/hosts/{segment(host)}") for host in hosts]
+        answers = _asked(service, hosts)
         details = [answer.read(schemas.HostDetail) for answer in answers]
         return follow.Progress(
             all(map(_rests, details)),
             "; ".join(fault for one in details if (fault := _fault(one, is_drained=is_drained))),
-            lambda: {"hosts": [answer.tree() for answer in answers]},
+            lambda: _trees(answers),
             {what: now for one in details for what, now in _facts(one)},
         )
 
     follow.wait(service, look, types=NEWS, shown_by="forewarn host list", first=first)
+
+
+def _asked(service: OperatorClient, hosts: Sequence[str]) -> list[Answer]:
+    return [service.get(f"/v1/hosts/{segment(host)}") for host in hosts]
+
+
+def _trees(answers: Sequence[Answer]) -> dict[str, object]:
+    return {"hosts": [answer.tree() for answer in answers]}
 
 
 def _rests(detail: "schemas.HostDetail") -> bool:

@@ -3,6 +3,7 @@
 A rollout is maintenance whose units take their turns by a policy of the operator's.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -102,7 +103,8 @@ def _ask(
 ) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
     if not any(body.get(name) for name in fields.TARGETS):
-        raise click.UsageError("expected names of machines or scopes, --scope, --host or --tag")
+        hosts = "--host, --all-hosts" if "policy" in body else "--host"
+        raise click.UsageError(f"expected names of machines or scopes, --scope, {hosts} or --tag")
     if dry_run:
         plan = service.post("/v1/maintenances?dry_run=true", event_type=kind, **body)
     else:
@@ -158,9 +160,12 @@ rollout = group(
 
 
 def wait_for(
-    service: OperatorClient, number: int, first: Callable[[], None] = lambda: None
+    service: OperatorClient,
+    number: int,
+    first: Callable[[], None] = lambda: None,
+    document: Callable[[], object] | None = None,
 ) -> None:
-    """Show what changes until a maintenance is over."""
+    """Show what changes until a maintenance is over; `document` is for another end of --json."""
     from forewarn.server.operator import maintenance_schemas
 
     def look() -> follow.Progress:
@@ -168,7 +173,8 @@ def wait_for(
         detail = answer.read(maintenance_schemas.MaintenanceDetail)
         faults = "; ".join(_faults(detail))
         why = f"maintenance {number}: {faults}" if faults else ""
-        return follow.Progress(_is_over(detail), why, answer.tree, dict(_facts(detail)))
+        end = document or answer.tree
+        return follow.Progress(_is_over(detail), why, end, dict(_facts(detail)))
 
     shown_by = f"forewarn maintenance show {number}"
     follow.wait(service, look, types=NEWS, shown_by=shown_by, first=first)
@@ -184,7 +190,7 @@ def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
     maintenance = detail.maintenance
     if maintenance.status in _RESTING and not maintenance.units.running:
         yield output.status(maintenance)
-    elif maintenance.unconfirmed or _waits_for_an_acknowledgement(detail):
+    elif maintenance.unconfirmed or _waits_for_an_operator(detail):
         yield maintenance.status_detail
     for operation in detail.operations:
         if operation.outcome_unknown:
@@ -201,12 +207,15 @@ def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
             yield from (f"{one.id} {one.status}: {one.outcome}".rstrip(": ") for one in ended)
 
 
-def _waits_for_an_acknowledgement(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
-    """Tell whether nothing goes on before somebody acknowledges a failure of it."""
-    ids = [one.id for one in detail.operations if one.status is EventStatus.FAILED]
-    waits = not detail.maintenance.units.running
-    return waits and any(f"acknowledge {one}" in detail.maintenance.status_detail for one in ids)
+def _waits_for_an_operator(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
+    """Tell whether nothing goes on before a failure, of it or not, has been seen to."""
+    going = {EventStatus.STARTED, EventStatus.RETURNING}
+    is_going = detail.maintenance.units.running or any(o.status in going for o in detail.operations)
+    return not is_going and bool(_ORDER.search(detail.maintenance.status_detail))
 
+
+_ORDER: Final = re.compile(r": (acknowledge|resolve) [0-9]")
+"""The end of what waits for a failed operation, or for one whose outcome is unknown."""
 
 _RESTING: Final = frozenset(("paused", "halted"))
 

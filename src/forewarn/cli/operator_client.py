@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forewarn import times
 from forewarn.cli import login, output
-from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
+from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable, system_can
 from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
+    import ssl
+
     from forewarn.client.transport import RequestFailed
     from forewarn.protocol.message import Reply
     from forewarn.server import settings
@@ -147,7 +149,7 @@ class OperatorClient:
         address: str | None = None,
         token: str | None = None,
     ) -> None:
-        self._given = address and _spelled(address)
+        self._given = None if address is None else _spelled(address)
         self._shown = token
         self.as_json = as_json
         self._page = {"limit": limit, "cursor": cursor}
@@ -298,8 +300,19 @@ class OperatorClient:
             "unix_socket": "" if is_url else self.address,
             "headers": headers,
             "connect_seconds": CONNECT_SECONDS,
-            "ca_file": (is_url and self._settings.operator.tls_ca) or None,
+            "tls": self._tls if is_url else None,
         }
+
+    @property
+    def _tls(self) -> "ssl.SSLContext | None":
+        """The verification by the authorities that the settings name; None for the system's."""
+        ca_file = self._settings.operator.tls_ca
+        if not ca_file or self.address.startswith("http:"):
+            return None
+        import ssl
+
+        with system_can(f"use operator.tls_ca {ca_file}"):
+            return ssl.create_default_context(cafile=ca_file)
 
     def _failure(self, reply: "Reply") -> Failed:
         failure = self._refused(reply.status, reply.body)
@@ -337,9 +350,9 @@ class OperatorClient:
     @functools.cached_property
     def address(self) -> str:
         """The path of the socket, or the URL, checked."""
-        address = self._given or (self._login.address if self._login else None)
+        address = self._given
         if address is None:
-            address = own_address(self._settings)
+            address = self._login.address if self._login else own_address(self._settings)
         if address.startswith(("http://", "https://")):
             _check_url(address)
         elif "://" in address or not address:
@@ -429,6 +442,9 @@ class OperatorClient:
                 )
             case PermissionError():
                 return f"permission denied: {where} {closed}"
+            case ssl.SSLCertVerificationError(verify_code=62 | 64) as error:
+                told = error.verify_message.rstrip(".")
+                return f"{where} has a certificate of another name ({told}): use a name that it has"
             case ssl.SSLCertVerificationError() as error:
                 return (
                     f"{where} has a certificate that is not trusted ({error.verify_message}): set "

@@ -31,13 +31,16 @@ def text(typed: str) -> str:
 
 def name(typed: str) -> str:
     """Read a name: with "", an unset variable of a script, one host would be the list of all."""
-    if not typed:
-        raise ValueError("expected a name, not ''")
-    return text(typed)
+    return text(fields.filled(typed))
 
 
-KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "DATABASE": TEXT, "NAME": name, **fields.READERS}
-"""The readers of values with these names; any other is text."""
+KINDS: Final[dict[str, Kind]] = {
+    **dict.fromkeys(("CURSOR", "ID", "TEXT"), text),
+    "FILE": FILE,
+    "DATABASE": TEXT,
+    **fields.READERS,
+}
+"""The readers of values with these names; any other is a text that is not empty."""
 
 
 class Choice(click.Choice[str]):
@@ -65,8 +68,7 @@ def option(
 ) -> click.Option:
     """Declare an option with a value: `--name VALUE`, or `--name VALUE parameter`.
 
-    `VALUE...` may be repeated. A FILE, TIME or SPAN is read as such without a `kind`, any other as
-    text.
+    `VALUE...` may be repeated. Without a `kind`, a value is read as KINDS says of its name.
     """
     label, metavar, *parameter = spec.split()
     value = metavar.removesuffix("...")
@@ -76,7 +78,7 @@ def option(
         [label, *parameter],
         metavar=value,
         help=about,
-        type=kind or KINDS.get(value, text),
+        type=kind or KINDS.get(value, name),
         multiple=value != metavar,
         **more,
     )
@@ -115,7 +117,7 @@ def of_field(field: Field) -> click.Option:
     return option(spec, about, kind, **({"callback": gather} if field.several else {}))
 
 
-JSON: Final = flag("--json as_json", "Print one JSON document.")
+JSON: Final = flag("--json as_json", "Print JSON.")
 OPERATOR: Final = option(
     "--operator ADDRESS address",
     "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "

@@ -330,7 +330,7 @@ HIDDEN_FIRST = (
 """The columns that a narrow terminal does without, in this order, after those without a value; then
 the last ones of the table, and never its first."""
 
-HIDDEN_LAST = ("DETAIL", "OUTCOME", "STATUS", "NOTICE LEFT", "MACHINES")
+HIDDEN_LAST = ("DETAIL", "OUTCOME", "STATUS", "NOTICE LEFT", "MACHINES", "WHAT")
 """The columns that stay the longest."""
 
 STYLES = {

@@ -35,7 +35,6 @@ from forewarn.cli.options import JSON, METADATA, TEXT, argument, flag, option
 from forewarn.server.operator import fields
 
 if TYPE_CHECKING:
-    from forewarn.client.discovery import EndpointAddress
     from forewarn.client.sync import Client
     from forewarn.testing import Emulator, Exchange
     from forewarn.testing.certify import Handler, HandlerScenario, Result
@@ -194,9 +193,8 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
 
     Emulator.replay gives it back to handlers. Nothing is approved.
     """
-    import http.client
-
     from forewarn import clock
+    from forewarn.client import transport
     from forewarn.testing.record import Recording
 
     wall = clock.SystemClock()
@@ -206,17 +204,27 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
         contextlib.suppress(KeyboardInterrupt, SystemExit),
         interrupted_by("SIGINT", "SIGTERM") as check,
     ):
-        place, name = _found(client, check)
+        url, name = _found(client, check)
         recording = Recording(name, keep_names=keep_names)
         said = ""
         while True:
             check()
             trouble, found = "", b""
             try:
-                body, headers = _ask(place, EVENTS)
-                found = recording.answer(body, headers, wall.now())
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                trouble = f"{place}: {error}"
+                reply = transport.request(
+                    "GET",
+                    url,
+                    seconds=ANSWER_SECONDS,
+                    headers=[("Metadata", "true")],
+                    max_body=MAX_ANSWER,
+                )
+                if reply.status == 200:
+                    headers = ((n.decode("latin-1"), v.decode("latin-1")) for n, v in reply.headers)
+                    found = recording.answer(reply.body, tuple(headers), wall.now())
+                else:
+                    trouble = f"{url}: status {reply.status}"
+            except (transport.RequestFailed, ValueError) as error:
+                trouble = f"{url}: {error}"
             if found:
                 written.write(found if written.tell() else recording.beginning() + found)
                 written.flush()
@@ -240,9 +248,8 @@ def _new(file: Path) -> Iterator[BinaryIO]:
                 file.unlink()
 
 
-def _found(client: "Client", check: "Callable[[], None]") -> "tuple[EndpointAddress, str]":
-    """Wait for the endpoint; return its address, and the machine's name or `""`."""
-    from forewarn.client import discovery
+def _found(client: "Client", check: "Callable[[], None]") -> tuple[str, str]:
+    """Wait for the endpoint; return the URL of its events, and the machine's name or `""`."""
     from forewarn.client.event import ClientError
 
     said = ""
@@ -257,22 +264,7 @@ def _found(client: "Client", check: "Callable[[], None]") -> "tuple[EndpointAddr
         else:
             if client.name is None:
                 output.note("this machine's name is not known")
-            return discovery.parse(client.endpoint), client.name or ""
-
-
-def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, str], ...]]:
-    import http.client
-
-    connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_SECONDS)
-    try:
-        connection.request("GET", place.prefix + path, headers={"Metadata": "true"})
-        answer = connection.getresponse()
-        body = answer.read(MAX_ANSWER)
-        if answer.status != 200:
-            raise ValueError(f"status {answer.status}")
-        return body, tuple(answer.getheaders())
-    finally:
-        connection.close()
+            return client.endpoint + EVENTS, client.name or ""
 
 
 # The certificate of a handler.
@@ -330,6 +322,10 @@ def certify(
     # The log of the guest plane would stand between the verdicts.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     known = {each.name: each for each in certifying.SCENARIOS}
+    if scenarios and as_json:
+        told = [{"name": each.name, "about": each.about} for each in known.values()]
+        output.document({"scenarios": told})
+        return
     if scenarios:
         output.table(known.values(), {"SCENARIO": "name", "ABOUT": "about"})
         return

@@ -6,7 +6,6 @@ asyncio.
 """
 
 import contextlib
-import functools
 import math
 import os
 import queue
@@ -280,7 +279,6 @@ def request(  # noqa: PLR0913 - all but the first two by name
     headers: Iterable[tuple[str, str]] = (),
     body: bytes | None = None,
     unix_socket: str = "",
-    ca_file: str | None = None,
     tls: "ssl.SSLContext | None" = None,
     head_only: bool = False,
     max_body: int = MAX_BODY_BYTES,
@@ -292,9 +290,9 @@ def request(  # noqa: PLR0913 - all but the first two by name
     `seconds` is for all of it, from the connection to the last byte, `connect_seconds` for the
     connection alone. `headers` are added to Host, User-Agent, Accept and Connection, or replace
     them. With the path of a `unix_socket` the URL's host is only for the Host header. A server with
-    https is verified by the certificates in `ca_file`, or the system's, unless a context for `tls`
-    is given. With `head_only` no body is waited for, however long. `opened` gets the socket
-    before it connects: another thread that shuts it down ends the request at once.
+    https is verified by the system's certificates unless a context for `tls` is given. With
+    `head_only` no body is waited for, however long. `opened` gets the socket before it connects:
+    another thread that shuts it down ends the request at once.
 
     Without a whole response it raises RequestFailed; the cause is the system's error, if any.
     """
@@ -303,9 +301,8 @@ def request(  # noqa: PLR0913 - all but the first two by name
         sent = proxy.forwarded(sent, exchange.endpoint)
     until = clock.monotonic() + seconds
     limit = seconds if connect_seconds is None else min(seconds, connect_seconds)
-    context = functools.partial(_tls_context, ca_file) if tls is None else lambda: tls
     place = unix_socket or exchange.endpoint
-    with _connected(place, url, limit, context, opened, proxy=proxy) as connected:
+    with _connected(place, url, limit, tls, opened, proxy=proxy) as connected:
         pieces = _pieces(connected, exchange, sent, lambda: _left(until), seconds)
         replies = (whole or (exchange.take() if head_only else None) for whole in pieces)
         return next(filter(None, replies))
@@ -318,7 +315,7 @@ def stream(
     connect_seconds: float,
     headers: Iterable[tuple[str, str]] = (),
     unix_socket: str = "",
-    ca_file: str | None = None,
+    tls: "ssl.SSLContext | None" = None,
 ) -> Iterator[Reply]:
     """Send a GET and yield the response in pieces: its status, and the next part of the body.
 
@@ -326,18 +323,11 @@ def stream(
     longest time without a byte. The rest is as for `request`.
     """
     exchange, sent = prepared("GET", url, headers)
-    context = functools.partial(_tls_context, ca_file)
-    with _connected(unix_socket or exchange.endpoint, url, connect_seconds, context) as connected:
+    with _connected(unix_socket or exchange.endpoint, url, connect_seconds, tls) as connected:
         for whole in _pieces(connected, exchange, sent, lambda: silence_seconds, silence_seconds):
             piece = whole or exchange.take()
             if piece is not None:
                 yield piece
-
-
-def _tls_context(ca_file: str | None) -> "ssl.SSLContext":
-    import ssl  # noqa: PLC0415 - for https alone
-
-    return ssl.create_default_context(cafile=ca_file)
 
 
 @contextlib.contextmanager
@@ -345,7 +335,7 @@ def _connected(
     place: str | EndpointAddress,
     url: str,
     seconds: float,
-    tls: "Callable[[], ssl.SSLContext]",
+    tls: "ssl.SSLContext | None",
     opened: Callable[[socket.socket], None] = lambda _: None,
     *,
     proxy: "Proxy | None" = None,
@@ -358,10 +348,12 @@ def _connected(
             where = first if isinstance(first, str) else (first.host, first.port)
             connected = stack.enter_context(connect(where, seconds, opened))
             if url[:6].lower() == "https:":
+                import ssl  # noqa: PLC0415 - for https alone
+
                 if proxy and not isinstance(place, str):
                     proxy.open_tunnel(connected, place, until)
                 host = place if isinstance(place, str) else place.host
-                connected = tls().wrap_socket(
+                connected = (tls or ssl.create_default_context()).wrap_socket(
                     connected, server_hostname=host.removesuffix("."), do_handshake_on_connect=False
                 )
                 stack.enter_context(connected)

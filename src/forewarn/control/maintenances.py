@@ -515,14 +515,14 @@ def _units(
     """Return the units that are named, each once, and their machines by the units' keys."""
     scopes, fleet = state.scopes, state.machines
     hosts = dict.fromkeys(targets.hosts)
-    machines = dict.fromkeys(targets.machines)
+    machines = dict.fromkeys(targets.machines, targets.tags[:0])
     if targets.all_hosts or targets.tags:
         wanted = set(targets.tags)
         for machine in sorted(fleet.values(), key=lambda each: each.key):
             if targets.all_hosts and machine.host:
                 hosts.setdefault(machine.host)
             if wanted and wanted <= set(machine.tags):
-                machines.setdefault(machine.name)
+                machines.setdefault(machine.name, targets.tags)
     if targets.all_hosts:
         hosts |= dict.fromkeys(sorted(drained))
     on_hosts = planner.grouped(fleet.values(), attrgetter("host"))
@@ -548,9 +548,9 @@ def _units(
         domains = planner.grouped(its, attrgetter("update_domain"))
         for domain in sorted(domains):
             add(planner.of_domain(scopes[key(scope)].name, domain), "scope", domains[domain])
-    for name in machines:
+    for name, tags in machines.items():
         its = [fleet[key(name)]] if key(name) in fleet else []
-        unit = Unit(name=name, kind=UnitKind.MACHINES, machines=(key(name),))
+        unit = Unit(name=name, kind=UnitKind.MACHINES, machines=(key(name),), tags=tags)
         add(unit, "machine", its)
     return units, members
 

@@ -155,7 +155,9 @@ class UnitsInWorld:
             members = world.machines_of(unit.scope)
             found = [one for one in members if one.update_domain == unit.update_domain]
         else:
-            found = [world.machines[name] for name in unit.machines if name in world.machines]
+            known = (world.machines[name] for name in unit.machines if name in world.machines)
+            waits = unit.state is UnitState.WAITING
+            found = [one for one in known if not waits or unit.fits(one.tags)]
         return [one for one in found if one.key not in done] if done else found
 
     def footprint(self, unit: Unit) -> Footprint:

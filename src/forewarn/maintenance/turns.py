@@ -524,7 +524,8 @@ def _ask(
             continue
         takes = its.footprint(unit)
         if not takes.machines and not unit.drain:
-            state, reason = UnitState.SKIPPED, units.NO_MACHINES
+            tagged = " and ".join(map("=".join, unit.tags))
+            state, reason = UnitState.SKIPPED, units.NO_MACHINES + f" with {tagged}" * bool(tagged)
             if unit.done:
                 state, reason = UnitState.DONE, ""
             every[index] = replace(unit, state=state, reason=reason, changed_at=now)

@@ -1,7 +1,7 @@
 """The units of a maintenance, the policy by which they take their turns, and their progress."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -20,6 +20,9 @@ MAX_OPEN: Final = 1000
 
 MAX_UNITS: Final = 5000
 """Units of one maintenance: all of them are one value, written when one of them changes."""
+
+MAX_BLACKOUTS: Final = 100
+"""Blackouts of one policy: each look for the next window goes through all of them."""
 
 NO_MACHINES: Final = "it has no machines"
 """The reason for skipping a unit that no operator skipped."""
@@ -56,7 +59,7 @@ class TurnPolicy(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[str, ...] = ()
     """When units may start, as `time_windows` reads them; empty for always."""
     zone: str = "UTC"
-    blackouts: Annotated[tuple[Span, ...], msgspec.Meta(max_length=100)] = ()
+    blackouts: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MAX_BLACKOUTS)] = ()
     """When no unit may start, whatever the windows say."""
     cutoff_seconds: Seconds = 0
     """The time before the end of a window in which no further unit is asked for."""
@@ -115,6 +118,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     update_domain: int = 0
     machines: tuple[str, ...] = ()
     """The keys of the machines that were named."""
+    tags: tuple[tuple[str, str], ...] = ()
+    """The tags that they were chosen by: one that has lost a tag by its turn is not maintained."""
     wave: int = 0
     """From 0."""
     state: UnitState = UnitState.WAITING
@@ -140,6 +145,10 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     def key(self) -> str:
         """Its key in the maintenance: a host as it is written, another name in lower case."""
         return self.name if self.kind is UnitKind.HOST else self.name.lower()
+
+    def fits(self, tags: Container[tuple[str, str]]) -> bool:
+        """Tell whether a machine with these tags is still chosen."""
+        return all(tag in tags for tag in self.tags)
 
     @property
     def target(self) -> TargetKind:

@@ -117,6 +117,13 @@ def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
     return number
 
 
+def filled(text: str) -> str:
+    """Refuse an empty text: no option is left out by an unset variable of a script."""
+    if not text:
+        raise ValueError("expected a value, not ''")
+    return text
+
+
 def seconds(text: str) -> int:
     """Read a span as seconds."""
     return int(times.span(text).total_seconds())
@@ -143,13 +150,13 @@ def _amount(text: str) -> str:
 def _waves(text: str) -> list[str]:
     from forewarn.maintenance import units
 
-    return list(units.read_waves(text.replace(",", " ").split()))
+    return list(units.read_waves(text.replace(",", " ").split() or [text]))
 
 
 def _spread(text: str) -> str:
     from forewarn.maintenance import units
 
-    return units.read_spread(text)
+    return units.read_spread(filled(text))
 
 
 def _window(text: str) -> str:

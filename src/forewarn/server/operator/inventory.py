@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Machine
-from forewarn.maintenance.units import UnitKind, UnitState
 
 
 @dataclass(eq=False, repr=False)
@@ -121,31 +120,6 @@ class Inventory:
         """Return a machine's name as the fleet file has it; its key if it was removed."""
         found = self.machines.get(machine)
         return found.name if found else machine
-
-    def machines_of_units(
-        self, maintenances: Iterable[model.Maintenance]
-    ) -> dict[tuple[str, int | None], list[model.Machine]]:
-        """Return the machines of units that wait, in one pass.
-
-        By scope and update domain, and by host and None.
-        """
-        waiting = (
-            unit
-            for maintenance in maintenances
-            for unit in maintenance.units
-            if unit.state is UnitState.WAITING and unit.kind is not UnitKind.MACHINES
-        )
-        found: dict[tuple[str, int | None], list[model.Machine]] = {}
-        for unit in waiting:
-            is_host = unit.kind is UnitKind.HOST
-            found[(unit.name, None) if is_host else (unit.scope, unit.update_domain)] = []
-        if found:
-            for machine in self.machines.values():
-                places = ((machine.scope, machine.update_domain), (machine.host, None))
-                for place in places:
-                    if place in found:
-                        found[place].append(machine)
-        return found
 
 
 # The search.

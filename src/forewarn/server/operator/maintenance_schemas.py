@@ -11,6 +11,7 @@ from forewarn.maintenance.time_windows import MAX_WINDOWS
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import (
+    MAX_BLACKOUTS,
     MAX_UNITS,
     MaintenanceState,
     TurnPolicy,
@@ -35,14 +36,16 @@ class Blackout(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     closes: Moment
 
 
+Blackouts = Annotated[tuple[Blackout, ...], msgspec.Meta(max_length=MAX_BLACKOUTS)]
+
+
 class PolicyBody(TurnPolicy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The policy of a maintenance: concurrency, windows, waves, and when it halts."""
 
     windows: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_WINDOWS)] = ()
     zone: ShortText = "UTC"
-    blackouts: tuple[Blackout, ...] = ()  # type: ignore[assignment] # with zones
+    blackouts: Blackouts = ()  # type: ignore[assignment] # with zones
     approval_until: Moment | None = None
-    check: ShortText = ""
 
 
 UnitNames = Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_UNITS)]

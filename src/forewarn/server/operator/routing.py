@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 import msgspec
 from prometheus_client.registry import Collector
 
+from forewarn import times
 from forewarn.clock import Clock
 from forewarn.connectors.port import Connector
 from forewarn.control.accounts import OperatorRequest
@@ -360,7 +361,7 @@ def one_line(text: str, where: str) -> str:
 def check_span(since: datetime | None, until: datetime | None) -> None:
     """Refuse two times (INVALID) between which nothing can be."""
     if since is not None and until is not None and until <= since:
-        message = f"at until: expected a time after {since.isoformat()}, the since of the request"
+        message = f"at until: expected a time after {times.shown(since)}, the since of the request"
         raise Refused(ErrorCode.INVALID, message, where="until")
 
 

@@ -192,8 +192,6 @@ def units(
     value: model.Maintenance, inventory: Inventory
 ) -> tuple[maintenance_schemas.UnitView, ...]:
     """Return the units of a maintenance, in the order of their turns."""
-    there = inventory.machines_of_units([value])
-    done = {name for unit in value.units for name in unit.done}
     return tuple(
         model.mapped(
             maintenance_schemas.UnitView,
@@ -202,30 +200,36 @@ def units(
             status_detail=unit.reason,
             wave=unit.wave + 1,
             operation=f"{value.number}.{unit.operation}" if unit.operation else "",
-            machines=names(_still_to_take(unit, there, done, inventory)),
+            machines=names(one.name for one in left),
         )
-        for unit in value.units
+        for unit, left in zip(value.units, _left(value.units, inventory), strict=True)
     )
 
 
-def _still_to_take(
-    unit: Unit,
-    there: Mapping[tuple[str, int | None], list[model.Machine]],
-    done: Collection[str],
-    inventory: Inventory,
-) -> Iterator[str]:
-    if unit.state is not UnitState.WAITING:
-        return
-    known: Iterable[model.Machine | None]
-    if unit.kind is UnitKind.MACHINES:
-        known = map(inventory.machines.get, unit.machines)
-    elif unit.kind is UnitKind.HOST:
-        done = unit.done
-        known = there[unit.name, None]
-    else:
-        known = there[unit.scope, unit.update_domain]
-    left = (one for one in known if one is not None and one.key not in done)
-    yield from (one.name for one in sorted(left, key=planner.natural))
+def _left(every: Sequence[Unit], inventory: Inventory) -> Iterator[list[model.Machine]]:
+    """Yield the machines that each unit has still to take, if it waits, from one look at all."""
+    there: dict[tuple[str, int | None], list[model.Machine]] = {
+        _place(unit): [] for unit in every if unit.state is UnitState.WAITING
+    }
+    for machine in inventory.machines.values() if there.keys() - {NOWHERE} else ():
+        for place in ((machine.scope, machine.update_domain), (machine.host, None)):
+            if place in there:
+                there[place].append(machine)
+    done = {name for unit in every for name in unit.done}
+    for unit in every:
+        named = [inventory.machines[n] for n in unit.machines if n in inventory.machines]
+        its = named or there.get(_place(unit), []) if unit.state is UnitState.WAITING else []
+        over = unit.done if unit.kind is UnitKind.HOST else done
+        left = (one for one in its if one.key not in over and unit.fits(one.tags))
+        yield sorted(left, key=planner.natural)
+
+
+NOWHERE: Final = ("", 0)
+
+
+def _place(unit: Unit) -> tuple[str, int | None]:
+    """Return where its machines are; NOWHERE if it names them."""
+    return (unit.name, None) if unit.kind is UnitKind.HOST else (unit.scope, unit.update_domain)
 
 
 def operations(
