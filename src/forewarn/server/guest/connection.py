@@ -80,7 +80,8 @@ or to take its answer. A lost packet takes as long to come again; others wait fo
 meanwhile."""
 
 LAST_SECONDS: Final = 0.1
-"""The time that a connection lingers where the plane stops: many round trips within a site."""
+"""The time that a connection lingers where the plane stops, once its peer has the answer: many
+round trips within a site."""
 
 
 class Stage(IntEnum):
@@ -688,12 +689,9 @@ class Connection(asyncio.Protocol):
         Args:
             lingers: True if it may: a reset would then take the answer away (RFC 9112 section 9.6).
         """
-        limits = self._shared.limits
         transport = self._transport
         self._unread = b""
-        is_taken = transport.get_write_buffer_size() == 0
-        lingers_for = LAST_SECONDS if self._shared.retiring else limits.linger_seconds
-        self._wait(Stage.CLOSING, lingers_for if is_taken else limits.write_seconds)
+        self._wait(Stage.CLOSING, self._closing_seconds)
         if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
@@ -701,8 +699,15 @@ class Connection(asyncio.Protocol):
                 transport.write_eof()
             self._read_on()
 
+    @property
+    def _closing_seconds(self) -> float:
+        shared = self._shared
+        if self._transport.get_write_buffer_size():
+            return PEER_SECONDS if shared.retiring else shared.limits.write_seconds
+        return LAST_SECONDS if shared.retiring else shared.limits.linger_seconds
+
     def _close_quietly(self) -> None:
-        self._wait(Stage.CLOSING, self._shared.limits.linger_seconds)
+        self._wait(Stage.CLOSING, self._closing_seconds)
         self._transport.close()
 
     def _discard(self, length: int) -> None:
@@ -763,7 +768,8 @@ class Connection(asyncio.Protocol):
             case Stage.CHOKED:
                 self._hurry(limits.write_seconds)
             case Stage.CLOSING:
-                self.deadline = min(self.deadline, self._shared.monotonic() + LAST_SECONDS)
+                until = self._shared.monotonic() + self._closing_seconds
+                self.deadline = min(self.deadline, until)
 
     def _hurry(self, seconds: float) -> None:
         self.deadline += min(PEER_SECONDS - seconds, 0)

@@ -370,6 +370,8 @@ class Connections:
         """
         self.draining = self.retiring = True
         self.polls.close()
+        if self.endpoint.enabler is not None:
+            self.endpoint.enabler.stopping.set()
         for connection in list(self._all):
             connection.retire()
         self._emptied = self.loop.create_future()
