@@ -75,8 +75,8 @@ PROBE_SECONDS: Final = 0.05
 """The time for a client that has ended its side to show that it is still there: a round trip."""
 
 PEER_SECONDS: Final = 1.0
-"""The time for a peer's part where the plane stops: to send its first request, or the rest of one,
-or to take its answer. A lost packet takes as long to come again; others wait for the next process
+"""The time for the peers' part where the plane stops: to send a first request, or the rest of one,
+and to take the answer. A lost packet takes as long to come again; others wait for the next process
 meanwhile."""
 
 LAST_SECONDS: Final = 0.1
@@ -458,6 +458,8 @@ class Connection(asyncio.Protocol):
     def _wait(self, stage: Stage, seconds: float) -> None:
         self._stage = stage
         self.deadline = self._shared.monotonic() + seconds
+        if self._shared.retiring and stage is not Stage.APPROVING:
+            self._hurry()
 
     def _read_on(self, *, not_now: bool = False) -> None:
         if not_now is not self._paused and not self._transport.is_closing():
@@ -691,7 +693,7 @@ class Connection(asyncio.Protocol):
         """
         transport = self._transport
         self._unread = b""
-        self._wait(Stage.CLOSING, self._closing_seconds)
+        self._wait_for_end()
         if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
@@ -699,15 +701,13 @@ class Connection(asyncio.Protocol):
                 transport.write_eof()
             self._read_on()
 
-    @property
-    def _closing_seconds(self) -> float:
-        shared = self._shared
-        if self._transport.get_write_buffer_size():
-            return PEER_SECONDS if shared.retiring else shared.limits.write_seconds
-        return LAST_SECONDS if shared.retiring else shared.limits.linger_seconds
+    def _wait_for_end(self) -> None:
+        limits = self._shared.limits
+        is_taken = self._transport.get_write_buffer_size() == 0
+        self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
 
     def _close_quietly(self) -> None:
-        self._wait(Stage.CLOSING, self._closing_seconds)
+        self._wait_for_end()
         self._transport.close()
 
     def _discard(self, length: int) -> None:
@@ -754,25 +754,20 @@ class Connection(asyncio.Protocol):
 
         A connection that was accepted a moment ago is about to send its request, and has time to.
         """
-        limits = self._shared.limits
         match self._stage:
             case Stage.IDLE:
                 self._close()
             case Stage.WAITING:
                 assert self._long_poll is not None
                 self._shared.long_polls.end(self._long_poll)
-            case Stage.FRESH | Stage.HEAD:
-                self._hurry(limits.head_seconds)
-            case Stage.BODY:
-                self._hurry(limits.body_seconds)
-            case Stage.CHOKED:
-                self._hurry(limits.write_seconds)
-            case Stage.CLOSING:
-                until = self._shared.monotonic() + self._closing_seconds
-                self.deadline = min(self.deadline, until)
+            case Stage.FRESH | Stage.HEAD | Stage.BODY | Stage.CHOKED | Stage.CLOSING:
+                self._hurry()
 
-    def _hurry(self, seconds: float) -> None:
-        self.deadline += min(PEER_SECONDS - seconds, 0)
+    def _hurry(self) -> None:
+        now = self._shared.monotonic()
+        is_taken = self._transport.get_write_buffer_size() == 0
+        until = now if is_taken and self._stage is Stage.CLOSING else self._shared.peers_until
+        self.deadline = min(self.deadline, max(until, now + LAST_SECONDS))
 
     @property
     def is_idle(self) -> bool:
