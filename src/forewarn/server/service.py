@@ -59,11 +59,12 @@ DRAIN_SECONDS: Final = 1.5
 """The time for clients to leave their connections before the service stops: one that polls once a
 second has asked once more by then."""
 
-OPERATORS_SECONDS: Final = 0.4
-"""The time between the end of operators' sockets and of guests': it takes uvicorn 0.2 s."""
+OPERATORS_SECONDS: Final = 3.0
+"""The longest wait for operators' requests under way while guests are still served: what they take
+beyond that, and the next start, are below an outage that moves notices."""
 
-CLOSE_SECONDS: Final = 8.0
-"""The longest that `close` takes: with `drain`, within the ten that stopping may last."""
+STOP_SECONDS: Final = 9.5
+"""The longest that `drain` and `close` take together, within the ten that stopping may last."""
 
 LOST_SHOWN: Final = timedelta(days=1)
 """The duration of the alert that the database lost changes: long enough for somebody to look."""
@@ -182,7 +183,9 @@ class Service:
         self._kept: dict[str, Alert] = {}
         """The files that could not be read again, by their use."""
         self._serving: list[asyncio.Task[None]] = []
-        """Those of them that serve operators and relays."""
+        """Those of them that serve operators."""
+        self._stop_by = 0.0
+        """By the loop's time, once it stops."""
 
     def _make_relays(
         self, handed_over: sockets.HandedOver, reached: connections.ReachedLimits
@@ -256,6 +259,7 @@ class Service:
         if following is not None:
             following.start()
         operators = self._serve("the API", self._operators.open())
+        self._serving = [*self._tasks.values()]
         relays = self._serve("the relay plane", self._relays.open() if self._relays else ())
         guests = await self._guests.open()
         self._is_serving = True
@@ -277,13 +281,12 @@ class Service:
         """Serve each socket as soon as it is open; return their addresses."""
         addresses = []
         for address, serving in opened:
-            self._serving.append(self._start(f"{what} at {address}", serving))
+            self._start(f"{what} at {address}", serving)
             addresses.append(address)
         return tuple(addresses)
 
-    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._tasks[name] = asyncio.create_task(running, name=name)
-        return task
+    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> None:
+        self._tasks[name] = asyncio.create_task(running, name=name)
 
     async def _compile_page(self) -> None:
         if self._operators.page is not None:
@@ -327,10 +330,10 @@ class Service:
     async def close(self) -> None:
         """Stop accepting, finish requests, leave the store clean; `drain` may come before.
 
-        TimeoutError after CLOSE_SECONDS; what was committed is safe.
+        TimeoutError after STOP_SECONDS; what was committed is safe.
         """
         self._end_streams()
-        async with asyncio.timeout(CLOSE_SECONDS):
+        async with asyncio.timeout_at(self._stop_by):
             self._operators.stop()
             if self._relays is not None:
                 self._relays.stop()
@@ -350,6 +353,7 @@ class Service:
 
     def _end_streams(self) -> None:
         self._state = STOPPING
+        self._stop_by = self._stop_by or asyncio.get_running_loop().time() + STOP_SECONDS
         self._operators.end_streams()
 
     def reload(self) -> None:
