@@ -124,6 +124,12 @@ Tap: TypeAlias = Callable[["Connection", Head, bytes], TappedRequest]
 """Meets each whole request before it is judged: an emulator's record and faults come in here."""
 
 
+def end_side(transport: asyncio.Transport) -> None:
+    """End our side of a connection."""
+    with contextlib.suppress(OSError):  # the peer has reset it, and nobody has read so yet
+        transport.write_eof()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Connection(asyncio.Protocol):
     """Speaks HTTP/1.1 and HTTP/1.0 with one peer."""
@@ -697,8 +703,7 @@ class Connection(asyncio.Protocol):
         if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
-            with contextlib.suppress(OSError):  # the peer has reset it, and nobody has read so yet
-                transport.write_eof()
+            end_side(transport)
             self._read_on()
 
     def _wait_for_end(self) -> None:

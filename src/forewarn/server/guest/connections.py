@@ -13,7 +13,7 @@ import structlog
 from forewarn import clock
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
-from forewarn.server.guest.connection import PEER_SECONDS, Connection, Tap
+from forewarn.server.guest.connection import PEER_SECONDS, Connection, Tap, end_side
 from forewarn.server.guest.endpoint import (
     EVENTS,
     RETRY_AFTER_SECONDS,
@@ -135,7 +135,7 @@ class EarlyTransport(asyncio.Transport):
         if self._unsent:
             transport.write(self._unsent)
         if self._has_ended:
-            transport.write_eof()
+            end_side(transport)
         if self._is_closing:
             transport.close()
 
