@@ -446,7 +446,7 @@ class Connection(asyncio.Protocol):
             self._end()
         elif not self._reader.started:
             if self._shared.retiring:
-                self._close_quietly()
+                self._close(lingers=False)
             elif restarted or self._stage not in {_IDLE, _FRESH}:
                 self._wait(_IDLE, limits.idle_seconds)
         else:
@@ -684,7 +684,7 @@ class Connection(asyncio.Protocol):
 
     def _end(self) -> None:
         if not self._reader.started:
-            self._close_quietly()
+            self._close(lingers=False)
         elif not self._is_refused_by_its_head():
             unfinished = exchange.refuse(
                 refusals.MALFORMED, what="the connection ended before the request did"
@@ -697,23 +697,15 @@ class Connection(asyncio.Protocol):
         Args:
             lingers: True if it may: a reset would then take the answer away (RFC 9112 section 9.6).
         """
-        transport = self._transport
+        limits, transport = self._shared.limits, self._transport
         self._unread = b""
-        self._wait_for_end()
+        is_taken = transport.get_write_buffer_size() == 0
+        self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
         if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
             end_side(transport)
             self._read_on()
-
-    def _wait_for_end(self) -> None:
-        limits = self._shared.limits
-        is_taken = self._transport.get_write_buffer_size() == 0
-        self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
-
-    def _close_quietly(self) -> None:
-        self._wait_for_end()
-        self._transport.close()
 
     def _discard(self, length: int) -> None:
         self._discarded += length
@@ -727,7 +719,7 @@ class Connection(asyncio.Protocol):
         """End a stage that took too long, with an answer where a request was begun."""
         match self._stage:
             case Stage.FRESH | Stage.IDLE:
-                self._close_quietly()
+                self._close(lingers=False)
             case Stage.HEAD | Stage.BODY if self._yielded:
                 pass  # what it has sent waits for its turn, which gives it that time back
             case Stage.HEAD | Stage.BODY:
