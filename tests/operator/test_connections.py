@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import os
 import shutil
 import socket
 import ssl
@@ -290,6 +291,12 @@ def test_its_own_origin_is_served_and_a_renewed_certificate_is_read_at_a_reload_
 def test_files_that_cannot_be_used_are_named(certificate: str, key: str) -> None:
     with pytest.raises(SecretUnusable, match=certificate):
         secret_files.tls_context(CERTIFICATES / certificate, CERTIFICATES / key if key else None)
+
+
+def test_a_key_that_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key")
+    with pytest.raises(SecretUnusable, match="ordinary file"):
+        secret_files.tls_context(CERTIFICATES / "first.pem", tmp_path / "key")
 
 
 def test_what_a_client_sends_before_it_is_accepted_is_read() -> None:
