@@ -174,13 +174,8 @@ class Connection(asyncio.Protocol):
             self.early = None
             if self._paused:  # the loop begins to read after this call
                 self._shared.loop.call_soon(self._pause)
-            if self._shared.suspended:
-                self.abort()
             return
         self._reader = RequestReader(limits)
-        if self._shared.suspended:
-            self.abort()
-            return
         refusal = self._shared.add(self)
         if refusal is None:
             self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
