@@ -59,9 +59,9 @@ DRAIN_SECONDS: Final = 1.5
 """The time for clients to leave their connections before the service stops: one that polls once a
 second has asked once more by then."""
 
-OPERATORS_SECONDS: Final = 3.0
-"""The longest wait for operators' requests under way while guests are still served: what they take
-beyond that, and the next start, are below an outage that moves notices."""
+OTHERS_SECONDS: Final = 3.0
+"""The longest wait for requests of operators and relays while guests are still served: what they
+take beyond that, and the next start, are below an outage that moves notices."""
 
 STOP_SECONDS: Final = 9.5
 """The longest that `drain` and `close` take together, within the ten that stopping may last."""
@@ -183,7 +183,7 @@ class Service:
         self._kept: dict[str, Alert] = {}
         """The files that could not be read again, by their use."""
         self._serving: list[asyncio.Task[None]] = []
-        """Those of them that serve operators."""
+        """Those of them that serve operators and relays."""
         self._stop_by = 0.0
         """By the loop's time, once it stops."""
 
@@ -259,7 +259,6 @@ class Service:
         if following is not None:
             following.start()
         operators = self._serve("the API", self._operators.open())
-        self._serving = [*self._tasks.values()]
         relays = self._serve("the relay plane", self._relays.open() if self._relays else ())
         guests = await self._guests.open()
         self._is_serving = True
@@ -281,12 +280,13 @@ class Service:
         """Serve each socket as soon as it is open; return their addresses."""
         addresses = []
         for address, serving in opened:
-            self._start(f"{what} at {address}", serving)
+            self._serving.append(self._start(f"{what} at {address}", serving))
             addresses.append(address)
         return tuple(addresses)
 
-    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> None:
-        self._tasks[name] = asyncio.create_task(running, name=name)
+    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._tasks[name] = asyncio.create_task(running, name=name)
+        return task
 
     async def _compile_page(self) -> None:
         if self._operators.page is not None:
@@ -314,8 +314,8 @@ class Service:
     async def drain(self) -> None:
         """Ask clients to leave the connections that they keep, while all are still served.
 
-        So nobody sends a request by a connection that is closed in the same moment. Then operators'
-        sockets are closed, before `close` ends the guests'.
+        So nobody sends a request by a connection that is closed in the same moment. Then the
+        sockets of operators and relays are closed, before `close` ends the guests'.
         """
         self._end_streams()
         if self._relays is not None:
@@ -323,9 +323,14 @@ class Service:
         await asyncio.gather(
             self._guests.drain(DRAIN_SECONDS), self._operators.drain(DRAIN_SECONDS)
         )
-        self._operators.stop()
+        self._stop_serving()
         if self._serving:
-            await asyncio.wait(self._serving, timeout=OPERATORS_SECONDS)
+            await asyncio.wait(self._serving, timeout=OTHERS_SECONDS)
+
+    def _stop_serving(self) -> None:
+        self._operators.stop()
+        if self._relays is not None:
+            self._relays.stop()
 
     async def close(self) -> None:
         """Stop accepting, finish requests, leave the store clean; `drain` may come before.
@@ -334,9 +339,7 @@ class Service:
         """
         self._end_streams()
         async with asyncio.timeout_at(self._stop_by):
-            self._operators.stop()
-            if self._relays is not None:
-                self._relays.stop()
+            self._stop_serving()
             for part in self._parts:
                 if part.stop is not None:
                     part.stop()
