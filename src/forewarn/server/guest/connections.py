@@ -108,8 +108,7 @@ class EarlyTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         """Do nothing: it is read once."""
 
-    def resume_reading(self) -> None:
-        """Do nothing: it is read once."""
+    resume_reading = pause_reading
 
     def is_closing(self) -> bool:
         """Return True if it was closed."""
