@@ -176,6 +176,9 @@ class Connection(asyncio.Protocol):
                 self._shared.loop.call_soon(self._pause)
             return
         self._reader = RequestReader(limits)
+        if self._shared.suspended:
+            self.abort()
+            return
         refusal = self._shared.add(self)
         if refusal is None:
             self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)

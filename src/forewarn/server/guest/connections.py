@@ -193,9 +193,6 @@ class Connections:
 
         Most end with that: they need no transport, which costs more than all else of a poll.
         """
-        if self.suspended:
-            accepted.close()
-            return
         self.counters.accepted += 1
         if self.filter.is_active:
             if self.filter.drops(source.listener, self.endpoint.registry.network(source)):
