@@ -125,6 +125,7 @@ class LineFormatter(logging.Formatter):
         facts = {name: entry[name] for name in entry if name not in (*FIRST, TEXT, "logger")}
         for name, value in facts.items():
             shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+            shown = shown.replace("\n", "?")  # a caller's text must not make a line of its own
             text += f"  {name}={shown}" if shown else ""
         text += f"\n{entry[TEXT]}" if TEXT in entry else ""
         shown = "".join(each if each.isprintable() or each == "\n" else "?" for each in text)

@@ -242,7 +242,8 @@ class Play:
             case Do.CONNECT:
                 self.connect(step.number)
             case Do.RETIRE:
-                plane.connections.draining = plane.connections.retiring = True
+                plane.connections.draining = True
+                plane.connections.peers_until = plane.connections.monotonic()
                 for each in list(plane.connections._all):
                     each.retire()
 

@@ -41,6 +41,11 @@ def read(peer: socket.socket) -> bytes:
     return got
 
 
+def reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
 def test_what_the_peer_does_not_take_at_once_is_sent_by_the_loop_s_transport() -> None:
     def small(accepted: socket.socket) -> None:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
@@ -75,6 +80,21 @@ async def test_what_is_not_to_be_read_yet_is_not_read_by_the_loop_s_transport_ei
             await served.ask(get())
         assert len(connection._unread) < 64 * 1024
         writer.transport.abort()
+
+
+@played
+async def test_a_peer_that_resets_what_it_was_refused_is_no_error_of_ours() -> None:
+    said: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with serving() as served:
+        connections = served.plane.connections
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            peer = socket.create_connection(listening.getsockname())
+            peer.sendall(b"garbage\r\n\r\n")
+            connections.accept(listening.accept()[0], MACHINE)
+        reset(peer)
+        await reached(lambda: not len(connections))
+    assert said == []
 
 
 def test_accepts_go_on_once_there_are_file_descriptors_again() -> None:
@@ -201,8 +221,7 @@ async def test_a_client_that_is_gone_and_not_noticed_yet_keeps_no_service_from_s
         for _ in range(2):  # by the second one the loop has taken the connection over
             client.send(room.get())
             assert await read_from(client)
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()
+        reset(client)
         assert await served.plane.connections.retire(20) == 0
 
 

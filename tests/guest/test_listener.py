@@ -258,6 +258,10 @@ def test_what_the_system_refuses_is_told_in_one_line(number: int, says: str) -> 
         runner.run(body())
 
 
+async def test_a_link_local_address_without_an_interface_is_told_so() -> None:
+    assert "fe80::1%br0" in await refusal(Listener(address="fe80::1", port=0))
+
+
 async def test_listeners_have_a_limit() -> None:
     assert "too many" in await refusal(*[GUESTS] * (MAX_LISTENERS + 1))
 

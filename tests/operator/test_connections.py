@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import os
 import shutil
 import socket
 import ssl
@@ -306,6 +307,12 @@ def test_the_authority_is_blamed_only_for_a_certificate_of_the_right_name(
 def test_files_that_cannot_be_used_are_named(certificate: str, key: str) -> None:
     with pytest.raises(SecretUnusable, match=certificate):
         secret_files.tls_context(CERTIFICATES / certificate, CERTIFICATES / key if key else None)
+
+
+def test_a_key_that_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key")
+    with pytest.raises(SecretUnusable, match="ordinary file"):
+        secret_files.tls_context(CERTIFICATES / "first.pem", tmp_path / "key")
 
 
 def test_what_a_client_sends_before_it_is_accepted_is_read() -> None:

@@ -267,6 +267,30 @@ async def test_what_the_service_did_not_take_is_reported_again(tmp_path: Path) -
         await forwarding.close()
 
 
+async def test_a_relay_that_ends_gives_a_report_up_that_the_service_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    asked = asyncio.Event()
+
+    async def hang(request: Request) -> Answer | None:
+        if request.path == relay_feed.SIGHTINGS_PATH:
+            asked.set()
+            await asyncio.Event().wait()
+        return None
+
+    standin = filled()
+    standin.other = hang
+    async with started(standin):
+        own = made(settings(tmp_path, standin))
+        await own.open()
+        await own.ask()
+        await asked.wait()
+        telling = own.relay._telling
+        await own.relay.close()
+        assert telling is not None
+        assert telling.cancelled()
+
+
 async def test_the_age_of_a_request_is_that_of_when_it_is_sent_to_the_replica_that_takes_it(
     tmp_path: Path,
 ) -> None:

@@ -178,6 +178,7 @@ class Running:
         clock: Clock | None = None,
         *,
         real: Clock | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.settings = wanted
         self.guests = Sightings()
@@ -187,7 +188,7 @@ class Running:
         self._real = real or SystemClock()
         self._plane: Plane | None = None
         self._service: Service | None = None
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop or asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
         self._error: BaseException | None = None
@@ -211,7 +212,7 @@ class Running:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self.stop()
         self._thread.join(patience.SECONDS)
         assert not self._thread.is_alive()
         if self._error is not None and error is None:
@@ -226,6 +227,10 @@ class Running:
 
         self._loop.call_soon_threadsafe(cancel)
         self._thread.join(patience.SECONDS)
+
+    def stop(self) -> None:
+        """Have it stop."""
+        self._loop.call_soon_threadsafe(self._stop.set)
 
     def wait(self) -> None:
         """Wait for an end that comes by itself."""
@@ -282,6 +287,7 @@ class Running:
             self.opened = await service.open()
             self._ready.set()
             await service.wait(self._stop)
+            await service.drain()
         finally:
             await service.close()
 

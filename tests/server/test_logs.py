@@ -67,6 +67,14 @@ def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
         assert "hunter2" not in stream.getvalue()
 
 
+def test_a_callers_text_makes_no_line_of_its_own_and_commands_no_terminal() -> None:
+    stream = Terminal()
+    process.set_up_logs(Log(), stream)
+    structlog.get_logger("forewarn.test").warning("refused", name="a\nit stopped\x1b[2J")
+    assert len(stream.getvalue().splitlines()) == 1
+    assert "\x1b[2J" not in stream.getvalue()
+
+
 def test_what_is_below_the_level_is_not_said_and_libraries_only_when_something_goes_wrong() -> None:
     stream = io.StringIO()
     process.set_up_logs(Log(level="warning"), stream)

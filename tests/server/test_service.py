@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
 import threading
@@ -31,7 +32,8 @@ from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable, StoreUnusable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
-from patience import eventually
+from guest.room import SkippingLoop
+from patience import eventually, settled
 from server.exchange import Exchanges, scraped
 from server.running import (
     NOON,
@@ -215,6 +217,31 @@ def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) ->
         assert other.guests.closed
         assert running.client().get("/healthz")["status"] == "alive"
     assert not (tmp_path / "operator.sock").exists()
+
+
+def is_refused(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as other:
+        return other.connect_ex(path) != 0
+
+
+def test_guests_are_served_while_an_operators_last_request_arrives(tmp_path: Path) -> None:
+    loop = SkippingLoop()
+    running = Running(settings_in(tmp_path), InMemoryStore(), loop=loop)
+    with running, socket.socket(socket.AF_UNIX) as operator:
+        path = running.settings.operator.socket
+        operator.connect(path)
+        operator.sendall(
+            b"PUT /v1/fleet HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        )
+        assert operator.recv(100).startswith(b"HTTP/1.1 100 ")
+        running.stop()
+        eventually(lambda: is_refused(path), wanted=True)
+        loop.ahead += 2
+        asyncio.run_coroutine_threadsafe(settled(), loop).result()
+        assert not running.guests.closed
+        operator.sendall(b"{}")
+        assert operator.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:

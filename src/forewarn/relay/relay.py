@@ -277,6 +277,8 @@ class HostRelay:
         """Ask guests to leave the connections that they keep, while all are served."""
         if self._guests is not None and self._is_open:
             await self._guests.drain(DRAIN_SECONDS)
+        if self._telling is not None:  # it takes longer only where the service hangs
+            await asyncio.wait([self._telling], timeout=DRAIN_SECONDS)
 
     async def close(self) -> None:
         """Stop accepting, finish the work under way, and save unsaved documents.
@@ -286,11 +288,10 @@ class HostRelay:
         async with asyncio.timeout(CLOSE_SECONDS):
             if self._guests is not None:
                 await self._guests.close()
-            for task in self._tasks:
+            tasks = [*self._tasks, *filter(None, [self._telling])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._telling is not None:
-                await asyncio.gather(self._telling, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._forwarding.close()
             if self._saving is not None:
                 await asyncio.gather(self._saving, return_exceptions=True)

@@ -90,6 +90,8 @@ def tls_context(
         raise SecretUnusable(f"the key of {named} has a password: write it without one")
 
     try:
+        for path in filter(None, (certificate, key)):
+            settings.open_file(path).close()  # a FIFO would stop the event loop for ever
         context.load_cert_chain(certificate, key, no_password)
     except OSError as error:  # TLS's own errors are of this kind, too
         why = error.strerror or error

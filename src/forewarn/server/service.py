@@ -59,11 +59,12 @@ DRAIN_SECONDS: Final = 1.5
 """The time for clients to leave their connections before the service stops: one that polls once a
 second has asked once more by then."""
 
-OPERATORS_SECONDS: Final = 0.4
-"""The time between the end of operators' sockets and of guests': it takes uvicorn 0.2 s."""
+OTHERS_SECONDS: Final = 3.0
+"""The longest wait for requests of operators and relays while guests are still served: what they
+take beyond that, and the next start, are below an outage that moves notices."""
 
-CLOSE_SECONDS: Final = 8.0
-"""The longest that `close` takes: with `drain`, within the ten that stopping may last."""
+STOP_SECONDS: Final = 9.5
+"""The longest that `drain` and `close` take together, within the ten that stopping may last."""
 
 LOST_SHOWN: Final = timedelta(days=1)
 """The duration of the alert that the database lost changes: long enough for somebody to look."""
@@ -183,6 +184,8 @@ class Service:
         """The files that could not be read again, by their use."""
         self._serving: list[asyncio.Task[None]] = []
         """Those of them that serve operators and relays."""
+        self._stop_by = 0.0
+        """By the loop's time, once it stops."""
 
     def _make_relays(
         self, handed_over: sockets.HandedOver, reached: connections.ReachedLimits
@@ -311,8 +314,8 @@ class Service:
     async def drain(self) -> None:
         """Ask clients to leave the connections that they keep, while all are still served.
 
-        So nobody sends a request by a connection that is closed in the same moment. Then operators'
-        sockets are closed, before `close` ends the guests'.
+        So nobody sends a request by a connection that is closed in the same moment. Then the
+        sockets of operators and relays are closed, before `close` ends the guests'.
         """
         self._end_streams()
         if self._relays is not None:
@@ -320,20 +323,23 @@ class Service:
         await asyncio.gather(
             self._guests.drain(DRAIN_SECONDS), self._operators.drain(DRAIN_SECONDS)
         )
-        self._operators.stop()
+        self._stop_serving()
         if self._serving:
-            await asyncio.wait(self._serving, timeout=OPERATORS_SECONDS)
+            await asyncio.wait(self._serving, timeout=OTHERS_SECONDS)
+
+    def _stop_serving(self) -> None:
+        self._operators.stop()
+        if self._relays is not None:
+            self._relays.stop()
 
     async def close(self) -> None:
         """Stop accepting, finish requests, leave the store clean; `drain` may come before.
 
-        TimeoutError after CLOSE_SECONDS; what was committed is safe.
+        TimeoutError after STOP_SECONDS; what was committed is safe.
         """
         self._end_streams()
-        async with asyncio.timeout(CLOSE_SECONDS):
-            self._operators.stop()
-            if self._relays is not None:
-                self._relays.stop()
+        async with asyncio.timeout_at(self._stop_by):
+            self._stop_serving()
             for part in self._parts:
                 if part.stop is not None:
                     part.stop()
@@ -350,6 +356,7 @@ class Service:
 
     def _end_streams(self) -> None:
         self._state = STOPPING
+        self._stop_by = self._stop_by or asyncio.get_running_loop().time() + STOP_SECONDS
         self._operators.end_streams()
 
     def reload(self) -> None:

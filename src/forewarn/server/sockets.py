@@ -277,6 +277,8 @@ def obstacle(error: OSError, host: str, port: int) -> str:
                 "this port needs a privilege: give the service CAP_NET_BIND_SERVICE, or a port "
                 "from 1024 on"
             )
+        case errno.EINVAL if ":" in host:
+            return "a link-local address names its interface: give one such as fe80::1%br0"
         case errno.EAFNOSUPPORT:
             return "this machine does not support that family of addresses: give another"
         case _:

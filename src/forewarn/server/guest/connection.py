@@ -75,12 +75,13 @@ PROBE_SECONDS: Final = 0.05
 """The time for a client that has ended its side to show that it is still there: a round trip."""
 
 PEER_SECONDS: Final = 1.0
-"""The time for a peer's part where the plane stops: to send its first request, or the rest of one,
-or to take its answer. A lost packet takes as long to come again; others wait for the next process
+"""The time for the peers' part where the plane stops: to send a first request, or the rest of one,
+and to take the answer. A lost packet takes as long to come again; others wait for the next process
 meanwhile."""
 
 LAST_SECONDS: Final = 0.1
-"""The time that a connection lingers where the plane stops: many round trips within a site."""
+"""The time that a connection lingers where the plane stops, once its peer has the answer: many
+round trips within a site."""
 
 
 class Stage(IntEnum):
@@ -121,6 +122,12 @@ class TappedRequest(Protocol):
 
 Tap: TypeAlias = Callable[["Connection", Head, bytes], TappedRequest]
 """Meets each whole request before it is judged: an emulator's record and faults come in here."""
+
+
+def end_side(transport: asyncio.Transport) -> None:
+    """End our side of a connection."""
+    with contextlib.suppress(OSError):  # the peer has reset it, and nobody has read so yet
+        transport.write_eof()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -167,8 +174,6 @@ class Connection(asyncio.Protocol):
             self.early = None
             if self._paused:  # the loop begins to read after this call
                 self._shared.loop.call_soon(self._pause)
-            if self._shared.suspended:
-                self.abort()
             return
         self._reader = RequestReader(limits)
         if self._shared.suspended:
@@ -439,7 +444,7 @@ class Connection(asyncio.Protocol):
             self._end()
         elif not self._reader.started:
             if self._shared.retiring:
-                self._close_quietly()
+                self._close(lingers=False)
             elif restarted or self._stage not in {_IDLE, _FRESH}:
                 self._wait(_IDLE, limits.idle_seconds)
         else:
@@ -457,6 +462,8 @@ class Connection(asyncio.Protocol):
     def _wait(self, stage: Stage, seconds: float) -> None:
         self._stage = stage
         self.deadline = self._shared.monotonic() + seconds
+        if self._shared.retiring and stage is not Stage.APPROVING:
+            self._hurry()
 
     def _read_on(self, *, not_now: bool = False) -> None:
         if not_now is not self._paused and not self._transport.is_closing():
@@ -675,7 +682,7 @@ class Connection(asyncio.Protocol):
 
     def _end(self) -> None:
         if not self._reader.started:
-            self._close_quietly()
+            self._close(lingers=False)
         elif not self._is_refused_by_its_head():
             unfinished = exchange.refuse(
                 refusals.MALFORMED, what="the connection ended before the request did"
@@ -688,22 +695,15 @@ class Connection(asyncio.Protocol):
         Args:
             lingers: True if it may: a reset would then take the answer away (RFC 9112 section 9.6).
         """
-        limits = self._shared.limits
-        transport = self._transport
+        limits, transport = self._shared.limits, self._transport
         self._unread = b""
         is_taken = transport.get_write_buffer_size() == 0
-        lingers_for = LAST_SECONDS if self._shared.retiring else limits.linger_seconds
-        self._wait(Stage.CLOSING, lingers_for if is_taken else limits.write_seconds)
+        self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
         if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
-            with contextlib.suppress(OSError):  # the peer has reset it, and nobody has read so yet
-                transport.write_eof()
+            end_side(transport)
             self._read_on()
-
-    def _close_quietly(self) -> None:
-        self._wait(Stage.CLOSING, self._shared.limits.linger_seconds)
-        self._transport.close()
 
     def _discard(self, length: int) -> None:
         self._discarded += length
@@ -717,7 +717,7 @@ class Connection(asyncio.Protocol):
         """End a stage that took too long, with an answer where a request was begun."""
         match self._stage:
             case Stage.FRESH | Stage.IDLE:
-                self._close_quietly()
+                self._close(lingers=False)
             case Stage.HEAD | Stage.BODY if self._yielded:
                 pass  # what it has sent waits for its turn, which gives it that time back
             case Stage.HEAD | Stage.BODY:
@@ -749,24 +749,20 @@ class Connection(asyncio.Protocol):
 
         A connection that was accepted a moment ago is about to send its request, and has time to.
         """
-        limits = self._shared.limits
         match self._stage:
             case Stage.IDLE:
                 self._close()
             case Stage.WAITING:
                 assert self._long_poll is not None
                 self._shared.long_polls.end(self._long_poll)
-            case Stage.FRESH | Stage.HEAD:
-                self._hurry(limits.head_seconds)
-            case Stage.BODY:
-                self._hurry(limits.body_seconds)
-            case Stage.CHOKED:
-                self._hurry(limits.write_seconds)
-            case Stage.CLOSING:
-                self.deadline = min(self.deadline, self._shared.monotonic() + LAST_SECONDS)
+            case Stage.FRESH | Stage.HEAD | Stage.BODY | Stage.CHOKED | Stage.CLOSING:
+                self._hurry()
 
-    def _hurry(self, seconds: float) -> None:
-        self.deadline += min(PEER_SECONDS - seconds, 0)
+    def _hurry(self) -> None:
+        now = self._shared.monotonic()
+        is_taken = self._transport.get_write_buffer_size() == 0
+        until = now if is_taken and self._stage is Stage.CLOSING else self._shared.peers_until
+        self.deadline = min(self.deadline, max(until, now + LAST_SECONDS))
 
     @property
     def is_idle(self) -> bool:

@@ -1,6 +1,7 @@
 """All connections: their limits and accounts, and the one sweep that keeps their times."""
 
 import asyncio
+import math
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -12,7 +13,7 @@ import structlog
 from forewarn import clock
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
-from forewarn.server.guest.connection import Connection, Tap
+from forewarn.server.guest.connection import PEER_SECONDS, Connection, Tap, end_side
 from forewarn.server.guest.endpoint import (
     EVENTS,
     RETRY_AFTER_SECONDS,
@@ -107,8 +108,7 @@ class EarlyTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         """Do nothing: it is read once."""
 
-    def resume_reading(self) -> None:
-        """Do nothing: it is read once."""
+    resume_reading = pause_reading
 
     def is_closing(self) -> bool:
         """Return True if it was closed."""
@@ -134,7 +134,7 @@ class EarlyTransport(asyncio.Transport):
         if self._unsent:
             transport.write(self._unsent)
         if self._has_ended:
-            transport.write_eof()
+            end_side(transport)
         if self._is_closing:
             transport.close()
 
@@ -159,8 +159,8 @@ class Connections:
     """True if the plane is about to stop: each answer is then the last of its connection."""
     suspended: bool = False
     """True if nobody is answered for now: every connection is closed without an answer."""
-    retiring: bool = False
-    """True if it accepts no more: idle connections are closed, and none begins to wait."""
+    peers_until: float = math.inf
+    """The end of the peers' part where the plane stops, by `monotonic`."""
     _all: set[Connection] = field(default_factory=set)
     _starting: dict[Connection, asyncio.Task[None]] = field(default_factory=dict)
     """Those of them that have no transport yet."""
@@ -183,14 +183,16 @@ class Connections:
         """Return how many there are."""
         return len(self._all)
 
+    @property
+    def retiring(self) -> bool:
+        """True if it accepts no more: idle connections are closed, and none begins to wait."""
+        return self.peers_until < math.inf
+
     def accept(self, accepted: socket.socket, source: Source) -> None:
         """Take a connection in, and answer the bytes that came with it.
 
         Most end with that: they need no transport, which costs more than all else of a poll.
         """
-        if self.suspended:
-            accepted.close()
-            return
         self.counters.accepted += 1
         if self.filter.is_active:
             if self.filter.drops(source.listener, self.endpoint.registry.network(source)):
@@ -368,8 +370,11 @@ class Connections:
         Returns:
             The number of connections that were cut off after so many seconds of real time.
         """
-        self.draining = self.retiring = True
+        self.draining = True
+        self.peers_until = self.monotonic() + PEER_SECONDS
         self.polls.close()
+        if self.endpoint.enabler is not None:
+            self.endpoint.enabler.stopping.set()
         for connection in list(self._all):
             connection.retire()
         self._emptied = self.loop.create_future()

@@ -212,6 +212,8 @@ class Enabler:
     """The delay of the answer that turns a scope on, by the clock."""
     clock: Clock
     loop: asyncio.AbstractEventLoop
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the plane stops: no answer is held back any longer."""
     _turning_on: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
     _saving: asyncio.Task[None] | None = None
@@ -248,9 +250,12 @@ class Enabler:
                 self._saving = self.loop.create_task(self._save())
 
     async def _turn_on(self, key: str, saved: "Future[None]") -> None:
+        saving = asyncio.wrap_future(saved, loop=self.loop)
+        # Until then the store is not asked again: one that hangs would delay every poll.
+        saving.add_done_callback(lambda _: self._turning_on.pop(key))
         try:
             async with asyncio.timeout(TURN_ON_SECONDS):
-                await asyncio.shield(asyncio.wrap_future(saved, loop=self.loop))
+                await asyncio.shield(saving)
         except (StoreError, TimeoutError) as error:
             event = "could not turn a scope on; its guests ask again"
             self._told.warn(event, event, self.loop.time(), why=repr(error))
@@ -258,10 +263,8 @@ class Enabler:
         except Exception:  # noqa: BLE001 - the guest is answered all the same
             _log.exception("could not turn a scope on; its guests ask again")
             return
-        finally:
-            del self._turning_on[key]
         if self.delay_seconds:
-            await self.clock.wait(self.delay_seconds)
+            await self.clock.wait(self.delay_seconds, self.stopping)
 
     async def _save(self) -> None:
         while self._noted:
