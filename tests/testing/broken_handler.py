@@ -8,6 +8,7 @@ import sys
 import threading
 import urllib.request
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 FAULT = sys.argv[1]
@@ -15,6 +16,7 @@ ENDPOINT = os.environ["FOREWARN_ENDPOINT"]
 VERSION = "2017-08-01" if FAULT == "asks-by-an-old-version" else "2020-07-01"
 EVENTS = f"{ENDPOINT}/metadata/scheduledevents?api-version={VERSION}"
 NAME = f"{ENDPOINT}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+NOTE = Path(os.environ["FOREWARN_FOLDER"], "note")
 POLL_SECONDS = 0.005 if FAULT == "polls-too-often" else 0.2
 PAUSE = threading.Event()
 
@@ -53,6 +55,8 @@ def prepare(event_id: str) -> None:
     body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
     if FAULT == "approves-first":
         until_answered(EVENTS, body)
+    if FAULT == "notes-it-beside-the-drain":
+        threading.Timer(0.3, NOTE.touch).start()
     program = "true" if FAULT == "leaves-no-marks" else os.environ["FOREWARN_DRAIN"]
     drained = subprocess.run([program, event_id], check=False)
     if drained.returncode and FAULT != "approves-undrained":
@@ -64,8 +68,10 @@ def prepare(event_id: str) -> None:
 def is_ours(event: dict[str, Any]) -> bool:
     if FAULT == "reads-dates":
         datetime.strptime(event["NotBefore"], "%a, %d %b %Y %H:%M:%S GMT")  # noqa: DTZ007
-    return event["EventStatus"] == "Scheduled" and (
-        name in event["Resources"] or FAULT == "approves-others"
+    return (
+        event["EventStatus"] == "Scheduled"
+        and not NOTE.exists()
+        and (name in event["Resources"] or FAULT == "approves-others")
     )
 
 

@@ -43,6 +43,10 @@ LONG_NOTICE: Final = "8h"
 MORE_POLLS: Final = 3
 """The number of further polls after which a handler counts as having done nothing."""
 
+DRAINING_SECONDS: Final = 1.0
+"""From the beginning of a drain to the kill: a handler that notes the event as dealt with beside
+the drain has done so by then, also on a busy machine."""
+
 IDLE_SECONDS: Final = 3.0
 
 MOST_A_SECOND: Final = 10.0
@@ -463,6 +467,7 @@ def _restarted(run: HandlerRun) -> None:
     run.handler.order("wait", on=True)
     event = run.announce()
     run.expect_drain()
+    run.pause(DRAINING_SECONDS)
     run.handler.kill()
     run.handler.order("wait", on=False)
     run.start()
