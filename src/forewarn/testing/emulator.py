@@ -109,6 +109,18 @@ class EmulatedEvent:
         """Return its type, its machines and its status."""
         return f"<{self.event_type} of {', '.join(self.machines)}: {self.status}>"
 
+    def __eq__(self, other: object) -> bool:
+        """Return True for the same event of the same emulator."""
+        return isinstance(other, EmulatedEvent) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        """Return the hash of an event, of whatever status."""
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[int, str]:
+        return id(self._emulator), self.event_id
+
     @property
     def event_type(self) -> str:
         """`Freeze`, `Reboot`, `Redeploy`, `Preempt` or `Terminate`."""
