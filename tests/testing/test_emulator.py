@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import requests
@@ -260,11 +261,11 @@ def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> Non
 class Interrupting(datetime):
     """A beginning that interrupts the main thread, as Ctrl-C does, once the emulator reads it."""
 
-    def replace(self, **_: Any) -> datetime:  # type: ignore[override] # for one caller
+    def __sub__(self, other: Any) -> Any:
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
-        return NOON
+        return NOON - other
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="this system has none")
@@ -488,6 +489,29 @@ def test_a_condition_is_looked_at_once_more_when_its_time_is_over(emulator: Emul
 def test_a_beginning_without_a_zone_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="beginning"):
         Emulator(beginning=datetime(2026, 1, 1))
+
+
+def test_notice_is_as_long_where_clocks_are_set_back_meanwhile() -> None:
+    beginning = datetime(2026, 10, 25, 2, 50, tzinfo=ZoneInfo("Europe/Berlin"))
+    with Emulator(beginning=beginning) as emulator:
+        endpoint = emulator.machine("web-0").endpoint
+        emulator.schedule("Reboot", "web-0", notice="20m")
+        with forewarn.Client(endpoint) as client:
+            [seen] = client.events()
+    assert seen.not_before == beginning.astimezone(UTC) + timedelta(minutes=20)
+
+
+def test_what_is_no_name_is_refused_by_its_place(emulator: Emulator, web: EmulatedMachine) -> None:
+    wrong: Any = web
+    with pytest.raises(ValueError, match=r"machines\[0\]"):
+        emulator.schedule("Reboot", wrong)
+    with pytest.raises(ValueError, match="EmulatedMachine"):
+        emulator.until_asked(wrong)
+
+
+async def test_who_holds_an_event_loop_up_is_told_so(emulator: Emulator) -> None:
+    with pytest.raises(NotIdle, match="to_thread"):
+        emulator.until(lambda: False, 0.001)
 
 
 # Faults.

@@ -31,7 +31,7 @@ from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import HistoryQuery
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.testing.faults import Concerns
+from forewarn.testing.faults import MAX_SECONDS, Concerns
 from forewarn.testing.harness import Harness, Run
 from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.wire import Exchange, PeerArrival, Wire
@@ -39,9 +39,6 @@ from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
 """The time for a machine to ask again: a test's clock says nothing about a real handler's."""
-
-MAX_SECONDS: Final = 100 * 366 * 86_400
-"""A hundred years: no maintenance is further off, and dates have an end."""
 
 EVERY: Final = 10**9
 """More operations than an emulator has."""
