@@ -57,7 +57,10 @@ def prepare(event_id: str) -> None:
         until_answered(EVENTS, body)
     if FAULT == "notes-it-beside-the-drain":
         threading.Timer(0.3, NOTE.touch).start()
-    program = "true" if FAULT == "leaves-no-marks" else os.environ["FOREWARN_DRAIN"]
+    is_silent = FAULT == "leaves-no-marks" or NOTE.exists()
+    if FAULT == "trusts-a-drain-that-was-cut":
+        NOTE.touch()
+    program = "true" if is_silent else os.environ["FOREWARN_DRAIN"]
     drained = subprocess.run([program, event_id], check=False)
     if drained.returncode and FAULT != "approves-undrained":
         return
@@ -68,10 +71,10 @@ def prepare(event_id: str) -> None:
 def is_ours(event: dict[str, Any]) -> bool:
     if FAULT == "reads-dates":
         datetime.strptime(event["NotBefore"], "%a, %d %b %Y %H:%M:%S GMT")  # noqa: DTZ007
-    return (
-        event["EventStatus"] == "Scheduled"
-        and not NOTE.exists()
-        and (name in event["Resources"] or FAULT == "approves-others")
+    if FAULT == "notes-it-beside-the-drain" and NOTE.exists():
+        return False
+    return event["EventStatus"] == "Scheduled" and (
+        name in event["Resources"] or FAULT == "approves-others"
     )
 
 

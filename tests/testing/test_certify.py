@@ -459,6 +459,7 @@ FAULTS = [
     ("leaves-zombies", "approve", "zombies"),
     ("stays-away", "approve", "$FOREWARN_UNDRAIN"),
     ("notes-it-beside-the-drain", "restarted", "did not approve"),
+    ("trusts-a-drain-that-was-cut", "restarted", "without draining again"),
     ("drains-at-start", "idle", "no event was announced"),
     ("approves-first", "cancelled", "before it drained"),
     ("asks-by-an-old-version", "preempt", "2017-08-01, which shows no Preempt"),

@@ -71,6 +71,7 @@ FORGOT: Final = (
     "must remember what it drained, or undrain when it starts"
 )
 AGAIN: Final = "it was killed after its approval, as by the reboot, and drained again afterwards"
+INTERRUPTED: Final = "it was killed while it drained, and approved without draining again"
 NO_WORK: Final = "no further undrain after the event ended"
 
 
@@ -472,6 +473,10 @@ def _restarted(run: HandlerRun) -> None:
     run.handler.order("wait", on=False)
     run.start()
     run.expect_approval(event)
+    approval, _ = next(run.approvals())
+    marks = run.marks_at[id(approval)]
+    if "drained" not in marks and marks.count("drain") < 2:
+        raise Violation(INTERRUPTED, approval)
     run.end(event)
     run.expect_work()
 
