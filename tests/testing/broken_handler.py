@@ -91,7 +91,10 @@ while True:
                 in_hand.add(event_id)
                 if FAULT == "leaves-zombies" and os.fork() == 0:
                     os._exit(0)
-                prepare(event_id)
+                if FAULT == "drains-beside-its-watch":
+                    threading.Thread(target=prepare, args=(event_id,), daemon=True).start()
+                else:
+                    prepare(event_id)
         over = {each for each in in_hand if each not in listed and each not in before}
         in_hand -= over
         if over and not in_hand and FAULT != "stays-away":

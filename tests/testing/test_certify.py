@@ -370,7 +370,7 @@ NEEDS_CURL = pytest.mark.skipif(
 )
 IN_VAIN = {
     *("stays-away", "leaves-no-marks", "asks-by-an-old-version"),
-    "notes-it-beside-the-drain",
+    *("notes-it-beside-the-drain", "drains-beside-its-watch"),
 }
 """What such a handler does not do is waited for in vain: until it has asked often enough."""
 OFTEN_ENOUGH = 20.0
@@ -460,6 +460,7 @@ FAULTS = [
     ("stays-away", "approve", "$FOREWARN_UNDRAIN"),
     ("notes-it-beside-the-drain", "restarted", "did not approve"),
     ("trusts-a-drain-that-was-cut", "restarted", "without draining again"),
+    ("drains-beside-its-watch", "drain-is-slow", "after the event and its drain ended"),
     ("drains-at-start", "idle", "no event was announced"),
     ("approves-first", "cancelled", "before it drained"),
     ("asks-by-an-old-version", "preempt", "2017-08-01, which shows no Preempt"),
