@@ -1,5 +1,6 @@
 """The emulator as tests of handlers use it: real clients, real sockets, a clock that stands."""
 
+import asyncio
 import contextlib
 import json
 import multiprocessing
@@ -279,6 +280,22 @@ def test_its_database_is_closed_with_it() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
     assert emulator._service.look(lambda reading: reading.machines()) == {}
+
+
+def test_what_goes_on_at_its_end_finds_its_database() -> None:
+    """Another one would be empty, and an error in the log: the database lost its changes."""
+    found: list[str] = []
+
+    async def look_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            found.extend(emulator._service.look(lambda reading: reading.machines()))
+
+    with Emulator() as emulator:
+        emulator.machine("web-0")
+        kept = emulator.read(lambda _: asyncio.ensure_future(look_at_the_end()))
+    assert (found, kept.done()) == (["web-0"], True)
 
 
 def test_forty_leave_nothing_behind() -> None:

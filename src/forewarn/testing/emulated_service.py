@@ -69,6 +69,7 @@ class EmulatedService(Harness):
         self,
         rules: RulesSettings,
         beginning: datetime,
+        store: InMemoryStore,
         run: Run,
         on_news: Callable[[], None],
     ) -> None:
@@ -90,8 +91,7 @@ class EmulatedService(Harness):
         rules = msgspec.structs.replace(rules, back_seconds=BACK.total_seconds())
         self.settings = Settings(rules=rules)
         self._chain = 0 if rules.enablement == Enablement.ALWAYS.value else DELAYED_TURNS
-        self._memory = InMemoryStore()
-        super().__init__(Fleet(), rules.policy, beginning=beginning, store=self._memory, run=run)
+        super().__init__(Fleet(), rules.policy, beginning=beginning, store=store, run=run)
 
     async def open(self, port: int) -> int:
         """Open the port, 0 for any free one; return its number."""
@@ -153,12 +153,11 @@ class EmulatedService(Harness):
         self._servers.append(await asyncio.start_server(connect, sock=opened))
 
     async def close(self) -> None:
-        """Close the port, every connection and the database."""
+        """Close the port and every connection."""
         for server in self._servers:
             server.close()
         self.guests.suspend()
         await self.guests.close()
-        self._memory.discard()
 
     async def settle(self) -> None:
         """Wait until all changes have reached the clients that wait for them."""

@@ -40,6 +40,7 @@ from forewarn.maintenance.model import Operation, OperationEvent, Refused, key
 from forewarn.server import settings
 from forewarn.settings import explain, prepare_types
 from forewarn.store.port import EPOCH
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing import faults, record
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.faults import Concerns
@@ -279,6 +280,7 @@ class Emulator:
     def _run(self, ready: "Future[int]") -> None:
         self._sockets = selectors.DefaultSelector()
         loop = self._loop = asyncio.SelectorEventLoop(self._sockets)
+        store = InMemoryStore()
         _RUNNING.add(self)
         try:
             try:
@@ -286,7 +288,7 @@ class Emulator:
                 # In UTC, whose days have no jumps, and no library's own kind of datetime.
                 beginning = EPOCH + (beginning - EPOCH) // SECOND * SECOND
                 self._service = EmulatedService(
-                    self._rules, beginning, loop.run_until_complete, self._tell
+                    self._rules, beginning, store, loop.run_until_complete, self._tell
                 )
                 port = loop.run_until_complete(self._service.open(self._port))
             except BaseException as error:  # noqa: BLE001 - the caller of `start` gets it
@@ -307,6 +309,7 @@ class Emulator:
             for task in asyncio.all_tasks(loop):
                 task.cancel()
                 loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            store.discard()  # only now: a task that asks would open another, and an empty one
             _RUNNING.discard(self)
             loop.close()
 
