@@ -418,6 +418,19 @@ def test_a_delayed_request_whose_client_has_gone_is_never_read(emulator: Emulato
     assert [exchange.was_read for exchange in emulator.requests] == [False, True]
 
 
+def test_approvals_are_in_the_order_in_which_they_came(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    """Though the clock stands still."""
+    machines = [web, emulator.machine("web-1")]
+    for machine in machines:
+        emulator.schedule("Reboot", machine.name)
+    for machine in reversed(machines):
+        with forewarn.Client(machine.endpoint) as client:
+            client.approve(*client.events())
+    assert [each.by for each in emulator.approvals] == ["web-1", "web-0"]
+
+
 def test_machines_are_in_the_order_of_the_fleet_and_need_no_listener(
     emulator: Emulator, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from forewarn.connectors import simulated
 from forewarn.connectors.port import Outcome
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import (
+    Approval,
     Changes,
     Enablement,
     Operation,
@@ -77,6 +78,8 @@ class EmulatedService(Harness):
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
         self.times_read = 0
         """The number of times that handlers have read the document that is replayed."""
+        self.approved: dict[str, Approval] = {}
+        """The first approvals by the event's id, in the order in which they came."""
         self._asked: dict[str, datetime] = {}
         """Times of the latest requests, by the machine's key."""
         self._ends: dict[str, timedelta] = {}
@@ -173,6 +176,9 @@ class EmulatedService(Harness):
 
     def _learn(self, changes: Changes) -> None:
         for operation in changes.operations:
+            for event in operation.events:
+                if event.approval is not None:
+                    self.approved.setdefault(event.id, event.approval)
             if operation.status is EventStatus.RETURNING:
                 # It need not wait for the end of its waiting request to ask again.
                 asyncio.get_running_loop().call_soon(self.guests.ask_again, operation)

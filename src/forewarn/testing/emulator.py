@@ -668,13 +668,8 @@ class Emulator:
     @property
     def approvals(self) -> list[EmulatedApproval]:
         """The first approval of each event, in their order."""
-        found = [
-            EmulatedApproval(event.id, event.approval.by, event.approval.at)
-            for operation in self._operations()
-            for event in operation.events
-            if event.approval is not None
-        ]
-        return sorted(found, key=lambda approval: approval.at)
+        found = self.read(lambda service: list(service.approved.items()))
+        return [EmulatedApproval(each, first.by, first.at) for each, first in found]
 
     def events(self) -> list[EmulatedEvent]:
         """Return the events that guests see now."""
