@@ -357,7 +357,8 @@ class EmulatedService(Harness):
     def work_off(self) -> list[str]:
         """Carry out the started operations as far as possible; return what is awaited then."""
         for _ in range(MAX_STEPS):
-            live = self.live()
+            # A failed one is over for handlers: only operators have something to do.
+            live = [o for o in self.live() if o.status is not EventStatus.FAILED]
             if not live:
                 return []
             if self._ends:
