@@ -224,11 +224,17 @@ def test_the_extra_has_all_that_an_emulator_loads() -> None:
     assert EXTRA <= used <= EXTRA | OURS | BESIDE
 
 
-def test_what_is_missing_is_said_in_one_line() -> None:
-    missing = "httptools"
-    program = f"import sys; sys.modules[{missing!r}] = None; from forewarn.testing import Emulator"
+MISSING = 'import sys; sys.modules["httptools"] = None\n'
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
+    program = f"{MISSING}from forewarn.testing import Emulator"
     failed = forked.completed([sys.executable, "-c", program], timeout=patience.SECONDS)
     last = failed.stderr.splitlines()[-1]
     assert last.startswith("ImportError")
-    assert missing in last
+    assert "httptools" in last
     assert "pip install '.[testing]'" in last
+    (tmp_path / "test_it.py").write_text(MISSING + HANDLER, encoding="utf-8")
+    printed = run(tmp_path)
+    assert last in printed
+    assert "1 error" in printed
