@@ -45,6 +45,7 @@ class FaultKind(StrEnum):
     HTML = "html"
     """200 with a page of HTML, as a proxy's login has it."""
     EMPTY = "empty"
+    """200 with nothing. An approval has its effect: that is how one is confirmed."""
     TEXT_PLAIN = "text-plain"
     """The right document, called `text/plain`."""
     WITHOUT_EVENTS = "without-events"
