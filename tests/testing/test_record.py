@@ -70,10 +70,13 @@ def test_made_up_names_are_not_mixed_up_with_real_ones() -> None:
 
 
 def test_a_name_that_is_a_word_of_the_protocol_is_replaced_as_a_name_alone() -> None:
-    written = '{"Events":[{"EventId":"a","Resources":["%s"],"EventSource":"Platform"}]}'
-    text = Recording("events").answer((written % "Platform").encode(), HEADERS, NOON)
+    written = '{"Events":[{"EventId":"a","Resources":["%s","%s"],"EventSource":"Platform"}]}'
+    body = written % ("Platform", "né")
+    text = Recording("events").answer(body.encode(), HEADERS, NOON)
     shown = msgspec.json.decode(text, type=record.RecordedAnswer).body
-    assert shown == (written % "vm-1").replace('"a"', '"00000001-0000-4000-8000-000000000000"')
+    assert shown == (written % ("vm-1", "vm-2")).replace(
+        '"a"', '"00000001-0000-4000-8000-000000000000"'
+    )
 
 
 def test_an_event_whose_id_changes_its_case_stays_one() -> None:

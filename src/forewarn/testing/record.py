@@ -155,7 +155,7 @@ class Recording:
             for name, other in self._names.items()
         }
         made_up = {**self._ids, **self._names, **prefixed}
-        whole = {json.dumps(each): json.dumps(made_up[each]) for each in made_up}
+        whole = {json.dumps(each, ensure_ascii=False): f'"{made_up[each]}"' for each in made_up}
         body = _NAMED.sub(lambda found: found[1] + _replaced(found[2], whole), body)
         for event in codec.decode_listing(body).events:
             if {event.event_id, *event.resources} - {*made_up.values()}:
