@@ -114,15 +114,13 @@ class EmulatedEvent:
 
     def __eq__(self, other: object) -> bool:
         """Return True for the same event of the same emulator."""
-        return isinstance(other, EmulatedEvent) and self._identity == other._identity
+        if not isinstance(other, EmulatedEvent):
+            return NotImplemented
+        return self.event_id == other.event_id and self._emulator is other._emulator
 
     def __hash__(self) -> int:
         """Return the hash of an event, of whatever status."""
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[int, str]:
-        return id(self._emulator), self.event_id
+        return hash(self.event_id)
 
     @property
     def event_type(self) -> str:
