@@ -278,6 +278,12 @@ async def test_a_watch_whose_task_was_cancelled_goes_on_once_there_are_files(
         assert (await waiting).appeared
 
 
+def test_a_call_outside_asyncio_is_not_taken_for_a_want_of_threads(cloud: Emulator) -> None:
+    asked = AsyncClient(cloud.endpoint).document()
+    with pytest.raises(RuntimeError):
+        asked.send(None)
+
+
 async def test_every_call_is_awaited_and_raises_what_the_sync_client_does(cloud: Emulator) -> None:
     ours = cloud.schedule("Reboot", "web-0")
     cloud.schedule("Reboot", "web-1")

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
@@ -31,6 +32,7 @@ from client.scripted import (
     without_files,
 )
 from client.world import EVENT_ID, listed
+from forewarn import testing
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.session import FailedAnswer, Session
@@ -323,12 +325,13 @@ def test_a_process_with_a_client_loads_neither_asyncio_nor_the_service(cloud: Em
     assert not {name for name in before if name.startswith(("forewarn.client", "msgspec", "h11"))}
 
 
-def test_every_public_name_can_be_had() -> None:
-    assert set(forewarn.__all__) <= set(dir(forewarn))
-    for name in forewarn.__all__:
-        assert getattr(forewarn, name) is not None
+@pytest.mark.parametrize("package", [forewarn, testing])
+def test_every_public_name_can_be_had(package: ModuleType) -> None:
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="Klient"):
-        getattr(forewarn, "Klient")  # noqa: B009 - a name that there is not
+        getattr(package, "Klient")  # noqa: B009 - a name that there is not
 
 
 def test_a_signals_handler_may_close_what_its_own_thread_waits_in() -> None:

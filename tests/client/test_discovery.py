@@ -98,6 +98,11 @@ def is_refused(address: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_an_empty_address_is_refused_and_does_not_lead_to_the_clouds_own() -> None:
+    with pytest.raises(BadAddress):
+        tried("", ())
+
+
 def test_an_address_of_strange_signs_is_refused_and_told() -> None:
     for address in ("ho\u0455t", "[::1\x00]", "host:\u0661", "http://host/\r\nX: y", "h" * 3000):
         is_refused(address)

@@ -1,6 +1,7 @@
 """The watch's decider beside its stories: how servers are asked, and what a handler sees."""
 
 import itertools
+import pickle
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -283,6 +284,26 @@ def test_what_a_state_holds_is_read_back_as_it_was() -> None:
     assert known.event.status is EventStatus.STARTED
     assert known.event.event_type is EventType.REBOOT
     assert (known.told, known.handled, known.started) == (True, False, False)
+
+
+def test_a_refusal_crosses_to_another_process_whole() -> None:
+    error = RequestRefused("no", status=403, text="nobody")
+    there = pickle.loads(pickle.dumps(error))
+    assert (type(there), str(there), vars(there)) == (RequestRefused, str(error), vars(error))
+
+
+class FrozenDatetime(datetime):
+    """The kind of a library that freezes time for tests."""
+
+
+def test_a_state_takes_any_kind_of_datetime() -> None:
+    known = watch.read_state(written(), world.at())[EVENT_ID]
+    due = FrozenDatetime(2026, 3, 1, tzinfo=UTC)
+    frozen = msgspec.structs.replace(
+        known, event=msgspec.structs.replace(known.event, not_before=due)
+    )
+    read = watch.read_state(watch.write_state({EVENT_ID: frozen}), world.at())
+    assert read[EVENT_ID].event.not_before == due
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 import threading
 import urllib.request
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 FAULT = sys.argv[1]
@@ -15,6 +16,7 @@ ENDPOINT = os.environ["FOREWARN_ENDPOINT"]
 VERSION = "2017-08-01" if FAULT == "asks-by-an-old-version" else "2020-07-01"
 EVENTS = f"{ENDPOINT}/metadata/scheduledevents?api-version={VERSION}"
 NAME = f"{ENDPOINT}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+NOTE = Path(os.environ["FOREWARN_FOLDER"], "note")
 POLL_SECONDS = 0.005 if FAULT == "polls-too-often" else 0.2
 PAUSE = threading.Event()
 
@@ -53,7 +55,12 @@ def prepare(event_id: str) -> None:
     body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
     if FAULT == "approves-first":
         until_answered(EVENTS, body)
-    program = "true" if FAULT == "leaves-no-marks" else os.environ["FOREWARN_DRAIN"]
+    if FAULT == "notes-it-beside-the-drain":
+        threading.Timer(0.3, NOTE.touch).start()
+    is_silent = FAULT == "leaves-no-marks" or NOTE.exists()
+    if FAULT == "trusts-a-drain-that-was-cut":
+        NOTE.touch()
+    program = "true" if is_silent else os.environ["FOREWARN_DRAIN"]
     drained = subprocess.run([program, event_id], check=False)
     if drained.returncode and FAULT != "approves-undrained":
         return
@@ -64,6 +71,8 @@ def prepare(event_id: str) -> None:
 def is_ours(event: dict[str, Any]) -> bool:
     if FAULT == "reads-dates":
         datetime.strptime(event["NotBefore"], "%a, %d %b %Y %H:%M:%S GMT")  # noqa: DTZ007
+    if FAULT == "notes-it-beside-the-drain" and NOTE.exists():
+        return False
     return event["EventStatus"] == "Scheduled" and (
         name in event["Resources"] or FAULT == "approves-others"
     )
@@ -82,7 +91,10 @@ while True:
                 in_hand.add(event_id)
                 if FAULT == "leaves-zombies" and os.fork() == 0:
                     os._exit(0)
-                prepare(event_id)
+                if FAULT == "drains-beside-its-watch":
+                    threading.Thread(target=prepare, args=(event_id,), daemon=True).start()
+                else:
+                    prepare(event_id)
         over = {each for each in in_hand if each not in listed and each not in before}
         in_hand -= over
         if over and not in_hand and FAULT != "stays-away":

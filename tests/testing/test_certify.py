@@ -368,7 +368,10 @@ SHELL = ROOT / "docs" / "examples" / "handle.sh"
 NEEDS_CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
 )
-IN_VAIN = {"stays-away", "leaves-no-marks", "asks-by-an-old-version"}
+IN_VAIN = {
+    *("stays-away", "leaves-no-marks", "asks-by-an-old-version"),
+    *("notes-it-beside-the-drain", "drains-beside-its-watch"),
+}
 """What such a handler does not do is waited for in vain: until it has asked often enough."""
 OFTEN_ENOUGH = 20.0
 
@@ -455,6 +458,9 @@ FAULTS = [
     ("polls-too-often", "idle", "polls too often"),
     ("leaves-zombies", "approve", "zombies"),
     ("stays-away", "approve", "$FOREWARN_UNDRAIN"),
+    ("notes-it-beside-the-drain", "restarted", "did not approve"),
+    ("trusts-a-drain-that-was-cut", "restarted", "without draining again"),
+    ("drains-beside-its-watch", "drain-is-slow", "after the event and its drain ended"),
     ("drains-at-start", "idle", "no event was announced"),
     ("approves-first", "cancelled", "before it drained"),
     ("asks-by-an-old-version", "preempt", "2017-08-01, which shows no Preempt"),

@@ -1,5 +1,6 @@
 """The emulator as tests of handlers use it: real clients, real sockets, a clock that stands."""
 
+import asyncio
 import contextlib
 import json
 import multiprocessing
@@ -10,8 +11,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import requests
@@ -260,11 +262,11 @@ def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> Non
 class Interrupting(datetime):
     """A beginning that interrupts the main thread, as Ctrl-C does, once the emulator reads it."""
 
-    def replace(self, **_: Any) -> datetime:  # type: ignore[override] # for one caller
+    def __sub__(self, other: Any) -> Any:
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
-        return NOON
+        return NOON - other
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="this system has none")
@@ -278,6 +280,22 @@ def test_its_database_is_closed_with_it() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
     assert emulator._service.look(lambda reading: reading.machines()) == {}
+
+
+def test_what_goes_on_at_its_end_finds_its_database() -> None:
+    """Another one would be empty, and an error in the log: the database lost its changes."""
+    found: list[str] = []
+
+    async def look_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            found.extend(emulator._service.look(lambda reading: reading.machines()))
+
+    with Emulator() as emulator:
+        emulator.machine("web-0")
+        kept = emulator.read(lambda _: asyncio.ensure_future(look_at_the_end()))
+    assert (found, kept.done()) == (["web-0"], True)
 
 
 def test_forty_leave_nothing_behind() -> None:
@@ -400,6 +418,19 @@ def test_a_delayed_request_whose_client_has_gone_is_never_read(emulator: Emulato
     assert [exchange.was_read for exchange in emulator.requests] == [False, True]
 
 
+def test_approvals_are_in_the_order_in_which_they_came(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    """Though the clock stands still."""
+    machines = [web, emulator.machine("web-1")]
+    for machine in machines:
+        emulator.schedule("Reboot", machine.name)
+    for machine in reversed(machines):
+        with forewarn.Client(machine.endpoint) as client:
+            client.approve(*client.events())
+    assert [each.by for each in emulator.approvals] == ["web-1", "web-0"]
+
+
 def test_machines_are_in_the_order_of_the_fleet_and_need_no_listener(
     emulator: Emulator, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -488,6 +519,29 @@ def test_a_condition_is_looked_at_once_more_when_its_time_is_over(emulator: Emul
 def test_a_beginning_without_a_zone_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="beginning"):
         Emulator(beginning=datetime(2026, 1, 1))
+
+
+def test_notice_is_as_long_where_clocks_are_set_back_meanwhile() -> None:
+    beginning = datetime(2026, 10, 25, 2, 50, tzinfo=ZoneInfo("Europe/Berlin"))
+    with Emulator(beginning=beginning) as emulator:
+        endpoint = emulator.machine("web-0").endpoint
+        emulator.schedule("Reboot", "web-0", notice="20m")
+        with forewarn.Client(endpoint) as client:
+            [seen] = client.events()
+    assert seen.not_before == beginning.astimezone(UTC) + timedelta(minutes=20)
+
+
+def test_what_is_no_name_is_refused_by_its_place(emulator: Emulator, web: EmulatedMachine) -> None:
+    wrong: Any = web
+    with pytest.raises(ValueError, match=r"machines\[0\]"):
+        emulator.schedule("Reboot", wrong)
+    with pytest.raises(ValueError, match="EmulatedMachine"):
+        emulator.until_asked(wrong)
+
+
+async def test_who_holds_an_event_loop_up_is_told_so(emulator: Emulator) -> None:
+    with pytest.raises(NotIdle, match="to_thread"):
+        emulator.until(lambda: False, 0.001)
 
 
 # Faults.

@@ -29,6 +29,7 @@ import forewarn
 def test_a_handler_approves(forewarn_emulator):
     machine = forewarn_emulator.machine("web-0")
     event = forewarn_emulator.schedule("Reboot", "web-0")
+    assert event in forewarn_emulator.events()
     with forewarn.Client(machine.endpoint) as client:
         client.approve(client.events()[0])
     assert event.status == "Started"
@@ -72,6 +73,34 @@ def test_time_is_frozen(forewarn_emulator, frozen):
     forewarn_emulator.schedule("Reboot", "web-0")
     with pytest.raises(NotIdle):
         forewarn_emulator.until_idle(0.2)
+"""
+
+
+FROZEN_DAY = """
+import datetime
+import sys
+
+import pytest
+
+class FrozenDatetime(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 3, 1, tzinfo=tz)
+
+@pytest.fixture(autouse=True)
+def frozen():
+    real = datetime.datetime
+    of = [each for each in [*sys.modules.values()] if vars(each).get("datetime") is real]
+    for module in of:  # as freezegun does, and before the emulator begins
+        module.datetime = FrozenDatetime
+    yield
+    for module in of:
+        module.datetime = real
+
+def test_the_day_is_frozen(forewarn_emulator):
+    machine = forewarn_emulator.machine("web-0")
+    event = forewarn_emulator.schedule("Reboot", "web-0")
+    assert (forewarn_emulator.now.month, event.not_before.month) == (3, 3)
 """
 
 
@@ -136,6 +165,7 @@ def guide(broken: str = "") -> str:
 TESTS = {
     "approves": HANDLER,
     "frozen": FROZEN,
+    "frozen_day": FROZEN_DAY,
     "stopped": STOPPED,
     "small": CAPITAL.replace("VALUES", '("true", " true")'),
     "capital": CAPITAL.replace("VALUES", '("True", "true", "True", "TRUE")'),
@@ -149,7 +179,17 @@ def test_tests_that_use_the_plugin_end_as_they_should(tmp_path: Path) -> None:
         (tmp_path / f"test_{name}.py").write_text(text, encoding="utf-8")
     printed = run(tmp_path, "-v")
     found = sorted(re.findall(r"^test_(\w+)\.py::\w+ ([A-Z]+)", printed, re.MULTILINE))
-    well = ("approves", "capital", "frozen", "guide", "guide", "never", "small", "stopped")
+    well = (
+        "approves",
+        "capital",
+        "frozen",
+        "frozen_day",
+        "guide",
+        "guide",
+        "never",
+        "small",
+        "stopped",
+    )
     assert found == sorted([("never", "FAILED"), *((name, "PASSED") for name in well)]), printed
     assert "waits for an approval" in printed, "why a handler never approves"
     assert printed.count("UserWarning") == 1, "of a header that Azure may refuse"
@@ -184,11 +224,17 @@ def test_the_extra_has_all_that_an_emulator_loads() -> None:
     assert EXTRA <= used <= EXTRA | OURS | BESIDE
 
 
-def test_what_is_missing_is_said_in_one_line() -> None:
-    missing = "httptools"
-    program = f"import sys; sys.modules[{missing!r}] = None; from forewarn.testing import Emulator"
+MISSING = 'import sys; sys.modules["httptools"] = None\n'
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
+    program = f"{MISSING}from forewarn.testing import Emulator"
     failed = forked.completed([sys.executable, "-c", program], timeout=patience.SECONDS)
     last = failed.stderr.splitlines()[-1]
     assert last.startswith("ImportError")
-    assert missing in last
+    assert "httptools" in last
     assert "pip install '.[testing]'" in last
+    (tmp_path / "test_it.py").write_text(MISSING + HANDLER, encoding="utf-8")
+    printed = run(tmp_path)
+    assert last in printed
+    assert "1 error" in printed

@@ -4,6 +4,7 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 import requests
 
@@ -68,6 +69,16 @@ def test_made_up_names_are_not_mixed_up_with_real_ones() -> None:
     assert answer.body == f'{{"Events":[{{{written}}}]}}' % names
 
 
+def test_a_name_that_is_a_word_of_the_protocol_is_replaced_as_a_name_alone() -> None:
+    written = '{"Events":[{"EventId":"a","Resources":["%s","%s"],"EventSource":"Platform"}]}'
+    body = written % ("Platform", "né")
+    text = Recording("events").answer(body.encode(), HEADERS, NOON)
+    shown = msgspec.json.decode(text, type=record.RecordedAnswer).body
+    assert shown == (written % ("vm-1", "vm-2")).replace(
+        '"a"', '"00000001-0000-4000-8000-000000000000"'
+    )
+
+
 def test_an_event_whose_id_changes_its_case_stays_one() -> None:
     recording = Recording("vm-0")
     bodies = [b'{"Events":[{"EventId":"%s"}]}' % each for each in (b"AB", b"ab")]
@@ -76,7 +87,8 @@ def test_an_event_whose_id_changes_its_case_stays_one() -> None:
 
 
 def test_what_is_no_document_is_not_recorded() -> None:
-    for body in (b"<html>", b"{}", b'{"Events":[{}]}', b"\xff"):
+    escaped = b'{"Events":[{"EventId":"a","Resources":["\\u0064b-1"]}]}'
+    for body in (b"<html>", b"{}", b'{"Events":[{}]}', b"\xff", escaped):
         with pytest.raises(ValueError, match="document"):
             Recording("").answer(body, HEADERS, NOON)
 

@@ -109,6 +109,7 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, ask: session.Ask[T]) -> T:
+        asyncio.get_running_loop()  # elsewhere no call is possible, and not for want of a thread
         with self._client._lent() as connection:
             try:
                 call = _Call(lambda: connection.run(ask))

@@ -88,7 +88,7 @@ def find(
     `read` gives the lease files where no address is given; None for `lease_files`. An invalid
     address, given or in a variable, is a BadAddress.
     """
-    if given:
+    if given is not None:
         return (parse(given),)
     if named := environment.get(ENDPOINT_VARIABLE):
         return (_variable(ENDPOINT_VARIABLE, named),)
@@ -110,7 +110,7 @@ def parse(address: str) -> EndpointAddress:
     import urllib.parse  # noqa: PLC0415 - as above
 
     if not re.fullmatch(_URL_CHARACTERS, address) or len(address) > MAX_ADDRESS:
-        raise _bad(address, "it has characters that no URL has, or too many")
+        raise _bad(address, "it is empty, or has characters that no URL has, or too many")
     scheme, separator, rest = address.partition("://")
     if separator and scheme.lower() != "http":
         raise _bad(address, "the protocol is plain HTTP")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar, Final
 
 import msgspec
@@ -208,3 +209,7 @@ class RequestRefused(ClientError):  # noqa: N818 - named for what is the matter
         super().__init__(message)
         self.status = status
         self.text = text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return its pickle: a pool's process raises it in its parent."""
+        return partial(type(self), status=self.status, text=self.text), self.args

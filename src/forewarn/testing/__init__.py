@@ -57,3 +57,8 @@ if not TYPE_CHECKING:  # a type checker sees every name above, and that there is
             needs = f"the emulator needs {error.name}, from Forewarn's extra 'testing'"
             raise ImportError(f"{needs}: pip install '.[testing]' in a clone") from error
         return getattr(found, name)
+
+
+def __dir__() -> list[str]:
+    """Return every public name, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -18,6 +18,7 @@ from forewarn.connectors import simulated
 from forewarn.connectors.port import Outcome
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import (
+    Approval,
     Changes,
     Enablement,
     Operation,
@@ -31,7 +32,7 @@ from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import HistoryQuery
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.testing.faults import Concerns
+from forewarn.testing.faults import MAX_SECONDS, Concerns
 from forewarn.testing.harness import Harness, Run
 from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.wire import Exchange, PeerArrival, Wire
@@ -39,9 +40,6 @@ from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
 """The time for a machine to ask again: a test's clock says nothing about a real handler's."""
-
-MAX_SECONDS: Final = 100 * 366 * 86_400
-"""A hundred years: no maintenance is further off, and dates have an end."""
 
 EVERY: Final = 10**9
 """More operations than an emulator has."""
@@ -72,6 +70,7 @@ class EmulatedService(Harness):
         self,
         rules: RulesSettings,
         beginning: datetime,
+        store: InMemoryStore,
         run: Run,
         on_news: Callable[[], None],
     ) -> None:
@@ -79,6 +78,8 @@ class EmulatedService(Harness):
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
         self.times_read = 0
         """The number of times that handlers have read the document that is replayed."""
+        self.approved: dict[str, Approval] = {}
+        """The first approvals by the event's id, in the order in which they came."""
         self._asked: dict[str, datetime] = {}
         """Times of the latest requests, by the machine's key."""
         self._ends: dict[str, timedelta] = {}
@@ -93,8 +94,7 @@ class EmulatedService(Harness):
         rules = msgspec.structs.replace(rules, back_seconds=BACK.total_seconds())
         self.settings = Settings(rules=rules)
         self._chain = 0 if rules.enablement == Enablement.ALWAYS.value else DELAYED_TURNS
-        self._memory = InMemoryStore()
-        super().__init__(Fleet(), rules.policy, beginning=beginning, store=self._memory, run=run)
+        super().__init__(Fleet(), rules.policy, beginning=beginning, store=store, run=run)
 
     async def open(self, port: int) -> int:
         """Open the port, 0 for any free one; return its number."""
@@ -156,12 +156,11 @@ class EmulatedService(Harness):
         self._servers.append(await asyncio.start_server(connect, sock=opened))
 
     async def close(self) -> None:
-        """Close the port, every connection and the database."""
+        """Close the port and every connection."""
         for server in self._servers:
             server.close()
         self.guests.suspend()
         await self.guests.close()
-        self._memory.discard()
 
     async def settle(self) -> None:
         """Wait until all changes have reached the clients that wait for them."""
@@ -177,6 +176,9 @@ class EmulatedService(Harness):
 
     def _learn(self, changes: Changes) -> None:
         for operation in changes.operations:
+            for event in operation.events:
+                if event.approval is not None:
+                    self.approved.setdefault(event.id, event.approval)
             if operation.status is EventStatus.RETURNING:
                 # It need not wait for the end of its waiting request to ask again.
                 asyncio.get_running_loop().call_soon(self.guests.ask_again, operation)
@@ -355,7 +357,8 @@ class EmulatedService(Harness):
     def work_off(self) -> list[str]:
         """Carry out the started operations as far as possible; return what is awaited then."""
         for _ in range(MAX_STEPS):
-            live = self.live()
+            # A failed one is over for handlers: only operators have something to do.
+            live = [o for o in self.live() if o.status is not EventStatus.FAILED]
             if not live:
                 return []
             if self._ends:

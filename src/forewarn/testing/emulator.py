@@ -8,8 +8,8 @@
         assert event.approved_by == "web-0"
 
 The wire, the rules and the guest plane are the service's own, on one background thread. Any thread
-may call an emulator, also one in which an event loop runs: no call but those that begin with
-`until` waits for anything but that thread.
+may call an emulator, also one in which an event loop runs: no call but `replay` and those that
+begin with `until` waits for anything but that thread.
 """
 
 import asyncio
@@ -39,23 +39,26 @@ from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Operation, OperationEvent, Refused, key
 from forewarn.server import settings
 from forewarn.settings import explain, prepare_types
+from forewarn.store.port import EPOCH
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing import faults, record
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.faults import Concerns
 from forewarn.testing.wire import Exchange
-from forewarn.vocabulary import ErrorCode, EventSource, EventType
+from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
     from forewarn.testing.operators import Operators
 
 T = TypeVar("T")
-W = TypeVar("W", EventType, EventSource)
 
 Span: TypeAlias = timedelta | float | str
 """A `timedelta`, seconds, or a text such as `90s`, `15m` or `1h30m`."""
 
 LOOK_SECONDS: Final = 0.05
 """The longest pause between two looks at a condition, which may be about anything else."""
+
+SECOND: Final = timedelta(seconds=1)
 
 IDLE_SECONDS: Final = 10.0
 """The time limit of `until_idle` and `until`, in real seconds: ten polls of a usual handler."""
@@ -108,6 +111,16 @@ class EmulatedEvent:
     def __repr__(self) -> str:
         """Return its type, its machines and its status."""
         return f"<{self.event_type} of {', '.join(self.machines)}: {self.status}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for the same event of the same emulator."""
+        if not isinstance(other, EmulatedEvent):
+            return NotImplemented
+        return self.event_id == other.event_id and self._emulator is other._emulator
+
+    def __hash__(self) -> int:
+        """Return the hash of an event, of whatever status."""
+        return hash(self.event_id)
 
     @property
     def event_type(self) -> str:
@@ -219,7 +232,8 @@ class Emulator:
 
     def start(self) -> None:
         """Open the port; once."""
-        assert self._thread is None, "an emulator can be started only once"
+        if self._thread is not None:
+            raise RuntimeError("an emulator can be started only once: make another")
         prepare_types()
         ready: Future[int] = Future()
         self._thread = threading.Thread(
@@ -264,13 +278,15 @@ class Emulator:
     def _run(self, ready: "Future[int]") -> None:
         self._sockets = selectors.DefaultSelector()
         loop = self._loop = asyncio.SelectorEventLoop(self._sockets)
+        store = InMemoryStore()
         _RUNNING.add(self)
         try:
             try:
                 beginning = self._beginning or clock.SystemClock().now()
-                beginning = beginning.replace(microsecond=0)
+                # In UTC, whose days have no jumps, and no library's own kind of datetime.
+                beginning = EPOCH + (beginning - EPOCH) // SECOND * SECOND
                 self._service = EmulatedService(
-                    self._rules, beginning, loop.run_until_complete, self._tell
+                    self._rules, beginning, store, loop.run_until_complete, self._tell
                 )
                 port = loop.run_until_complete(self._service.open(self._port))
             except BaseException as error:  # noqa: BLE001 - the caller of `start` gets it
@@ -291,6 +307,7 @@ class Emulator:
             for task in asyncio.all_tasks(loop):
                 task.cancel()
                 loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            store.discard()  # only now: a task that asks would open another, and an empty one
             _RUNNING.discard(self)
             loop.close()
 
@@ -416,23 +433,25 @@ class Emulator:
         Raises:
             Refused: The rules do not allow it, for example too short a notice.
         """
-        kind = _word(EventType, "event_type", event_type)
-        asked_by = _word(EventSource, "source", source)
+        given = {
+            "event_type": event_type,
+            "source": source,
+            "machines": machines,
+            "scope": scope,
+            "host": host,
+            "description": description,
+            "duration_seconds": duration_seconds,
+            "no_notice": no_notice,
+            "requested_by": "emulator",
+        }
+        try:
+            asked = msgspec.convert(given, planner.Request)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(explain(error, planner.Request))) from error
 
         def request(service: EmulatedService) -> tuple[str, str]:
             at = None if notice is None else service.clock.now() + span(notice)
-            wanted = planner.Request(
-                event_type=kind,
-                source=asked_by,
-                machines=machines,
-                scope=scope,
-                host=host,
-                not_before=at,
-                description=description,
-                duration_seconds=duration_seconds,
-                no_notice=no_notice,
-                requested_by="emulator",
-            )
+            wanted = msgspec.structs.replace(asked, not_before=at)
             first = service.ask(lambda plane: plane.request(wanted)).operations[0]
             return first.id, first.events[0].id
 
@@ -572,6 +591,7 @@ class Emulator:
             NotIdle: It does not ask so often in time.
             Refused: There is no such machine.
         """
+        asking = key(msgspec.convert(machine, str))
 
         def answers(service: EmulatedService) -> dict[int, Exchange]:
             service.end_waits()
@@ -579,13 +599,13 @@ class Emulator:
                 id(each): each
                 for each in service.wire.exchanges
                 if each.concerns is Concerns.EVENTS
-                and each.machine == key(machine)
+                and each.machine == asking
                 and each.status in {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
                 and not each.fault
             }
 
         def begin(service: EmulatedService) -> dict[int, Exchange]:
-            if key(machine) not in service.guests.machines:
+            if asking not in service.guests.machines:
                 message = f"no machine named {machine!r}"
                 raise Refused(ErrorCode.NOT_FOUND, message, what="machine", name=machine)
             return answers(service)
@@ -610,6 +630,8 @@ class Emulator:
             if not (waiting := left()):
                 return
             if is_over:
+                if asyncio._get_running_loop():  # noqa: SLF001 - the one that is None without
+                    waiting.append("the event loop of this thread stood still: use to_thread")
                 raise NotIdle(f"after {seconds:g} s: {'; '.join(waiting)}")
             with self._news:
                 longest = max(0.0, min(every, until - clock.monotonic()))
@@ -644,13 +666,8 @@ class Emulator:
     @property
     def approvals(self) -> list[EmulatedApproval]:
         """The first approval of each event, in their order."""
-        found = [
-            EmulatedApproval(event.id, event.approval.by, event.approval.at)
-            for operation in self._operations()
-            for event in operation.events
-            if event.approval is not None
-        ]
-        return sorted(found, key=lambda approval: approval.at)
+        found = self.read(lambda service: list(service.approved.items()))
+        return [EmulatedApproval(each, first.by, first.at) for each, first in found]
 
     def events(self) -> list[EmulatedEvent]:
         """Return the events that guests see now."""
@@ -738,16 +755,6 @@ class Emulator:
         with self._news:
             self._changes += 1
             self._news.notify_all()
-
-
-def _word(kind: type[W], name: str, text: str) -> W:
-    """Return the word of an enum; ValueError with the words that there are."""
-    __tracebackhide__ = True
-    try:
-        return kind(text)
-    except ValueError:
-        message = f"{name}: expected one of {', '.join(kind)}, not {text!r}"
-        raise ValueError(message) from None
 
 
 def _not_running() -> Refused:

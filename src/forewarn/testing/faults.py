@@ -19,6 +19,9 @@ from forewarn.settings import explain, suggestion
 
 MAX_TIMES: Final = 1_000_000
 
+MAX_SECONDS: Final = 100 * 366 * 86_400
+"""A hundred years: no maintenance is further off, and dates have an end."""
+
 IN_A_ROW: Final = 3
 """The most requests in a row that a bad day spoils: a handler that asks again gets through."""
 
@@ -42,6 +45,7 @@ class FaultKind(StrEnum):
     HTML = "html"
     """200 with a page of HTML, as a proxy's login has it."""
     EMPTY = "empty"
+    """200 with nothing. An approval has its effect: that is how one is confirmed."""
     TEXT_PLAIN = "text-plain"
     """The right document, called `text/plain`."""
     WITHOUT_EVENTS = "without-events"
@@ -80,7 +84,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The status of STATUS."""
     retry_after: int | None = None
     """The Retry-After of STATUS, in seconds; None for no such header."""
-    seconds: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] = 120.0
     """The duration of DELAY and UNREACHABLE, by the emulator's clock: Azure holds a first answer
     for up to two minutes."""
 

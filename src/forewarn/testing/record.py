@@ -23,7 +23,12 @@ OWN_NAME: Final = "vm-0"
 KEPT_HEADERS: Final = frozenset(("content-type", "date", "etag", "server"))
 """Headers that a handler may read. The others name connections and requests that are over."""
 
-_DESCRIPTION: Final = re.compile(rb'("Description":\s*")((?:[^"\\]|\\.)*)')
+_TEXT: Final = rb'"(?:[^"\\]|\\.)*"'
+_NAMED: Final = re.compile(
+    rb'("(?:EventId|Resources)"\s*:\s*)(%s|\[(?:[\s,]|%s)*\])' % (_TEXT, _TEXT)
+)
+_DESCRIPTION: Final = re.compile(rb'("Description"\s*:\s*)(%s)' % _TEXT)
+"""The values in which names and EventIds stand; another may be equal to a name by chance."""
 
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -150,7 +155,11 @@ class Recording:
             for name, other in self._names.items()
         }
         made_up = {**self._ids, **self._names, **prefixed}
-        body = _replaced(body, {json.dumps(each): json.dumps(made_up[each]) for each in made_up})
+        whole = {json.dumps(each, ensure_ascii=False): f'"{made_up[each]}"' for each in made_up}
+        body = _NAMED.sub(lambda found: found[1] + _replaced(found[2], whole), body)
+        for event in codec.decode_listing(body).events:
+            if {event.event_id, *event.resources} - {*made_up.values()}:
+                raise codec.Malformed("writes a name in a way that is not replaced")
         return _DESCRIPTION.sub(lambda found: found[1] + _replaced(found[2], self._names), body)
 
 

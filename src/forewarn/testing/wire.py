@@ -189,6 +189,8 @@ class _RecordedRequest:
                 wire.guests.suspend()
                 wire.call_later(fault.seconds, wire.guests.resume)
                 wire.later(self._tell)
+            case FaultKind.EMPTY if noted.concerns is Concerns.APPROVALS:
+                self._hand_over()  # 200 with nothing is what confirms one
             case FaultKind.STATUS | FaultKind.HTML | FaultKind.EMPTY:
                 self._answer_soon(faults.made_up(fault, keep=head.keeps_alive))
             case _:
