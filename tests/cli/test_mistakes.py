@@ -156,8 +156,20 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
     thread.join()
 
 
-def test_a_proxy_that_had_no_answer_leaves_a_change_open(tmp_path: Path, capsys: Capture) -> None:
-    answer = b"HTTP/1.1 504 Gateway Time-out\r\nContent-Length: 0\r\n\r\n"
+UNKNOWN = b'{"error": {"code": "unknown-outcome", "message": "may have been done", "facts": {}}}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 504 Gateway Time-out\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 Unavailable\r\nContent-Length: %d\r\n\r\n%b" % (len(UNKNOWN), UNKNOWN),
+    ],
+    ids=["a proxy", "the database"],
+)
+def test_who_had_no_answer_leaves_a_change_open(
+    answer: bytes, tmp_path: Path, capsys: Capture
+) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()

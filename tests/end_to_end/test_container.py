@@ -88,7 +88,7 @@ def test_every_block_of_the_page_is_run(environment: dict[str, str], tmp_path: P
     blocks = {
         "@try_it@": try_it,
         "@operate@": operate,
-        "@upgrade@": upgrade,
+        "@upgrade@": f"{upgrade}{try_it}",
         "@production@": pages.placed(production, places),
         "@emulator@": emulator,
     }

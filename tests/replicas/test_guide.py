@@ -140,8 +140,10 @@ class Moved:
         for replica in self.replicas.values():
             replica.start()
         told = folder / "haproxy.env"
+        told.touch(0o644)  # as Debian's package brings it
         places = {"/etc/forewarn": str(secrets), "/etc/default/haproxy": str(told)}
         shell(pages.block(PAGE, "sh", "/etc/default/haproxy"), places)
+        assert told.stat().st_mode & 0o777 == 0o600
         name, _, key = told.read_text().strip().partition("=")
         self.port = free_port(PROXY)
         self.balancer = self._balancer(ports["guest"], {name: key})

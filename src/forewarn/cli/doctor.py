@@ -97,6 +97,7 @@ def _endpoint(loaded: "Loaded") -> Findings:
 
 
 def _status(loaded: "Loaded") -> Findings:
+    from forewarn.agent.state import Phase
     from forewarn.settings import OFF
 
     listen = loaded.settings.status.listen
@@ -110,8 +111,9 @@ def _status(loaded: "Loaded") -> Findings:
         yield Finding(Level.OK, f"the agent answers at {listen}")
     for event in tree["events"]:
         said = f"{event['event_type']} {event['event_status']}: {event['phase']}"
-        stays = event["stays_held"]
-        yield Finding(Level.WARN if stays else Level.OK, f"{said}; {stays}" if stays else said)
+        held = event["phase"] == Phase.HELD
+        remedy = event["stays_held"] or "repair what failed, then reload the agent"
+        yield Finding(Level.WARN, f"{said}; {remedy}") if held else Finding(Level.OK, said)
     for effect in tree["standing"]:
         if effect["stuck"]:
             yield Finding(Level.WARN, f"stuck: {effect['effect']}: see 'forewarn agent status'")

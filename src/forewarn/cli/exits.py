@@ -57,7 +57,7 @@ OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = dict.fromkeys(ErrorCode, ExitSt
     ErrorCode.UNAUTHORIZED: ExitStatus.UNAUTHORIZED,
     ErrorCode.FORBIDDEN: ExitStatus.UNAUTHORIZED,
     ErrorCode.UNAVAILABLE: ExitStatus.UNAVAILABLE,
-    ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNAVAILABLE,
+    ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNREACHABLE,
     ErrorCode.INTERNAL: ExitStatus.INTERNAL,
 }
 """The exit status of a command that the service refused with this code."""

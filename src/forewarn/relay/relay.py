@@ -116,7 +116,7 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """Return it in one line, for systemd."""
         if self.revoked:
-            return f"Guests of {self.host} are not answered: the service refuses its token"
+            return "Guests are not answered: the service refuses the token of this host"
         if not self.serving:
             return f"Guests are not answered yet: {self.trouble}"
         served = f"{self.machines} machine{'' if self.machines == 1 else 's'} of {self.host}"
