@@ -24,8 +24,7 @@ from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
 NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9.][A-Za-z0-9._-]{0,79}", re.ASCII)
 EXPECTED_NAME = (
-    "expected 1 to 80 letters, digits, '.', '_' or '-', not starting with '_' or '-', and not '.' "
-    "or '..'"
+    "expected 1 to 80 letters, digits, '.', '_' or '-', not '_' or '-' first, and not '.' or '..'"
 )
 """The preview version puts `_` before names; programs take `-x` for an option; in a path browsers
 and proxies resolve dots alone."""
@@ -333,8 +332,7 @@ def _check_member(member: Member, group: Group) -> None:
         if not text.isprintable():
             raise _refused(where, "", f"{text!r} has characters that cannot be printed")
     if (entry.host or "").startswith("-"):
-        message = f"{entry.host!r} begins with '-', so programs would take it for an option"
-        raise _refused(where, ".host", message)
+        raise _refused(where, ".host", f"{entry.host!r} begins with '-', as an option does")
 
 
 def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:

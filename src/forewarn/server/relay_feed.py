@@ -68,9 +68,7 @@ RelayText = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
 """A relay's text: without the character that no store accepts. One such text would keep the reports
 of all relays from being saved."""
 
-RelayLine = Annotated[
-    str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*\Z")
-]
+RelayLine = Annotated[str, msgspec.Meta(pattern=r"\A[^\0-\x1f\x7f-\x9f\u2028-\u202e]*\Z")]
 """A relay's text that operators read: without characters that their terminals or viewers obey."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]

