@@ -125,9 +125,9 @@ class LineFormatter(logging.Formatter):
         facts = {name: entry[name] for name in entry if name not in (*FIRST, TEXT, "logger")}
         for name, value in facts.items():
             shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-            shown = shown.replace("\n", "?")  # a caller's text must not make a line of its own
             text += f"  {name}={shown}" if shown else ""
         text += f"\n{entry[TEXT]}" if TEXT in entry else ""
+        text = text.replace("\n", "\n  ")  # a caller's text must not make an entry of its own
         shown = "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
         color = COLORS.get(level, "") if self._colored else ""
         return f"{color}{shown}{END_OF_COLOR}" if color else shown

@@ -522,9 +522,12 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
 
 def test_every_peer_of_a_list_is_asked_whatever_the_others_are() -> None:
     told, agreed = Told(), [{"event_id": "E1", "agrees": True}]
-    with Scripted(lambda talk: talk.answer(body={"machine": "web-1", "events": agreed})) as peer:
+    with (
+        Scripted(lambda talk: talk.answer(body=b'{"":' + 100_000 * b"[")) as deep,
+        Scripted(lambda talk: talk.answer(body={"machine": "web-1", "events": agreed})) as peer,
+    ):
         odd = (f"http://{name}:8171" for name in ("a..b", "c:d", "x" * 100))
-        peers = Peers([*odd, *["http://127.0.0.1:9"] * 1000, peer.url], told)
+        peers = Peers([*odd, *["http://127.0.0.1:9"] * 1000, deep.url, peer.url], told)
         peers.ask(approvals.AskPeers(1, "E1", ("web-1",)))
         assert told.first() == approvals.PeersAnswered(1, frozenset({"web-1"}))
 

@@ -67,11 +67,12 @@ def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
         assert "hunter2" not in stream.getvalue()
 
 
-def test_a_callers_text_makes_no_line_of_its_own_and_commands_no_terminal() -> None:
-    stream = Terminal()
+def test_a_callers_text_makes_no_entry_of_its_own_and_commands_no_terminal() -> None:
+    stream, text = Terminal(), "a\nit stopped\x1b[2J"
     process.set_up_logs(Log(), stream)
-    structlog.get_logger("forewarn.test").warning("refused", name="a\nit stopped\x1b[2J")
-    assert len(stream.getvalue().splitlines()) == 1
+    structlog.get_logger("forewarn.test").warning("refused", name=text)
+    logging.getLogger("forewarn.test").warning("refused: %s", text, exc_info=ValueError(text))
+    assert sum(line[0] != " " for line in stream.getvalue().splitlines()) == 2
     assert "\x1b[2J" not in stream.getvalue()
 
 

@@ -266,7 +266,7 @@ class _PeerStatus(msgspec.Struct):
 def _agreeing(answer: bytes, event_id: str) -> str | None:
     try:
         told = msgspec.json.decode(answer, type=_PeerStatus)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     ids = {each.event_id.upper() for each in told.events if each.agrees}
     return name_of(told.machine) if told.machine and event_id.upper() in ids else None

@@ -22,11 +22,12 @@ from forewarn.maintenance.planner import by_scope, natural
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
-NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
+NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9.][A-Za-z0-9._-]{0,79}", re.ASCII)
 EXPECTED_NAME = (
-    "expected 1 to 80 letters, digits, '.', '_' or '-', not starting with '_', and not '.' or '..'"
+    "expected 1 to 80 letters, digits, '.', '_' or '-', not '_' or '-' first, and not '.' or '..'"
 )
-"""The preview version puts `_` before names; in a path browsers and proxies resolve dots alone."""
+"""The preview version puts `_` before names; programs take `-x` for an option; in a path browsers
+and proxies resolve dots alone."""
 
 LISTENER = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.ASCII)
 """A listener's name, in lower case only, so that fleet file and settings spell it alike."""
@@ -330,6 +331,8 @@ def _check_member(member: Member, group: Group) -> None:
     for text in (entry.host or "", *entry.tags, *entry.tags.values()):
         if not text.isprintable():
             raise _refused(where, "", f"{text!r} has characters that cannot be printed")
+    if (entry.host or "").startswith("-"):
+        raise _refused(where, ".host", f"{entry.host!r} begins with '-', as an option does")
 
 
 def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:

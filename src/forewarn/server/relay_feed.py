@@ -68,6 +68,9 @@ RelayText = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
 """A relay's text: without the character that no store accepts. One such text would keep the reports
 of all relays from being saved."""
 
+RelayLine = Annotated[str, msgspec.Meta(pattern=r"\A[^\0-\x1f\x7f-\x9f\u2028-\u202e]*\Z")]
+"""A relay's text that operators read: without characters that their terminals or viewers obey."""
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """A relay's number: as large as the store accepts."""
 
@@ -127,7 +130,7 @@ class Sent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A relay's report of itself, with each request for its host. Ages: its clock may be wrong."""
 
-    version: RelayText = ""
+    version: RelayLine = ""
     age_seconds: Seconds = 0.0
     """The time since its start."""
     machines: Count = 0
@@ -141,9 +144,9 @@ class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
     machine: RelayText
     """Its key."""
-    address: RelayText
+    address: RelayLine
     event_ids: Annotated[tuple[RelayText, ...], msgspec.Meta(max_length=MAX_EVENT_IDS)]
-    version: RelayText = ""
+    version: RelayLine = ""
     """The api-version of its latest request. An operation that starts by this approval waits for
     the machine to ask again, also where no AgedSighting has reported it yet; `""` for an unknown
     one."""
@@ -172,10 +175,10 @@ class AgedSighting(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False
     machine: RelayText
     """Its key."""
     age_seconds: Seconds = 0.0
-    version: RelayText
+    version: RelayLine
     """The api-version of that request."""
     agent: AgentStatus | None = None
-    reason: RelayText = ""
+    reason: RelayLine = ""
 
 
 class ScopeRequests(Sent, frozen=True, kw_only=True, gc=False):

@@ -76,6 +76,11 @@ def digest(token: bytes) -> str:
     return hashlib.sha256(token).hexdigest()
 
 
+def link_digest(token: str) -> str:
+    """Return the stored form of a link's token: no cookie, and so no request, has the same."""
+    return digest(b"link " + token.encode())
+
+
 def tls_context(
     certificate: Path, key: Path | None, setting: str = "operator.tls_certificate"
 ) -> ssl.SSLContext:

@@ -88,7 +88,7 @@ async def create_page_token(call: OperatorCall, data: schemas.EmptyBody) -> sche
         raise model.Refused(ErrorCode.CONFLICT, message)
     assert call.caller.role is not None
     made, now, parent = secret_files.new_token(), call.backend.now(), call.caller.token
-    digest = secret_files.digest(made.encode())
+    digest = secret_files.link_digest(made)
     ends = now + PAGE_TOKEN_LASTS * call.backend.settings.clock.scale
     token = Token(
         name=f"{call.by}/{digest[:8]}",

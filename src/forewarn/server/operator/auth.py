@@ -319,13 +319,9 @@ def cookie_name(scope: Mapping[str, Any]) -> str:
 def cookie_token(scope: Mapping[str, Any]) -> bytes:
     """Return the value of a request's cookie; `b""` if it has none."""
     wanted = cookie_name(scope).encode()
-    for name, value in scope["headers"]:
-        if name == b"cookie":
-            for cookie in value.split(b";"):
-                found, _, content = cookie.strip().partition(b"=")
-                if found == wanted:
-                    return bytes(content)
-    return b""
+    lines = (value for name, value in scope["headers"] if name == b"cookie")
+    cookies = (each.strip().partition(b"=") for line in lines for each in line.split(b";"))
+    return next((bytes(content) for name, _, content in cookies if name == wanted), b"")
 
 
 # The middleware.

@@ -211,13 +211,12 @@ async def log_in(page: PageRequest) -> Response:
     """Exchange the token of a link for a cookie, and lead to the page."""
     backend, caller = page.backend, page.caller
     shown = (await page.form()).text("token")[: auth.MAX_SHOWN_TOKEN]
-    digest, now = secret_files.digest(shown.encode()), backend.now()
+    digest, now = secret_files.link_digest(shown), backend.now()
     token = backend.accounts.find(digest)
     if token is None and backend.store.shared:  # another replica may have made it a moment ago
         tokens = await page.context.tokens.get("tokens", now.timestamp() // 1, page.read_tokens)
         token = next((each for each in tokens if each.digest == digest), None)
-    is_of_page = token is not None and token.audience is TokenAudience.PAGE
-    if token is None or not is_of_page or backend.accounts.has_ended(token, now):
+    if token is None or backend.accounts.has_ended(token, now):
         await page.context.auth_context.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
     caller.by, caller.role = token.account, token.role
