@@ -57,9 +57,9 @@ class StatusServer:
     """Listens and answers until it is closed: a GET or HEAD a connection, each in its own thread.
 
     Port 0 is any free one; `name` is the answers' header Server. Any thread calls `page`, which
-    returns a page by its path, None where there is none. Its second argument says that the question
-    comes from this machine's own address: from any user of it, or from anybody through a proxy or a
-    tunnel on it.
+    returns a page by its path, None where there is none. Its second argument is the Host, `b""`
+    without one, of a question from this machine's own address: from any user of it, or from anybody
+    through a proxy, a tunnel or a browser on it. None of a question from elsewhere.
 
     With `when_free` a port that cannot be listened on is tried again until it can; a thread then
     calls `when_free`. Without it the OSError is raised. The same thread listens again where the
@@ -69,7 +69,7 @@ class StatusServer:
     def __init__(
         self,
         address: tuple[str, int],
-        page: Callable[[str, bool], Page | None],
+        page: Callable[[str, bytes | None], Page | None],
         *,
         name: str,
         when_free: Callable[[], None] | None = None,
@@ -181,7 +181,8 @@ class StatusServer:
         if request.method not in {b"GET", b"HEAD"}:
             return 405, TEXT, b"Method not allowed\n"
         path = request.target.decode("ascii").partition("?")[0]
-        return self._page(path, own) or (404, TEXT, b"Not found\n")
+        host = dict(request.headers).get(b"host", b"") if own else None
+        return self._page(path, host) or (404, TEXT, b"Not found\n")
 
 
 def listening(

@@ -210,9 +210,9 @@ def test_a_name_that_the_endpoint_does_not_know_is_a_trouble(given: str, *, wron
         assert (given in poller.misnamed) is wrong
 
 
-def trouble(daemon: Daemon) -> str:
+def trouble(daemon: Daemon, host: bytes | None = b"127.0.0.1:8171") -> str:
     """Return what the status port says is wrong."""
-    page = daemon.page("/status", True)
+    page = daemon.page("/status", host)
     assert page is not None
     told = msgspec.json.decode(page[2])["trouble"]
     assert isinstance(told, str)
@@ -220,7 +220,7 @@ def trouble(daemon: Daemon) -> str:
 
 
 def gauge(daemon: Daemon, name: str) -> str:
-    page = daemon.page("/metrics", True)
+    page = daemon.page("/metrics", None)
     assert page is not None
     (value,) = re.findall(rf"^forewarn_agent_{name} (\S+)$", page[2].decode(), re.MULTILINE)
     return str(value)
@@ -347,7 +347,13 @@ def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can(fault: Excep
 
     daemon._reload = spoilt
     daemon._read_rules()
+    daemon._publish()
     assert "agent.toml" in trouble(daemon)
+    assert trouble(daemon, b"localhost")
+    assert trouble(daemon, b"")
+    # From elsewhere, and by a website that has pointed its name at this machine's browser.
+    assert trouble(daemon, None) == ""
+    assert trouble(daemon, b"a-website.example:8171") == ""
     daemon._reload = tuple
     daemon._read_rules()
     assert trouble(daemon) == ""

@@ -80,8 +80,8 @@ def test_what_a_labels_value_must_not_hold_is_escaped() -> None:
 # the port
 
 
-def shown(path: str, own: bool) -> status_port.Page | None:
-    whose = b"own" if own else b"another"
+def shown(path: str, host: bytes | None) -> status_port.Page | None:
+    whose = b"another" if host is None else b"own"
     return (200, "text/plain", whose) if path == "/here" else None
 
 
@@ -138,8 +138,8 @@ LARGE = bytes(2**22)
 """More than a system keeps for a caller that does not read."""
 
 
-def large(path: str, own: bool) -> status_port.Page | None:
-    return shown(path, own) if path == "/here" else (200, "text/plain", LARGE)
+def large(path: str, host: bytes | None) -> status_port.Page | None:
+    return shown(path, host) if path == "/here" else (200, "text/plain", LARGE)
 
 
 @pytest.mark.parametrize("addresses", [1, 5])

@@ -30,6 +30,7 @@ from forewarn.agent.status import Peers
 from forewarn.client.event import ClientError, Event, RequestRefused, Trouble
 from forewarn.client.sync import Client
 from forewarn.client.watch import MISNAMED, NAMED, NO_NAME
+from forewarn.protocol import exchange
 from forewarn.settings import OFF
 from forewarn.status_port import TEXT, StatusServer
 
@@ -350,8 +351,10 @@ class Daemon:
             self._end_told.put(None)
             self._inputs.put(decider.ShutdownRequested())
 
-    def page(self, path: str, own: bool) -> status_port.Page | None:  # noqa: FBT001 - a callback
+    def page(self, path: str, host: bytes | None) -> status_port.Page | None:
         """Return a page of the status port. Any thread may call it."""
+        # A website whose name was pointed at this machine asks through its browsers.
+        own = host is not None and exchange.is_own_host(host or None)
         now, poller = clock.monotonic(), self._poller
         silent = now - self._heard_at
         ailment = self._trouble or (f"silent for {silent:.0f} s" if silent > ALIVE_SECONDS else "")

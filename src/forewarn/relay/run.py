@@ -202,9 +202,8 @@ def _status_port(listen: str, loop: asyncio.AbstractEventLoop, relay: HostRelay)
 
 def _pages(
     loop: asyncio.AbstractEventLoop, relay: HostRelay
-) -> Callable[[str, bool], status_port.Page | None]:
-    def page(path: str, own: bool) -> status_port.Page | None:  # noqa: FBT001 - a callback
-        del own
+) -> Callable[[str, bytes | None], status_port.Page | None]:
+    def page(path: str, _host: bytes | None) -> status_port.Page | None:
         answer: Future[status_port.Page | None] = Future()
         try:
             loop.call_soon_threadsafe(lambda: answer.set_result(_page(path, relay)))
