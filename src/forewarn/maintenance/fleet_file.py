@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from forewarn.maintenance import model
+from forewarn.maintenance import model, turns
 from forewarn.maintenance.notice import TERMINATE_MINUTES
 from forewarn.maintenance.planner import by_scope, natural
 from forewarn.maintenance.world import World
@@ -422,7 +422,7 @@ def apply(
     changes = model.Changes(
         scopes=tuple(s for s in scopes.values() if world.scopes.get(s.key) != s),
         machines=tuple(m for m in after.values() if before.get(m.key) != m),
-        removed_machines=tuple(machine.key for machine in gone),
+        **_without(world, gone),
         removed_scopes=tuple(name for name in emptied if name not in populated),
         revived=tuple(name for name in world.tombstones if name in after),
     )
@@ -526,14 +526,20 @@ def remove(world: World, names: Collection[str]) -> Applied:
     gone_keys = {machine.key for machine in gone}
     scopes = dict.fromkeys(machine.scope for machine in gone)
     emptied = [name for name in scopes if gone_keys.issuperset(world.members.of(name))]
-    changes = model.Changes(
-        removed_machines=tuple(machine.key for machine in gone), removed_scopes=tuple(emptied)
-    )
+    changes = model.Changes(**_without(world, gone), removed_scopes=tuple(emptied))
     return Applied(
         changes=changes,
         removed=tuple(machine.name for machine in gone),
         held=_left_held(world.holds.values(), changes),
     )
+
+
+def _without(world: World, gone: Collection[model.Machine]) -> dict[str, Any]:
+    """Return the changes that take machines out of the fleet and of the units that wait."""
+    names = {machine.key: None for machine in gone}
+    pairs = [(one, turns.without(one, names)) for one in world.maintenances.values() if names]
+    changed = tuple(after for before, after in pairs if after is not before)
+    return {"removed_machines": tuple(names), "maintenances": changed}
 
 
 def _left_held(holds: Collection[model.Hold], changes: model.Changes) -> tuple[model.Hold, ...]:

@@ -265,6 +265,21 @@ def _with_waiting(maintenance: Maintenance, **fields: object) -> Maintenance:
     )
 
 
+def without(maintenance: Maintenance, gone: Container[str]) -> Maintenance:
+    """Return the maintenance without these machines (keys) in units that may have a turn yet.
+
+    They leave the fleet: a machine that takes the name of one of them was not asked for.
+    """
+    every = maintenance.units
+    left = [
+        one
+        if one.state is UnitState.RUNNING
+        else replace(one, machines=tuple(name for name in one.machines if name not in gone))
+        for one in every
+    ]
+    return _with_units(maintenance, left)
+
+
 # What follows.
 
 
