@@ -58,6 +58,9 @@ NEVER: Final = 2 * FURTHEST
 FIRST_NUMBER: Final = 1 << 40
 """The number of the maintenance in its forecast, and the first of those that its drains ask for."""
 
+A_MOMENT: Final = timedelta(seconds=1)
+"""The least time that a task still takes that is under way already."""
+
 replace = msgspec.structs.replace
 
 
@@ -232,6 +235,8 @@ class _Play:
         self._events = count(1)
         self._ends: dict[str, datetime] = {}
         """End times of the tasks that are under way, by operation."""
+        self._under_way = {*world.started}
+        """Operations whose tasks were under way at the beginning."""
         self._wake_at: dict[int | str, datetime] = {}
         """When a maintenance, or the drain of a host, is due by time alone."""
         self._moved = False
@@ -343,7 +348,8 @@ class _Play:
             if one.host_boot_id and self._hosts is not None:
                 took = NEVER  # as long as its host's own reboot
                 self._hosts.turn_off(self._vm_ids(one))
-            self._ends[one.id] = max(self.now, (one.started_at or self.now) + took)
+            soonest = self.now + A_MOMENT * (one.id in self._under_way)
+            self._ends[one.id] = max(soonest, (one.started_at or self.now) + took)
         return any(self._ends[one.id] <= self.now for one in new)
 
     def _end_tasks(self) -> bool:
