@@ -78,7 +78,7 @@ def _draw_token(made: "schemas.NewRelayToken") -> None:
 
 
 def _draw_revoked(found: "schemas.VoidRelayTokens") -> None:
-    output.say(output.printable(f"Revoked {found.revoked} tokens of host {found.host}."))
+    output.say(output.printable(f"Revoked the tokens of host {found.host}: {found.revoked}."))
 
 
 commands = group(

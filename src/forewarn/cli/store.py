@@ -67,7 +67,7 @@ def restore_check(
         output.document({"scopes": scopes, "raised_by": by, "highest": highest})
         return
     output.say(
-        f"Raised the incarnations of {scopes} scopes by {by}; the highest is {highest}. "
+        f"Raised the incarnation of each scope by {by} (scopes: {scopes}; highest: {highest}). "
         "The service may start."
     )
 
@@ -103,7 +103,7 @@ def copy(source: Path, target: str, *, password_file: Path | None, as_json: bool
         output.document({"rows": rows, "scopes": scopes, "live_operations": live})
         return
     output.say(
-        f"Copied {rows} rows: {scopes} scopes, {live} live operations, and their history. Set "
+        f"Copied all rows: {rows} (scopes: {scopes}; live operations: {live}). Set "
         f"store.url in place of store.path, and move {source} away: no service may start with it."
     )
 

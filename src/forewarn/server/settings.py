@@ -103,7 +103,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             message = f"invalid URL: expected one such as {EXAMPLE_URL}"
             raise FieldError("url", message)
         parts = urlsplit(self.url)
-        if parts.password is not None or "password" in parse_qs(parts.query):
+        secret = {"password", "sslpassword"} & parse_qs(parts.query).keys()
+        # A password with a slash, which should be escaped, ends the host's part of the URL.
+        if parts.password is not None or "@" in parts.path or secret:
             message = "has a password: write it to a file of mode 0600, and name that in"
             raise FieldError("url", f"{message} store.password_file")
 

@@ -269,9 +269,9 @@ def _secret(path: Path) -> str:
         if os.name != "posix" or not mode & 0o037:
             return path.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreUnusable(f"cannot read store.password_file {path}: {error}") from error
+        raise StoreUnusable(f"cannot read the password file {path}: {error}") from error
     raise StoreUnusable(
-        f"store.password_file {path} has mode {mode:04o}, so others may read or change it: give it "
+        f"password file {path} has mode {mode:04o}, so others may read or change it: give it "
         "mode 0640 or 0600, and change the password if anybody has seen it"
     )
 
