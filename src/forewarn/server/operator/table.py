@@ -241,7 +241,7 @@ def read_parameters(route: Route, request: Request) -> msgspec.Struct:
         if each.default is each.empty and name not in values:
             raise Refused(ErrorCode.INVALID, f"missing parameter {name!r}", parameter=name)
     try:
-        return msgspec.convert(values, route.shape, strict=False)
+        found = msgspec.convert(values, route.shape, strict=False)
     except msgspec.ValidationError as error:
         mistake = settings.explain(error, route.shape)
         name = mistake.where.partition("[")[0]
@@ -249,6 +249,12 @@ def read_parameters(route: Route, request: Request) -> msgspec.Struct:
         shown = ", ".join(map(repr, given if isinstance(given, list) else [str(given)]))
         message = f"at {name}: {mistake.what}, got {shown[: errors.MAX_SHOWN]}"
         raise Refused(ErrorCode.INVALID, message, parameter=name) from error
+    for name, given in values.items():
+        # msgspec takes a number, such as a year, for the seconds since 1970.
+        if isinstance(getattr(found, name), datetime) and ":" not in given:
+            message = f"at {name}: expected RFC 3339, such as 2026-11-22T22:00:00Z, got {given!r}"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+    return found
 
 
 async def read_body(request: Request, most: int = MAX_BODY, seconds: float = BODY_SECONDS) -> bytes:
