@@ -147,6 +147,11 @@ def _fault(detail: "schemas.HostDetail", *, is_drained: bool) -> str:
     if is_drained and host.status == "up" and (its is None or its.booted_at is None):
         what = "rebooted" if its is not None and its.reboot else "empty"
         return f"host {host.name} was opened before it was {what}"
+    machines = its.machines if its is not None else ()
+    moves = [move for one in machines if (move := one.returns_by or one.leaves_by) is not None]
+    left = [move for move in moves if move.status is not None and not move.status.over]
+    if left and all(maintenance.ORDER.search(move.status_detail) for move in left):
+        return f"host {host.name}: {left[0].operation} {left[0].status_detail}"
     return ""
 
 
@@ -156,10 +161,8 @@ def _facts(detail: "schemas.HostDetail") -> Iterator[tuple[str, str]]:
     for machine in detail.drain.machines if detail.drain is not None else ():
         move = machine.returns_by or machine.leaves_by
         if move is not None:
-            until = ""
-            if move.status == "Scheduled" and move.not_before is not None:
-                until = f", not before {times.shown(move.not_before)}"
-            yield f"{host.name}  {machine.name}", f"{_way(machine)} {_move(move)}{until}"
+            told = ": ".join(filter(None, (_move(move), move.status_detail)))
+            yield f"{host.name}  {machine.name}", f"{_way(machine)} {told}"
 
 
 def _way(machine: "schemas.DrainedMachine") -> str:

@@ -211,10 +211,10 @@ def _waits_for_an_operator(detail: "maintenance_schemas.MaintenanceDetail") -> b
     """Tell whether nothing goes on before a failure, of it or not, has been seen to."""
     going = {EventStatus.STARTED, EventStatus.RETURNING}
     is_going = detail.maintenance.units.running or any(o.status in going for o in detail.operations)
-    return not is_going and bool(_ORDER.search(detail.maintenance.status_detail))
+    return not is_going and bool(ORDER.search(detail.maintenance.status_detail))
 
 
-_ORDER: Final = re.compile(r": (acknowledge|resolve) [0-9]")
+ORDER: Final = re.compile(r": (acknowledge|resolve) [0-9]")
 """The end of what waits for a failed operation, or for one whose outcome is unknown."""
 
 _RESTING: Final = frozenset(("paused", "halted"))

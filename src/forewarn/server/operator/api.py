@@ -742,11 +742,11 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
         return drain, reading.operations(ids)
 
     drain, operations = await backend.read(question)
-    inventory = backend.inventory.snapshot()
+    inventory, now = backend.inventory.snapshot(), backend.now()
     drains = {name: drain} if drain is not None else {}
     return schemas.HostDetail(
-        host=views.host(name, survey, drains, backend.relays, backend.now()),
+        host=views.host(name, survey, drains, backend.relays, now),
         # Not on the loop: the first look-up in a survey goes over all machines.
         guests=await backend.beside(views.guests, name, survey, inventory),
-        drain=views.drain(drain, operations, inventory) if drain is not None else None,
+        drain=views.drain(drain, operations, inventory, now) if drain is not None else None,
     )

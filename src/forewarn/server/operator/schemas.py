@@ -467,7 +467,8 @@ class DrainMove(Value, frozen=True, kw_only=True):
     operation: str
     status: vocabulary.EventStatus | None
     """Null where history no longer holds it."""
-    not_before: datetime | None
+    status_detail: str
+    """What it waits for, and what would end that."""
 
 
 class DrainedMachine(Value, frozen=True, kw_only=True):

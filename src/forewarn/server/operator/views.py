@@ -385,16 +385,28 @@ def guests(name: str, survey: HostSurvey, inventory: Inventory) -> tuple[schemas
 
 
 def drain(
-    value: model.Drain, operations: Mapping[str, model.Operation], inventory: Inventory
+    value: model.Drain,
+    operations: Mapping[str, model.Operation],
+    inventory: Inventory,
+    now: datetime,
 ) -> schemas.DrainDetail:
     """Return a drain; the operations are its own, by id."""
+
+    def move(number: int) -> schemas.DrainMove | None:
+        id_ = f"{number}.1"
+        known = operations.get(id_)
+        detail = _status_detail(known, inventory, now) if known is not None else ""
+        status = known.status if known is not None else None
+        told = schemas.DrainMove(operation=id_, status=status, status_detail=detail)
+        return told if number else None
+
     machines = tuple(
         model.mapped(
             schemas.DrainedMachine,
             guest,
             host=_host_of(guest.name, inventory),
-            leaves_by=_move(guest.leaves_by, operations),
-            returns_by=_move(guest.returns_by, operations),
+            leaves_by=move(guest.leaves_by),
+            returns_by=move(guest.returns_by),
         )
         for guest in value.guests
     )
@@ -404,17 +416,6 @@ def drain(
 def _host_of(name: str, inventory: Inventory) -> str:
     machine = inventory.machines.get(model.key(name))
     return machine.host if machine is not None else ""
-
-
-def _move(number: int, operations: Mapping[str, model.Operation]) -> schemas.DrainMove | None:
-    if not number:
-        return None
-    id_ = f"{number}.1"
-    known = operations.get(id_)
-    if known is None:
-        return schemas.DrainMove(operation=id_, status=None, not_before=None)
-    not_before = _announced(known)["not_before"]
-    return schemas.DrainMove(operation=id_, status=known.status, not_before=not_before)
 
 
 def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model.Sighting]:
