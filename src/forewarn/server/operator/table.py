@@ -249,9 +249,10 @@ def read_parameters(route: Route, request: Request) -> msgspec.Struct:
         shown = ", ".join(map(repr, given if isinstance(given, list) else [str(given)]))
         message = f"at {name}: {mistake.what}, got {shown[: errors.MAX_SHOWN]}"
         raise Refused(ErrorCode.INVALID, message, parameter=name) from error
-    for name, given in values.items():
+    for field in msgspec.structs.fields(route.shape):
+        name, value = field.encode_name, getattr(found, field.name)
         # msgspec takes a number, such as a year, for the seconds since 1970.
-        if isinstance(getattr(found, name), datetime) and ":" not in given:
+        if isinstance(value, datetime) and ":" not in (given := values[name]):
             message = f"at {name}: expected RFC 3339, such as 2026-11-22T22:00:00Z, got {given!r}"
             raise Refused(ErrorCode.INVALID, message, parameter=name)
     return found
