@@ -185,7 +185,7 @@ def _operators(settings: "Settings") -> Findings:
 def _alerts(settings: "Settings") -> Findings:
     count = OperatorClient(address=own_address(settings)).get("/v1/alerts").tree()["count"]
     if count:
-        yield Finding(Level.WARN, f"there are {count}: see 'forewarn alerts'")
+        yield Finding(Level.WARN, f"{count} in all: see 'forewarn alerts'")
     else:
         yield Finding(Level.OK, "there are none")
 
