@@ -273,7 +273,7 @@ def without(maintenance: Maintenance, gone: Container[str]) -> Maintenance:
     every = maintenance.units
     left = [
         one
-        if one.state is UnitState.RUNNING
+        if one.state in {UnitState.RUNNING, UnitState.DONE}
         else replace(one, machines=tuple(name for name in one.machines if name not in gone))
         for one in every
     ]

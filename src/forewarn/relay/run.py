@@ -257,7 +257,9 @@ async def _check(own: HostRelaySettings) -> int:
             said = "it has no documents for this host"
             if found is not None:
                 status, told = STOPPED, found[1]
-                said = f"host {told.host} (machines: {len(told.machines)}, scopes: {len(told.scopes)})"
+                said = (
+                    f"host {told.host} (machines: {len(told.machines)}, scopes: {len(told.scopes)})"
+                )
         sys.stdout.write(f"{replica}: {said}\n")
     return status
 
