@@ -34,6 +34,7 @@ from forewarn.protocol.message import Reply
 from forewarn.server import sockets
 from forewarn.server.guest.documents import DelayedAnswer
 from forewarn.server.guest.endpoint import (
+    APPROVALS,
     EVENTS,
     OTHER,
     RETRY_AFTER_SECONDS,
@@ -574,7 +575,7 @@ class Connection(asyncio.Protocol):
         self._drop_body()
         if isinstance(submitted, Reply):
             self._pending = None
-            self._send(submitted)
+            self._send(submitted, resource=APPROVALS)
             return
 
         began = shared.loop.time()
@@ -583,7 +584,7 @@ class Connection(asyncio.Protocol):
             shared.fair_queue.finished(account)
             if self._pending is request:
                 self._pending = None
-                self._send(reply)
+                self._send(reply, resource=APPROVALS)
                 self._carry_on()
 
         def approved(done: "Future[Any]") -> None:

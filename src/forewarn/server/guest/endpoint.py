@@ -72,6 +72,7 @@ OTHER: Final = "other"
 """The label of unknown resources, and of requests that the transport refused unjudged."""
 
 EVENTS: Final = "events"
+APPROVALS: Final = "approvals"
 
 _RESOURCES: Final = {
     Resource.EVENTS: EVENTS,
@@ -79,7 +80,7 @@ _RESOURCES: Final = {
     Resource.VERSIONS: "versions",
 }
 
-RESOURCES: Final = (*_RESOURCES.values(), "approvals", OTHER)
+RESOURCES: Final = (*_RESOURCES.values(), APPROVALS, OTHER)
 """The results of `resource_of`: a closed list, for metrics."""
 
 
@@ -89,7 +90,7 @@ def resource_of(method: bytes, target: bytes) -> str:
     if asked is None:
         return OTHER
     if asked.resource is Resource.EVENTS and method == b"POST":
-        return "approvals"
+        return APPROVALS
     return _RESOURCES.get(asked.resource, OTHER)
 
 
