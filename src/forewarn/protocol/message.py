@@ -41,12 +41,12 @@ _TO_UPPER: Final = str.maketrans(_LOWER, _UPPER)
 
 def ascii_lower(value: str) -> str:
     """Return the value with A to Z in lower case and nothing else changed."""
-    return value.translate(_TO_LOWER)
+    return value.lower() if value.isascii() else value.translate(_TO_LOWER)
 
 
 def ascii_upper(value: str) -> str:
     """Return the value with a to z in upper case and nothing else changed."""
-    return value.translate(_TO_UPPER)
+    return value.upper() if value.isascii() else value.translate(_TO_UPPER)
 
 
 def shown(value: str) -> str:
