@@ -77,7 +77,7 @@ class RoutedPath:
         allowed = {"Allow": ", ".join(sorted({*self._methods, "OPTIONS"}))}
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=allowed)
-        path = request.scope["path"]
+        path = request.scope["path"].replace(auth.SLASH, "/")
         message = f"{path} does not support {request.method}"
         message += "" if auth.is_of_page(path) else ": /v1/schema lists the methods"
         raise HTTPException(405, message, allowed)
@@ -95,7 +95,7 @@ class OwnMethods(PathRoute):
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    request, path = _begun(scope, receive), scope["path"]
+    request, path = _begun(scope, receive), scope["path"].replace(auth.SLASH, "/")
     message = f"no such path {path}: /v1/schema lists them"
     if scope[table.PAGE_CONTEXT] is not None and auth.is_of_page(path):
         message = f"There is no page {path[:80]}."
