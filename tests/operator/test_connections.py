@@ -18,11 +18,14 @@ import patience
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
+from forewarn.control.accounts import OperatorRequest
 from forewarn.server import secret_files, sockets
-from forewarn.server.operator import auth, connections
+from forewarn.server.operator import auth, connections, table
+from forewarn.server.operator.application import RoutedPath
 from forewarn.server.operator.connections import OperatorConnection, Server
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.store.sqlite import InMemoryStore
+from forewarn.vocabulary import ErrorCode
 from server.running import Running, settings_in
 from stories import Rows, split, stories_beside
 
@@ -228,6 +231,25 @@ async def test_a_server_without_a_request_under_way_ends_at_once() -> None:
     assert running.done()  # by its loop's turns alone: no time has to pass
     await running
     writer.close()
+
+
+async def test_a_request_that_a_stop_gives_up_is_answered() -> None:
+    begun, told = asyncio.Event(), asyncio.Queue[Any]()
+
+    async def handler() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    path = RoutedPath({"GET": table.Route(handler, "GET", "/v1/x", None)})
+    request = OperatorRequest(by="ann", role=None, address="::1", action="GET /v1/x", request="1")
+    scope = {"type": "http", "method": "GET", "path": "/v1/x", "headers": [], "query_string": b""}
+    given = {auth.REQUEST: request, table.BACKEND: None, table.PAGE_CONTEXT: None}
+    asking = asyncio.create_task(path(scope | given, told.get, told.put))
+    await begun.wait()
+    asking.cancel()
+    await asking
+    assert (await told.get())["status"] == 503
+    assert request.outcome is ErrorCode.UNKNOWN_OUTCOME
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The operators' API and the page, as one application on Starlette's router."""
 
+import asyncio
 import contextlib
 import functools
 import re
@@ -18,10 +19,12 @@ from forewarn.server.operator import administration, api, auth, errors, stream, 
 from forewarn.server.operator.routing import Backend, OperatorCall
 from forewarn.server.operator.table import Route
 from forewarn.server.page import history, machines, maintenance, routes
+from forewarn.store.port import OutcomeUnknown
 
 MODULES: Final = (api, administration, stream, routes, machines, maintenance, history)
 """They fill the tables."""
 
+STOPPING: Final = "the service is stopping and gave up the request, which may have been carried out"
 
 LARGE_BYTES: Final = 256 * 1024
 """The most bytes of an answer to a GET that is sent whatever its account has not read yet. Longer
@@ -61,12 +64,15 @@ class RoutedPath:
             if response is None and scope["state"][auth.LOST].done():
                 return
             response = response or await self._answer(request)
-            with contextlib.suppress(auth.ClientLeftError):  # nobody is left to answer
+            # Nobody is left to answer, or nobody reads it while the service stops.
+            with contextlib.suppress(auth.ClientLeftError, asyncio.CancelledError):
                 await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         try:
             return await self._made(request)
+        except asyncio.CancelledError:  # by `connections.Server`, which waits no longer
+            return _refuse(request, OutcomeUnknown(STOPPING))
         except Exception as error:  # noqa: BLE001 - each is answered, and logged if it is ours
             return _refuse(request, error)
 
