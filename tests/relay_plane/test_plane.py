@@ -1,11 +1,14 @@
 """Relays are answered over real sockets, at any replica, each about its own host alone."""
 
+import asyncio
 import shutil
 import socket
 import ssl
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,11 +17,12 @@ import pytest
 from forewarn.clock import SystemClock
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, settings
-from forewarn.server.relay_feed import AgedSighting, RelayRefusal, UnknownCaller
+from forewarn.server.relay.application import RelayApplication
+from forewarn.server.relay_feed import AgedSighting, GuestApproval, RelayRefusal, UnknownCaller
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.store import sqlite
 from forewarn.store.sqlite import InMemoryStore
-from forewarn.vocabulary import AgentStatus
+from forewarn.vocabulary import AgentStatus, ErrorCode
 from patience import eventually
 from relay_plane.served import RelayClient, RelayExchanges, Served, with_relays
 from server.running import Flaky, Hurried, fleet
@@ -132,6 +136,33 @@ def test_a_body_that_cannot_be_read_is_refused(service: Served) -> None:
             answer = relay.ask("POST", path, body)
             assert (path, body[:200], *refusal(answer)) == (path, body[:200], 400, "invalid")
             assert relay_feed.decode_refusal(answer.body).message
+
+
+async def test_an_approval_that_a_stop_gives_up_may_have_been_taken() -> None:
+    begun, told = asyncio.Event(), asyncio.Queue[Any]()
+    web = SimpleNamespace(name="web-0", scope="web")
+    hub = SimpleNamespace(machine=lambda *_: web)
+    watch = SimpleNamespace(token_of=lambda _: SimpleNamespace(host="h1"))
+
+    def approve(*_: object, **__: object) -> Future[None]:
+        begun.set()
+        return Future()
+
+    parts: list[Any] = [hub, watch, SimpleNamespace(approve=approve), SystemClock(), None, None]
+    body = relay_feed.encode(GuestApproval(machine="web-0", address="", event_ids=("E1",)))
+    asked = {"type": "http", "method": "POST", "path": relay_feed.APPROVALS_PATH}
+    scope = asked | {"headers": [(b"authorization", b"Bearer x")]}
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body}
+
+    asking = asyncio.create_task(RelayApplication(*parts)(scope, receive, told.put))
+    await begun.wait()
+    asking.cancel()
+    await asking
+    assert (await told.get())["status"] == 503
+    refusal = msgspec.json.decode((await told.get())["body"], type=RelayRefusal)
+    assert refusal.code == ErrorCode.UNKNOWN_OUTCOME
 
 
 def test_the_longest_sightings_fit_into_one_request(service: Served) -> None:

@@ -98,6 +98,8 @@ class RelayApplication:
             response = await self._answer(scope, receive)
         except _RelayRefused as refused:
             response = refused.response
+        except asyncio.CancelledError:  # by `connections.Server`, which waits no longer
+            response = _RelayRefused(503, ErrorCode.UNKNOWN_OUTCOME, STOPPING).response
         except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
             _log.exception("could not answer a relay", path=scope["path"][:100])
             response = _RelayRefused(500, ErrorCode.INTERNAL).response
