@@ -217,7 +217,11 @@ def test_the_story_holds(emulator: Emulator, web: EmulatedMachine, rows: stories
         assert stories.play("emulator.txt", rows, story.carry_out)
 
 
-def test_the_environment_leads_a_client_here(emulator: Emulator, web: EmulatedMachine) -> None:
+def test_the_environment_leads_a_client_here(
+    emulator: Emulator, web: EmulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "build.example")
+    assert web.environment["NO_PROXY"] == "build.example,127.0.0.1"
     assert web.environment["FOREWARN_ENDPOINT"] == web.endpoint
     assert emulator.environment["FOREWARN_ENDPOINT"] == emulator.endpoint
 

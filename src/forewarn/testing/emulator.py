@@ -86,8 +86,9 @@ class EmulatedMachine(msgspec.Struct, frozen=True):
     @property
     def environment(self) -> dict[str, str]:
         """Variables with which clients ask here: Forewarn's, its agent's, and curl's proxies."""
-        host = str(urlsplit(self.endpoint).hostname)
-        return {"FOREWARN_ENDPOINT": self.endpoint, "NO_PROXY": host, "no_proxy": host}
+        own = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        direct = ",".join(filter(None, (own, urlsplit(self.endpoint).hostname)))
+        return {"FOREWARN_ENDPOINT": self.endpoint, "NO_PROXY": direct, "no_proxy": direct}
 
 
 class EmulatedApproval(msgspec.Struct, frozen=True):
