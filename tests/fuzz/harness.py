@@ -61,8 +61,8 @@ LOOK_COSTS: Final = 0.001
 """What each look at the clock costs where the loop is costly: a guest has used its share after five
 requests."""
 
-MAX_TURNS: Final = 100_000
-"""Of the loop in one step: MAX_SENT of the shortest requests take far fewer."""
+MAX_TURNS: Final = 10 * MAX_SENT
+"""Of the loop in one step: each byte may come by itself, and takes two."""
 
 MAX_PIPELINED: Final = MAX_SENT // 100
 """Requests that a program can pipeline and that wait, one after the other; each is longer."""

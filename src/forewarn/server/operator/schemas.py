@@ -468,7 +468,7 @@ class DrainMove(Value, frozen=True, kw_only=True):
     status: vocabulary.EventStatus | None
     """Null where history no longer holds it."""
     status_detail: str
-    """What it waits for, and what would end that."""
+    """Its obstacle, and what would end that."""
 
 
 class DrainedMachine(Value, frozen=True, kw_only=True):
