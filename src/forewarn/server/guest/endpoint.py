@@ -427,8 +427,8 @@ class LongPolls:
 
     def learn(self, changes: Changes) -> None:
         """Wake those that a change concerns, once machines and documents have learned of it."""
-        for key in (*(scope.key for scope in changes.scopes), *changes.removed_scopes):
-            for poll in self._of_scope.get(key, ()):
+        for scope in changes.scopes:
+            for poll in self._of_scope.get(scope.key, ()):
                 self._queue(poll)
         if changes.machines or changes.removed_machines:
             scope_of = self.endpoint.scope_of
