@@ -252,6 +252,17 @@ def test_a_host_is_held_though_the_store_lost_what_its_relay_said_last() -> None
     assert replica.relays.relays[host].held_for is not None
 
 
+def test_a_host_that_an_operator_has_held_meanwhile_is_not_marked_as_held() -> None:
+    told = RelayStory()
+    replica = told.processes["a"]
+    (host,) = told.crowd(1)
+    replica.look()
+    done(replica.plane.hold(HoldKind.HOST, host, reason="", by="ann", hosts=[host]))
+    known = replica.relays.relays[host]
+    found = done(replica.plane.order(relay_watch.hold, known, NOW))  # a look had begun before
+    assert found.held_for is None
+
+
 def test_a_hold_that_the_store_lost_is_made_again() -> None:
     told = RelayStory()
     replica = told.processes["a"]
