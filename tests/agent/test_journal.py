@@ -175,6 +175,7 @@ def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(tmp_
         daemon._handle(DocumentSeen((stays, large), "web-0"))
         while daemon._decider.busy:
             daemon._turn()
+    assert not journal.is_long
     journal.close()
     assert (tmp_path / NAME).stat().st_size < MAX_BYTES / 2
     assert len(read(tmp_path)) < 100
