@@ -202,13 +202,11 @@ def prove(names: Sequence[str], seed: int) -> int:
         outcome = carry_out(name, AREAS[name].runs, seed)
         show(outcome)
         outcomes.append(outcome)
-        load = os.getloadavg()[2]
         row = (
             name,
             f"{commit}{' and changes' if changed else ''}",
             f"{datetime.now(UTC):%Y-%m-%d}",
             str(seed),
-            f"{load:.1f}",
             f"{outcome.seconds / 60:.1f}",
             "**red**" if outcome.failed else "green",
             outcome.said.replace("|", "/"),
@@ -245,7 +243,7 @@ def stale() -> int:
     last = {
         cells[1].strip(): cells[2].split()[0]
         for line in PAGE.read_text("utf-8").splitlines()
-        if len(cells := line.split("|")) == 10 and cells[1].strip() in AREAS
+        if len(cells := line.split("|")) == 9 and cells[1].strip() in AREAS
     }
     old = [name for name in AREAS if name not in last or _changed(last[name], AREAS[name].covers)]
     if old:

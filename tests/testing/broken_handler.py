@@ -17,6 +17,7 @@ VERSION = "2017-08-01" if FAULT == "asks-by-an-old-version" else "2020-07-01"
 EVENTS = f"{ENDPOINT}/metadata/scheduledevents?api-version={VERSION}"
 NAME = f"{ENDPOINT}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 NOTE = Path(os.environ["FOREWARN_FOLDER"], "note")
+ANSWER_SECONDS = None if FAULT == "waits-for-ever" else 5.0
 POLL_SECONDS = 0.005 if FAULT == "polls-too-often" else 0.2
 PAUSE = threading.Event()
 
@@ -24,7 +25,7 @@ PAUSE = threading.Event()
 def ask(url: str, body: bytes | None = None) -> bytes:
     true = "True" if FAULT == "says-true-in-capitals" else "true"
     request = urllib.request.Request(url, data=body, headers={"Metadata": true})
-    with urllib.request.urlopen(request) as answer:
+    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
         content: bytes = answer.read()
         return content
 

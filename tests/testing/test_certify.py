@@ -388,7 +388,9 @@ def judged(fault: str, *names: str) -> list[Result]:
     if fault in IN_VAIN:
         handler = Handler(command, patience_seconds=OFTEN_ENOUGH, patience_clock=requests_so_far)
         return certify.run(handler, chosen)
-    return certify.run(Handler(command, patience_seconds=patience.SECONDS), chosen)
+    # This one asks no more, so no count of requests ends the wait.
+    seconds = 20.0 if fault == "waits-for-ever" else patience.SECONDS
+    return certify.run(Handler(command, patience_seconds=seconds), chosen)
 
 
 def told(results: list[Result]) -> list[tuple[str, str]]:
@@ -471,6 +473,7 @@ MORE = [
     ("reads-dates", "started", "ended with status 1"),
     ("minds-case", "fault-lower-case", "while its event was still listed"),
     ("leaves-no-marks", "approve", "{drain} or $FOREWARN_DRAIN, or append"),
+    ("waits-for-ever", "fault-hanging", "did not approve"),
 ]
 """By hand: `make prove AREA=breaks`, with the other tests of judges."""
 

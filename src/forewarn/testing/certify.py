@@ -651,7 +651,7 @@ SCENARIOS: Final = (
             f"the endpoint has the faults of {name}, after its drain",
             partial(_faulty_meanwhile, name=name),
         )
-        for name in ("lost-approvals", "restarted", "flapping", "wrong-answers")
+        for name in ("lost-approvals", "restarted", "flapping", "wrong-answers", "hanging")
     ),
     HandlerScenario(
         "fault-lower-case",

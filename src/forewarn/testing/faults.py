@@ -155,6 +155,9 @@ PLAYBOOKS: Final[Mapping[str, Callable[[int], list[Fault]]]] = {
         Fault(kind=FaultKind.HALF_BODY),
         Fault(kind=FaultKind.TEXT_PLAIN),
     ],
+    "hanging": lambda _: [
+        Fault(kind=FaultKind.DELAY, seconds=MAX_SECONDS, times=2, concerns=Concerns.ALL)
+    ],
 }
 """The faults of each playbook, in their order, for a seed; only a bad day depends on that."""
 
