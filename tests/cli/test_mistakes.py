@@ -18,7 +18,7 @@ import forked
 import patience
 import stories
 from cli.tree import every_command
-from forewarn.cli import fleet, guest, main
+from forewarn.cli import fleet, guest, main, operator_client
 from forewarn.cli.command import as_typed
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.client.event import Trouble
@@ -211,6 +211,15 @@ def test_https_to_a_port_without_tls_names_http(capsys: Capture) -> None:
         address = f"https://127.0.0.1:{listener.getsockname()[1]}"
         assert main.execute(["events", "--operator", address]) == ExitStatus.UNREACHABLE
     assert "http://" in said_once(capsys)
+
+
+def test_a_long_wait_for_the_service_is_said(capsys: Capture) -> None:
+    with operator_client.waiting("http://a:1"):
+        pass
+    assert capsys.readouterr().err == ""
+    with operator_client.waiting("http://a:1", 0.0) as said:
+        said.join(patience.SECONDS)
+    assert "http://a:1" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named_in_one_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 exit status.
 """
 
+import contextlib
 import functools
 import importlib
 import json
@@ -36,6 +37,9 @@ CONNECT_SECONDS: Final = 10.0
 
 ANSWER_SECONDS: Final = 120.0
 """For an answer: to apply a hundred thousand machines takes up to 20 seconds."""
+
+QUIET_SECONDS: Final = 3.0
+"""The wait for an answer after which the command says that it waits."""
 
 MAX_ANSWER: Final = 64 * 1024 * 1024
 """The most bytes of an answer; the longest page is a small part of it."""
@@ -83,6 +87,19 @@ Show = Callable[[Any], object]
 
 SCHEMAS: Final = "forewarn.server.operator"
 """The package with the types of answers; a command imports only the one that it shows."""
+
+
+@contextlib.contextmanager
+def waiting(address: str, quiet_seconds: float = QUIET_SECONDS) -> Iterator[threading.Thread]:
+    """Say on stderr, once the block has taken so long, that the service's answer is awaited."""
+    text = f"Waiting for the answer of {address}, for {ANSWER_SECONDS:g} s at most."
+    timer = threading.Timer(quiet_seconds, output.note, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
 
 
 class AnswerLost(Failed):
@@ -235,13 +252,11 @@ class OperatorClient:
         headers = [] if body is None else [("Content-Type", "application/json")]
         is_change = method != "GET" and "dry_run" not in path and not query.get("dry_run")
         try:
-            reply = transport.request(
-                method,
-                seconds=ANSWER_SECONDS,
-                body=body,
-                max_body=MAX_ANSWER,
-                **self._place(path, self._told(query), headers),
-            )
+            place = self._place(path, self._told(query), headers)
+            with waiting(self.address):
+                reply = transport.request(
+                    method, seconds=ANSWER_SECONDS, body=body, max_body=MAX_ANSWER, **place
+                )
         except transport.RequestFailed as failed:
             message = self._unreachable(failed)
             if not is_change or failed.reason not in LOST:
