@@ -457,9 +457,10 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
     """The clock was set back by this much while no process decided.
 
     What somebody waits for comes as soon as it would have; a machine that is awaited, or down since
-    a failure, has to ask later than now. NotBefore stays: guests have read it. No token of a relay
-    is younger than now: who asks from now on asks later than it was made, and than a host changed
-    that is drained.
+    a failure, has to ask later than now. A host that boots from now on has booted since its
+    maintenance was requested. NotBefore stays: guests have read it. No token of a relay is younger
+    than now: who asks from now on asks later than it was made, and than a host changed that is
+    drained.
     """
     now = working.now
     for operation in working.operations.values():
@@ -470,10 +471,10 @@ def set_back(working: Transitions, length: timedelta) -> list[str]:
         dated_units = (earlier(u, length, "retry_at", "refused_at") for u in maintenance.units)
         its = tuple(_no_later(unit, now, "changed_at") for unit in dated_units)
         working.maintenances[number] = replace(
-            earlier(maintenance, length, "wave_at"), check=check, units=its
+            earlier(maintenance, length, "requested_at", "wave_at"), check=check, units=its
         )
     for host, drain in working.world.drains.items():
-        dated_drain = earlier(drain, length, "reboot_asked_at", "silent_since")
+        dated_drain = earlier(drain, length, "reboot_asked_at", "booted_at", "silent_since")
         working.world.drains[host] = _no_later(dated_drain, now, "requested_at", "changed_at")
     for name, token in working.world.tokens.items():
         if token.host:

@@ -1,5 +1,6 @@
 """What follows from causes, where no story of tests/scenarios tells it: by the rules alone."""
 
+import typing
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -10,9 +11,12 @@ import pytest
 
 from builders import MINUTE, NOW, Bench, Snapshot, applied, maintenance, succeed
 from forewarn.maintenance import commands, fleet_file, invariants, model, planner, turns, units
-from forewarn.maintenance.transitions import MAX_OUTCOME, Decision
+from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.relays import new_token
+from forewarn.maintenance.transitions import MAX_OUTCOME, Decision, Transitions
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
+from forewarn.maintenance.world import LiveState, World
 from forewarn.vocabulary import (
     AgentStatus,
     ErrorCode,
@@ -405,3 +409,58 @@ def test_ten_thousand_machines_are_the_most_of_one_request() -> None:
     refused = refusal_of(bench=bench_of(10_001), scope="big")
     assert refused.code is ErrorCode.LIMIT
     assert refused.facts == {"machines": 10_001, "most": 10_000}
+
+
+SET_BACK: dict[type[msgspec.Struct], dict[str, str]] = {
+    model.Operation: {
+        "earlier": "back_by up_at lease_until",
+        "capped": "carried_out_at ended_at",
+        "kept": "announced_at not_before opens_at closes_at started_at held_at",
+    },
+    model.Maintenance: {"earlier": "requested_at wave_at", "kept": "opens_at closes_at changed_at"},
+    units.CheckProgress: {"earlier": "began_at lease_until passed_at"},
+    units.Unit: {"earlier": "retry_at refused_at", "capped": "changed_at"},
+    model.Drain: {
+        "earlier": "reboot_asked_at booted_at silent_since",
+        "capped": "requested_at changed_at",
+    },
+    Token: {"capped": "created_at used_at", "kept": "expires_at"},
+}
+"""How a clock that was set back treats each time of what a decision looks at."""
+
+
+def times_of(kind: type[msgspec.Struct]) -> set[str]:
+    fields = msgspec.structs.fields(kind)
+    return {one.name for one in fields if datetime in {one.type, *typing.get_args(one.type)}}
+
+
+def dated(value: Any, at: datetime) -> Any:
+    return replace(value, **dict.fromkeys(times_of(type(value)), at))
+
+
+def test_a_clock_that_is_set_back_leaves_no_time_as_it_was_by_oversight() -> None:
+    bench, later = Bench(), NOW + HOUR / 2
+    bench.ask(REBOOT, "web-0")
+    (operation,) = bench.snapshot.operations.values()
+    unit = dated(units.Unit(name="h0", kind=units.UnitKind.HOST), later)
+    check = dated(units.CheckProgress(), later)
+    drain = model.Drain(host="h0", state=model.HostState.UP, requested_at=NOW, changed_at=NOW)
+    state = LiveState(
+        operations={operation.id: dated(operation, later)},
+        maintenances={1: replace(dated(maintenance(), later), units=(unit,), check=check)},
+        drains={"h0": dated(drain, later)},
+        tokens={"t": dated(new_token("h0", "digest", by="ann", at=NOW), later)},
+    )
+    world = World(state)
+    commands.set_back(Transitions(world, NOW, bench.mint, bench.policy, model.unseen), HOUR)
+    (after,) = world.maintenances.values()
+    values = [after, after.check, *after.units]
+    values += [*world.operations.values(), *world.drains.values(), *world.tokens.values()]
+    assert {type(value) for value in values} == SET_BACK.keys()
+    for value in values:
+        expected = {
+            name: {"earlier": later - HOUR, "capped": NOW, "kept": later}[how]
+            for how, names in SET_BACK[type(value)].items()
+            for name in names.split()
+        }
+        assert {name: getattr(value, name) for name in times_of(type(value))} == expected
