@@ -5,7 +5,7 @@ the plan come from `turn_forecast`.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -126,10 +126,8 @@ def arranged(
     """Return units in the order of their turns, each with its wave."""
     ordered = list(given)
     if policy.order is TurnOrder.TIGHTEST:
-        takes = [footprints(unit) for unit in given]
-        # Which of the two is better depends on how domains lie on hosts: so take the better.
-        tries = (_tightest(takes), _fewest_first(takes))
-        ordered = [given[index] for group in min(tries, key=len) for index in group]
+        rounds = _tightest([footprints(unit) for unit in given])
+        ordered = [given[index] for its in rounds for index in its]
     sizes: list[int] = []
     for size in policy.waves:
         sizes.append(min(units.amount(size, len(given)), len(given) - sum(sizes)))
@@ -178,29 +176,6 @@ def _tightest(takes: Sequence[Footprint]) -> list[list[int]]:
                 taken.add(scope)
         rounds.append(chosen)
     return [*rounds, sorted(left)] if left else rounds
-
-
-def _fewest_first(takes: Sequence[Footprint]) -> list[list[int]]:
-    """Return rounds: the units with the fewest scopes first, each in the first round it fits."""
-    rounds: list[list[int]] = []
-    domains: list[dict[str, int]] = []
-    for index in sorted(range(len(takes)), key=lambda index: len(takes[index].domains)):
-        mine = takes[index].domains
-        place = next((at for at, theirs in enumerate(domains) if _fits(mine, theirs)), len(rounds))
-        place = min(place, MAX_ROUNDS)
-        if place == len(rounds):
-            rounds.append([])
-            domains.append({})
-        rounds[place].append(index)
-        domains[place].update(mine)
-    return rounds
-
-
-def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
-    return all(
-        scope not in theirs or (theirs[scope] == domain and domain != SEVERAL)
-        for scope, domain in mine.items()
-    )
 
 
 def drain(

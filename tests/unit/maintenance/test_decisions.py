@@ -96,8 +96,8 @@ class BenchStory(Told):
     def renew(self, operation: str, attempt: str) -> None:
         self.decide(commands.renew_leases, {operation: int(attempt)}, MINUTE)
 
-    def release_leases(self, *operations: str) -> None:
-        self.decide(commands.release_leases, operations)
+    def release_leases(self, *operations: str, heir: str = "") -> None:
+        self.decide(commands.release_leases, operations, heir)
 
     def end(self, operation: str, attempt: str) -> None:
         self.decide(commands.finish_task, operation, int(attempt), succeeded=True, message="")
@@ -409,6 +409,13 @@ def test_ten_thousand_machines_are_the_most_of_one_request() -> None:
     refused = refusal_of(bench=bench_of(10_001), scope="big")
     assert refused.code is ErrorCode.LIMIT
     assert refused.facts == {"machines": 10_001, "most": 10_000}
+
+
+def test_a_maintenance_dates_from_the_transaction_that_starts_it() -> None:
+    bench = Bench()
+    wanted = replace(maintenance(), requested_at=NOW - HOUR, changed_at=NOW - HOUR, units=())
+    bench.decide(commands.start_maintenance, wanted, 1)
+    assert (bench.maintenance().requested_at, bench.maintenance().changed_at) == (NOW, NOW)
 
 
 SET_BACK: dict[type[msgspec.Struct], dict[str, str]] = {

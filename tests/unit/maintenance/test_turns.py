@@ -1,5 +1,6 @@
 """A maintenance whose units take turns: turns.txt, what tables tell better, and large plans."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partialmethod
@@ -426,6 +427,19 @@ def test_units_are_dealt_to_waves_by_number_and_by_part() -> None:
     assert arranged(20, "1", "10%", "rest") == [0] + [1] * 2 + [2] * 17
     assert arranged(20, "5") == [0] * 5 + [1] * 15
     assert arranged(20, "100%", "5") == [0] * 20
+
+
+def test_hosts_go_rack_by_rack_where_update_domains_are_racks() -> None:
+    chance, units = Random(1), maintenance(*(f"h{n}" for n in range(300))).units
+    takes = {
+        unit.key: Footprint(
+            machines=(), domains={f"s{chance.randrange(40)}": n % 5 for _ in range(4)}
+        )
+        for n, unit in enumerate(units)
+    }
+    given = turn_plan.arranged(units, lambda unit: takes[unit.key], TurnPolicy())
+    racks = [int(unit.name[1:]) % 5 for unit in given]
+    assert len([*itertools.groupby(racks)]) == 5
 
 
 def test_units_without_machines_are_named() -> None:
