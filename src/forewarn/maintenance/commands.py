@@ -644,7 +644,7 @@ def finish_task(
     `hosts` are the new hosts of its machines by name, as far as the connector knows them.
     """
     operation = working.claimed(operation_id, attempt)
-    own = {key(name) for name in operation.machines} if hosts else ()
+    own = {key(name) for name in operation.machines}
     others = [name for name in hosts if key(name) not in own]
     if others:
         named = listed([name if name.isprintable() else repr(name) for name in others])
@@ -709,8 +709,7 @@ def _record_end(
     moved = succeeded and (operation.live_migration or event_type is EventType.REDEPLOY)
     named = {key(name): host for name, host in hosts.items()}
     elsewhere: set[str] = set()
-    stay = deleted or not (moved or named)
-    for name in () if stay else map(key, operation.machines):
+    for name in map(key, operation.machines):
         if (machine := working.machines.get(name)) is not None:
             host = named.get(name, "" if moved else machine.host)
             if host != machine.host:

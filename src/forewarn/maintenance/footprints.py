@@ -144,7 +144,7 @@ class UnitsInWorld:
         if unit.kind is UnitKind.HOST:
             found = world.machines_on(unit.name)
             its = world.drains.get(unit.name) if unit.drain else None
-            if its is not None and (unit.state is UnitState.RUNNING or not host_plan.is_up(its)):
+            if its is not None and not host_plan.is_up(its):
                 # Those that have moved away come home: until then it takes their update domains,
                 # also where somebody else has drained it before the unit's turn.
                 there = {machine.key for machine in found}

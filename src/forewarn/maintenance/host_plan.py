@@ -111,7 +111,7 @@ def plan(world: World, drain: Drain, survey: HostSurvey) -> HostPlan:
     gone = tuple(
         replace(guest, way=Way.GONE)
         for guest in known
-        if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
+        if guest.way is Way.UNDECIDED and guest.vm_id not in machines
     )
     shut, needed = closed(world), _promised(world, survey, host)
     free = {

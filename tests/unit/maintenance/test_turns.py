@@ -375,6 +375,19 @@ def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: model
     assert in_the_way(coming, of=replace(unit, drain=False)) == ""
 
 
+@pytest.mark.parametrize("state", model.HostState)
+def test_a_host_has_the_machines_that_come_home_to_it_whoever_drained_it(
+    state: model.HostState,
+) -> None:
+    world, away = Bench().world(), drained("h9", state, **{"web-0": "h3"})
+    world.drains["h9"] = away
+    its = UnitsInWorld(maintenance(), world, lambda _: True)
+    for drains in (True, False):
+        found = its.machines(Unit(name="h9", kind=UnitKind.HOST, drain=drains))
+        comes = drains and state is not model.HostState.UP
+        assert [machine.name for machine in found] == ["web-0"] * comes
+
+
 def test_the_writer_begins_a_limited_number_of_drains_in_one_transaction() -> None:
     hosts = (Unit(name=f"h{n}", kind=UnitKind.HOST, drain=True) for n in range(3 * MAX_DRAINED))
     of, places = of_units(*hosts, at_once="100%"), []
