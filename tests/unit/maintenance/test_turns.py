@@ -11,11 +11,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from builders import NOW, SECOND, Bench, maintenance, survey_of
+from builders import MINUTE, NOW, SECOND, Bench, maintenance, survey_of
 from forewarn.control.maintenances import Asked, UnitTargets, prepared
 from forewarn.maintenance import (
     fleet_file,
     footprints,
+    host_drain,
     model,
     time_windows,
     turn_check,
@@ -467,6 +468,25 @@ def test_units_without_machines_are_named() -> None:
     of = replace(of, units=turn_plan.arranged(of.units, footprint, of.policy))
     plan = turn_forecast.planned(of, footprint, bench.snapshot.world, ALWAYS_ON, NOW)
     assert (plan.without_machines, plan.first, plan.units) == (("h9",), ("h0", "h1"), 2)
+
+
+def test_a_plan_foresees_that_a_machine_is_off_while_the_host_of_another_drain_reboots() -> None:
+    machines = [{"name": f"m{n}", "update_domain": n, "host": f"h{n}"} for n in range(2)]
+    group = {"name": "web", "update_domains": 2, "machines": machines}
+    world = Bench(msgspec.convert({"availability_set": [group]}, fleet_file.Fleet)).world()
+    survey = survey_of({f"h{n}": [world.machines[f"m{n}"]] for n in range(2)})
+    (guest,) = survey.of("h0").guests
+    fixed = replace(survey.of("h0"), guests=(replace(guest, obstacles=("a device",)),))
+    survey = replace(survey, hosts={**survey.hosts, "h0": fixed})
+    terms = {"reboot": True, "stay": model.Stay.STOP, "requested_at": NOW, "changed_at": NOW}
+    begun = model.Drain(host="h0", state=model.HostState.UP, **terms)
+    host_drain.begin(world, begun, survey, NOW)
+    world.settle()
+    of = maintenance("h1", windows=("daily 13:00-14:00",))
+    course = turn_forecast.play(world, of, ALWAYS_ON, NOW, approving=False, survey=survey)
+    assert course.ended is not None
+    assert course.ended.state is MaintenanceState.DONE
+    assert world.drains["h0"].booted_at == NOW + 15 * MINUTE
 
 
 @pytest.mark.parametrize(
