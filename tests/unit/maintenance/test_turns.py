@@ -14,6 +14,7 @@ import pytest
 from builders import MINUTE, NOW, SECOND, Bench, maintenance, survey_of
 from forewarn.control.maintenances import Asked, UnitTargets, prepared
 from forewarn.maintenance import (
+    commands,
     fleet_file,
     footprints,
     host_drain,
@@ -426,6 +427,17 @@ def test_hosts_whose_machines_only_a_look_has_found_are_drained_apart(lost: Sequ
     assert first.state is UnitState.RUNNING
     assert (second.state, second.name in world.drains) == (UnitState.WAITING, False)
     assert second.retry_at is not None
+
+
+def test_a_host_that_is_not_to_be_drained_is_asked_for_beside_one_that_is() -> None:
+    hosts = [{"name": f"m{n}", "host": f"h{n}"} for n in range(2)]
+    bench = Bench(msgspec.convert({"machine": hosts}, fleet_file.Fleet))
+    of = maintenance("h0", "h1", at_once="2")
+    of = replace(of, units=(of.units[0], replace(of.units[1], drain=True)))
+    step = bench.decide(commands.start_maintenance, of, 1).steps[1]
+    assert isinstance(step, Ask)
+    assert step.units == (1,)
+    assert bench.operation("1.1").machines == ("m0",)
 
 
 def arranged(count: int, *waves: str) -> list[int]:
