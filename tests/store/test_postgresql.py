@@ -197,6 +197,9 @@ class TroubleStory(ReplicaStory):
         server().sql(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
         server().sql("SELECT pg_reload_conf()")
         patience.eventually(lambda: server().sql("SHOW synchronous_standby_names"), name)
+        if not name:  # what waited for one is over as well
+            active = "FROM pg_stat_activity WHERE datname = 'troubled' AND state = 'active'"
+            patience.eventually(lambda: server().sql(f"SELECT count(*) {active}"), "0")
 
     def cancel_wait(self) -> None:
         waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
