@@ -118,6 +118,10 @@ class PlaneStory(Told):
     def pass_(self, span: str) -> None:
         self.clock.advance(elapsed(span))
 
+    def jump(self, by: str) -> None:
+        """The time of day is set, forward or back."""
+        self.clock.jump(elapsed(by))
+
     def store(self, how: str) -> None:
         """The store is away, or blind to what machines ask, until it is back."""
         self.stored.away, self.stored.blind = how == "away", how == "blind"
