@@ -195,12 +195,14 @@ class Database(SharedStore):
         self._time = time
         self.on_beat: Callable[[], None] = lambda: None
         """Called once, when the next beat is on its way."""
+        self.late = timedelta(0)
+        """How long the next beat takes to be committed."""
 
     def beat(self, replica: Replica, seen: Mapping[str, Sighting] = NOTHING) -> datetime:
         on_beat, self.on_beat = self.on_beat, lambda: None
         on_beat()
         now = self._time.now()
-        beat_at = min(now, replica.beat_at)
+        beat_at, self.late = min(now, replica.beat_at) - self.late, timedelta(0)
         is_ahead = replica.beat_at - now > JUMP
         known = NOTHING if is_ahead else seen
         super().beat(msgspec.structs.replace(replica, beat_at=beat_at), known)
@@ -250,6 +252,9 @@ class ReplicaStory(ProcessStory):
             self.stall(span, *names)
 
         self.stored.on_beat = stall
+
+    def commit_late(self, span: str) -> None:
+        self.stored.late = elapsed(span)
 
     def cut_off(self) -> None:
         def unanswered() -> None:
